@@ -1,0 +1,1 @@
+"""The configuration groups: one folder a group, one YAML file a choice."""

@@ -1,0 +1,106 @@
+"""The seams: what the engine asks of a dataset, a task and a callback, and nothing more.
+
+They are structural: a user's class needs no base class and imports nothing from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from trainer.step import Step
+
+Batch: TypeAlias = dict[str, Any]
+"""Named tensors whose first dimension is the example. Two names are the engine's own and are in every batch a task sees:
+`weight`, [B] float32, 0 for an example that must not count (padding, a skipped image), else 1; and `id`, [B] int64, the
+example's index in its split."""
+
+Metrics: TypeAlias = Mapping[str, tuple[Any, Any]]
+"""Name -> (sum, weight), scalars: the metric of any set of batches is the sum of the sums over the sum of the weights."""
+
+
+class Split(Protocol):
+    """One split of a dataset, by random access.
+
+    Attributes:
+        num_examples: how many there are.
+        resident: whether `fetch` only indexes memory. If so it runs inside the compiled training loop and there is no
+            iterator at all; if not (files are read, images decoded) it runs inside a prefetching tf.data pipeline.
+    """
+
+    num_examples: int
+    resident: bool
+
+    def fetch(self, indices: tf.Tensor) -> Batch:
+        """Gives the examples at `indices`, [B] int64 in [0, num_examples), as a batch. Graph-callable and stateless."""
+
+
+class Dataset(Protocol):
+    """What a dataset function returns.
+
+    Attributes:
+        train: the split that is trained on.
+        test: the split that is evaluated.
+        input_shape: shape of one example's `features` as the model sees them, without the batch dimension.
+        num_classes: how many classes `label` counts.
+        num_draws: how many random numbers `transform` takes for each example.
+    """
+
+    train: Split
+    test: Split
+    input_shape: tuple[int, ...]
+    num_classes: int
+    num_draws: int
+
+    def transform(self, batch: Batch, draws: tf.Tensor | None) -> Batch:
+        """Turns a fetched batch into what the model sees, on the replica's device.
+
+        Args:
+            batch: what `fetch` gave, at a static batch size.
+            draws: [B, num_draws] float32 in [0, 1), a pure function of (seed, epoch, example), for augmentation; None in
+                evaluation, where nothing may be random.
+        """
+
+
+class Parts(Protocol):
+    """What a task is given to build itself from. Called inside `strategy.scope()`."""
+
+    input_shape: tuple[int, ...]
+    num_classes: int
+
+    def model(self) -> tf.keras.Model:
+        """Builds the configured model."""
+
+    def optimizer(self) -> tf.keras.optimizers.legacy.Optimizer:
+        """Builds the configured optimizer with its learning-rate schedule."""
+
+
+class Task(Protocol):
+    """What is trained and how: owns models and optimizers, and computes one replica's part of a step.
+
+    Attributes:
+        models: the models by name; the first is the one that is exported and predicts.
+        optimizers: the optimizers by name.
+    """
+
+    models: Mapping[str, tf.keras.Model]
+    optimizers: Mapping[str, tf.keras.optimizers.legacy.Optimizer]
+
+    def build(self, parts: Parts) -> None:
+        """Creates models and optimizers."""
+
+    def train_step(self, batch: Batch, step: Step) -> Metrics:
+        """Trains on one replica's batch through `step.minimize`; returns metrics summed over all replicas."""
+
+    def eval_step(self, batch: Batch) -> Metrics:
+        """Evaluates one replica's batch; returns this replica's own sums. `loss` must be among them."""
+
+
+class Callback(Protocol):
+    """Something told of a run's events. May keep state in `tf.Variable` attributes: they are in every checkpoint."""
+
+    def on_evaluate(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Called after each evaluation. Returns whether training should stop."""
