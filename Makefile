@@ -1,0 +1,49 @@
+# Needs Python 3.11 to 3.13, make, git and a package index; everything else goes into .venv. `make` lists the targets.
+
+VENV    := .venv
+BIN     := $(VENV)/bin
+STAMP   := $(VENV)/installed
+SUITS   := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
+PYTHON  ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
+             $$p -c '$(SUITS)' 2>/dev/null && echo $$p && break; done)
+COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
+             --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
+ARGS    ?=
+
+.PHONY: help train test test-all check bench lock
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+train: $(STAMP) ## train; options: make train ARGS="model=mobilenet train.steps=100"
+	$(BIN)/python train.py $(ARGS)
+
+test: $(STAMP) ## the quick tests; more pytest options in ARGS
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-all: $(STAMP) ## every test, also those that start clusters and kill processes
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP) ## lint, format, types, and whether the installed packages agree
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pip check
+
+bench: $(STAMP) ## measure a step, and the start, against the peers (benchmarks/README.md)
+	$(BIN)/python -m benchmarks.loop $(ARGS)
+	$(BIN)/python -m benchmarks.start
+
+lock: $(STAMP) ## refresh the locked requirements from pyproject.toml
+	$(COMPILE) --upgrade --extra dev --output-file requirements.lock pyproject.toml
+	printf 'setuptools\nwheel\n' | $(COMPILE) --constraint requirements.lock --output-file requirements-build.lock -
+
+# One dependency is published as source only; without build isolation it is built by the locked setuptools, which
+# therefore has to be there first, and nothing is downloaded that is not in a lock (docs/adr/0004-locked-requirements.md).
+$(STAMP): requirements.lock requirements-build.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Steadfast needs Python 3.11, 3.12 or 3.13; install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	$(BIN)/python -c '$(SUITS)' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-build.lock
+	$(BIN)/python -m pip install --quiet --require-hashes --no-build-isolation -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
