@@ -1,0 +1,116 @@
+"""Examples that are image files: a split that reads and decodes them in parallel, and gets over broken ones."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+logger = logging.getLogger(__name__)
+
+
+class BadFiles:
+    """The files found broken so far, over all splits of a dataset in this process, and how many of them are let pass."""
+
+    def __init__(self, max_bad: int):
+        """Takes how many different broken files are let pass."""
+        self.max_bad = max_bad
+        self.paths: set[str] = set()
+        self._lock = threading.Lock()  # several batches are decoded at a time
+
+    def report(self, paths: np.ndarray, good: np.ndarray) -> None:
+        """Counts the files of a batch, paths [B] bytes, that are not good, [B] bool.
+
+        Raises:
+            ValueError: more different files are broken than `max_bad`; names the last of them.
+        """
+        with self._lock:
+            for path in (raw.decode(errors="replace") for raw in paths[~good]):
+                if path not in self.paths:
+                    self.paths.add(path)
+                    self._judge(path)
+
+    def _judge(self, path: str) -> None:
+        fix = f"repair or remove it, or let {len(self.paths)} be skipped with dataset.max_bad={len(self.paths)}"
+        if self.max_bad == 0:
+            raise ValueError(f"cannot read {path} as a JPEG or PNG image; {fix}")
+        if len(self.paths) > self.max_bad:
+            raise ValueError(f"cannot read {path} as a JPEG or PNG image, and {self.max_bad} others (max_bad) were skipped before; {fix}")
+        logger.warning("skipped %s, which is no JPEG or PNG image: %d of at most %d", path, len(self.paths), self.max_bad)
+
+
+class FileSplit:
+    """A split of image files. Nothing is read before `fetch`.
+
+    Attributes:
+        num_examples: how many files there are.
+        resident: False, `fetch` reads files.
+    """
+
+    resident = False
+
+    def __init__(self, paths: Sequence[Path], labels: Sequence[int], image_shape: tuple[int, int, int], bad: BadFiles):
+        """Takes paths and labels, both [N], the (height, width, channels) to decode to, and where broken files count."""
+        self.num_examples = len(paths)
+        self._paths = np.array([str(path).encode() for path in paths])
+        self._labels = np.array(labels, np.int64)
+        self._image_shape = image_shape
+        self._bad = bad
+        self._constants: tuple[tf.Tensor, tf.Tensor] | None = None
+
+    def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Reads the files at `indices`, [B] int64.
+
+        Returns:
+            `features` [B, *image_shape] uint8, `label` [B] int64, and `weight` [B] float32: 0, with a black image, for a file
+            that cannot be read.
+
+        Raises:
+            tf.errors.InvalidArgumentError: more files cannot be read than are let pass; the message names one.
+        """
+        with tf.device("CPU:0"):
+            paths, labels = (tf.gather(constant, indices) for constant in self._tensors())
+            images, good = self._read(paths)
+            checked = tf.cond(tf.reduce_all(good), tf.no_op, lambda: tf.numpy_function(self._bad.report, [paths, good], []))
+            with tf.control_dependencies([checked] if checked is not None else []):
+                return {"features": tf.identity(images), "label": labels, "weight": tf.cast(good, tf.float32)}
+
+    def _read(self, paths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Gives the images at `paths`, [B] string, and whether each is good, [B] bool.
+
+        A batch is decoded as a whole, in parallel; only if that fails is it done again file by file to find the broken ones,
+        so that the usual case costs no more than if no file could be broken. A failed batch cannot give a first element:
+        after an error the rest of it is short of B.
+        """
+        batch_size = tf.shape(paths, out_type=tf.int64)[0]
+        files = tf.data.Dataset.from_tensor_slices(paths)
+        whole = files.map(self._decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        whole = whole.batch(batch_size, drop_remainder=True).map(lambda images: (images, tf.ones([batch_size], tf.bool)))
+        singly = files.flat_map(self._decode_or_blank).batch(batch_size)
+        images, good = whole.ignore_errors().concatenate(singly).take(1).get_single_element()
+        images.set_shape([paths.shape[0], *self._image_shape])
+        good.set_shape([paths.shape[0]])
+        return images, good
+
+    def _decode_or_blank(self, path: tf.Tensor) -> tf.data.Dataset:
+        decoded = tf.data.Dataset.from_tensors(path).map(lambda path: (self._decode(path), True))
+        blank = tf.data.Dataset.from_tensors((tf.zeros(self._image_shape, tf.uint8), False))
+        return decoded.ignore_errors().concatenate(blank).take(1)
+
+    def _decode(self, path: tf.Tensor) -> tf.Tensor:
+        height, width, channels = self._image_shape
+        image = tf.io.decode_image(tf.io.read_file(path), channels=channels, expand_animations=False)
+        image.set_shape([None, None, channels])
+        resized = tf.image.resize(image, [height, width], antialias=True)
+        return tf.saturate_cast(tf.round(resized), tf.uint8)
+
+    def _tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
+        # As in `ArraySplit`: once, at first use, outside of any function that is being traced.
+        if self._constants is None:
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._constants = tf.constant(self._paths), tf.constant(self._labels)
+        return self._constants

@@ -1,0 +1,74 @@
+"""Made-up images of any size and number, for benchmarks and tests: the same for the same seed, and learnable."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+
+from trainer.datasets.arrays import ArraySplit
+from trainer.datasets.images import ImageDataset, check_size
+
+_CHUNK = 256
+
+
+def synthetic(
+    *,
+    num_examples: Annotated[int, ">= 1"] = 2048,
+    num_test: Annotated[int, ">= 1"] = 512,
+    num_classes: Annotated[int, ">= 2"] = 10,
+    image_size: Annotated[list[int], "each: >= 1"] = [32, 32],  # noqa: B006 - never changed, and a YAML list by default
+    channels: Annotated[int, ">= 1"] = 3,
+    noise: Annotated[float, ">= 0"] = 0.25,
+    seed: Annotated[int, ">= 0, < 4294967296"] = 0,
+    flip: bool = False,
+    crop: Annotated[int, ">= 0"] = 0,
+    brightness: Annotated[float, ">= 0, <= 1"] = 0.0,
+    mean: list[float] | None = None,
+    std: Annotated[list[float] | None, "each: > 0"] = None,
+) -> ImageDataset:
+    """Made-up images: each class has a random picture, each example is its class's picture plus noise.
+
+    Args:
+        num_examples: how many to train on.
+        num_test: how many to test on.
+        num_classes: how many classes; example i is of class i modulo this.
+        image_size: [height, width].
+        channels: how many channels.
+        noise: standard deviation of the noise, where black is 0 and white is 1.
+        seed: what the pictures and the noise follow from.
+        flip: in training, mirror half of the images.
+        crop: in training, shift each image by up to so many pixels.
+        brightness: in training, change each image's brightness by up to so much, of 1.
+        mean: subtract this, one number or one per channel.
+        std: then divide by this, one number or one per channel.
+    """
+    check_size(image_size)
+    shape = (*image_size, channels)
+    # RandomState, because numpy promises never to change its stream.
+    random = np.random.RandomState(seed)
+    pictures = random.uniform(0.25, 0.75, (num_classes, *shape)).astype(np.float32)
+    train = _make(random, pictures, num_examples, noise)
+    test = _make(random, pictures, num_test, noise)
+    return ImageDataset(
+        train=train,
+        test=test,
+        image_shape=shape,
+        num_classes=num_classes,
+        flip=flip,
+        crop=crop,
+        brightness=brightness,
+        mean=mean,
+        std=std,
+    )
+
+
+def _make(random: np.random.RandomState, pictures: np.ndarray, count: int, noise: float) -> ArraySplit:
+    labels = np.arange(count) % len(pictures)
+    images = np.empty((count, *pictures.shape[1:]), np.uint8)
+    # In pieces: the noise of all examples at once, in float64, would be eight times the size of the data.
+    for start in range(0, count, _CHUNK):
+        clean = pictures[labels[start : start + _CHUNK]]
+        noisy = clean + noise * random.standard_normal(clean.shape)
+        images[start : start + _CHUNK] = np.clip(noisy * 255.0, 0, 255)
+    return ArraySplit(images, labels)

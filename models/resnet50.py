@@ -1,0 +1,45 @@
+"""ResNet-50."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import tensorflow as tf
+
+from trainer.models.backbones import classifier, image_input, set_momentum
+
+# Blue, green and red means of ImageNet, in 0..255: what the published weights were trained with.
+_MEANS_BGR = (103.939, 116.779, 123.68)
+
+
+def resnet50(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    momentum: Annotated[float, ">= 0, < 1"] = 0.9,
+    weights: Annotated[str | None, "file"] = None,
+) -> tf.keras.Model:
+    """Builds ResNet-50 with a linear classifier.
+
+    Images with a side below 32 pixels are enlarged and one channel is made three, inside the model, as is what published
+    weights expect: channels in the order blue, green, red, from 0 to 255, less ImageNet's means.
+
+    Args:
+        input_shape: (height, width, 1 or 3).
+        num_classes: how many logits.
+        momentum: how much of batch normalisation's moving averages is kept at each step.
+        weights: an HDF5 weights file of `tf.keras.applications.ResNet50`, with or without the top.
+
+    Returns:
+        A model from features [B, height, width, channels] float32 in [0, 1] to logits [B, num_classes] float32.
+
+    Raises:
+        ValueError: the features are not images, or the weights do not fit.
+    """
+    inputs, images = image_input("resnet50", input_shape)
+    scaled = tf.keras.layers.Rescaling(255.0, [-mean for mean in _MEANS_BGR], dtype="float32", name="scale")(images[..., ::-1])
+    backbone = tf.keras.applications.ResNet50(
+        input_shape=tuple(scaled.shape[1:]), input_tensor=scaled, include_top=False, pooling="avg", weights=None
+    )
+    set_momentum(backbone, momentum)
+    return classifier("resnet50", inputs, backbone, num_classes, weights)
