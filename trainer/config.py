@@ -6,14 +6,32 @@ here: their schema is the signature of the target, read by `trainer.targets`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
 
-from trainer.rules import broken
+from omegaconf import DictConfig, OmegaConf
+
+from trainer import rules, targets
+from trainer.errors import ConfigError
 
 MODES = ("train", "evaluate", "export")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 WRITERS = ("tensorboard", "jsonl")
+
+GROUPS = ("model", "dataset", "task", "optimizer", "schedule", "strategy", "checkpoint", "callbacks", "launch", "experiment")
+PAIRS = (("train.steps", "train.epochs"), ("batch.global_size", "batch.per_replica"))
+
+# What the engine passes to a target by position, and what it reads from the node itself.
+_PASSED = {"model": ("input_shape", "num_classes"), "optimizer": ("learning_rate",), "schedule": ("peak", "total_steps")}
+_ENGINE_KEYS = {
+    "optimizer": {"learning_rate": "Annotated[float, '> 0']"},
+    "schedule": {"reference_batch": "Annotated[int | None, '>= 1']"},
+}
+_TARGET_GROUPS = ("model", "dataset", "task", "optimizer", "schedule", "strategy")
 
 
 def key(default: Any, help: str, rule: str | None = None) -> Any:
@@ -29,9 +47,9 @@ def key(default: Any, help: str, rule: str | None = None) -> Any:
 @dataclass
 class Train:
     steps: int | None = key(None, "how many steps to train; exactly one of steps and epochs", ">= 1")
-    epochs: int | None = key(None, "how many epochs to train", ">= 1")
+    epochs: int | None = key(30, "how many epochs to train", ">= 1")
     steps_per_epoch: int | None = key(None, "a shorter (or longer) reporting epoch; null: one pass over the data", ">= 1")
-    steps_per_loop: Any = key("auto", "steps inside one graph call, never across an event; auto: about a second's worth", "auto or >= 1")
+    steps_per_loop: int | str = key("auto", "steps inside one graph call, never across an event; auto: about a second's worth", "auto or >= 1")
     clip_norm: float | None = key(None, "clip the gradient of the global batch to this global norm", "> 0")
     ema_decay: float | None = key(None, "keep an exponential moving average of the weights, evaluate and export it", "> 0, < 1")
 
@@ -92,7 +110,7 @@ class Experiment:
     jit: bool = key(False, "compile forward and backward pass with XLA")
     deterministic: bool = key(False, "deterministic kernels; a GPU needs it to repeat bit for bit, a CPU does not")
     resume: str = key("auto", "auto: continue this run if it exists; never: start afresh; or a run directory")
-    init_from: str | None = key(None, "take the weights, and nothing else, from this run or checkpoint", "exists")
+    init_from: str | None = key(None, "take the weights, and nothing else, from this run or checkpoint", "checkpoint")
     train: Train = key(Train, "length and form of training")
     batch: Batch = key(Batch, "batch sizes")
     evaluate: Evaluate = key(Evaluate, "when to evaluate")
@@ -110,33 +128,162 @@ class Experiment:
     choices: Any = key(None, "which choice was made in each group; filled in")
 
 
-def check(node: Any, path: str = "") -> list[str]:
-    """Checks every key of a schema object against its rule, then the rules across keys; returns the problems."""
-    problems = []
-    for item in fields(node):
-        value, name = getattr(node, item.name), f"{path}{item.name}"
-        rule = item.metadata["rule"]
-        if is_dataclass(value):
-            problems += check(value, f"{name}.")
-        elif rule and (problem := broken(value, rule)):
-            problems.append(f"{name} ({value}) {problem}")
-    if isinstance(node, Experiment) and not problems:
-        problems += _check_pairs(node)
-    return problems
+def load(cfg: DictConfig, choices: Mapping[str, Any]) -> Experiment:
+    """Turns a composed configuration into a checked experiment of plain containers.
+
+    Args:
+        cfg: what Hydra composed.
+        choices: which choice was made in each group, as Hydra tells it; other groups than ours are left out.
+
+    Raises:
+        ConfigError: with all problems that were found.
+    """
+    container: Any = OmegaConf.to_container(cfg, resolve=True)
+    problems = _unknown(container, Experiment, "", container)
+    missing = sorted(OmegaConf.missing_keys(cfg))
+    problems += [f"{name} has no value; add {name}=<value>" for name in missing]
+    if container.get("choices") is not None:
+        problems.append("choices is filled in; remove it")
+    experiment = restore({name: value for name, value in container.items() if name != "choices"})
+    experiment.callbacks = experiment.callbacks or {}
+    experiment.choices = {group: _plain_choice(choices.get(group)) for group in GROUPS}
+    problems += check(experiment)
+    if problems:
+        raise ConfigError(*problems)
+    return experiment
 
 
-def _check_pairs(experiment: Experiment) -> list[str]:
+def restore(container: Mapping[str, Any]) -> Experiment:
+    """Makes an experiment of the plain containers that `plain` gave; keys that the schema lacks are left out."""
+    known = _known(container, Experiment)
+    experiment = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Experiment), known))
+    assert isinstance(experiment, Experiment)
+    return experiment
+
+
+def plain(experiment: Experiment) -> dict[str, Any]:
+    """Gives an experiment as plain containers, for YAML or JSON."""
+    return asdict(experiment)
+
+
+def run_problem(resume: str) -> str | None:
+    """Says why `resume` is not a run directory, or None if it is one."""
+    if (Path(resume).expanduser() / "config.yaml").is_file():
+        return None
+    return f"resume ({resume}): no run there: it has no config.yaml; give the path of a run directory, or auto, or never"
+
+
+def check(experiment: Experiment) -> list[str]:
+    """Checks every key against its rule, the rules across keys, and the options of targets; returns the problems."""
     return [
-        problem
-        for section, first, second in (("train", "steps", "epochs"), ("batch", "global_size", "per_replica"))
-        if (problem := _exactly_one(section, getattr(experiment, section), first, second))
+        *_check_values(experiment, ""),
+        *(line for first, second in PAIRS if (line := _exactly_one(experiment, first, second))),
+        *_check_run(experiment),
+        *_check_saving(experiment),
+        *_check_targets(experiment),
     ]
 
 
-def _exactly_one(section: str, node: Any, first: str, second: str) -> str | None:
-    a, b = getattr(node, first), getattr(node, second)
+def _check_values(node: Any, path: str) -> list[str]:
+    problems = []
+    for item in fields(node):
+        value, name = getattr(node, item.name), f"{path}{item.name}"
+        if is_dataclass(value):
+            problems += _check_values(value, f"{name}.")
+        elif item.metadata["rule"] and (line := rules.problem(name, value, item.metadata["rule"])):
+            problems.append(line)
+    return problems
+
+
+def _exactly_one(experiment: Experiment, first: str, second: str) -> str | None:
+    a, b = _value_at(experiment, first), _value_at(experiment, second)
     if a is not None and b is not None:
-        return f"{section}.{first} ({a}) and {section}.{second} ({b}) are both set, exactly one must be; add {section}.{second}=null"
+        return f"{first} ({a}) and {second} ({b}) are both set, exactly one must be; add {second}=null"
     if a is None and b is None:
-        return f"neither {section}.{first} nor {section}.{second} is set, exactly one must be; add {section}.{first}=<number>"
+        return f"neither {first} nor {second} is set, exactly one must be; add {first}=<number>"
     return None
+
+
+def _check_run(experiment: Experiment) -> list[str]:
+    problems = []
+    name, resumes = experiment.name, experiment.resume not in ("auto", "never")
+    if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        problems.append(f"name ({name}) must be usable in a directory's name; use letters, digits, '.', '_' and '-', at most 100")
+    if resumes and (line := run_problem(experiment.resume)):
+        problems.append(line)
+    if not resumes and experiment.mode in MODES and experiment.mode != "train":
+        problems.append(f"mode ({experiment.mode}) needs a run; add resume=<run directory>")
+    if not resumes and (line := _check_runs_dir(experiment.runs_dir)):
+        problems.append(line)
+    return problems
+
+
+def _check_runs_dir(runs_dir: str) -> str | None:
+    path = Path(runs_dir).expanduser()
+    existing = next(place for place in (path, *path.absolute().parents) if place.exists() or place.is_symlink())
+    if not existing.is_dir():
+        return f"runs_dir ({runs_dir}) must be a directory, but {existing} is a file; choose another with runs_dir=<directory>"
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return f"runs_dir ({runs_dir}) must be writable, but {existing} is not; choose another with runs_dir=<directory>"
+    return None
+
+
+def _check_saving(experiment: Experiment) -> list[str]:
+    problems = []
+    best, writers = experiment.checkpoint.best, experiment.summary.writers
+    if best.metric is not None and not re.fullmatch(r"[\w./-]+", best.metric):
+        problems.append(f"checkpoint.best.metric ({best.metric}) must be the name of a metric, e.g. accuracy")
+    if best.metric == "loss" and best.mode == "max":
+        problems.append("checkpoint.best.mode (max) would keep the largest loss; add checkpoint.best.mode=min")
+    if len(set(writers)) != len(writers):
+        problems.append(f"summary.writers ({writers}) must name each writer once")
+    return problems
+
+
+def _check_targets(experiment: Experiment) -> list[str]:
+    problems = []
+    for group in _TARGET_GROUPS:
+        node = getattr(experiment, group)
+        problems += targets.check(node, group, _PASSED.get(group, ()), _ENGINE_KEYS.get(group))
+    callbacks = experiment.callbacks or {}
+    if not isinstance(callbacks, Mapping):
+        return [*problems, f"callbacks ({callbacks}) must be a mapping from names to callbacks; choose one with callbacks=<choice>"]
+    return problems + [line for name, node in callbacks.items() for line in targets.check(node, f"callbacks.{name}")]
+
+
+def _unknown(node: Mapping[str, Any], schema: type, path: str, root: Mapping[str, Any]) -> list[str]:
+    """Finds keys that the schema lacks: `+key=` and `++key=` get past Hydra's own check."""
+    problems = []
+    known = _fields(schema)
+    for name, value in node.items():
+        if name not in known:
+            siblings = {key: value for key, value in node.items() if key in known}
+            outer = {key: value for key, value in root.items() if path or key in known}
+            problems.append(rules.unknown_key(f"{path}{name}", siblings, outer))
+        elif is_dataclass(known[name]) and isinstance(value, Mapping):
+            problems += _unknown(value, known[name], f"{path}{name}.", root)
+    return problems
+
+
+def _known(node: Mapping[str, Any], schema: type) -> dict[str, Any]:
+    """Leaves out what the schema lacks, and what has no value yet; both are told by `load`."""
+    known = _fields(schema)
+    return {
+        name: _known(value, known[name]) if is_dataclass(known[name]) and isinstance(value, Mapping) else value
+        for name, value in node.items()
+        if name in known and value != "???"
+    }
+
+
+def _fields(schema: type) -> dict[str, Any]:
+    hints = get_type_hints(schema)
+    return {item.name: hints[item.name] for item in fields(schema)}
+
+
+def _value_at(experiment: Experiment, name: str) -> Any:
+    section, key_name = name.split(".")
+    return getattr(getattr(experiment, section), key_name)
+
+
+def _plain_choice(choice: Any) -> Any:
+    return OmegaConf.to_container(choice) if OmegaConf.is_config(choice) else choice

@@ -7,14 +7,18 @@ A target states the range of an option as `Annotated[float, "> 0"]`, a schema fi
     max | min       one of these words
     each: a | b     every item of a list
     auto or >= 1    this word, or what follows
-    exists          a path that exists; also `file`, `directory`
+    exists          a path that exists; also `file`, `directory`, `checkpoint`
+
+Here too are the two sentences that every check needs: how a broken rule and how an unknown key are told.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import operator
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,10 @@ _PATHS = {
     "exists": (Path.exists, "no such file or directory"),
     "file": (Path.is_file, "no such file"),
     "directory": (Path.is_dir, "no such directory"),
+    # A checkpoint is named by the common prefix of its files, which is no file itself.
+    "checkpoint": (lambda path: path.exists() or Path(f"{path}.index").exists(), "no such run or checkpoint"),
 }
+_IS_BOUND = re.compile(r"(>=|<=|>|<) -?[\d.]+(e-?\d+)?")
 
 
 def broken(value: Any, rule: str) -> str | None:
@@ -31,7 +38,8 @@ def broken(value: Any, rule: str) -> str | None:
     if value is None:
         return None
     if rule.startswith("each: "):
-        return next((problem for item in value if (problem := broken(item, rule[6:]))), None)
+        problems = (broken(item, rule.removeprefix("each: ")) for item in value)
+        return next((problem.replace("must", "each item must", 1) for problem in problems if problem), None)
     if " or " in rule:
         word, rest = rule.split(" or ", 1)
         return None if value == word or (_is_number(value) and not broken(value, rest)) else f"must be {word} or {rest}"
@@ -45,13 +53,57 @@ def broken(value: Any, rule: str) -> str | None:
         symbol, limit = bound.split()
         if not _is_number(value) or not _BOUNDS[symbol](value, float(limit)):
             return f"must be {rule.replace(', ', ' and ')}"
-    return None
+    return None if math.isfinite(value) else "must be finite"
+
+
+def problem(name: str, value: Any, rule: str) -> str | None:
+    """Says which key breaks `rule`, with its value, as one line; or None if it keeps it."""
+    rest = broken(value, rule)
+    return rest and (f"{name} ({value}): {rest}" if rule in _PATHS else f"{name} ({value}) {rest}")
+
+
+def is_rule(text: str) -> bool:
+    """Whether `text` is in the language; what else a user writes into an `Annotated` is not ours to judge."""
+    if text.startswith("each: "):
+        return is_rule(text.removeprefix("each: "))
+    if " or " in text:
+        return is_rule(text.split(" or ", 1)[1])
+    return text in _PATHS or " | " in text or all(_IS_BOUND.fullmatch(bound) for bound in text.split(", "))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Gives "; did you mean 'x'?" for the nearest known word, or nothing."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def unknown_key(key: str, siblings: Iterable[str], root: Mapping[str, Any]) -> str:
+    """Says that there is no such key, and which one was probably meant.
+
+    Args:
+        key: the dotted key.
+        siblings: the names that exist where it was looked for.
+        root: the whole configuration; a key of another section is often meant: `learning_rate=0.1`.
+    """
+    parent, _, last = key.rpartition(".")
+    names = [name for name in siblings if not name.startswith("_")]
+    elsewhere = sorted((known for known in _dotted(root) if known.rpartition(".")[2] == last), key=len)
+    if not parent and elsewhere:
+        hint = f"; did you mean '{elsewhere[0]}'?"
+    else:
+        hint = did_you_mean(last, names) or (f"; did you mean '{elsewhere[0]}'?" if elsewhere else "")
+    if not hint and parent:
+        hint = f"; known keys of {parent}: {', '.join(names) or 'none'}"
+    return f"unknown key '{key}'{hint or '; see --help for all keys'}"
+
+
+def _dotted(node: Mapping[str, Any], path: str = "") -> list[str]:
+    keys = []
+    for name, value in node.items():
+        keys.append(f"{path}{name}")
+        if isinstance(value, Mapping):
+            keys += _dotted(value, f"{path}{name}.")
+    return keys
 
 
 def _is_number(value: Any) -> bool:

@@ -1,0 +1,158 @@
+"""The command line: composes the experiment, checks it, and hands it over; a wrong one is one clear line. No TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.utils import get_args_parser
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, flag_override
+
+from trainer import config, helptext
+from trainer.config import Experiment
+from trainer.errors import ConfigError
+from trainer.explain import EXPECTED, explain
+from trainer.overrides import rewrite
+
+_FULL_ERROR = "HYDRA_FULL_ERROR"
+_INTERRUPTED = (130, 143)
+
+ConfigStore.instance().store(group="schema", name="experiment", node=Experiment)
+helptext.register()
+
+
+def main() -> None:
+    """Runs the command line in `sys.argv`, and leaves with its exit code."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a console script does not have it: a user's own package is named in `_target_`
+    if os.environ.get(_FULL_ERROR) == "1":
+        sys.exit(_front())
+    # Hydra itself has nothing but words for a wrong command line: its ValueError and OSError are the user's to mend too.
+    sys.exit(_guarded(_front, *EXPECTED, ValueError, OSError))
+
+
+def compose(overrides: list[str], config_dir: str | Path | None = None) -> Experiment:
+    """Composes and checks an experiment, just as a command line does.
+
+    Args:
+        overrides: as on the command line.
+        config_dir: a directory with more choices, as in `--config-dir`.
+
+    Raises:
+        ConfigError: with all problems that were found.
+    """
+    try:
+        rewritten, directory = rewrite(overrides, str(config_dir) if config_dir else None)
+        search = [f"hydra.searchpath=['file://{Path(directory).resolve()}']"] if directory else []
+        with hydra.initialize_config_module("trainer.conf", version_base="1.3", job_name="steadfast"):
+            composed = hydra.compose("config", [*rewritten, *search], return_hydra_config=True)
+        choices = dict(composed.hydra.runtime.choices)
+        with flag_override(composed, ["struct", "readonly"], [False, False]):
+            del composed["hydra"]
+        return config.load(composed, choices)
+    except EXPECTED as error:
+        raise ConfigError(*explain(error)) from error
+
+
+def _front() -> int:
+    """Rewrites the command line, then lets Hydra run it; returns the worst exit code of its points."""
+    parser = get_args_parser()
+    given = sys.argv[1:]
+    args = parser.parse_intermixed_args(given)
+    flags = list(given)
+    for item in args.overrides:
+        flags.remove(item)
+    overrides, config_dir = args.overrides, args.config_dir
+    if not args.shell_completion:
+        overrides, config_dir = rewrite(args.overrides, args.config_dir)
+    if config_dir and not args.config_dir:
+        flags.append(f"--config-dir={config_dir}")
+    codes: list[int] = []
+    with _scratch(args.multirun) as scratch, _full_errors():
+        if args.multirun and not any(item.startswith("hydra/") for item in overrides):
+            _check_points(overrides, config_dir)
+        sys.argv = [sys.argv[0], *overrides, *scratch, *flags]
+        _hydra_main(codes)
+    return max(codes, default=0)
+
+
+def _hydra_main(codes: list[int]) -> None:
+    def job(cfg: DictConfig) -> int:
+        code = _guarded(lambda: _run(cfg), *EXPECTED)
+        if code in _INTERRUPTED:
+            sys.exit(code)  # a sweep that is stopped does not go on with its next point
+        codes.append(code)
+        return code
+
+    hydra.main(version_base="1.3", config_path="pkg://trainer.conf", config_name="config")(job)()
+
+
+def _run(cfg: DictConfig) -> int:
+    settings = HydraConfig.get()
+    experiment = config.load(cfg, settings.runtime.choices)
+    from trainer import launch
+
+    return launch.run(experiment, [str(item) for item in settings.overrides.task])
+
+
+def _check_points(overrides: list[str], config_dir: str | None) -> None:
+    """Composes every point of a sweep, so that a mistake in the last one is told before the first one trains."""
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    problems: dict[str, None] = {}
+    for point in BasicSweeper.split_arguments(parsed, None)[0]:
+        try:
+            compose(point, config_dir)
+        except ConfigError as error:
+            problems |= dict.fromkeys(error.problems)
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _guarded(action: Callable[[], int], *expected: type[BaseException]) -> int:
+    """Does `action` and gives its exit code; an error of the user's is told in lines, one of ours by its traceback."""
+    try:
+        return action()
+    except expected as error:
+        for line in explain(error):
+            print(f"error: {line}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except Exception:
+        traceback.print_exc()
+        return 1
+
+
+@contextlib.contextmanager
+def _scratch(needed: bool) -> Iterator[list[str]]:
+    """Gives Hydra's sweeper, which insists on writing a file, a place to write that is gone afterwards."""
+    if not needed:
+        yield []
+        return
+    with tempfile.TemporaryDirectory(prefix="steadfast-") as directory:
+        yield [f"hydra.sweep.dir='{directory}'", "hydra.sweep.subdir=."]
+
+
+@contextlib.contextmanager
+def _full_errors() -> Iterator[None]:
+    """Keeps Hydra from printing errors and leaving by itself."""
+    before: Any = os.environ.get(_FULL_ERROR)
+    os.environ[_FULL_ERROR] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_FULL_ERROR]
+        else:
+            os.environ[_FULL_ERROR] = before

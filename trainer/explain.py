@@ -1,0 +1,123 @@
+"""Turns Hydra's and OmegaConf's errors, several lines each, into one line that says what to change. No TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, InterpolationResolutionError, OmegaConfBaseException
+
+from trainer.errors import ConfigError
+from trainer.rules import did_you_mean, unknown_key
+
+EXPECTED = (ConfigError, HydraException, OmegaConfBaseException, yaml.YAMLError)
+
+_KINDS = {"Integer": "an int", "Float": "a float", "bool": "a bool", "Boolean": "a bool", "String": "a str"}
+_IN_FILE = re.compile(r"In '(?P<file>[^']+)': (?P<kind>\w+) raised while composing config:\n(?P<text>.*)", re.DOTALL)
+_BAD_VALUE = re.compile(r"Value '(?P<value>.*)' of type '\w+' (?:could not be converted to|is not a valid|is incompatible with) ?(?P<kind>.*)")
+
+
+def explain(error: BaseException) -> tuple[str, ...]:
+    """Gives the problems that an error stands for, a line each."""
+    if isinstance(error, ConfigError):
+        return error.problems
+    return (_one_line(error),)
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, yaml.YAMLError):
+        return _bad_yaml(error)
+    if isinstance(error, OverrideParseException):
+        return f"'{error.override}' is not an override; write key=value or group=choice, and quote special characters"
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        return _no_choice(error)
+    cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
+    if isinstance(cause, OmegaConfBaseException):
+        return _bad_key(cause)
+    text = str(error)
+    if found := _IN_FILE.match(text):
+        return _in_file(found["file"], found["kind"], found["text"])
+    return _hydra_text(text)
+
+
+def _bad_yaml(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    text = getattr(error, "problem", None) or _first_line(str(error))
+    place = f"{_relative(mark.name)}:{mark.line + 1}: " if mark else ""
+    return f"{place}{text}; mend the YAML"
+
+
+def _relative(path: str) -> str:
+    relative = os.path.relpath(path) if os.path.isabs(path) else path
+    return path if relative.startswith("..") else relative
+
+
+def _no_choice(error: MissingConfigException) -> str:
+    group, _, choice = str(error.missing_cfg_file).rpartition("/")
+    options = sorted(error.options or [])
+    if not group or not options:
+        return f"{error.missing_cfg_file}: no such configuration file"
+    return f"{group}={choice}: no such choice; choose one of {', '.join(options)}{did_you_mean(choice, options)}"
+
+
+def _bad_key(error: OmegaConfBaseException) -> str:
+    key = str(error.full_key or error.key or "")
+    if isinstance(error, ConfigAttributeError | ConfigKeyError):
+        parent = error.parent_node
+        root: Any = parent._get_root() if parent is not None else None
+        return unknown_key(key, _names(parent), _without_hydra(root))
+    if isinstance(error, InterpolationResolutionError):
+        return f"{key}: {_first_line(str(error))}"
+    return _bad_value(key, _first_line(str(error)))
+
+
+def _bad_value(key: str, text: str) -> str:
+    if found := _BAD_VALUE.match(text):
+        kind = _KINDS.get(found["kind"].strip("'\" "), found["kind"])
+        return f"{key} ({found['value']!r}) must be {kind}"
+    if "is not Optional" in text or "Incompatible value 'None'" in text:
+        return f"{key} (null) must have a value"
+    return f"{key}: {text}"
+
+
+def _in_file(file: str, kind: str, text: str) -> str:
+    """Explains an error inside a YAML file, which Hydra hands on as text alone."""
+    key = found[1] if (found := re.search(r"full_key: (\S+)", text)) else ""
+    if kind in ("ConfigKeyError", "ConfigAttributeError"):
+        return f"{file}.yaml: unknown key '{key}'"
+    return f"{file}.yaml: {_bad_value(key, _first_line(text))}"
+
+
+def _hydra_text(text: str) -> str:
+    if found := re.search(r"Multiple values for ([\w/]+)\.", text):
+        return f"{found[1]} is chosen twice; write {found[1]}=<choice> once, without +"
+    if found := re.search(r"Ambiguous value for argument '([^=]+)=(.*)'", text):
+        return f"'{found[1]}={found[2]}' has several values; add -m to try each, or write {found[1]}=[{found[2]}] for a list"
+    if found := re.search(r"Sweep parameters '(.*)' requires --multirun", text):
+        return f"'{found[1]}' has several values; add -m to try each"
+    if found := re.search(r"Could not append to config. An item is already at '(.*)'", text):
+        return f"'{found[1]}' exists; write {found[1]}=<value>, without +"
+    if found := re.search(r"Additional config directory '(.*)' not found", text):
+        return f"--config-dir ({found[1]}): no such directory"
+    return _first_line(text)
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else "no further explanation; set HYDRA_FULL_ERROR=1 to see where it comes from"
+
+
+def _names(node: Any) -> list[str]:
+    return [str(name) for name in node] if isinstance(node, DictConfig) and not node._is_none() else []
+
+
+def _without_hydra(root: Any) -> Mapping[str, Any]:
+    if not isinstance(root, DictConfig):
+        return {}
+    container: Any = OmegaConf.to_container(OmegaConf.masked_copy(root, [name for name in _names(root) if name != "hydra"]))
+    return container

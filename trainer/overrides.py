@@ -1,0 +1,69 @@
+"""What is done to a command line before Hydra reads it: pairs of keys, and `resume=<run directory>`. No TensorFlow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from trainer.config import GROUPS, PAIRS, run_problem
+from trainer.errors import ConfigError
+
+_OTHER = {**dict(PAIRS), **{second: first for first, second in PAIRS}}
+
+
+def rewrite(overrides: list[str], config_dir: str | None = None) -> tuple[list[str], str | None]:
+    """Completes overrides as the user means them.
+
+    Setting one key of a pair replaces the other's default: `train.steps=100` alone is enough. A run that is resumed
+    brings its own overrides, which come first so that new ones win.
+
+    Raises:
+        ConfigError: `resume` names no run.
+    """
+    resume = next((_value(item) for item in reversed(overrides) if _key(item) == "resume"), "auto")
+    if resume not in ("auto", "never", "null", ""):
+        saved = _saved(resume)
+        overrides = [*_without(saved.get("overrides") or [], overrides), *overrides]
+        config_dir = config_dir or saved.get("config_dir")
+    keys = {_key(item) for item in overrides}
+    nulls = [f"{_OTHER[key]}=null" for item in overrides if _sets_one(item) and _OTHER[key := _key(item)] not in keys]
+    return [*overrides, *dict.fromkeys(nulls)], config_dir
+
+
+def _sets_one(override: str) -> bool:
+    return _key(override) in _OTHER and not override.startswith("~") and _value(override) != "null"
+
+
+def _saved(resume: str) -> dict[str, Any]:
+    """Reads what the run was started with."""
+    if "," in resume and not Path(resume).exists():
+        raise ConfigError(f"resume ({resume}) must be one run; resume runs one at a time")
+    if line := run_problem(resume):
+        raise ConfigError(line)
+    record = Path(resume).expanduser() / "run.json"
+    if not record.is_file():
+        return {}
+    try:
+        saved = json.loads(record.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"resume ({resume}): its run.json cannot be read: {error}") from error
+    return saved if isinstance(saved, dict) else {}
+
+
+def _without(saved: Iterable[str], new: Iterable[str]) -> list[str]:
+    """Leaves out saved overrides that new ones replace: the same key, the other of its pair, the options of a group."""
+    keys = {_key(item) for item in new}
+    keys |= {_OTHER[key] for key in keys if key in _OTHER}
+    chosen = tuple(f"{key}." for key in keys if key in GROUPS)
+    return [item for item in saved if _key(item) not in keys and not _key(item).startswith(chosen)]
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~").partition("@")[0]
+
+
+def _value(override: str) -> str:
+    value = override.partition("=")[2].strip()
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
