@@ -1,0 +1,183 @@
+"""What the benchmarks share: child processes that are timed, rounds that are interleaved, tables. No TensorFlow."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+PEERS = {"tutorial": "hand-written loop", "fit": "Keras fit", "orbit": "Orbit", "limit": "bare step (limit)"}
+STEADFAST = "Steadfast"
+LEARNING_RATES = {"rmsprop": 0.001, "adam": 0.001, "sgd": 0.01}
+BATCH_SIZES = {"softmax": 128, "tutorial_cnn": 128, "mobilenet": 64}
+_TIME_LIMIT_SECS = 1800
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every contender trains, on the same arrays.
+
+    Attributes:
+        model: a function of `trainer.models`.
+        optimizer: a key of `LEARNING_RATES`.
+        data: an .npz file in MNIST's layout.
+        steps_per_loop: steps in one graph call, for contenders that have such a thing.
+    """
+
+    model: str
+    optimizer: str
+    data: Path
+    steps_per_loop: int
+
+    @property
+    def batch_size(self) -> int:
+        return BATCH_SIZES[self.model]
+
+
+@dataclass(frozen=True)
+class Child:
+    """A process that has ended well.
+
+    Attributes:
+        output: its standard output.
+        started_at: Unix time at which it was launched.
+        peak_mib: resident memory of its largest process at the peak.
+    """
+
+    output: str
+    started_at: float
+    peak_mib: float
+
+
+def run_child(command: Sequence[str]) -> Child:
+    """Runs a command in the checkout to its end.
+
+    Raises:
+        SystemExit: it failed; the end of its output has been printed.
+    """
+    # tf_keras for the peers as well: the same models, and the faster of the two Keras lines.
+    env = os.environ | {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    with tempfile.TemporaryFile("w+") as output:
+        started_at = time.time()
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        # wait4 and not wait: it gives the memory of this child and its own children, not of all children so far.
+        status, usage = _wait(process)
+        output.seek(0)
+        text = output.read()
+    if status != 0:
+        raise SystemExit(f"{' '.join(command)}\nended with {status}:\n" + "\n".join(text.splitlines()[-20:]))
+    return Child(text, started_at, usage.ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2))
+
+
+def _wait(process: subprocess.Popen[str]) -> tuple[int, Any]:
+    deadline = time.monotonic() + _TIME_LIMIT_SECS
+    while True:
+        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            return process.returncode, usage
+        if time.monotonic() > deadline:
+            process.terminate()
+        time.sleep(0.01)
+
+
+def run_peer(name: str, job: Job, steps: Sequence[int] = ()) -> tuple[dict[str, float], Child]:
+    """Runs a contender of `benchmarks.peers`; returns what it reports, and the process."""
+    options = {"model": job.model, "optimizer": job.optimizer, "data": job.data, "steps-per-loop": job.steps_per_loop}
+    arguments = [part for key, value in options.items() for part in (f"--{key}", str(value))]
+    lengths = ["--steps", *map(str, steps)] if steps else []
+    child = run_child([sys.executable, "-m", "benchmarks.peers", name, *arguments, *lengths])
+    return json.loads(child.output.splitlines()[-1]), child
+
+
+def run_steadfast(job: Job, steps: int, *more: str) -> tuple[list[dict[str, Any]], Child]:
+    """Runs `python train.py` in a fresh run directory with everything on; returns the ledger, and the process."""
+    with tempfile.TemporaryDirectory() as runs:
+        overrides = [
+            f"runs_dir={runs}",
+            "resume=never",
+            "strategy=one_device",
+            f"model={job.model}",
+            "dataset=mnist",
+            f"dataset.path={job.data}",
+            f"optimizer={job.optimizer}",
+            f"optimizer.learning_rate={LEARNING_RATES[job.optimizer]}",
+            f"batch.global_size={job.batch_size}",
+            f"train.steps={steps}",
+            "train.epochs=null",
+            # The peers evaluate nothing. The evaluation at the end is the same in a short and in a long run.
+            "evaluate.every_epochs=null",
+            *more,
+        ]
+        child = run_child([sys.executable, "train.py", *overrides])
+        (ledger,) = Path(runs).glob("*/ledger.jsonl")
+        return [json.loads(line) for line in ledger.read_text().splitlines()], child
+
+
+def event_at(ledger: list[dict[str, Any]], event: str) -> float:
+    """Gives the Unix time of the last entry of an event."""
+    return [entry["at"] for entry in ledger if entry["event"] == event][-1]
+
+
+def installed(peer: str) -> bool:
+    """Says whether a peer can be run; only Orbit may be missing (README.md shows how to add it)."""
+    return peer != "orbit" or importlib.util.find_spec("orbit") is not None
+
+
+@contextmanager
+def data_file(path: Path | None) -> Iterator[Path]:
+    """Gives the data: `path`, else a MNIST that is at hand, else noise in its layout, which costs the same time."""
+    folders = [Path(folder) for folder in (os.environ.get("STEADFAST_DATA"), ROOT.parent / "shared" / "data") if folder]
+    found = [path] if path else [file for folder in folders if (file := folder / "mnist.npz").is_file()]
+    if found:
+        yield found[0].resolve()
+        return
+    random = np.random.RandomState(0)
+    sizes = {"train": 60_000, "test": 10_000}
+    arrays = {f"x_{split}": random.randint(0, 256, (size, 28, 28), np.uint8) for split, size in sizes.items()}
+    labels = {f"y_{split}": random.randint(0, 10, size, np.uint8) for split, size in sizes.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "noise.npz"
+        np.savez(file, **arrays, **labels)
+        yield file
+
+
+def interleave(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[Any]]:
+    """Measures every contender once a round, so that a machine's good and bad minutes fall on all of them.
+
+    Each round starts with another contender: none always comes after the same neighbour.
+    """
+    results: dict[str, list[Any]] = {name: [] for name in contenders}
+    names = list(contenders)
+    for number in range(rounds):
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
+            results[name].append(contenders[name]())
+            print(f"round {number + 1}: {name}: {results[name][-1]}", file=sys.stderr, flush=True)
+    return results
+
+
+def table(title: str, unit: str, results: dict[str, list[float]], missing: Sequence[str] = ()) -> str:
+    """Formats medians, ranges, and ratios to Steadfast."""
+    own = statistics.median(results[STEADFAST])
+    lines = [f"{title}", "", f"| | median {unit} | range | ratio to {STEADFAST} |", "| --- | ---: | ---: | ---: |"]
+    for name, values in results.items():
+        median = statistics.median(values)
+        lines.append(f"| {name} | {median:.3g} | {min(values):.3g} to {max(values):.3g} | {median / own:.2f} |")
+    lines += [f"| {name} | not installed | | |" for name in missing]
+    return "\n".join(lines)

@@ -1,0 +1,65 @@
+"""What a step costs: `python -m benchmarks.loop [--model ...] [--optimizer ...] [--rounds N] [--data mnist.npz]`.
+
+Marginal time: two trainings of different lengths, the difference over the difference in steps, so start-up and compilation cancel.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+from benchmarks.harness import (
+    BATCH_SIZES,
+    LEARNING_RATES,
+    PEERS,
+    STEADFAST,
+    Job,
+    data_file,
+    event_at,
+    installed,
+    interleave,
+    run_peer,
+    run_steadfast,
+    table,
+)
+
+STEPS_PER_LOOP = 50
+# Short and long training. Long enough that the difference is seconds, and that checkpoints come in their usual proportion.
+LENGTHS = {"softmax": (2_000, 22_000), "tutorial_cnn": (100, 600), "mobilenet": (20, 100)}
+
+
+def steadfast_ms(job: Job, steps: tuple[int, int]) -> float:
+    """Measures Steadfast: from the first step to the end, in two processes."""
+    secs = []
+    for count in steps:
+        ledger, _ = run_steadfast(job, count, f"train.steps_per_loop={job.steps_per_loop}")
+        secs.append(event_at(ledger, "save") - event_at(ledger, "first_step"))
+    return 1000 * (secs[1] - secs[0]) / (steps[1] - steps[0])
+
+
+def peer_ms(name: str, job: Job, steps: tuple[int, int]) -> float:
+    """Measures a peer."""
+    report, _ = run_peer(name, job, steps)
+    return 1000 * report["secs_per_step"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.loop", description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=BATCH_SIZES, default="tutorial_cnn")
+    parser.add_argument("--optimizer", choices=LEARNING_RATES, default="rmsprop")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--data", type=Path, help="an .npz file in the layout of Keras' mnist.npz; default: one at hand, else noise")
+    args = parser.parse_args()
+    steps = LENGTHS[args.model]
+    with data_file(args.data) as data:
+        job = Job(args.model, args.optimizer, data, STEPS_PER_LOOP)
+        contenders = {STEADFAST: partial(steadfast_ms, job, steps)}
+        contenders |= {title: partial(peer_ms, name, job, steps) for name, title in PEERS.items() if installed(name)}
+        results = interleave(contenders, args.rounds)
+    title = f"{args.model}, {args.optimizer}, batch {job.batch_size}: milliseconds a step, {args.rounds} rounds"
+    print(table(title, "ms", results, [title for name, title in PEERS.items() if not installed(name)]))
+
+
+if __name__ == "__main__":
+    main()
