@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import sys
@@ -9,7 +10,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -26,7 +27,7 @@ from trainer.explain import EXPECTED, explain
 from trainer.overrides import rewrite
 
 _FULL_ERROR = "HYDRA_FULL_ERROR"
-_INTERRUPTED = (130, 143)
+_STOPPED = (INTERRUPTED, TERMINATED)
 
 ConfigStore.instance().store(group="schema", name="experiment", node=Experiment)
 helptext.register()
@@ -67,43 +68,50 @@ def compose(overrides: list[str], config_dir: str | Path | None = None) -> Exper
 
 def _front() -> int:
     """Rewrites the command line, then lets Hydra run it; returns the worst exit code of its points."""
-    parser = get_args_parser()
-    given = sys.argv[1:]
-    args = parser.parse_intermixed_args(given)
-    flags = list(given)
-    for item in args.overrides:
-        flags.remove(item)
-    overrides, config_dir = args.overrides, args.config_dir
+    args, flags = _parse(sys.argv[1:])
+    overrides, config_dir = args.overrides, args.config_dir and os.path.abspath(args.config_dir)
     if not args.shell_completion:
-        overrides, config_dir = rewrite(args.overrides, args.config_dir)
+        overrides, config_dir = rewrite(overrides, config_dir)
     if config_dir and not args.config_dir:
         flags.append(f"--config-dir={config_dir}")
     codes: list[int] = []
-    with _scratch(args.multirun) as scratch, _full_errors():
-        if args.multirun and not any(item.startswith("hydra/") for item in overrides):
-            _check_points(overrides, config_dir)
-        sys.argv = [sys.argv[0], *overrides, *scratch, *flags]
-        _hydra_main(codes)
-    return max(codes, default=0)
 
-
-def _hydra_main(codes: list[int]) -> None:
     def job(cfg: DictConfig) -> int:
-        code = _guarded(lambda: _run(cfg), *EXPECTED)
-        if code in _INTERRUPTED:
+        code = _guarded(lambda: _run(cfg, config_dir), *EXPECTED)
+        if code in _STOPPED:
             sys.exit(code)  # a sweep that is stopped does not go on with its next point
         codes.append(code)
         return code
 
-    hydra.main(version_base="1.3", config_path="pkg://trainer.conf", config_name="config")(job)()
+    with _scratch(args.multirun) as scratch, _full_errors():
+        if args.multirun and not any(item.startswith("hydra/") for item in overrides):
+            _check_points(overrides, config_dir)
+        with _argv([*overrides, *scratch, *flags]):
+            hydra.main(version_base="1.3", config_path="pkg://trainer.conf", config_name="config")(job)()
+    return max(codes, default=DONE)
 
 
-def _run(cfg: DictConfig) -> int:
+def _run(cfg: DictConfig, config_dir: str | None) -> int:
     settings = HydraConfig.get()
     experiment = config.load(cfg, settings.runtime.choices)
-    from trainer import launch
+    from trainer import launch  # only now: neither --help nor an error needs it
 
-    return launch.run(experiment, [str(item) for item in settings.overrides.task])
+    return launch.run(experiment, [str(item) for item in settings.overrides.task], config_dir)
+
+
+def _parse(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Parses the command line as Hydra does, but with flags and overrides in any order; gives its flags once more."""
+    parser = get_args_parser()
+
+    def fail(message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see --help")
+
+    parser.error = fail  # type: ignore[method-assign]
+    args = parser.parse_intermixed_args(given)
+    flags = list(given)
+    for item in args.overrides:
+        flags.remove(item)
+    return args, flags
 
 
 def _check_points(overrides: list[str], config_dir: str | None) -> None:
@@ -142,6 +150,17 @@ def _scratch(needed: bool) -> Iterator[list[str]]:
         return
     with tempfile.TemporaryDirectory(prefix="steadfast-") as directory:
         yield [f"hydra.sweep.dir='{directory}'", "hydra.sweep.subdir=."]
+
+
+@contextlib.contextmanager
+def _argv(arguments: list[str]) -> Iterator[None]:
+    """Lets Hydra read other arguments than were given."""
+    given = sys.argv
+    sys.argv = [given[0], *arguments]
+    try:
+        yield
+    finally:
+        sys.argv = given
 
 
 @contextlib.contextmanager

@@ -139,11 +139,10 @@ def load(cfg: DictConfig, choices: Mapping[str, Any]) -> Experiment:
         ConfigError: with all problems that were found.
     """
     container: Any = OmegaConf.to_container(cfg, resolve=True)
-    problems = _unknown(container, Experiment, "", container)
-    missing = sorted(OmegaConf.missing_keys(cfg))
-    problems += [f"{name} has no value; add {name}=<value>" for name in missing]
+    problems = _unknown(container, Experiment, "", _known(container, Experiment))
+    problems += [f"{name} has no value; add {name}=<value>" for name in sorted(OmegaConf.missing_keys(cfg))]
     if container.get("choices") is not None:
-        problems.append("choices is filled in; remove it")
+        problems.append("choices is filled in by the program; remove it")
     experiment = restore({name: value for name, value in container.items() if name != "choices"})
     experiment.callbacks = experiment.callbacks or {}
     experiment.choices = {group: _plain_choice(choices.get(group)) for group in GROUPS}
@@ -156,8 +155,11 @@ def load(cfg: DictConfig, choices: Mapping[str, Any]) -> Experiment:
 def restore(container: Mapping[str, Any]) -> Experiment:
     """Makes an experiment of the plain containers that `plain` gave; keys that the schema lacks are left out."""
     known = _known(container, Experiment)
+    free = {name: known.pop(name) for name, kind in _fields(Experiment).items() if kind is Any and name in known}
     experiment = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Experiment), known))
     assert isinstance(experiment, Experiment)
+    for name, value in free.items():
+        setattr(experiment, name, value)
     return experiment
 
 
@@ -257,9 +259,7 @@ def _unknown(node: Mapping[str, Any], schema: type, path: str, root: Mapping[str
     known = _fields(schema)
     for name, value in node.items():
         if name not in known:
-            siblings = {key: value for key, value in node.items() if key in known}
-            outer = {key: value for key, value in root.items() if path or key in known}
-            problems.append(rules.unknown_key(f"{path}{name}", siblings, outer))
+            problems.append(rules.unknown_key(f"{path}{name}", known, root))
         elif is_dataclass(known[name]) and isinstance(value, Mapping):
             problems += _unknown(value, known[name], f"{path}{name}.", root)
     return problems

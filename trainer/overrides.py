@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from trainer.config import GROUPS, PAIRS, run_problem
 from trainer.errors import ConfigError
 
+_NO_NAME = re.compile(r"null|true|false|-?[\d.]+", re.IGNORECASE)
 _OTHER = {**dict(PAIRS), **{second: first for first, second in PAIRS}}
 
 
@@ -22,6 +24,7 @@ def rewrite(overrides: list[str], config_dir: str | None = None) -> tuple[list[s
     Raises:
         ConfigError: `resume` names no run.
     """
+    overrides = [item for item in overrides if _chooses(item)]
     resume = next((_value(item) for item in reversed(overrides) if _key(item) == "resume"), "auto")
     if resume not in ("auto", "never", "null", ""):
         saved = _saved(resume)
@@ -30,6 +33,18 @@ def rewrite(overrides: list[str], config_dir: str | None = None) -> tuple[list[s
     keys = {_key(item) for item in overrides}
     nulls = [f"{_OTHER[key]}=null" for item in overrides if _sets_one(item) and _OTHER[key := _key(item)] not in keys]
     return [*overrides, *dict.fromkeys(nulls)], config_dir
+
+
+def _chooses(override: str) -> bool:
+    """Whether an override may stay: `experiment=null`, no recipe, is what Hydra takes for granted and does not understand."""
+    key, value = _key(override), _value(override)
+    if not key:
+        raise ConfigError(f"'{override}' is not an override; write key=value or group=choice")
+    if key not in GROUPS or override.startswith("~") or not _NO_NAME.fullmatch(value):
+        return True
+    if (key, value) != ("experiment", "null"):
+        raise ConfigError(f"{key} ({value}) must be the name of a choice; see --help for the choices")
+    return False
 
 
 def _sets_one(override: str) -> bool:

@@ -82,10 +82,12 @@ class Task(Protocol):
     """What is trained and how: owns models and optimizers, and computes one replica's part of a step.
 
     Attributes:
-        models: the models by name; the first is the one that is exported and predicts.
-        optimizers: the optimizers by name.
+        metrics: names of the metrics that `train_step` and `eval_step` give; `loss` is the first.
+        models: the models by name; the first is the one that is exported.
+        optimizers: the optimizers by name; each has the name of the model that it updates.
     """
 
+    metrics: tuple[str, ...]
     models: Mapping[str, tf.keras.Model]
     optimizers: Mapping[str, tf.keras.optimizers.legacy.Optimizer]
 
@@ -95,8 +97,18 @@ class Task(Protocol):
     def train_step(self, batch: Batch, step: Step) -> Metrics:
         """Trains on one replica's batch through `step.minimize`; returns metrics summed over all replicas."""
 
-    def eval_step(self, batch: Batch) -> Metrics:
-        """Evaluates one replica's batch; returns this replica's own sums. `loss` must be among them."""
+    def eval_step(self, batch: Batch) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
+        """Evaluates one replica's batch; returns the loss of each example, [B], and the other metrics of each, name -> [B]."""
+
+
+class Strategy(Protocol):
+    """Which devices train. Made in the parent too, so only `start` may touch TensorFlow."""
+
+    def num_replicas(self) -> int | None:
+        """Gives the number of replicas, or None if it takes TensorFlow to tell (it counts the GPUs)."""
+
+    def start(self) -> tf.distribute.Strategy:
+        """Creates TensorFlow's strategy, before anything else uses its devices."""
 
 
 class Callback(Protocol):

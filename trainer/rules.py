@@ -73,8 +73,17 @@ def is_rule(text: str) -> bool:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Gives "; did you mean 'x'?" for the nearest known word, or nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
+    # Swapped letters are the commonest slip, and difflib likes missing ones better: modle is model, not mode.
+    near.sort(key=lambda other: sorted(other) != sorted(word))
     return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def shown(value: Any) -> str:
+    """Shows a value as the command line and YAML write it, a text in quotation marks."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else repr(value)
 
 
 def unknown_key(key: str, siblings: Iterable[str], root: Mapping[str, Any]) -> str:
@@ -87,7 +96,7 @@ def unknown_key(key: str, siblings: Iterable[str], root: Mapping[str, Any]) -> s
     """
     parent, _, last = key.rpartition(".")
     names = [name for name in siblings if not name.startswith("_")]
-    elsewhere = sorted((known for known in _dotted(root) if known.rpartition(".")[2] == last), key=len)
+    elsewhere = sorted((known for known in _dotted(root) if known.rpartition(".")[2] == last and not known.startswith(key)), key=len)
     if not parent and elsewhere:
         hint = f"; did you mean '{elsewhere[0]}'?"
     else:

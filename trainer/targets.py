@@ -24,11 +24,10 @@ def check(node: Any, path: str, given: Collection[str] = (), engine_keys: Mappin
         given: parameters that the engine passes, by position, so that they are not options.
         engine_keys: keys of this node that the engine keeps for itself: name -> annotation, as source.
     """
-    if not isinstance(node, Mapping):
-        return [f"{path} ({_shown(node)}) must be a mapping with a _target_; choose one with {path}=<choice>"]
-    target = node.get("_target_")
-    if not isinstance(target, str):
-        return [f"{path}._target_ ({_shown(target)}) must be a dotted path; write package.module.name"]
+    if node is None:
+        return [f"{path} has no value; add {path}=<choice>"]
+    if not isinstance(node, Mapping) or not isinstance(target := node.get("_target_"), str):
+        return [f"{path} ({rules.shown(node)}) must be a mapping with a _target_, the dotted path of a function or class"]
     own = {name: _expression(text) for name, text in (engine_keys or {}).items()}
     values = {name: value for name, value in node.items() if name not in _SPECIAL}
     problems = [line for name, value in values.items() for line in _nested(value, f"{path}.{name}")]
@@ -57,7 +56,7 @@ def _options(
         if name in options:
             problems += _value(f"{path}.{name}", value, options[name].annotation, signature.names)
         elif name in passed:
-            problems.append(f"{path}.{name} ({_shown(value)}) is passed by the engine; remove it")
+            problems.append(f"{path}.{name} ({rules.shown(value)}) is passed by the engine; remove it")
         elif not signature.takes_any:
             problems.append(rules.unknown_key(f"{path}.{name}", [*engine_keys, *options], {}))
     missing = [option for option in options.values() if option.required and option.name not in values and needs_all]
@@ -86,7 +85,7 @@ def _value(key: str, value: Any, annotation: ast.expr | None, names: Mapping[str
         return []
     if not _accepts(value, annotation, names):
         hint = rules.did_you_mean(str(value), [str(word) for word in _words(annotation, names)])
-        return [f"{key} ({_shown(value)}) must be {_described(annotation, names)}{hint}"]
+        return [f"{key} ({rules.shown(value)}) must be {_described(annotation, names)}{hint}"]
     problems = (rules.problem(key, value, rule) for rule in _rules(annotation, names))
     return [line for line in problems if line]
 
@@ -181,9 +180,3 @@ def _rules(annotation: ast.expr, names: Mapping[str, ast.expr]) -> list[str]:
         return []
     texts = [item.value for item in arguments[1:] if isinstance(item, ast.Constant) and isinstance(item.value, str)]
     return [text for text in texts if rules.is_rule(text)] + _rules(arguments[0], names)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "null" if value is None else repr(value)

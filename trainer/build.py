@@ -1,0 +1,189 @@
+"""From a configuration to live objects. The only caller of Hydra's instantiate; below it nobody sees a configuration node.
+
+The strategy comes first, because TensorFlow fixes its devices and its cluster at the first operation; then the batch sizes,
+which need the number of replicas; then, in the strategy's scope, everything that holds variables.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hydra
+
+from trainer import batching
+from trainer.channel import Channel
+from trainer.config import Experiment
+from trainer.errors import ConfigError
+from trainer.protocols import Callback, Dataset, Strategy, Task
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from trainer.engine import Engine
+
+
+def strategy_of(experiment: Experiment) -> Strategy:
+    """Instantiates the strategy group: without TensorFlow, so the parent process may do so too."""
+    return instantiate(experiment.strategy, "strategy")
+
+
+def instantiate(node: Mapping[str, Any], key: str, *args: Any, leave_out: tuple[str, ...] = (), **extra: Any) -> Any:
+    """Calls a node's `_target_`.
+
+    Args:
+        node: `_target_` and its options.
+        key: the node's key in the configuration, for messages.
+        args: what the engine hands over before the options.
+        leave_out: keys of the node that are the engine's own and no options of the target.
+        extra: what the engine hands over by name.
+
+    Raises:
+        ConfigError: the target refuses its arguments, or says that a value or a file is wrong.
+    """
+    options = {name: value for name, value in node.items() if name not in leave_out}
+    try:
+        target = hydra.utils.get_object(options["_target_"])
+        _check_options(target, key, set(options) - {"_target_"})
+        return hydra.utils.instantiate(options, *args, _convert_="all", **extra)
+    except hydra.errors.InstantiationException as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, ConfigError):
+            raise cause from None
+        if isinstance(cause, ValueError | FileNotFoundError | NotADirectoryError | PermissionError):
+            raise ConfigError(f"{key}: {str(cause).strip()}") from cause
+        raise cause from None
+
+
+def _check_options(target: Callable[..., Any], key: str, names: set[str]) -> None:
+    """Refuses options that the target does not take, for targets whose source the parent could not read."""
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    if unknown := sorted(names - {parameter.name for parameter in parameters}):
+        raise ConfigError(f"unknown key '{key}.{unknown[0]}': {getattr(target, '__name__', target)} has no such option")
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What a task builds itself from; see `trainer.protocols.Parts`."""
+
+    experiment: Experiment
+    dataset: Dataset
+    schedule: Callable[[Any], Any]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return tuple(self.dataset.input_shape)
+
+    @property
+    def num_classes(self) -> int:
+        return self.dataset.num_classes
+
+    def model(self) -> tf.keras.Model:
+        return instantiate(self.experiment.model, "model", self.input_shape, self.num_classes)
+
+    def optimizer(self) -> tf.keras.optimizers.legacy.Optimizer:
+        return instantiate(self.experiment.optimizer, "optimizer", self.schedule, leave_out=("learning_rate",))
+
+
+def engine(experiment: Experiment, run_dir: Path, channel: Channel) -> Engine:
+    """Builds the engine of a run, with all that it needs.
+
+    Raises:
+        ConfigError: something in the configuration that only this machine, the data or the model can tell.
+    """
+    import tensorflow as tf
+
+    from trainer import input as inputs
+    from trainer import randomness, summaries
+    from trainer.checkpoint import Checkpoints
+    from trainer.engine import Engine
+    from trainer.evaluation import Evaluator
+    from trainer.loop import EvalLoop, TrainLoop
+    from trainer.pace import Pace
+    from trainer.step import StepOptions
+
+    tf.keras.utils.set_random_seed(experiment.seed)
+    if experiment.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    strategy = strategy_of(experiment).start()
+    tf.keras.mixed_precision.set_global_policy(experiment.precision)
+    sizes = batching.resolve(experiment.batch, strategy.num_replicas_in_sync)
+    dataset: Dataset = instantiate(experiment.dataset, "dataset")
+    plan = _plan(experiment, dataset, sizes)
+    with strategy.scope():
+        schedule = _schedule(experiment, plan.total_steps, sizes.global_size)
+        task: Task = instantiate(experiment.task, "task")
+        task.build(_Parts(experiment, dataset, schedule))
+        state = _state(experiment, task)
+    offset = 0
+    for model in task.models.values():
+        offset += randomness.make_stateless(model, offset)
+    options = StepOptions(sizes.global_size, sizes.accumulate, experiment.train.clip_norm, experiment.jit, state.loss_scale)
+    source = inputs.Source(
+        dataset.train,
+        sizes.per_replica,
+        sizes.num_replicas,
+        inputs.SampleOrder(dataset.train.num_examples, experiment.seed),
+        dataset.num_draws,
+    )
+    test = inputs.Source(dataset.test, sizes.per_replica, sizes.num_replicas)
+    channel.line(f"Number of devices: {sizes.num_replicas}")
+    channel.line(f"Batch: {sizes}; {plan.total_steps} steps, {plan.epochs.completed(plan.total_steps)} epochs")
+    return Engine(
+        run_dir=run_dir,
+        plan=plan,
+        state=state,
+        loop=TrainLoop(strategy, task, state, dataset, inputs.feed(source, strategy), options, experiment.seed),
+        evaluator=Evaluator(state, EvalLoop(strategy, task, dataset, inputs.feed(test, strategy)), test),
+        checkpoints=Checkpoints(run_dir / "checkpoints", state.trackables(), experiment.checkpoint),
+        open_writers=lambda position: summaries.open_writers(experiment.summary.writers, run_dir, position),
+        channel=channel,
+        pace=Pace(experiment.train.steps_per_loop),
+        learning_rate=lambda step: float(schedule(tf.constant(step, tf.int64))),
+        global_size=sizes.global_size,
+    )
+
+
+def _schedule(experiment: Experiment, total_steps: int, global_size: int) -> Callable[[Any], Any]:
+    """Builds the learning rate, scaled linearly with the batch if a reference batch is given (Goyal et al. 2017)."""
+    reference = experiment.schedule["reference_batch"]
+    peak = experiment.optimizer["learning_rate"] * (global_size / reference if reference else 1.0)
+    return instantiate(experiment.schedule, "schedule", peak, total_steps, leave_out=("reference_batch",))
+
+
+def _state(experiment: Experiment, task: Task) -> Any:
+    from trainer.state import TrainState
+
+    callbacks: dict[str, Callback] = {name: instantiate(node, f"callbacks.{name}") for name, node in (experiment.callbacks or {}).items()}
+    return TrainState(
+        task,
+        callbacks,
+        num_metrics=len(task.metrics),
+        ema_decay=experiment.train.ema_decay,
+        mixed_float16=experiment.precision == "mixed_float16",
+    )
+
+
+def _plan(experiment: Experiment, dataset: Dataset, sizes: batching.BatchSizes) -> Any:
+    from trainer.engine import Plan
+    from trainer.policies import Epochs, Interval
+
+    epochs = Epochs(dataset.train.num_examples, sizes.global_size, experiment.train.steps_per_epoch)
+    total = epochs.total_steps(experiment.train)
+    evaluate, save = experiment.evaluate, experiment.checkpoint
+    return Plan(
+        total_steps=total,
+        epochs=epochs,
+        summarise=Interval(epochs, total, experiment.summary.every_steps),
+        evaluate=Interval(epochs, total, evaluate.every_steps, evaluate.every_epochs),
+        save=Interval(epochs, total, save.every_steps, save.every_epochs),
+        save_secs=save.every_secs,
+    )

@@ -1,0 +1,66 @@
+"""What a worker tells its supervisor: one JSON object a line, over a pipe of its own. No TensorFlow.
+
+TensorFlow's own noise goes to the log; what is meant for a person goes here and is shown by `trainer.console`.
+
+    {"kind": "line", "text": ...}                                    a line for the user
+    {"kind": "phase", "phase": "start|compile|train|evaluate|save", "step": ...}
+    {"kind": "progress", "step": ..., "total": ..., "rate": ..., "secs_left": ..., "metrics": {...}}
+    {"kind": "problem", "lines": [...]}                              wrong configuration or input: exit code 2
+    {"kind": "crash", "text": ...}                                   the user's traceback: exit code 1
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+Send = Callable[[dict[str, Any]], None]
+
+
+class Channel:
+    """The worker's end.
+
+    Args:
+        send: delivers one message.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    def line(self, text: str) -> None:
+        """Shows a line to the user, and keeps it in the log."""
+        _log.info(text)
+        self._send({"kind": "line", "text": text})
+
+    def phase(self, phase: str, step: int) -> None:
+        """Says what the worker does now."""
+        self._send({"kind": "phase", "phase": phase, "step": step})
+
+    def progress(self, step: int, total: int, rate: float, secs_left: float | None, metrics: Mapping[str, float]) -> None:
+        """Says how far training is; `rate` in examples a second, `secs_left` None while unknown."""
+        self._send({"kind": "progress", "step": step, "total": total, "rate": rate, "secs_left": secs_left, "metrics": dict(metrics)})
+
+    def problem(self, lines: list[str]) -> None:
+        """Reports the user's wrong configuration or input."""
+        self._send({"kind": "problem", "lines": lines})
+
+    def crash(self, text: str) -> None:
+        """Reports a crash with a short traceback."""
+        self._send({"kind": "crash", "text": text})
+
+
+def to_pipe(descriptor: int) -> Send:
+    """Sends messages into a pipe. A reader that is gone is no error: the worker is about to be told so otherwise."""
+    pipe = open(descriptor, "w", buffering=1, encoding="utf-8")  # noqa: SIM115 - lives as long as the process
+
+    def send(message: dict[str, Any]) -> None:
+        try:
+            pipe.write(json.dumps(message) + "\n")
+        except BrokenPipeError:
+            _log.warning("the supervisor is gone")
+
+    return send

@@ -1,0 +1,198 @@
+"""Checkpoints that can be trusted: data, fsync, then a marker by rename. A checkpoint exists when its marker does.
+
+    checkpoints/ckpt-<step>.index, ckpt-<step>.data-*     TensorFlow's own format
+    checkpoints/ckpt-<step>.json                          the marker: sizes and SHA-256 of every file, metrics
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from trainer import policies
+from trainer.config import Checkpoint as CheckpointConfig
+from trainer.errors import CheckpointError
+from trainer.files import fsync_directory, write_atomically
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Saving reads variables, which can make the replicas communicate: every worker takes part, the chief alone commits.
+
+    Attributes:
+        directory: where they are.
+        skipped: why newer checkpoints than the restored one were not used, one line each.
+    """
+
+    def __init__(self, directory: Path, trackables: Mapping[str, Any], config: CheckpointConfig) -> None:
+        self.directory, self.config = directory, config
+        self.skipped: list[str] = []
+        self._checkpoint = tf.train.Checkpoint(**trackables)
+
+    def save(self, step: int, metrics: Mapping[str, float] | None) -> None:
+        """Writes and commits the state as the checkpoint of `step`, then applies the retention policy.
+
+        Args:
+            step: number of updates made.
+            metrics: metrics of the test split at this step, by which the best checkpoints are known; None: not evaluated.
+
+        Raises:
+            CheckpointError: it could not be written; the older ones are untouched.
+        """
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self.remove(step)
+            self._checkpoint.write(str(self.directory / f"ckpt-{step}"))
+            commit(self.directory, step, metrics)
+            self._retain()
+        except (OSError, tf.errors.OpError) as error:
+            raise CheckpointError(f"the checkpoint of step {step} could not be written to {self.directory}: {_first_line(error)}") from error
+
+    def restore_latest(self) -> int | None:
+        """Restores the newest checkpoint that verifies.
+
+        Returns:
+            Its step; None if there is no checkpoint at all.
+
+        Raises:
+            CheckpointError: there are checkpoints but none that verifies, or one that does not fit the state.
+        """
+        steps = committed(self.directory)
+        for step in reversed(steps):
+            if problem := verify(self.directory, step):
+                self.skipped.append(f"skipped the checkpoint of step {step}: {problem}")
+            else:
+                self.restore(step)
+                return step
+        if steps:
+            raise CheckpointError(f"no checkpoint in {self.directory} can be trusted ({'; '.join(self.skipped)}); resume=never starts afresh")
+        return None
+
+    def restore(self, step: int) -> None:
+        """Restores the checkpoint of a step, every variable of it and of the state.
+
+        Raises:
+            CheckpointError: a variable is missing on either side or has another shape; names it.
+        """
+        path = str(self.directory / f"ckpt-{step}")
+        try:
+            self._checkpoint.read(path).assert_consumed()
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
+            raise CheckpointError(f"the checkpoint of step {step} does not fit this experiment: {_first_line(error)}") from error
+
+    def steps(self) -> list[int]:
+        """Gives the steps of the committed checkpoints, ascending."""
+        return committed(self.directory)
+
+    def best(self) -> list[int]:
+        """Gives the steps of the best checkpoints by the configured metric, the best first."""
+        metric, sign = self.config.best.metric, 1 if self.config.best.mode == "min" else -1
+        scored = [(sign * metrics[metric], step) for step in committed(self.directory) if metric in (metrics := marker(self.directory, step)["metrics"])]
+        return [step for _, step in sorted(scored)[: self.config.best.keep]]
+
+    def remove(self, step: int) -> None:
+        """Removes a checkpoint, the marker first: what is half removed must not count as whole."""
+        (self.directory / f"ckpt-{step}.json").unlink(missing_ok=True)
+        for file in _data_files(self.directory, step):
+            file.unlink()
+
+    def _retain(self) -> None:
+        steps = committed(self.directory)
+        for step in policies.to_remove(steps, self.config.keep, set(self.best())):
+            self.remove(step)
+        # What has no marker was being written when a process was killed.
+        unfinished = {int(match[1]) for file in self.directory.glob("ckpt-*") if (match := re.match(r"ckpt-(\d+)\.", file.name))}
+        for step in unfinished - set(steps):
+            self.remove(step)
+
+
+def commit(directory: Path, step: int, metrics: Mapping[str, float] | None) -> None:
+    """Makes a written checkpoint count: its files reach the disk, then their marker appears by rename."""
+    files = {}
+    for file in _data_files(directory, step):
+        with file.open("rb+") as opened:
+            os.fsync(opened.fileno())
+        files[file.name] = {"bytes": file.stat().st_size, "sha256": _sha256(file)}
+    fsync_directory(directory)
+    content = {"step": step, "time": time.time(), "metrics": dict(metrics or {}), "files": files}
+    write_atomically(directory / f"ckpt-{step}.json", json.dumps(content, indent=1))
+
+
+def committed(directory: Path) -> list[int]:
+    """Gives the steps of the committed checkpoints in a directory, ascending."""
+    return sorted(int(match[1]) for file in directory.glob("ckpt-*.json") if (match := re.fullmatch(r"ckpt-(\d+)\.json", file.name)))
+
+
+def marker(directory: Path, step: int) -> dict[str, Any]:
+    """Reads a checkpoint's marker; one that cannot be read says nothing."""
+    try:
+        content = json.loads((directory / f"ckpt-{step}.json").read_text())
+        return {"metrics": {}, "files": {}, **content}
+    except (OSError, ValueError):
+        return {"metrics": {}, "files": {}}
+
+
+def verify(directory: Path, step: int) -> str | None:
+    """Says what is wrong with a committed checkpoint, or None if every file is what its marker says."""
+    content = marker(directory, step)
+    if content.get("step") != step or not content["files"]:
+        return "its marker is damaged"
+    for name, expected in content["files"].items():
+        file = directory / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != expected["bytes"]:
+            return f"{name} has {file.stat().st_size} bytes instead of {expected['bytes']}"
+        if _sha256(file) != expected["sha256"]:
+            return f"the content of {name} has changed"
+    return None
+
+
+def restore_weights(source: Path, models: Mapping[str, tf.keras.Model]) -> int:
+    """Takes the weights of the models, and nothing else, from a run directory or a checkpoint's path prefix.
+
+    A run that kept averages gives its averaged weights: they are what it was evaluated with.
+
+    Returns:
+        The step of the checkpoint.
+
+    Raises:
+        CheckpointError: no checkpoint there that verifies, or one whose models have other variables.
+    """
+    directory, steps = (source / "checkpoints", None) if source.is_dir() else (source.parent, re.findall(r"ckpt-(\d+)", source.name))
+    for step in reversed([int(s) for s in steps] if steps else committed(directory)):
+        if verify(directory, step):
+            continue
+        path = str(directory / f"ckpt-{step}")
+        averaged = {name.split("/")[1] for name, _ in tf.train.list_variables(path) if name.startswith("averages/")}
+        try:
+            tf.train.Checkpoint(models=dict(models)).read(path).assert_existing_objects_matched().expect_partial()
+            for name in averaged & set(models):
+                averages = tf.train.Checkpoint(averages={name: models[name].trainable_variables})
+                averages.read(path).assert_existing_objects_matched().expect_partial()
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
+            raise CheckpointError(f"init_from ({source}): the checkpoint of step {step} does not fit this model: {_first_line(error)}") from error
+        return step
+    raise CheckpointError(f"init_from ({source}): there is no checkpoint that verifies")
+
+
+def _data_files(directory: Path, step: int) -> list[Path]:
+    return sorted(file for file in directory.glob(f"ckpt-{step}.*") if file.suffix != ".json")
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0]

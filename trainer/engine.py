@@ -1,0 +1,245 @@
+"""The training engine: one loop that fits on a screen.
+
+    restore
+    while step < total:
+        run the steps up to the next event inside one graph call
+        if an event is due: evaluate, write metrics, tell callbacks, save
+    write the result
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.channel import Channel
+from trainer.checkpoint import Checkpoints, marker
+from trainer.errors import NonFiniteError
+from trainer.evaluation import Evaluator, Stopped
+from trainer.ledger import Ledger
+from trainer.loop import TrainLoop, unpack
+from trainer.pace import Pace
+from trainer.policies import Epochs, Interval
+from trainer.protocols import Callback
+from trainer.state import TrainState
+from trainer.summaries import Writer
+
+
+@dataclass(frozen=True)
+class Plan:
+    """When things happen in a run.
+
+    Attributes:
+        total_steps: length of the whole training.
+        epochs: the reporting epochs.
+        summarise: when training metrics are written.
+        evaluate: when the test split is evaluated.
+        save: when the state is saved.
+        save_secs: also save when so many seconds have gone by; None: not.
+    """
+
+    total_steps: int
+    epochs: Epochs
+    summarise: Interval
+    evaluate: Interval
+    save: Interval
+    save_secs: float | None = None
+
+    def next_event(self, step: int) -> int:
+        """Gives the first step after `step` at which something is due."""
+        epoch_end = self.epochs.end(self.epochs.completed(step))
+        return min(epoch_end, *(interval.next_after(step) for interval in (self.summarise, self.evaluate, self.save)))
+
+    def event_at(self, step: int) -> bool:
+        """Says whether anything is due after `step` steps."""
+        return self.epochs.ends_at(step) or any(interval.due(step) for interval in (self.summarise, self.evaluate, self.save))
+
+
+class Engine:
+    """Trains from the newest checkpoint to the last step.
+
+    Args:
+        run_dir: the run directory.
+        plan: when things happen.
+        state: the state, complete and created in the strategy's scope.
+        loop: the compiled training loop.
+        evaluator: evaluates the test split.
+        checkpoints: where the state is saved and restored.
+        open_writers: opens the summary writers at a position.
+        channel: tells the user.
+        pace: how many steps go into one graph call.
+        learning_rate: the learning rate of a step.
+        global_size: examples in a step.
+    """
+
+    def __init__(
+        self,
+        *,
+        run_dir: Path,
+        plan: Plan,
+        state: TrainState,
+        loop: TrainLoop,
+        evaluator: Evaluator,
+        checkpoints: Checkpoints,
+        open_writers: Callable[[int], list[Writer]],
+        channel: Channel,
+        pace: Pace,
+        learning_rate: Callable[[int], float],
+        global_size: int,
+    ) -> None:
+        self.run_dir, self.plan, self.state, self.loop = run_dir, plan, state, loop
+        self.evaluator, self.checkpoints, self.channel, self.pace = evaluator, checkpoints, channel, pace
+        self._open_writers, self._learning_rate, self._global_size = open_writers, learning_rate, global_size
+        self._ledger = Ledger(run_dir)
+        self._writers: list[Writer] = []
+        self._evaluated: dict[str, float] | None = None
+        self._saved_at = time.monotonic()
+        self._window_began, self._window_step = time.monotonic(), 0
+
+    @property
+    def step(self) -> int:
+        """Number of updates made."""
+        return int(self.state.step.numpy())
+
+    @property
+    def _callbacks(self) -> Mapping[str, Callback]:
+        return self.state.callbacks
+
+    def train(self, stop_requested: Callable[[], bool]) -> bool:
+        """Trains to the end, or until a stop is requested.
+
+        Returns:
+            Whether the training is finished; if not, the state has been saved.
+
+        Raises:
+            NonFiniteError: the loss is not finite; no such state is ever saved.
+            CheckpointError: nothing to be trusted to restore, or a checkpoint could not be written.
+        """
+        restored = self._restore()
+        opened = self.loop.feed.start(self.step)
+        try:
+            self._events(stop_requested)
+            while not self._finished and not stop_requested():
+                self._advance(opened)
+                self._events(stop_requested)
+            if not self._finished and self.step != restored:
+                self._save()
+            return self._finished
+        except Stopped:
+            self._save()
+            return False
+        finally:
+            for writer in self._writers:
+                writer.close()
+
+    @property
+    def _finished(self) -> bool:
+        done = self.step >= self.plan.total_steps or bool(self.state.ended.numpy())
+        return done and int(self.state.reported.numpy()) >= self.step
+
+    def _restore(self) -> int:
+        with self._ledger.timed("restore", self.step):
+            restored = self.checkpoints.restore_latest()
+        for line in self.checkpoints.skipped:
+            self.channel.line(f"warning: {line}")
+        if restored is not None:
+            self.channel.line(f"Continuing from the checkpoint of step {restored}.")
+        self._writers = self._open_writers(int(self.state.reported.numpy()))
+        self._window_began, self._window_step = time.monotonic(), self.step
+        return restored or 0
+
+    def _advance(self, opened: Any) -> None:
+        """Runs the steps up to the next event, or as many as the pace allows, in one graph call."""
+        step = self.step
+        count = min(self.plan.next_event(step) - step, self.pace.count)
+        first = not self.pace.started
+        self.channel.phase("compile" if first else "train", step)
+        began = time.monotonic()
+        sums = [total.numpy() for total in self.loop.run(opened, tf.constant(count, tf.int64))]
+        secs = time.monotonic() - began
+        self.pace.took(count, secs)
+        if first:
+            self._ledger.add("first_step", step + count, secs)
+            self._window_began, self._window_step = time.monotonic(), step + count
+        if not all(math.isfinite(x) for x in sums[0]):
+            raise NonFiniteError(
+                f"the loss became {unpack(self.state.task, sums[0])['loss']} within steps {step} to {step + count - 1}; "
+                "try a smaller optimizer.learning_rate, train.clip_norm=1, or schedule.warmup_steps"
+            )
+        rate, remaining = self._rate(), (self.plan.total_steps - step - count) * self._global_size
+        self.channel.progress(step + count, self.plan.total_steps, rate, remaining / rate if rate else None, unpack(self.state.task, sums[0]))
+
+    def _rate(self) -> float:
+        steps, secs = self.step - self._window_step, time.monotonic() - self._window_began
+        return steps * self._global_size / secs if steps else 0.0
+
+    def _events(self, stop_requested: Callable[[], bool]) -> None:
+        """Does what is due at this step, once: also after a kill, and after a stop in the middle of it."""
+        step = self.step
+        if step and self.plan.event_at(step) and int(self.state.reported.numpy()) < step:
+            self._report(step, stop_requested)
+            if self.plan.save.due(step) or bool(self.state.ended.numpy()):
+                self._save()
+        if self.plan.save_secs is not None and time.monotonic() - self._saved_at >= self.plan.save_secs and step:
+            self._save()
+
+    def _report(self, step: int, stop_requested: Callable[[], bool]) -> None:
+        # Evaluation first: it can be interrupted, and then none of this step's lines may have been written yet.
+        self._evaluated = None
+        rate = self._rate()
+        if self.plan.evaluate.due(step):
+            self.channel.phase("evaluate", step)
+            with self._ledger.timed("eval", step):
+                self._evaluated = self.evaluator.evaluate(stop_requested)
+        epoch = self.plan.epochs.completed(step)
+        if self.plan.summarise.due(step):
+            self._summarise(step, epoch, rate)
+        if self.plan.epochs.ends_at(step):
+            values = unpack(self.state.task, self.state.epoch.numpy())
+            metric = next((name for name in values if name != "loss"), "loss")
+            self.channel.line(f"Epoch: {epoch - 1}, {metric}: {values[metric]:f}, train_loss: {values['loss']:f}.")
+            self.state.epoch.assign(tf.zeros_like(self.state.epoch))
+        if self._evaluated is not None:
+            self._write("test", step, {"epoch": epoch, **self._evaluated})
+            self.channel.line(f"step {step}: test " + ", ".join(f"{name} {value:.4f}" for name, value in self._evaluated.items()))
+            for name, callback in self._callbacks.items():
+                if callback.on_evaluate(step, self._evaluated):
+                    self.channel.line(f"{name} ends the training at step {step}.")
+                    self.state.ended.assign(True)
+        self.state.reported.assign(step)
+        self._window_began, self._window_step = time.monotonic(), step
+
+    def _summarise(self, step: int, epoch: int, rate: float) -> None:
+        values = unpack(self.state.task, self.state.window.numpy())
+        values |= {"learning_rate": self._learning_rate(step - 1), "examples_per_sec": rate}
+        self._write("train", step, {"epoch": epoch, **values})
+        self.state.window.assign(tf.zeros_like(self.state.window))
+
+    def _write(self, split: str, step: int, values: Mapping[str, float]) -> None:
+        for writer in self._writers:
+            writer.scalars(split, step, values)
+
+    def _save(self) -> None:
+        step = self.step
+        self.channel.phase("save", step)
+        with self._ledger.timed("save", step):
+            self.checkpoints.save(step, self._evaluated)
+        self._saved_at = time.monotonic()
+
+    def result(self) -> dict[str, Any]:
+        """Gives what a finished training came to: step, metrics of the test split, best checkpoint, time, attempts."""
+        directory, step = self.checkpoints.directory, self.step
+        best = [{"step": s, "metrics": marker(directory, s)["metrics"]} for s in self.checkpoints.best()[:1]]
+        return {
+            "step": step,
+            "metrics": self._evaluated or marker(directory, step)["metrics"] or self.evaluator.evaluate(lambda: False),
+            "best": best[0] if best else None,
+            "wall_secs": round(self._ledger.wall_secs(), 3),
+            "attempts": self._ledger.attempts(),
+        }

@@ -1,0 +1,55 @@
+"""Evaluation of a whole split, each example counted exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.input import Source
+from trainer.loop import EvalLoop, unpack
+from trainer.pace import Pace
+from trainer.state import TrainState
+
+
+class Stopped(Exception):  # noqa: N818 - not an error
+    """A stop was requested in the middle of an evaluation."""
+
+
+class Evaluator:
+    """Evaluates the test split with the averaged weights, if averages are kept.
+
+    Args:
+        state: the state whose models are evaluated.
+        loop: the compiled evaluation loop.
+        source: the test split.
+    """
+
+    def __init__(self, state: TrainState, loop: EvalLoop, source: Source) -> None:
+        self._state, self._loop, self._source = state, loop, source
+        self._pace = Pace("auto")
+
+    def evaluate(self, stop_requested: Callable[[], bool]) -> dict[str, float]:
+        """Gives the metrics over the split.
+
+        Raises:
+            Stopped: a stop was requested meanwhile; the weights are as before.
+        """
+        self._state.swap_averages()
+        try:
+            return unpack(self._state.task, self._sums(stop_requested))
+        finally:
+            self._state.swap_averages()
+
+    def _sums(self, stop_requested: Callable[[], bool]) -> np.ndarray:
+        opened = self._loop.feed.start(0)
+        total, done = tf.zeros([2 * len(self._state.task.metrics)], tf.float64), 0
+        while done < self._source.num_steps:
+            if stop_requested():
+                raise Stopped
+            count = min(self._pace.count, self._source.num_steps - done)
+            with self._pace.measured(count):
+                total = self._loop.run(opened, total, tf.constant(done, tf.int64), tf.constant(count, tf.int64))
+            done += count
+        return total.numpy()

@@ -1,0 +1,69 @@
+"""From a checked experiment to an exit code: the parent's side of a run. No TensorFlow, unless `launch=inline`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from trainer import batching, build
+from trainer.config import Experiment
+from trainer.console import Console, duration
+from trainer.exitcodes import DONE, WRONG_INPUT
+from trainer.rundir import RunDirectory, open_run
+from trainer.supervisor import Supervisor
+
+
+def run(experiment: Experiment, overrides: list[str], config_dir: str | None = None) -> int:
+    """Runs an experiment to its end, or continues it.
+
+    Args:
+        experiment: the checked configuration.
+        overrides: the command line's, for the record and for `resume=`.
+        config_dir: the user's own folder of choices, likewise.
+
+    Returns:
+        The exit code: 0 done, 1 crashed, 2 wrong input, 130 or 143 stopped after saving.
+
+    Raises:
+        ConfigError: the configuration cannot work; nothing has been written.
+    """
+    num_replicas = build.strategy_of(experiment).num_replicas()
+    if num_replicas is not None:
+        batching.resolve(experiment.batch, num_replicas)
+    console = Console()
+    directory = open_run(experiment, overrides, config_dir)
+    try:
+        if experiment.mode == "train" and (result := directory.result(experiment)):
+            console.line(f"Already finished: {_summary(result)}")
+            console.line(f"Run directory: {directory.path}")
+            return DONE
+        code = _run_inline(experiment, directory, console) if experiment.launch.inline else _supervise(experiment, directory, console)
+        if code == WRONG_INPUT:
+            directory.discard()
+        elif experiment.mode == "train" and code == DONE and (result := directory.result(experiment)):
+            console.line(f"Done: {_summary(result)}")
+        if directory.path.exists():
+            console.line(f"Run directory: {directory.path}")
+        return code
+    finally:
+        console.close()
+        directory.release()
+
+
+def _supervise(experiment: Experiment, directory: RunDirectory, console: Console) -> int:
+    return Supervisor(directory, experiment, console).supervise()
+
+
+def _run_inline(experiment: Experiment, directory: RunDirectory, console: Console) -> int:
+    """Trains in this very process, so that a debugger's breakpoints are hit."""
+    from trainer import worker
+    from trainer.channel import Channel
+
+    log = directory.path / "logs" / "worker-0.log"
+    return worker.run(experiment, directory.path, Channel(lambda message: console.show(message, log)), worker.StopRequest(), time.time())
+
+
+def _summary(result: dict[str, Any]) -> str:
+    metrics = ", ".join(f"test {name} {value:.4f}" for name, value in result["metrics"].items())
+    attempts = f" in {result['attempts']} attempts" if result["attempts"] > 1 else ""
+    return f"step {result['step']}, {metrics}, {duration(result['wall_secs'])}{attempts}"

@@ -1,0 +1,101 @@
+"""The compiled loops: many training steps, or a whole evaluation, inside one graph call.
+
+    for i in range(count):                    # tf.range, outside the replicas: TensorFlow cannot update inside otherwise
+        batch = feed.take(opened)
+        strategy.run(replica_step, (step + i, batch))
+
+The number of steps in a call changes no result: nothing inside depends on where a call begins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from trainer import randomness
+from trainer.input import Feed
+from trainer.protocols import Dataset, Metrics, Task
+from trainer.state import TrainState
+from trainer.step import Step, StepOptions, sums_of
+
+
+class TrainLoop:
+    """Runs training steps and adds their metrics to the state's sums.
+
+    Attributes:
+        feed: how batches reach the replicas.
+    """
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, task: Task, state: TrainState, dataset: Dataset, feed: Feed, options: StepOptions, seed: int
+    ) -> None:
+        self._strategy, self._task, self._state, self._dataset = strategy, task, state, dataset
+        self.feed, self._options, self._seed = feed, options, seed
+
+    @tf.function
+    def run(self, opened: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Runs `count` (scalar int64) steps; returns the sums of the summary window and of the epoch, [2 * metrics] float64."""
+        state = self._state
+        start, window, epoch = state.step.read_value(), state.window.read_value(), state.epoch.read_value()
+        for i in tf.range(count):
+            taken = self.feed.take(opened)
+            sums = self._strategy.run(self._replica_step, args=(start + i, taken))
+            # Already reduced, so the same on every replica. Added step by step: the order of additions, hence every bit,
+            # does not depend on the length of the loop.
+            sums = tf.cast(self._strategy.experimental_local_results(sums)[0], tf.float64)
+            window += sums
+            epoch += sums
+        state.step.assign(start + count)
+        state.window.assign(window)
+        state.epoch.assign(epoch)
+        return window, epoch
+
+    def _replica_step(self, index: tf.Tensor, taken: Any) -> tf.Tensor:
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        batch, draws = self.feed.give(taken, index, replica)
+        with randomness.step_seed(randomness.fold_seed(self._seed, index, replica)):
+            batch = {**batch, **self._dataset.transform(batch, draws)}
+            metrics = self._task.train_step(batch, Step(index, self._options))
+        self._state.update_averages(index)
+        return pack(self._task, metrics)
+
+
+class EvalLoop:
+    """Evaluates a whole split, each example exactly once, at a static batch shape."""
+
+    def __init__(self, strategy: tf.distribute.Strategy, task: Task, dataset: Dataset, feed: Feed) -> None:
+        self._strategy, self._task, self._dataset, self.feed = strategy, task, dataset, feed
+
+    @tf.function
+    def run(self, opened: Any, total: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        """Adds the sums of the batches [start, start + count) to `total`, [2 * metrics] float64, batch by batch."""
+        for i in tf.range(count):
+            taken = self.feed.take(opened)
+            sums = self._strategy.run(self._replica_step, args=(start + i, taken))
+            total += tf.cast(self._strategy.experimental_local_results(sums)[0], tf.float64)
+        return total
+
+    def _replica_step(self, index: tf.Tensor, taken: Any) -> tf.Tensor:
+        context = tf.distribute.get_replica_context()
+        batch, _ = self.feed.give(taken, index, context.replica_id_in_sync_group)
+        batch = {**batch, **self._dataset.transform(batch, None)}
+        sums = pack(self._task, sums_of(*self._task.eval_step(batch), batch["weight"]))
+        return sums if context.num_replicas_in_sync == 1 else context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
+
+
+def pack(task: Task, metrics: Metrics) -> tf.Tensor:
+    """Puts (sum, weight) of each of the task's metrics into one vector, [2 * metrics] float32.
+
+    Raises:
+        ValueError: the task gave other metrics than it declares.
+    """
+    if set(metrics) != set(task.metrics):
+        raise ValueError(f"{type(task).__name__} declares the metrics {sorted(task.metrics)} but its step gave {sorted(metrics)}")
+    return tf.stack([tf.cast(x, tf.float32) for name in task.metrics for x in metrics[name]])
+
+
+def unpack(task: Task, sums: Any) -> dict[str, float]:
+    """Gives the value of each metric from packed sums; NaN where the weight is zero."""
+    values = [float(x) for x in sums]
+    return {name: values[2 * i] / values[2 * i + 1] if values[2 * i + 1] else float("nan") for i, name in enumerate(task.metrics)}

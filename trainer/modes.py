@@ -1,0 +1,60 @@
+"""What a worker does: train, evaluate or export."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from trainer import build
+from trainer.channel import Channel
+from trainer.checkpoint import restore_weights
+from trainer.config import Experiment
+from trainer.engine import Engine
+from trainer.errors import CheckpointError
+from trainer.files import write_atomically
+from trainer.ledger import Ledger
+
+
+def run(experiment: Experiment, run_dir: Path, channel: Channel, stop: Callable[[], bool], began: float) -> bool:
+    """Does what `mode` says; returns whether it was finished, or stopped on request."""
+    engine = build.engine(experiment, run_dir, channel)
+    if experiment.mode == "train":
+        return _train(experiment, engine, run_dir, channel, stop, began)
+    step = engine.checkpoints.restore_latest()
+    if step is None:
+        raise CheckpointError(f"{run_dir} has no checkpoint yet; train it first")
+    return (_evaluate if experiment.mode == "evaluate" else _export)(engine, run_dir, channel, step)
+
+
+def _train(experiment: Experiment, engine: Engine, run_dir: Path, channel: Channel, stop: Callable[[], bool], began: float) -> bool:
+    ledger = Ledger(run_dir)
+    if experiment.init_from and not engine.checkpoints.steps():
+        step = restore_weights(Path(experiment.init_from).expanduser(), engine.state.task.models)
+        engine.state.reset_averages()
+        channel.line(f"Initial weights: step {step} of {experiment.init_from}.")
+    ledger.add("start", engine.step, time.time() - began)
+    if not engine.train(stop):
+        return False
+    # With the length that was asked for: a later command that asks for more is not finished by this.
+    result = {**engine.result(), "train": {"steps": experiment.train.steps, "epochs": experiment.train.epochs}}
+    write_atomically(run_dir / "result.json", json.dumps(result, indent=1))
+    return True
+
+
+def _evaluate(engine: Engine, run_dir: Path, channel: Channel, step: int) -> bool:
+    metrics = engine.evaluator.evaluate(lambda: False)
+    write_atomically(run_dir / f"evaluation-{step}.json", json.dumps({"step": step, "split": "test", "metrics": metrics}, indent=1))
+    channel.line(f"step {step}: test " + ", ".join(f"{name} {value:.6f}" for name, value in metrics.items()))
+    return True
+
+
+def _export(engine: Engine, run_dir: Path, channel: Channel, step: int) -> bool:
+    """Writes the first model as a SavedModel, with the averaged weights if averages are kept."""
+    engine.state.swap_averages()
+    name, model = next(iter(engine.state.task.models.items()))
+    path = run_dir / "export" / f"{name}-{step}"
+    model.export(str(path))
+    channel.line(f"Exported step {step} to {path}.")
+    return True

@@ -1,0 +1,171 @@
+"""The run directory: found by identity, locked while it is in use, with where it came from written into it. No TensorFlow."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainer import config, identity
+from trainer.config import Experiment
+from trainer.errors import ConfigError
+from trainer.files import write_atomically
+
+_PACKAGES = ("tensorflow", "tf-keras", "tensorboard", "numpy", "hydra-core", "omegaconf", "steadfast")
+_LOCK_WAIT_SECS = 5.0  # a worker whose supervisor was killed needs a moment to notice
+
+
+class RunDirectory:
+    """One run's directory, held by a lock for as long as this object, or a worker that inherited the lock, lives.
+
+    Attributes:
+        path: the directory.
+        is_new: whether it was created just now.
+    """
+
+    def __init__(self, path: Path, *, is_new: bool, lock: int) -> None:
+        self.path, self.is_new, self.lock = path, is_new, lock
+
+    def result(self, experiment: Experiment) -> dict[str, Any] | None:
+        """Gives result.json if the run is finished for the length that `experiment` asks for."""
+        try:
+            result = json.loads((self.path / "result.json").read_text())
+        except (OSError, ValueError):
+            return None
+        same = all(result.get("train", {}).get(key) == getattr(experiment.train, key) for key in ("steps", "epochs"))
+        return result if same else None
+
+    def release(self) -> None:
+        """Gives up the lock."""
+        os.close(self.lock)
+
+    def discard(self) -> None:
+        """Removes a directory that was created just now and in which nothing has been trained."""
+        if self.is_new and not (self.path / "checkpoints").exists():
+            shutil.rmtree(self.path)
+            for parent in (self.path.parent, *self.path.parent.parents):
+                try:
+                    parent.rmdir()  # only while empty: `runs/` itself, if it was made for this run
+                except OSError:
+                    break
+
+
+def open_run(experiment: Experiment, overrides: list[str], config_dir: str | None) -> RunDirectory:
+    """Finds or makes the directory of an experiment and locks it.
+
+    Raises:
+        ConfigError: another process holds it, or it holds another experiment.
+    """
+    if experiment.resume not in ("auto", "never"):
+        path = Path(experiment.resume).expanduser()
+        allowed = identity.FREE + identity.RESUMABLE
+    else:
+        path = Path(experiment.runs_dir).expanduser() / identity.run_name(experiment)
+        allowed = identity.FREE
+    if experiment.resume == "never" and path.exists():
+        _move_aside(path)
+    is_new = not (path / "config.yaml").exists()
+    path.mkdir(parents=True, exist_ok=True)
+    run = RunDirectory(path, is_new=is_new, lock=_lock(path))
+    try:
+        if is_new:
+            _describe(run.path, experiment, overrides, config_dir)
+        else:
+            _check_same(run.path, experiment, allowed)
+    except BaseException:
+        run.release()
+        raise
+    return run
+
+
+def _move_aside(path: Path) -> None:
+    os.close(_lock(path))
+    number = next(n for n in range(1, 1_000_000) if not path.with_name(f"{path.name}.old-{n}").exists())
+    path.rename(path.with_name(f"{path.name}.old-{number}"))
+
+
+def _lock(path: Path) -> int:
+    descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    deadline = time.monotonic() + _LOCK_WAIT_SECS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                holder = os.pread(descriptor, 32, 0).decode() or "unknown"
+                os.close(descriptor)
+                raise ConfigError(f"{path} is in use by another process (pid {holder}); wait for it, or stop it") from None
+            time.sleep(0.05)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return descriptor
+
+
+def _check_same(path: Path, experiment: Experiment, allowed: tuple[str, ...]) -> None:
+    saved = config.restore(yaml.safe_load((path / "config.yaml").read_text()))
+    differences = identity.changes(saved, experiment, allowed)
+    if differences:
+        key, before, now = differences[0]
+        more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
+        raise ConfigError(
+            f"{path} was trained with {key}={before}, not {now}{more}; leave it as it was, or start a new run (init_from={path} takes its weights)"
+        )
+
+
+def _describe(path: Path, experiment: Experiment, overrides: list[str], config_dir: str | None) -> None:
+    """Writes config.yaml and run.json, once; config.yaml last, because it is what makes the directory a run."""
+    description = {
+        "argv": sys.argv,
+        "overrides": overrides,
+        "config_dir": config_dir,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "host": socket.gethostname(),
+        "python": platform.python_version(),
+        "versions": {name: version for name in _PACKAGES if (version := _version(name))},
+        "git": _git(),
+        "devices": None,
+        "num_replicas": None,
+    }
+    write_atomically(path / "run.json", json.dumps(description, indent=1))
+    write_atomically(path / "config.yaml", yaml.safe_dump(config.plain(experiment), sort_keys=False))
+
+
+def add_devices(path: Path, devices: list[str], num_replicas: int) -> None:
+    """Completes run.json with what only TensorFlow can tell."""
+    description = json.loads((path / "run.json").read_text())
+    if description["devices"] is None:
+        write_atomically(path / "run.json", json.dumps({**description, "devices": devices, "num_replicas": num_replicas}, indent=1))
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git() -> dict[str, Any] | None:
+    """Gives commit and uncommitted changes of the project in the current directory; None outside a repository."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True, timeout=10, errors="replace").stdout
+
+    try:
+        return {"sha": git("rev-parse", "HEAD").strip(), "diff": git("diff", "HEAD")[:1_000_000]}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+

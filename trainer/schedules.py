@@ -1,0 +1,62 @@
+"""Learning rate over time. A schedule is a function of (peak, total_steps, its options) that returns a Keras schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Annotated
+
+import tensorflow as tf
+
+
+class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warm-up from peak / warmup_steps, then `after(step)`, which gives a fraction of the peak."""
+
+    def __init__(self, peak: float, warmup_steps: int, after: Callable[[tf.Tensor], tf.Tensor] | None = None) -> None:
+        self.peak, self.warmup_steps, self.after = peak, warmup_steps, after
+
+    def __call__(self, step: tf.Tensor) -> tf.Tensor:
+        """Gives the learning rate, a float32 scalar, of update number `step` (scalar, counted from 0)."""
+        step = tf.cast(step, tf.float32)
+        fraction = tf.constant(1.0) if self.after is None else self.after(step)
+        if self.warmup_steps:
+            fraction = tf.where(step < self.warmup_steps, (step + 1) / self.warmup_steps, fraction)
+        return self.peak * fraction
+
+    def get_config(self) -> dict[str, float]:
+        return {"peak": self.peak, "warmup_steps": self.warmup_steps}
+
+
+def constant(peak: float, total_steps: int, *, warmup_steps: Annotated[int, ">= 0"] = 0) -> Schedule:
+    """Stays at the peak."""
+    return Schedule(peak, warmup_steps)
+
+
+def cosine(
+    peak: float, total_steps: int, *, warmup_steps: Annotated[int, ">= 0"] = 0, final_fraction: Annotated[float, ">= 0, <= 1"] = 0.0
+) -> Schedule:
+    """Falls along half a cosine from the peak, after the warm-up, to final_fraction of it (Loshchilov and Hutter 2017, without restarts)."""
+    length = max(1, total_steps - warmup_steps)
+
+    def after(step: tf.Tensor) -> tf.Tensor:
+        progress = tf.clip_by_value((step - warmup_steps) / length, 0.0, 1.0)
+        return final_fraction + (1.0 - final_fraction) * 0.5 * (1.0 + tf.cos(math.pi * progress))
+
+    return Schedule(peak, warmup_steps, after)
+
+
+def step(
+    peak: float,
+    total_steps: int,
+    *,
+    boundaries: list[int],
+    factor: Annotated[float, "> 0, <= 1"] = 0.1,
+    warmup_steps: Annotated[int, ">= 0"] = 0,
+) -> Schedule:
+    """Is multiplied by `factor` at each step in `boundaries`."""
+
+    def after(step: tf.Tensor) -> tf.Tensor:
+        passed = tf.reduce_sum(tf.cast(step >= tf.constant(boundaries, tf.float32, shape=[len(boundaries)]), tf.float32))
+        return tf.pow(factor, passed)
+
+    return Schedule(peak, warmup_steps, after)

@@ -1,0 +1,93 @@
+"""TrainState: everything that the next step, and the next line of the log, depend on. What is here is in every checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.protocols import Callback, Task
+from trainer.step import LossScale, replicated
+
+
+class TrainState:
+    """The one object that is saved. Created in `strategy.scope()`, complete before anything is restored.
+
+    The input has no part in it: the order of samples is a function of the step.
+
+    Attributes:
+        step: number of updates made, int64.
+        reported: the last step whose evaluation and log lines are complete, int64; a run stopped within an evaluation
+            repeats it.
+        ended: whether a callback has ended the training before its last step.
+        window: metric sums and weights since the last summary, [2 * metrics] float64.
+        epoch: the same since the last end of an epoch.
+        averages: for each model, the moving average of each trainable variable; empty without `ema_decay`.
+        loss_scale: the state of mixed_float16's loss scale; None without.
+    """
+
+    def __init__(
+        self, task: Task, callbacks: Mapping[str, Callback], *, num_metrics: int, ema_decay: float | None, mixed_float16: bool
+    ) -> None:
+        self.task, self.callbacks, self.ema_decay = task, callbacks, ema_decay
+        self.step = replicated(tf.constant(0, tf.int64), "step")
+        self.reported = replicated(tf.constant(0, tf.int64), "reported")
+        self.ended = replicated(tf.constant(False), "ended")
+        self.window = replicated(tf.zeros([2 * num_metrics], tf.float64), "window")
+        self.epoch = replicated(tf.zeros([2 * num_metrics], tf.float64), "epoch")
+        self.loss_scale = LossScale() if mixed_float16 else None
+        self.averages: dict[str, list[tf.Variable]] = {}
+        for name, model in task.models.items():
+            if name in task.optimizers:
+                # Slots made before the restore: a checkpoint that lacks one is then an error and not a silent zero.
+                task.optimizers[name]._create_all_weights(model.trainable_variables)
+            if ema_decay is not None:
+                self.averages[name] = [replicated(variable.read_value(), "average") for variable in model.trainable_variables]
+
+    def trackables(self) -> dict[str, Any]:
+        """Gives all that is saved, by name."""
+        return {
+            "step": self.step,
+            "reported": self.reported,
+            "ended": self.ended,
+            "window": self.window,
+            "epoch": self.epoch,
+            "models": dict(self.task.models),
+            "optimizers": dict(self.task.optimizers),
+            "averages": self.averages,
+            "loss_scale": {} if self.loss_scale is None else dict(vars(self.loss_scale)),
+            "callbacks": {name: _variables(callback) for name, callback in self.callbacks.items()},
+        }
+
+    def update_averages(self, step: tf.Tensor) -> None:
+        """Moves the averages towards the weights, in replica context, after update number `step` (scalar int64, from 0).
+
+        average += (1 - d) * (weight - average) with d = min(decay, (1 + step) / (10 + step)), so that a young average is
+        not held back by the initial weights (the rule of tf.train.ExponentialMovingAverage).
+        """
+        if self.ema_decay is None:
+            return
+        step = tf.cast(step, tf.float32)
+        decay = tf.minimum(self.ema_decay, (1.0 + step) / (10.0 + step))
+        for name, averages in self.averages.items():
+            for average, variable in zip(averages, self.task.models[name].trainable_variables, strict=True):
+                average.assign_add((1.0 - decay) * (variable - average))
+
+    def reset_averages(self) -> None:
+        """Sets the averages to the weights, in cross-replica context."""
+        for name, averages in self.averages.items():
+            for average, variable in zip(averages, self.task.models[name].trainable_variables, strict=True):
+                average.assign(variable.read_value())
+
+    def swap_averages(self) -> None:
+        """Exchanges weights and averages, in cross-replica context: before and after an evaluation, before an export."""
+        for name, averages in self.averages.items():
+            for average, variable in zip(averages, self.task.models[name].trainable_variables, strict=True):
+                value = variable.read_value()
+                variable.assign(average.read_value())
+                average.assign(value)
+
+
+def _variables(owner: Callback) -> dict[str, tf.Variable]:
+    return {name: value for name, value in vars(owner).items() if isinstance(value, tf.Variable)}

@@ -1,0 +1,185 @@
+"""One replica's part of one training step: gradients, one reduction over the replicas, clipping, the fused update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from trainer import randomness
+from trainer.protocols import Batch, Metrics
+
+def replicated(value: tf.Tensor, name: str) -> tf.Variable:
+    """Makes a variable that every replica holds and updates alike."""
+    return tf.Variable(value, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, name=name)
+
+
+PerExample = tuple[tf.Tensor, Mapping[str, tf.Tensor]]
+"""What a loss function returns: the loss of each example, [b], and other metrics of each example, name -> [b]."""
+
+
+class LossScale:
+    """Dynamic loss scale of mixed_float16 (Micikevicius et al. 2018): halved on overflow, doubled after 2,000 good steps."""
+
+    INITIAL, GROWTH_STEPS = 2.0**15, 2000
+
+    def __init__(self) -> None:
+        self.value = replicated(tf.constant(self.INITIAL), "loss_scale")
+        self.good_steps = replicated(tf.constant(0), "good_steps")
+
+    def update(self, finite: tf.Tensor) -> None:
+        """Moves the scale after a step whose gradients were finite or not (bool scalar, the same on all replicas)."""
+        grow = tf.logical_and(finite, self.good_steps + 1 >= self.GROWTH_STEPS)
+        factor = tf.where(finite, tf.where(grow, 2.0, 1.0), 0.5)
+        self.value.assign(tf.maximum(1.0, self.value * factor))
+        self.good_steps.assign(tf.where(tf.logical_and(finite, tf.logical_not(grow)), self.good_steps + 1, 0))
+
+
+def sums_of(losses: tf.Tensor, metrics: Mapping[str, tf.Tensor], weight: tf.Tensor) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+    """Adds up the loss and the metrics of each example, all [b], with the examples' weights; name -> (sum, weight)."""
+    total = tf.reduce_sum(weight)
+    return {name: (tf.reduce_sum(tf.cast(x, tf.float32) * weight), total) for name, x in {"loss": losses, **metrics}.items()}
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """What every step of a run has in common.
+
+    Attributes:
+        global_size: examples in one update; the denominator of every loss.
+        accumulate: micro-batches to a replica's batch.
+        clip_norm: global norm to which the global batch's gradient is clipped; None: not.
+        jit: whether forward and backward pass are compiled by XLA.
+        loss_scale: the loss scale of mixed_float16; None: not needed.
+    """
+
+    global_size: int
+    accumulate: int = 1
+    clip_norm: float | None = None
+    jit: bool = False
+    loss_scale: LossScale | None = None
+
+
+class Step:
+    """What a task's `train_step` may use. Made anew for each replica while the step is traced.
+
+    Attributes:
+        index: scalar int64, number of the step, from 0.
+        num_replicas: replicas that share the step.
+        options: what every step has in common.
+    """
+
+    def __init__(self, index: tf.Tensor, options: StepOptions) -> None:
+        self.index = index
+        self.options = options
+        self._replica = tf.distribute.get_replica_context()
+        self.num_replicas: int = self._replica.num_replicas_in_sync
+
+    def minimize(
+        self,
+        loss_fn: Callable[[Batch], PerExample],
+        batch: Batch,
+        model: tf.keras.Model,
+        optimizer: tf.keras.optimizers.legacy.Optimizer,
+    ) -> Metrics:
+        """Updates a model once with the gradient of the global batch's mean loss.
+
+        Losses are summed and divided by the global batch size; regularisation losses of the model count once. Gradients and
+        metrics travel in one reduction; the gradient is clipped after it, so clipping does not depend on the replicas.
+
+        Args:
+            loss_fn: gives the loss and metrics of each example of a (micro-)batch.
+            batch: this replica's batch.
+            model: the model whose trainable variables are updated.
+            optimizer: the optimizer that updates them.
+
+        Returns:
+            `loss` (without regularisation) and the other metrics as sums and weights over all replicas.
+        """
+        variables = model.trainable_variables
+        gradients, sums = self._accumulate(loss_fn, batch, model, variables)
+        names = list(sums)
+        *gradients, packed = self._sum_over_replicas([*gradients, tf.stack([x for name in names for x in sums[name]])])
+        self._apply(optimizer, variables, gradients)
+        return {name: (packed[2 * i], packed[2 * i + 1]) for i, name in enumerate(names)}
+
+    def all_reduce(self, value: Any) -> Any:
+        """Sums a nest of tensors over all replicas."""
+        return self._replica.all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+    def _accumulate(self, loss_fn, batch, model, variables):  # noqa: ANN001, ANN202
+        """Adds up gradients and metric sums over the micro-batches, on this replica alone."""
+        parts = self.options.accumulate
+        if parts == 1:
+            return self._gradients(loss_fn, batch, model, variables)
+        micro = tf.nest.map_structure(lambda x: tf.reshape(x, [parts, x.shape[0] // parts, *x.shape[1:]]), batch)
+
+        def gradients_of(part: int | tf.Tensor):  # noqa: ANN202
+            with randomness.step_seed(randomness.fold_current(part)):
+                return self._gradients(loss_fn, tf.nest.map_structure(lambda x: x[part], micro), model, variables)
+
+        first = gradients_of(0)
+        total = tf.while_loop(
+            lambda part, _: part < parts,
+            lambda part, total: (part + 1, tf.nest.map_structure(tf.add, total, gradients_of(part))),
+            (tf.constant(1), first),
+            parallel_iterations=1,  # else several micro-batches are in memory at a time, which is what accumulation is to avoid
+        )[1]
+        return total
+
+    def _gradients(self, loss_fn, batch, model, variables):  # noqa: ANN001, ANN202
+        """Gives the (micro-)batch's gradients as dense tensors, and name -> (sum, weight)."""
+        options = self.options
+
+        def forward_and_backward(batch: Batch, scale: tf.Tensor):  # noqa: ANN202
+            with tf.GradientTape() as tape:
+                losses, metrics = loss_fn(batch)
+                loss_sum = tf.reduce_sum(tf.cast(losses, tf.float32) * batch["weight"])
+                objective = loss_sum / options.global_size
+                if regularization := model.losses:
+                    objective += tf.add_n(regularization) / (self.num_replicas * options.accumulate)
+                objective *= scale
+            gradients = tape.gradient(objective, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            return [tf.convert_to_tensor(gradient) for gradient in gradients], sums_of(losses, metrics, batch["weight"])
+
+        # A new function for each trace: replicas must not share one, their variables are different ones.
+        compute = tf.function(forward_and_backward, jit_compile=True, autograph=False) if options.jit else forward_and_backward
+        return compute(batch, tf.constant(1.0) if options.loss_scale is None else options.loss_scale.value.read_value())
+
+    def _sum_over_replicas(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Sums float32 tensors over the replicas as one flat buffer: one collective, whatever their number."""
+        if self.num_replicas == 1:
+            return tensors
+        flat = self.all_reduce(tf.concat([tf.reshape(x, [-1]) for x in tensors], axis=0))
+        parts = tf.split(flat, [x.shape.num_elements() for x in tensors])
+        return [tf.reshape(part, x.shape) for part, x in zip(parts, tensors, strict=True)]
+
+    def _apply(self, optimizer, variables, gradients) -> None:  # noqa: ANN001
+        loss_scale = self.options.loss_scale
+        if loss_scale is None:
+            self._update(optimizer, variables, gradients)
+            return
+        unscale = 1.0 / loss_scale.value
+        gradients = [gradient * unscale for gradient in gradients]
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
+
+        # A variable may not be updated under a condition inside a replica, so the condition is moved out of the replicas,
+        # where it is one and the same for all of them: the gradients have been reduced.
+        def cross_replica(strategy: tf.distribute.Strategy, finite: Any, *gradients: Any) -> tf.Tensor:
+            finite = strategy.experimental_local_results(finite)[0]
+
+            def update() -> tf.Tensor:
+                strategy.extended.call_for_each_replica(lambda *own: self._update(optimizer, variables, own), args=gradients)
+                return tf.constant(True)
+
+            return tf.cond(finite, update, lambda: tf.constant(False))
+
+        self._replica.merge_call(cross_replica, args=(finite, *gradients))
+        loss_scale.update(finite)
+
+    def _update(self, optimizer, variables, gradients) -> None:  # noqa: ANN001
+        if self.options.clip_norm is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, self.options.clip_norm)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True), experimental_aggregate_gradients=False)

@@ -1,0 +1,89 @@
+"""Where metrics go while a run goes on. The chief alone writes; a writer never blocks a step."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from trainer.files import write_atomically
+
+
+class Writer(Protocol):
+    """Receives scalars. Made when the run's position is known: what an earlier attempt wrote past it does not count."""
+
+    def scalars(self, split: str, step: int, values: Mapping[str, float]) -> None:
+        """Writes the metrics of a split (`train` or `test`) after `step` updates."""
+
+    def close(self) -> None:
+        """Brings everything to the disk."""
+
+
+class JsonLines:
+    """metrics.jsonl: one object a line.
+
+    Args:
+        run_dir: the run directory.
+        position: lines of later steps are removed: they will be written again, and none may stand there twice.
+    """
+
+    def __init__(self, run_dir: Path, position: int) -> None:
+        self._path = run_dir / "metrics.jsonl"
+        if self._path.exists():
+            keep = [line for line in self._path.read_text().splitlines() if _step(line) <= position]
+            write_atomically(self._path, "".join(f"{line}\n" for line in keep))
+        self._file = self._path.open("a", buffering=1, encoding="utf-8")
+
+    def scalars(self, split: str, step: int, values: Mapping[str, float]) -> None:
+        self._file.write(json.dumps({"step": step, "split": split, **values}) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class TensorBoard:
+    """events/train and events/eval, written by a thread of their own.
+
+    Args:
+        run_dir: the run directory.
+        position: events of later steps in older files are superseded; TensorBoard drops them when it reads on.
+    """
+
+    FOLDERS = {"train": "train", "test": "eval"}
+
+    def __init__(self, run_dir: Path, position: int) -> None:
+        # Imported here: the package is slow to import, and a run may have no such writer.
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.plugins.scalar.summary import scalar_pb
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._event, self._scalar_pb = event_pb2.Event, scalar_pb
+        self._writers = {split: EventFileWriter(str(run_dir / "events" / folder), flush_secs=5) for split, folder in self.FOLDERS.items()}
+        if position:
+            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            for writer in self._writers.values():
+                writer.add_event(event_pb2.Event(wall_time=time.time(), step=position + 1, session_log=start))
+
+    def scalars(self, split: str, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writers[split].add_event(self._event(wall_time=time.time(), step=step, summary=self._scalar_pb(name, value)))
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+
+def open_writers(names: list[str], run_dir: Path, position: int) -> list[Writer]:
+    """Opens the configured writers at a position, the number of updates already reported."""
+    known: dict[str, type] = {"jsonl": JsonLines, "tensorboard": TensorBoard}
+    return [known[name](run_dir, position) for name in names]
+
+
+def _step(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
+        # The last line of a killed process may be cut off.
+        return float("inf")

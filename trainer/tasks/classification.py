@@ -1,0 +1,51 @@
+"""Supervised classification: one model, one optimizer, cross-entropy and accuracy."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import tensorflow as tf
+
+from trainer.protocols import Batch, Metrics, Parts
+from trainer.step import PerExample, Step
+
+
+class Classification:
+    """Trains `model(features)`, logits of [B, num_classes], against integer labels of [B].
+
+    Args:
+        label_smoothing: share of the target that is spread evenly over all classes (Szegedy et al. 2016). The reported
+            loss of evaluation is without it.
+    """
+
+    metrics = ("loss", "accuracy")
+
+    def __init__(self, *, label_smoothing: Annotated[float, ">= 0, < 1"] = 0.0) -> None:
+        self.label_smoothing = label_smoothing
+        self.models: dict[str, tf.keras.Model] = {}
+        self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
+
+    def build(self, parts: Parts) -> None:
+        """Creates the model and its optimizer."""
+        self.models = {"model": parts.model()}
+        self.optimizers = {"model": parts.optimizer()}
+
+    def train_step(self, batch: Batch, step: Step) -> Metrics:
+        """One update on the global batch."""
+        return step.minimize(self._train_loss, batch, self.models["model"], self.optimizers["model"])
+
+    def eval_step(self, batch: Batch) -> PerExample:
+        """Loss and accuracy of each example."""
+        return self._loss(batch, training=False, smoothing=0.0)
+
+    def _train_loss(self, batch: Batch) -> PerExample:
+        return self._loss(batch, training=True, smoothing=self.label_smoothing)
+
+    def _loss(self, batch: Batch, *, training: bool, smoothing: float) -> PerExample:
+        labels = tf.cast(batch["label"], tf.int64)
+        logits = tf.cast(self.models["model"](batch["features"], training=training), tf.float32)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        if smoothing:
+            uniform = tf.reduce_logsumexp(logits, axis=-1) - tf.reduce_mean(logits, axis=-1)
+            losses = (1.0 - smoothing) * losses + smoothing * uniform
+        return losses, {"accuracy": tf.cast(tf.argmax(logits, axis=-1) == labels, tf.float32)}
