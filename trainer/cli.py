@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -23,11 +24,11 @@ from omegaconf import DictConfig, flag_override
 from trainer import config, helptext
 from trainer.config import Experiment
 from trainer.errors import ConfigError
+from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
 from trainer.explain import EXPECTED, explain
 from trainer.overrides import rewrite
 
 _FULL_ERROR = "HYDRA_FULL_ERROR"
-_STOPPED = (INTERRUPTED, TERMINATED)
 
 ConfigStore.instance().store(group="schema", name="experiment", node=Experiment)
 helptext.register()
@@ -75,19 +76,24 @@ def _front() -> int:
     if config_dir and not args.config_dir:
         flags.append(f"--config-dir={config_dir}")
     codes: list[int] = []
+    given = sys.argv
 
     def job(cfg: DictConfig) -> int:
+        sys.argv = given  # Hydra has read its own; the run's record tells the user's
         code = _guarded(lambda: _run(cfg, config_dir), *EXPECTED)
-        if code in _STOPPED:
-            sys.exit(code)  # a sweep that is stopped does not go on with its next point
+        if code > 128:
+            sys.exit(code)  # stopped by a signal: a sweep does not go on with its next point
         codes.append(code)
         return code
 
     with _scratch(args.multirun) as scratch, _full_errors():
         if args.multirun and not any(item.startswith("hydra/") for item in overrides):
             _check_points(overrides, config_dir)
-        with _argv([*overrides, *scratch, *flags]):
+        try:
+            sys.argv = [given[0], *overrides, *scratch, *flags]
             hydra.main(version_base="1.3", config_path="pkg://trainer.conf", config_name="config")(job)()
+        finally:
+            sys.argv = given
     return max(codes, default=DONE)
 
 
@@ -134,12 +140,12 @@ def _guarded(action: Callable[[], int], *expected: type[BaseException]) -> int:
     except expected as error:
         for line in explain(error):
             print(f"error: {line}", file=sys.stderr)
-        return 2
+        return WRONG_INPUT
     except KeyboardInterrupt:
-        return 130
+        return 128 + signal.SIGINT
     except Exception:
         traceback.print_exc()
-        return 1
+        return CRASHED
 
 
 @contextlib.contextmanager
@@ -150,17 +156,6 @@ def _scratch(needed: bool) -> Iterator[list[str]]:
         return
     with tempfile.TemporaryDirectory(prefix="steadfast-") as directory:
         yield [f"hydra.sweep.dir='{directory}'", "hydra.sweep.subdir=."]
-
-
-@contextlib.contextmanager
-def _argv(arguments: list[str]) -> Iterator[None]:
-    """Lets Hydra read other arguments than were given."""
-    given = sys.argv
-    sys.argv = [given[0], *arguments]
-    try:
-        yield
-    finally:
-        sys.argv = given
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ Groups whose choices name a `_target_` (model, dataset, task, optimizer, schedul
 here: their schema is the signature of the target, read by `trainer.targets`.
 """
 
+# ruff: noqa: RUF009  (`key` is `dataclasses.field` with its metadata spelled out)
 from __future__ import annotations
 
 import os
@@ -46,16 +47,22 @@ def key(default: Any, help: str, rule: str | None = None) -> Any:
 
 @dataclass
 class Train:
+    """Length and form of training."""
+
     steps: int | None = key(None, "how many steps to train; exactly one of steps and epochs", ">= 1")
     epochs: int | None = key(30, "how many epochs to train", ">= 1")
     steps_per_epoch: int | None = key(None, "a shorter (or longer) reporting epoch; null: one pass over the data", ">= 1")
-    steps_per_loop: int | str = key("auto", "steps inside one graph call, never across an event; auto: about a second's worth", "auto or >= 1")
+    steps_per_loop: int | str = key(
+        "auto", "steps inside one graph call, never across an event; auto: about a second's worth", "auto or >= 1"
+    )
     clip_norm: float | None = key(None, "clip the gradient of the global batch to this global norm", "> 0")
     ema_decay: float | None = key(None, "keep an exponential moving average of the weights, evaluate and export it", "> 0, < 1")
 
 
 @dataclass
 class Batch:
+    """Batch sizes."""
+
     global_size: int | None = key(128, "examples in one update, over all replicas; exactly one of the two", ">= 1")
     per_replica: int | None = key(None, "examples in one update on each replica", ">= 1")
     accumulate: int = key(1, "micro-batches whose gradients are added up before one update", ">= 1")
@@ -63,12 +70,16 @@ class Batch:
 
 @dataclass
 class Evaluate:
+    """When to evaluate."""
+
     every_steps: int | None = key(None, "evaluate every so many steps", ">= 1")
     every_epochs: int | None = key(1, "evaluate every so many epochs; the end is always evaluated", ">= 1")
 
 
 @dataclass
 class Best:
+    """Best checkpoints, kept besides the newest."""
+
     metric: str | None = key(None, "also keep the best checkpoints by this metric of the test split, e.g. accuracy")
     mode: str = key("max", "whether larger (max) or smaller (min) is better", "max | min")
     keep: int = key(1, "how many of the best to keep", ">= 1")
@@ -76,6 +87,8 @@ class Best:
 
 @dataclass
 class Checkpoint:
+    """When to save and what to keep."""
+
     every_steps: int | None = key(None, "save every so many steps", ">= 1")
     every_secs: float | None = key(None, "save when so many seconds have gone by since the last save", "> 0")
     every_epochs: int | None = key(1, "save every so many epochs; the end is always saved", ">= 1")
@@ -85,26 +98,34 @@ class Checkpoint:
 
 @dataclass
 class Summary:
+    """Metrics while it runs."""
+
     every_steps: int = key(20, "write training metrics every so many steps", ">= 1")
     writers: list[str] = key(list(WRITERS), "where metrics go: any of tensorboard, jsonl", "each: tensorboard | jsonl")
 
 
 @dataclass
 class Restart:
+    """What the supervisor may do."""
+
     max_restarts: int = key(3, "how often the supervisor may start a failed attempt again", ">= 0")
     backoff_secs: float = key(1.0, "pause before the first restart; doubles each time", ">= 0")
 
 
 @dataclass
 class Launch:
+    """How workers are started."""
+
     inline: bool = key(False, "train in this very process (for a debugger) instead of in supervised workers")
 
 
 @dataclass
 class Experiment:
+    """The whole configuration of a run."""
+
     name: str | None = key(None, "first part of the run directory's name; null: <model>-<dataset>")
     runs_dir: str = key("runs", "where run directories are made")
-    seed: int = key(0, "the only source of randomness", ">= 0")
+    seed: int = key(0, "the only source of randomness", ">= 0, <= 9007199254740991")
     mode: str = key("train", "what to do: train, or evaluate or export a run (with resume=)", " | ".join(MODES))
     precision: str = key("float32", "float32, mixed_bfloat16 or mixed_float16", " | ".join(PRECISIONS))
     jit: bool = key(False, "compile forward and backward pass with XLA")

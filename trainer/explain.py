@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -12,14 +14,17 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, InterpolationResolutionError, OmegaConfBaseException
 
+from trainer import rules
+from trainer.config import GROUPS, Experiment, plain
 from trainer.errors import ConfigError
 from trainer.rules import did_you_mean, unknown_key
 
 EXPECTED = (ConfigError, HydraException, OmegaConfBaseException, yaml.YAMLError)
 
-_KINDS = {"Integer": "an int", "Float": "a float", "bool": "a bool", "Boolean": "a bool", "String": "a str"}
+_KINDS = {"Integer": "an int", "Float": "a float", "Boolean": "a bool", "bool": "a bool", "type hint 'Union[int, str]'": "an int or a word"}
 _IN_FILE = re.compile(r"In '(?P<file>[^']+)': (?P<kind>\w+) raised while composing config:\n(?P<text>.*)", re.DOTALL)
-_BAD_VALUE = re.compile(r"Value '(?P<value>.*)' of type '\w+' (?:could not be converted to|is not a valid|is incompatible with) ?(?P<kind>.*)")
+_BAD_VALUE = re.compile(r"Value '(?P<value>.*)' of type '[\w.]+' (?:could not be converted to|is incompatible with) (?P<kind>.*)")
+_SOURCE = re.compile(r"path=(?:pkg|file)://([^,\n]+)")
 
 
 def explain(error: BaseException) -> tuple[str, ...]:
@@ -32,6 +37,8 @@ def explain(error: BaseException) -> tuple[str, ...]:
 def _one_line(error: BaseException) -> str:
     if isinstance(error, yaml.YAMLError):
         return _bad_yaml(error)
+    if isinstance(error, UnicodeDecodeError):
+        return f"a YAML file is not UTF-8 text: {error.reason}; save it as UTF-8"
     if isinstance(error, OverrideParseException):
         return f"'{error.override}' is not an override; write key=value or group=choice, and quote special characters"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
@@ -58,11 +65,18 @@ def _relative(path: str) -> str:
 
 
 def _no_choice(error: MissingConfigException) -> str:
-    group, _, choice = str(error.missing_cfg_file).rpartition("/")
-    options = sorted(error.options or [])
-    if not group or not options:
+    group, _, choice = str(error.missing_cfg_file).partition("/")
+    options = sorted(error.options or _choices(str(error), group))
+    if not options:
         return f"{error.missing_cfg_file}: no such configuration file"
     return f"{group}={choice}: no such choice; choose one of {', '.join(options)}{did_you_mean(choice, options)}"
+
+
+def _choices(text: str, group: str) -> set[str]:
+    """Lists a group's choices in the search path that an error tells: for a list of choices Hydra does not list them."""
+    roots = [Path(place) if place.startswith("/") else importlib.resources.files(place) for place in _SOURCE.findall(text)]
+    folders = [folder for root in roots if (folder := root.joinpath(group)).is_dir()]
+    return {file.name.removesuffix(".yaml") for folder in folders for file in folder.iterdir() if file.name.endswith(".yaml")}
 
 
 def _bad_key(error: OmegaConfBaseException) -> str:
@@ -73,15 +87,27 @@ def _bad_key(error: OmegaConfBaseException) -> str:
         return unknown_key(key, _names(parent), _without_hydra(root))
     if isinstance(error, InterpolationResolutionError):
         return f"{key}: {_first_line(str(error))}"
-    return _bad_value(key, _first_line(str(error)))
+    return _bad_value(key, _first_line(str(error)), error.value)
 
 
-def _bad_value(key: str, text: str) -> str:
-    if found := _BAD_VALUE.match(text):
-        kind = _KINDS.get(found["kind"].strip("'\" "), found["kind"])
-        return f"{key} ({found['value']!r}) must be {kind}"
+def _bad_value(key: str, text: str, value: Any = None) -> str:
+    """Explains a value that OmegaConf refuses. It is taken from the text where the error does not hold it."""
+    found = _BAD_VALUE.match(text)
+    shown = rules.shown(found["value"] if value is None and found else value)
+    if found:
+        return f"{key} ({shown}) must be {_KINDS.get(found['kind'].strip(), found['kind'])}"
+    if "is not a valid bool" in text:
+        return f"{key} ({shown}) must be true or false"
     if "is not Optional" in text or "Incompatible value 'None'" in text:
         return f"{key} (null) must have a value"
+    if "to string" in text:
+        return f"{key} ({shown}) must be a str"
+    if "is not a ListConfig" in text:
+        return f"{key} ({shown}) must be a list; write {key}=[...]"
+    if "is not a subclass of" in text:
+        return f"{key} ({shown}) must be a mapping; set a key in it, {key}.<key>=<value>"
+    if "does not support deletion" in text:
+        return f"{key} cannot be removed; write {key}=null"
     return f"{key}: {text}"
 
 
@@ -89,12 +115,24 @@ def _in_file(file: str, kind: str, text: str) -> str:
     """Explains an error inside a YAML file, which Hydra hands on as text alone."""
     key = found[1] if (found := re.search(r"full_key: (\S+)", text)) else ""
     if kind in ("ConfigKeyError", "ConfigAttributeError"):
-        return f"{file}.yaml: unknown key '{key}'"
+        if key == file.partition("/")[0]:
+            return f"{file}.yaml must have the first line '# @package _global_', to set keys of other groups"
+        return f"{file}.yaml: {_unknown_in_schema(key)}"
     return f"{file}.yaml: {_bad_value(key, _first_line(text))}"
 
 
+def _unknown_in_schema(key: str) -> str:
+    root = plain(Experiment())
+    parent: Any = root
+    for name in key.split(".")[:-1]:
+        parent = parent[name]
+    return unknown_key(key, parent, root)
+
+
 def _hydra_text(text: str) -> str:
-    if found := re.search(r"Multiple values for ([\w/]+)\.", text):
+    if found := re.search(r"In '(.*)': Could not override '([\w/]+)'. No match", text):
+        return f"{found[1]}.yaml overrides '{found[2]}', which is no group{did_you_mean(found[2], GROUPS)}"
+    if found := re.search(r"Multiple values for ([\w/]+)\.", text) or re.match(r"([\w/]+) appears more than once", text):
         return f"{found[1]} is chosen twice; write {found[1]}=<choice> once, without +"
     if found := re.search(r"Ambiguous value for argument '([^=]+)=(.*)'", text):
         return f"'{found[1]}={found[2]}' has several values; add -m to try each, or write {found[1]}=[{found[2]}] for a list"

@@ -109,7 +109,7 @@ def _parts(annotation: ast.expr, names: Mapping[str, ast.expr]) -> tuple[str, li
     if isinstance(annotation, ast.Name) and annotation.id in names:
         # An alias may not stand for itself again, so it is taken out of the names.
         return _parts(names[annotation.id], {key: value for key, value in names.items() if key != annotation.id})
-    return getattr(annotation, "id", None) or getattr(annotation, "attr", "Any"), []
+    return str(getattr(annotation, "id", None) or getattr(annotation, "attr", "Any")), []
 
 
 def _accepts(value: Any, annotation: ast.expr, names: Mapping[str, ast.expr]) -> bool:
