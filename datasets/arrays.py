@@ -53,11 +53,14 @@ def read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
         raise FileNotFoundError(f"path ({path}): no such file; give an .npz file with the keys {', '.join(keys)}")
     try:
         with np.load(path, allow_pickle=False) as archive:
-            if missing := [key for key in keys if key not in archive]:
-                raise ValueError(f"path ({path}) lacks the keys {missing}, it has {sorted(archive)}; needed are {', '.join(keys)}")
-            return {key: archive[key] for key in keys}
-    except (zipfile.BadZipFile, EOFError, OSError, AttributeError, TypeError) as error:
-        raise ValueError(f"path ({path}) cannot be read as an .npz file: {_first_line(error)}; was it cut short?") from error
+            arrays = {key: archive[key] for key in archive if key in keys}
+            found = sorted(archive)
+    except (zipfile.BadZipFile, EOFError, OSError, ValueError, AttributeError, TypeError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"path ({path}) cannot be read as an .npz file of plain arrays: {reason}; was it cut short?") from error
+    if missing := [key for key in keys if key not in arrays]:
+        raise ValueError(f"path ({path}) lacks the keys {missing}, it has {found}; needed are {', '.join(keys)}")
+    return arrays
 
 
 def check_pair(where: str, features: np.ndarray, labels: np.ndarray, shape: tuple[int, ...], num_classes: int) -> None:
@@ -75,7 +78,3 @@ def check_pair(where: str, features: np.ndarray, labels: np.ndarray, shape: tupl
         raise ValueError(f"{where}: labels are {list(labels.shape)} {labels.dtype}, they must be [{len(features)}] integers")
     if labels.min() < 0 or labels.max() >= num_classes:
         raise ValueError(f"{where}: labels go from {labels.min()} to {labels.max()}, they must be in 0..{num_classes - 1}")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

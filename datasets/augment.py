@@ -44,5 +44,6 @@ def normalise(images: tf.Tensor, mean: Sequence[float], std: Sequence[float]) ->
 
 
 def resize(images: tf.Tensor, size: Sequence[int]) -> tf.Tensor:
-    """Resizes images [B, H, W, C] to `size` (height, width), bilinear and antialiased, as float32."""
-    return tf.image.resize(images, size, antialias=True)
+    """Resizes images [B, H, W, C] to `size` (height, width), bilinear, as float32."""
+    # Not antialiased: that kernel exists for CPUs only, and XLA does not know it.
+    return tf.image.resize(images, size)

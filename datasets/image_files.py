@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class BadFiles:
-    """The files found broken so far, over all splits of a dataset in this process, and how many of them are let pass."""
+    """The broken files skipped so far, over all splits of a dataset in this process, and how many of them are let pass."""
 
     def __init__(self, max_bad: int):
         """Takes how many different broken files are let pass."""
@@ -31,16 +31,17 @@ class BadFiles:
         with self._lock:
             for path in (raw.decode(errors="replace") for raw in paths[~good]):
                 if path not in self.paths:
-                    self.paths.add(path)
                     self._judge(path)
 
     def _judge(self, path: str) -> None:
-        fix = f"repair or remove it, or let {len(self.paths)} be skipped with dataset.max_bad={len(self.paths)}"
+        count = len(self.paths) + 1
+        fix = f"repair or remove it, or let {count} be skipped with dataset.max_bad={count}"
         if self.max_bad == 0:
             raise ValueError(f"cannot read {path} as a JPEG or PNG image; {fix}")
-        if len(self.paths) > self.max_bad:
+        if count > self.max_bad:
             raise ValueError(f"cannot read {path} as a JPEG or PNG image, and {self.max_bad} others (max_bad) were skipped before; {fix}")
-        logger.warning("skipped %s, which is no JPEG or PNG image: %d of at most %d", path, len(self.paths), self.max_bad)
+        self.paths.add(path)
+        logger.warning("skipped %s, which is no JPEG or PNG image: %d of at most %d", path, count, self.max_bad)
 
 
 class FileSplit:
@@ -53,12 +54,13 @@ class FileSplit:
 
     resident = False
 
-    def __init__(self, paths: Sequence[Path], labels: Sequence[int], image_shape: tuple[int, int, int], bad: BadFiles):
-        """Takes paths and labels, both [N], the (height, width, channels) to decode to, and where broken files count."""
+    def __init__(self, paths: Sequence[Path], labels: Sequence[int], image_shape: tuple[int, int, int], *, antialias: bool, bad: BadFiles):
+        """Takes paths and labels, both [N], the (height, width, channels) to decode to, how, and where broken files count."""
         self.num_examples = len(paths)
         self._paths = np.array([str(path).encode() for path in paths])
         self._labels = np.array(labels, np.int64)
         self._image_shape = image_shape
+        self._antialias = antialias
         self._bad = bad
         self._constants: tuple[tf.Tensor, tf.Tensor] | None = None
 
@@ -70,7 +72,8 @@ class FileSplit:
             that cannot be read.
 
         Raises:
-            tf.errors.InvalidArgumentError: more files cannot be read than are let pass; the message names one.
+            tf.errors.InvalidArgumentError: more files cannot be read than are let pass; the message names one. Called eagerly,
+                outside of any graph, it is the ValueError itself.
         """
         with tf.device("CPU:0"):
             paths, labels = (tf.gather(constant, indices) for constant in self._tensors())
@@ -105,7 +108,7 @@ class FileSplit:
         height, width, channels = self._image_shape
         image = tf.io.decode_image(tf.io.read_file(path), channels=channels, expand_animations=False)
         image.set_shape([None, None, channels])
-        resized = tf.image.resize(image, [height, width], antialias=True)
+        resized = tf.image.resize(image, [height, width], antialias=self._antialias)
         return tf.saturate_cast(tf.round(resized), tf.uint8)
 
     def _tensors(self) -> tuple[tf.Tensor, tf.Tensor]:

@@ -1,0 +1,95 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.datasets.arrays import ArraySplit
+from trainer.datasets.images import ImageDataset
+
+RANDOM = np.random.RandomState(0)
+SPLIT = ArraySplit(RANDOM.randint(0, 256, (8, 6, 7, 3), np.uint8), np.arange(8))
+ALL = tf.range(8, dtype=tf.int64)
+EVERYTHING: dict[str, Any] = {
+    "image_size": [9, 8],
+    "flip": True,
+    "crop": 2,
+    "brightness": 0.3,
+    "mean": [0.1, 0.2, 0.3],
+    "std": [0.7, 0.8, 0.9],
+}
+
+
+def dataset(**options: Any) -> ImageDataset:
+    return ImageDataset(train=SPLIT, test=SPLIT, image_shape=(6, 7, 3), num_classes=8, **options)
+
+
+def test_plain_pixels_become_fractions() -> None:
+    plain = dataset()
+    batch = plain.transform({**SPLIT.fetch(ALL), "id": ALL}, tf.zeros([8, 0]))
+    np.testing.assert_array_equal(batch["features"], SPLIT.fetch(ALL)["features"].numpy().astype(np.float32) / np.float32(255))
+    np.testing.assert_array_equal(batch["id"], ALL)
+    assert (plain.input_shape, plain.num_draws) == ((6, 7, 3), 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "num_draws"),
+    [({"flip": True}, 1), ({"crop": 1}, 3), ({"brightness": 0.1}, 4), ({"flip": True, "crop": 1}, 3), ({"mean": [0.5]}, 0)],
+)
+def test_num_draws_reaches_the_last_column_in_use(options: dict[str, Any], num_draws: int) -> None:
+    changed = dataset(**options)
+    assert changed.num_draws == num_draws
+    changed.transform(SPLIT.fetch(ALL), tf.zeros([8, num_draws]))
+
+
+def test_switching_one_augmentation_on_leaves_what_the_others_draw() -> None:
+    draws = tf.constant(RANDOM.uniform(size=(8, 4)), tf.float32)
+    batch = SPLIT.fetch(ALL)
+    flipped = dataset(flip=True).transform(batch, draws[:, :1])
+    both = dataset(flip=True, crop=1).transform(batch, tf.concat([draws[:, :1], tf.fill([8, 2], 0.5)], axis=1))
+    np.testing.assert_array_equal(both["features"], flipped["features"])
+
+
+def test_evaluation_draws_nothing() -> None:
+    everything = dataset(**EVERYTHING)
+    quiet = dataset(**{**EVERYTHING, "flip": False, "crop": 0, "brightness": 0.0})
+    batch = SPLIT.fetch(ALL)
+    evaluated = everything.transform(batch, None)["features"]
+    np.testing.assert_array_equal(evaluated, quiet.transform(batch, None)["features"])
+    assert evaluated.shape == (8, *everything.input_shape) == (8, 9, 8, 3)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_example_comes_out_alike_to_the_bit_in_any_batch(compiled: bool) -> None:
+    everything = dataset(**EVERYTHING)
+    transform = tf.function(everything.transform) if compiled else everything.transform
+    draws = tf.constant(RANDOM.uniform(size=(8, everything.num_draws)), tf.float32)
+    whole = transform(SPLIT.fetch(ALL), draws)["features"].numpy()
+    for order in ([5], [7, 0, 5], [3, 5, 1, 2, 0]):
+        part = transform(SPLIT.fetch(tf.constant(order, tf.int64)), tf.gather(draws, order))["features"].numpy()
+        np.testing.assert_array_equal(part, whole[order])
+
+
+def test_transform_under_xla() -> None:
+    everything = dataset(**EVERYTHING)
+    draws = tf.constant(RANDOM.uniform(size=(8, everything.num_draws)), tf.float32)
+    batch = SPLIT.fetch(ALL)
+    compiled = tf.function(everything.transform, jit_compile=True)(batch, draws)["features"]
+    np.testing.assert_allclose(compiled, everything.transform(batch, draws)["features"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image_size": [9]}, r"image_size \(\[9\]\) must be \[height, width\], both at least 1"),
+        ({"image_size": [9, 0]}, r"image_size \(\[9, 0\]\) must be"),
+        ({"crop": 6}, r"crop \(6\) must be less than the images' shorter side, 6"),
+        ({"crop": 4, "image_size": [4, 9]}, r"crop \(4\) must be less than the images' shorter side, 4"),
+        ({"mean": [0.1, 0.2]}, r"mean \(\[0\.1, 0\.2\]\) must have one number, or one for each of the 3 channels"),
+        ({"std": []}, r"std \(\[\]\) must have one number"),
+        ({"std": [0.5, 0.0, 0.5]}, r"std \(\[0\.5, 0\.0, 0\.5\]\) must be positive"),
+    ],
+)
+def test_impossible_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataset(**options)

@@ -1,0 +1,90 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.datasets.digits import digits
+from trainer.models.cnn import cnn
+from trainer.models.softmax import softmax
+from trainer.models.tutorial_cnn import tutorial_cnn
+
+
+@pytest.mark.parametrize(
+    ("build", "input_shape", "num_parameters"),
+    [
+        (softmax, (8, 8, 1), 64 * 10 + 10),
+        (softmax, (5,), 5 * 10 + 10),
+        (cnn, (8, 8, 1), 99_178),
+        (cnn, (1, 1, 3), 75_178),
+        (tutorial_cnn, (28, 28, 1), 2_770_634),
+        (tutorial_cnn, (784,), 2_770_634),
+    ],
+)
+def test_logits_and_parameters(build: Callable[..., tf.keras.Model], input_shape: tuple[int, ...], num_parameters: int) -> None:
+    model = build(input_shape, 10)
+    logits = model(tf.random.stateless_uniform([3, *input_shape], seed=[0, 0]))
+    assert (logits.shape, logits.dtype) == ((3, 10), tf.float32)
+    assert model.count_params() == num_parameters
+    assert (np.asarray(logits) < 0).any(), "probabilities, not logits"
+    assert not model.losses
+
+
+@pytest.mark.parametrize("build", [softmax, cnn, tutorial_cnn])
+def test_l2_is_a_loss(build: Callable[..., tf.keras.Model]) -> None:
+    model = build((28, 28, 1), 10, l2=0.5)
+    kernels = [variable for variable in model.trainable_variables if "kernel" in variable.name]
+    assert len(model.losses) == len(kernels)
+    expected = sum(0.5 * np.square(kernel.numpy()).sum() for kernel in kernels)
+    np.testing.assert_allclose(sum(float(loss) for loss in model.losses), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("build", [softmax, cnn, tutorial_cnn])
+def test_mixed_precision_keeps_logits_and_variables_in_float32(build: Callable[..., tf.keras.Model]) -> None:
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        model = build((28, 28, 1), 10)
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    assert model(tf.zeros([1, 28, 28, 1])).dtype == tf.float32
+    assert {variable.dtype for variable in model.variables} == {tf.float32}
+
+
+def test_options_of_cnn() -> None:
+    narrow = cnn((8, 8, 1), 10, width=4, dropout=0.0)
+    assert narrow.count_params() < 2500
+    image = tf.random.stateless_uniform([1, 8, 8, 1], seed=[0, 0])
+    np.testing.assert_array_equal(narrow(image, training=True), narrow(image, training=False))
+    normed = cnn((8, 8, 1), 10, width=4, batch_norm=True)
+    assert len(normed.non_trainable_variables) == 8
+
+
+def test_images_are_asked_for() -> None:
+    with pytest.raises(ValueError, match=r"^cnn takes images \[height, width, channels\], the dataset gives \[64\]; use model=softmax$"):
+        cnn((64,), 10)
+    with pytest.raises(ValueError, match=r"^tutorial_cnn takes images of 28 x 28 x 1, the dataset gives \[8, 8, 1\]; use dataset=mnist"):
+        tutorial_cnn((8, 8, 1), 10)
+
+
+def test_cnn_learns_the_digits() -> None:
+    tf.keras.utils.set_random_seed(0)
+    data = digits()
+    model = cnn(data.input_shape, data.num_classes)
+    optimizer = tf.keras.optimizers.legacy.Adam(1e-3)
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def step(indices: tf.Tensor) -> None:
+        batch = data.transform(data.train.fetch(indices), None)
+        with tf.GradientTape() as tape:
+            value = loss(batch["label"], model(batch["features"], training=True))
+        optimizer.apply_gradients(zip(tape.gradient(value, model.trainable_variables), model.trainable_variables, strict=True))
+
+    random = np.random.RandomState(0)
+    for _ in range(15):
+        order = random.permutation(data.train.num_examples)
+        for start in range(0, len(order) - 128, 128):
+            step(tf.constant(order[start : start + 128], tf.int64))
+    batch = data.transform(data.test.fetch(tf.range(data.test.num_examples, dtype=tf.int64)), None)
+    accuracy = float(np.mean(np.argmax(model(batch["features"]), axis=1) == batch["label"].numpy()))
+    assert accuracy >= 0.96
