@@ -60,13 +60,11 @@ def read(target: str) -> Signature | None:
     places = _top_level(parts[0])
     if parts[0] in _OPAQUE or places is None:
         return None
-    source: Path | None = None
-    for depth, name in enumerate(parts):
-        if depth:
-            places = _inside(places, name)
-        if not places:
-            return _in_module(source, parts, depth)
-        source = next((place for place in places if place.suffix == ".py"), source)
+    for depth, name in enumerate(parts[1:], start=1):
+        inner = _inside(places, name)
+        if not inner:
+            return _in_module(places, parts, depth)
+        places = inner
     raise TargetError("is a module; add the name of a function or class in it")
 
 
@@ -97,26 +95,24 @@ def _inside(places: Iterable[Path], name: str) -> list[Path]:
             return [package, package / "__init__.py"]
         if (place / f"{name}.py").is_file():
             return [place / f"{name}.py"]
-        if package.is_dir() and any(package.glob("*.py")):
-            return [package]
+        if package.is_dir() and any(package.rglob("*.py")):
+            return [package]  # a namespace package has no file of its own
     return []
 
 
-def _in_module(source: Path | None, parts: list[str], depth: int) -> Signature | None:
-    """Looks for `parts[depth:]` in the module `parts[:depth]`, whose file is `source`."""
+def _in_module(places: Iterable[Path], parts: list[str], depth: int) -> Signature | None:
+    """Looks for `parts[depth:]` in the module `parts[:depth]`, which is at `places`."""
     module, name, rest = ".".join(parts[:depth]), parts[depth], parts[depth + 1 :]
-    if source is None:
-        raise TargetError(f"no module '{name}' in {module}")
-    if any(source.parent.glob(f"{name}.*.so")) or any(source.parent.glob(f"{name}.pyd")):
+    files = [file for place in places for file in ([place] if place.suffix == ".py" else place.iterdir())]
+    if any(file.name.startswith(f"{name}.") and file.suffix in (".so", ".pyd") for file in files):
         return None
-    body = _parse(source)
-    bound = _bindings(body)
+    source = next((place for place in places if place.suffix == ".py"), None)
+    bound = _bindings(_parse(source)) if source else {}
     if name not in bound:
         if "*" in bound or "__getattr__" in bound:
             return None
-        siblings = [path.stem for path in source.parent.iterdir()] if source.name == "__init__.py" else []
+        known = [word for word in [*bound, *(file.stem for file in files)] if not word.startswith(("_", "."))]
         kind = f"no module '{name}'" if rest else f"no '{name}'"
-        known = [word for word in [*bound, *siblings] if not word.startswith("_")]
         raise TargetError(f"{kind} in {module}{did_you_mean(name, known)}")
     names = {key: value.value for key, value in bound.items() if isinstance(value, ast.Assign)}
     found = bound[name]
