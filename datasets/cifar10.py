@@ -85,8 +85,8 @@ def _read_archive(source: Path, names: tuple[str, ...]) -> dict[str, bytes]:
         with tarfile.open(source) as archive:
             for member in archive:
                 name = Path(member.name).name
-                if member.isfile() and name in names:
-                    contents[name] = archive.extractfile(member).read()
+                if name in names and (file := archive.extractfile(member)):
+                    contents[name] = file.read()
     except (tarfile.TarError, EOFError, OSError) as error:
         raise ValueError(f"path ({source}) cannot be read as a tar archive: {error}; was the download cut short?") from error
     return contents
@@ -113,7 +113,7 @@ def _latin1(text: str, encoding: str) -> bytes:
 
 
 def _allowed() -> dict[tuple[str, str], Callable[..., Any]]:
-    reconstruct = np.empty(0).__reduce__()[0]
+    reconstruct: Any = np.empty(0).__reduce__()[0]
     return {
         ("numpy.core.multiarray", "_reconstruct"): reconstruct,  # written with numpy 1
         ("numpy._core.multiarray", "_reconstruct"): reconstruct,  # written with numpy 2

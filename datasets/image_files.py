@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,7 +58,7 @@ class FileSplit:
     def __init__(self, paths: Sequence[Path], labels: Sequence[int], image_shape: tuple[int, int, int], *, antialias: bool, bad: BadFiles):
         """Takes paths and labels, both [N], the (height, width, channels) to decode to, how, and where broken files count."""
         self.num_examples = len(paths)
-        self._paths = np.array([str(path).encode() for path in paths])
+        self._paths = np.array([os.fsencode(path) for path in paths])
         self._labels = np.array(labels, np.int64)
         self._image_shape = image_shape
         self._antialias = antialias
@@ -79,7 +80,7 @@ class FileSplit:
             paths, labels = (tf.gather(constant, indices) for constant in self._tensors())
             images, good = self._read(paths)
             checked = tf.cond(tf.reduce_all(good), tf.no_op, lambda: tf.numpy_function(self._bad.report, [paths, good], []))
-            with tf.control_dependencies([checked] if checked is not None else []):
+            with tf.control_dependencies([checked]):
                 return {"features": tf.identity(images), "label": labels, "weight": tf.cast(good, tf.float32)}
 
     def _read(self, paths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -152,5 +152,5 @@ def test_an_archive_that_was_cut_short(folder: Path) -> None:
         tar.add(folder, folder.name)
     archive = folder.parent / "cifar-10-python.tar.gz"
     archive.write_bytes(buffer.getvalue()[:2000])
-    with pytest.raises(ValueError, match="cannot be read as a tar archive: .*; was the download cut short"):
+    with pytest.raises(ValueError, match=r"cannot be read as a tar archive: .*; was the download cut short"):
         cifar10(path=str(archive))

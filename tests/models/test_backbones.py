@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -25,8 +25,8 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> tuple[tf.keras.Model, Pa
 
 
 @pytest.fixture(scope="module")
-def resnet() -> Iterator[tf.keras.Model]:
-    yield resnet50((32, 32, 3), 10)
+def resnet() -> tf.keras.Model:
+    return resnet50((32, 32, 3), 10)
 
 
 def features_of(model: tf.keras.Model, layer: str) -> Callable[[np.ndarray], np.ndarray]:
