@@ -45,5 +45,6 @@ $(STAMP): requirements.lock requirements-build.lock pyproject.toml
 	$(BIN)/python -c '$(SUITS)' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-build.lock
 	$(BIN)/python -m pip install --quiet --require-hashes --no-build-isolation -r requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@# The warning that is silenced is setuptools explaining what an editable install is.
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
