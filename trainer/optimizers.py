@@ -11,12 +11,10 @@ from typing import Annotated, Any
 
 import tensorflow as tf
 
-legacy = tf.keras.optimizers.legacy
 
-
-def sgd(learning_rate: Any, *, momentum: Annotated[float, ">= 0, < 1"] = 0.9, nesterov: bool = False) -> legacy.Optimizer:
+def sgd(learning_rate: Any, *, momentum: Annotated[float, ">= 0, < 1"] = 0.9, nesterov: bool = False) -> tf.keras.optimizers.legacy.Optimizer:
     """Stochastic gradient descent with momentum (Sutskever et al. 2013)."""
-    return legacy.SGD(learning_rate, momentum=momentum, nesterov=nesterov)
+    return tf.keras.optimizers.legacy.SGD(learning_rate, momentum=momentum, nesterov=nesterov)
 
 
 def rmsprop(
@@ -25,9 +23,9 @@ def rmsprop(
     rho: Annotated[float, ">= 0, < 1"] = 0.9,
     momentum: Annotated[float, ">= 0, < 1"] = 0.0,
     epsilon: Annotated[float, "> 0"] = 1e-7,
-) -> legacy.Optimizer:
+) -> tf.keras.optimizers.legacy.Optimizer:
     """RMSprop (Tieleman and Hinton 2012)."""
-    return legacy.RMSprop(learning_rate, rho=rho, momentum=momentum, epsilon=epsilon)
+    return tf.keras.optimizers.legacy.RMSprop(learning_rate, rho=rho, momentum=momentum, epsilon=epsilon)
 
 
 def adam(
@@ -36,9 +34,9 @@ def adam(
     beta_1: Annotated[float, ">= 0, < 1"] = 0.9,
     beta_2: Annotated[float, ">= 0, < 1"] = 0.999,
     epsilon: Annotated[float, "> 0"] = 1e-7,
-) -> legacy.Optimizer:
+) -> tf.keras.optimizers.legacy.Optimizer:
     """Adam (Kingma and Ba 2015)."""
-    return legacy.Adam(learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon)
+    return tf.keras.optimizers.legacy.Adam(learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon)
 
 
 def adamw(
@@ -48,12 +46,12 @@ def adamw(
     beta_2: Annotated[float, ">= 0, < 1"] = 0.999,
     epsilon: Annotated[float, "> 0"] = 1e-7,
     weight_decay: Annotated[float, ">= 0"] = 0.01,
-) -> legacy.Optimizer:
+) -> tf.keras.optimizers.legacy.Optimizer:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
     return AdamW(learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, weight_decay=weight_decay)
 
 
-class AdamW(legacy.Adam):
+class AdamW(tf.keras.optimizers.legacy.Adam):
     """Adam's fused kernel after `variable -= learning_rate * weight_decay * variable`, on matrices and convolution kernels.
 
     Vectors and scalars (biases, the scale and offset of normalisations) are not decayed, as is usual.

@@ -68,8 +68,13 @@ class Dataset(Protocol):
 class Parts(Protocol):
     """What a task is given to build itself from. Called inside `strategy.scope()`."""
 
-    input_shape: tuple[int, ...]
-    num_classes: int
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one example's features."""
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
 
     def model(self) -> tf.keras.Model:
         """Builds the configured model."""

@@ -70,7 +70,7 @@ def open_run(experiment: Experiment, overrides: list[str], config_dir: str | Non
     """
     if experiment.resume not in ("auto", "never"):
         path = Path(experiment.resume).expanduser()
-        allowed = identity.FREE + identity.RESUMABLE
+        allowed: tuple[str, ...] = identity.FREE + identity.RESUMABLE
     else:
         path = Path(experiment.runs_dir).expanduser() / identity.run_name(experiment)
         allowed = identity.FREE

@@ -68,7 +68,7 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel, stop: StopReque
         channel.phase("start", 0)
         return DONE if modes.run(experiment, run_dir, channel, stop, began) else 128 + stop.signal
     except ConfigError as error:
-        channel.problem(error.problems)
+        channel.problem(list(error.problems))
         return WRONG_INPUT
     except (CheckpointError, NonFiniteError) as error:
         channel.crash(str(error))
