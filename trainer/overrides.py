@@ -24,12 +24,12 @@ def rewrite(overrides: list[str], config_dir: str | None = None) -> tuple[list[s
     Raises:
         ConfigError: `resume` names no run.
     """
-    overrides = [item for item in overrides if _chooses(item)]
     resume = next((_value(item) for item in reversed(overrides) if _key(item) == "resume"), "auto")
     if resume not in ("auto", "never", "null", ""):
         saved = _saved(resume)
         overrides = [*_without(saved.get("overrides") or [], overrides), *overrides]
         config_dir = config_dir or saved.get("config_dir")
+    overrides = [item for item in overrides if _chooses(item)]
     keys = {_key(item) for item in overrides}
     nulls = [f"{_OTHER[key]}=null" for item in overrides if _sets_one(item) and _OTHER[key := _key(item)] not in keys]
     return [*overrides, *dict.fromkeys(nulls)], config_dir

@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command_line import ROOT
+
+from trainer import config, signatures
+from trainer.cli import compose
+from trainer.config import GROUPS, Experiment
+from trainer.errors import ConfigError
+from trainer.overrides import rewrite
+
+CONF = ROOT / "conf"
+CHOICES = sorted((file.parent.name, file.stem) for group in GROUPS for file in (CONF / group).glob("*.yaml"))
+TARGETS = [(group, choice) for group, choice in CHOICES if group not in ("checkpoint", "callbacks", "launch", "experiment")] + [
+    ("callbacks", "early_stopping")
+]
+
+
+def problems(*overrides: str, config_dir: Path | None = None) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as raised:
+        compose(list(overrides), config_dir)
+    return raised.value.problems
+
+
+def test_defaults() -> None:
+    experiment = compose([])
+    assert experiment.choices == {
+        "model": "cnn",
+        "dataset": "digits",
+        "task": "classification",
+        "optimizer": "adam",
+        "schedule": "constant",
+        "strategy": "one_device",
+        "checkpoint": "default",
+        "callbacks": "none",
+        "launch": "process",
+        "experiment": None,
+    }
+    assert (experiment.batch.global_size, experiment.batch.per_replica) == (128, None)
+    assert (experiment.train.steps, experiment.train.steps_per_loop, experiment.resume) == (None, "auto", "auto")
+    assert experiment.callbacks == {}
+    # What no group sets is the schema's.
+    untouched = Experiment()
+    for name in ("train", "batch", "evaluate", "checkpoint", "summary", "restart", "launch", "seed", "precision", "runs_dir"):
+        assert getattr(experiment, name) == getattr(untouched, name)
+
+
+def test_an_experiment_is_plain_and_comes_back_from_its_record() -> None:
+    experiment = compose(["callbacks=early_stopping", "train.steps=7", "optimizer=sgd"])
+    record = json.loads(json.dumps(config.plain(experiment)))
+    assert config.restore(record) == experiment
+    assert config.restore(yaml.safe_load(yaml.safe_dump(record))) == experiment
+    assert config.restore({**record, "of_a_later_version": 1}) == experiment
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_choice_composes(group: str, choice: str, tmp_path: Path) -> None:
+    experiment = compose([f"{group}={choice}"])
+    assert experiment.choices is not None
+    assert experiment.choices[group] == choice
+
+
+@pytest.mark.parametrize(("group", "choice"), TARGETS)
+def test_every_yaml_lists_every_option_with_its_default(group: str, choice: str) -> None:
+    node = yaml.load((CONF / group / f"{choice}.yaml").read_text(), Loader=yaml.CSafeLoader)
+    node = node[choice] if group == "callbacks" else node
+    listed = {name: value for name, value in node.items() if name not in ("_target_", "learning_rate", "reference_batch")}
+    assert listed == defaults(node["_target_"])
+
+
+def defaults(target: str) -> dict[str, Any]:
+    """Reads the defaults of the keyword-only parameters from the source; only `boundaries` must be given."""
+    module, _, name = target.rpartition(".")
+    parts = module.split(".")[1:]
+    file = (
+        ROOT.joinpath(*parts).with_suffix(".py")
+        if parts[0] in ("models", "datasets")
+        else ROOT.joinpath("trainer", *parts).with_suffix(".py")
+    )
+    found = next(node for node in ast.walk(ast.parse(file.read_text())) if getattr(node, "name", None) == name)
+    if isinstance(found, ast.ClassDef):
+        found = next(node for node in found.body if getattr(node, "name", None) == "__init__")
+    assert isinstance(found, ast.FunctionDef)
+    pairs = zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True)
+    values = {item.arg: [] if default is None else ast.literal_eval(default) for item, default in pairs}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+
+
+@pytest.mark.parametrize(("group", "choice"), TARGETS)
+def test_every_target_can_be_read_without_importing_it(group: str, choice: str) -> None:
+    node = yaml.safe_load((CONF / group / f"{choice}.yaml").read_text())
+    assert signatures.read((node[choice] if group == "callbacks" else node)["_target_"]) is not None
+
+
+@pytest.mark.parametrize("group", ["checkpoint", "launch"])
+def test_the_default_choice_of_a_schema_group_is_the_schema(group: str) -> None:
+    choice = {"checkpoint": "default", "launch": "process"}[group]
+    node = yaml.safe_load((CONF / group / f"{choice}.yaml").read_text())
+    plain = config.plain(Experiment())[group]
+    assert node == {name: plain[name] for name in node}
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_yaml_begins_with_its_explanation(group: str, choice: str) -> None:
+    lines = (CONF / group / f"{choice}.yaml").read_text().splitlines()
+    assert lines[0].startswith("# ")
+    assert (lines[0] == "# @package _global_") == (group == "experiment")
+    assert lines[1 if group == "experiment" else 0].startswith("# ")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "pair", "values"),
+    [
+        (["train.steps=5"], ("train.steps", "train.epochs"), (5, None)),
+        (["train.epochs=5"], ("train.steps", "train.epochs"), (None, 5)),
+        (["train.steps=5", "train.epochs=null"], ("train.steps", "train.epochs"), (5, None)),
+        (["batch.per_replica=4"], ("batch.global_size", "batch.per_replica"), (None, 4)),
+        (["experiment=cifar10_mobilenet", "batch.global_size=4"], ("batch.global_size", "batch.per_replica"), (4, None)),
+        (["experiment=mnist_tutorial", "train.steps=4"], ("train.steps", "train.epochs"), (4, None)),
+        (["++train.steps=5"], ("train.steps", "train.epochs"), (5, None)),
+    ],
+)
+def test_setting_one_of_a_pair_replaces_the_other(
+    overrides: list[str], pair: tuple[str, str], values: tuple[int | None, int | None]
+) -> None:
+    plain = config.plain(compose(overrides))
+    assert tuple(plain[name.split(".")[0]][name.split(".")[1]] for name in pair) == values
+
+
+def test_recipes() -> None:
+    tutorial = compose(["experiment=mnist_tutorial"])
+    assert tutorial.choices is not None
+    assert [tutorial.choices[group] for group in ("model", "dataset", "optimizer")] == ["tutorial_cnn", "mnist", "rmsprop"]
+    assert (tutorial.train.epochs, tutorial.train.steps_per_epoch, tutorial.batch.global_size) == (3, 70, 128)
+    assert tutorial.optimizer["learning_rate"] == 0.001
+    mobilenet = compose(["experiment=cifar10_mobilenet"])
+    assert mobilenet.choices is not None
+    assert [mobilenet.choices[group] for group in ("model", "dataset", "optimizer")] == ["mobilenet", "cifar10", "adam"]
+    assert (mobilenet.train.epochs, mobilenet.batch.per_replica, mobilenet.batch.global_size) == (5, 64, None)
+
+
+def test_a_choice_on_the_command_line_beats_the_recipe() -> None:
+    experiment = compose(["experiment=mnist_tutorial", "optimizer=sgd", "optimizer.learning_rate=0.5"])
+    assert experiment.optimizer["_target_"] == "trainer.optimizers.sgd"
+    assert experiment.optimizer["learning_rate"] == 0.5
+
+
+def test_several_callbacks() -> None:
+    experiment = compose(["callbacks=[early_stopping,none]"])
+    assert list(experiment.callbacks) == ["early_stopping"]
+
+
+def test_interpolation_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SEED", "7")
+    assert compose(["seed=${oc.env:MY_SEED}"]).seed == 7
+    assert compose(["seed=3", "model.width=${seed}"]).model["width"] == 3
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    assert problems("seed=-1", "+foo=1", "+train.stepz=1", "model.width=0", "train.epochs=null", "batch.accumulate=0") == (
+        "unknown key 'train.stepz'; did you mean 'steps'?",
+        "unknown key 'foo'; see --help for all keys",
+        "seed (-1) must be >= 0 and <= 9007199254740991",
+        "batch.accumulate (0) must be >= 1",
+        "neither train.steps nor train.epochs is set, exactly one must be; add train.steps=<number>",
+        "model.width (0) must be >= 1",
+    )
+
+
+def test_a_users_own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "their_pkg.py").write_text("import tensorflow\ndef mine(shape, classes, depth: int = 2): ...\n")
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "conf" / "model" / "mine.yaml").write_text("# mine\n_target_: their_pkg.mine\ndepth: 2\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    experiment = compose(["model=mine", "model.depth=3"], tmp_path / "conf")
+    assert experiment.model == {"_target_": "their_pkg.mine", "depth": 3}
+    assert problems("model=mine", "model.depth=x", config_dir=tmp_path / "conf") == ("model.depth ('x') must be an int",)
+    assert "their_pkg" not in sys.modules
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    path = tmp_path / "runs" / "cnn-digits-1"
+    path.mkdir(parents=True)
+    (path / "config.yaml").touch()
+    saved = ["model=mobilenet", "model.alpha=0.5", "train.steps=50", "train.epochs=null", "seed=3", "+experiment=x"]
+    (path / "run.json").write_text(json.dumps({"overrides": saved, "config_dir": None}))
+    return path
+
+
+def test_a_resumed_run_brings_its_overrides(run_dir: Path) -> None:
+    assert rewrite([f"resume={run_dir}"])[0] == [
+        *("model=mobilenet", "model.alpha=0.5", "train.steps=50", "train.epochs=null", "seed=3", "+experiment=x"),
+        f"resume={run_dir}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("new", "expected"),
+    [
+        ("seed=4", ["model=mobilenet", "model.alpha=0.5", "train.steps=50", "train.epochs=null", "+experiment=x", "{}", "seed=4"]),
+        ("model=cnn", ["train.steps=50", "train.epochs=null", "seed=3", "+experiment=x", "{}", "model=cnn"]),
+        ("train.epochs=9", ["model=mobilenet", "model.alpha=0.5", "seed=3", "+experiment=x", "{}", "train.epochs=9", "train.steps=null"]),
+        ("experiment=null", ["model=mobilenet", "model.alpha=0.5", "train.steps=50", "train.epochs=null", "seed=3", "{}"]),
+    ],
+)
+def test_new_overrides_win_over_those_of_the_run(run_dir: Path, new: str, expected: list[str]) -> None:
+    assert rewrite([f"resume={run_dir}", new])[0] == [item.format(f"resume={run_dir}") for item in expected]
+
+
+def test_a_resumed_run_brings_its_config_dir(run_dir: Path) -> None:
+    (run_dir / "run.json").write_text(json.dumps({"overrides": [], "config_dir": "/theirs"}))
+    assert rewrite([f"resume={run_dir}"])[1] == "/theirs"
+    assert rewrite([f"resume='{run_dir}'"], "/new")[1] == "/new"
+
+
+def test_evaluating_a_run(run_dir: Path) -> None:
+    (run_dir / "run.json").write_text(json.dumps({"overrides": ["model=softmax"], "config_dir": None}))
+    experiment = compose([f"resume={run_dir}", "mode=evaluate"])
+    assert (experiment.mode, experiment.resume, experiment.choices["model"]) == ("evaluate", str(run_dir), "softmax")
+
+
+@pytest.mark.parametrize("resume", ["auto", "never"])
+def test_resume_words(resume: str) -> None:
+    assert compose([f"resume={resume}"]).resume == resume
+
+
+def test_a_runs_dir_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Permissions do not bind root, so the answer of the system is imitated.
+    monkeypatch.setattr("trainer.config.os.access", lambda path, mode: False)
+    assert problems(f"runs_dir={tmp_path}/a/b") == (
+        f"runs_dir ({tmp_path}/a/b) must be writable, but {tmp_path} is not; choose another with runs_dir=<directory>",
+    )
+
+
+def test_nothing_of_this_needs_tensorflow() -> None:
+    for name in ("config", "rules", "targets", "signatures", "explain", "overrides", "helptext", "cli"):
+        tree = ast.parse((ROOT / "trainer" / f"{name}.py").read_text())
+        imported = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+        imported += [str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        assert not any(module.split(".")[0] in ("tensorflow", "tf_keras") for module in imported), name
