@@ -19,7 +19,7 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, flag_override
+from omegaconf import DictConfig, OmegaConf, flag_override
 
 from trainer import config, helptext
 from trainer.config import Experiment
@@ -31,7 +31,6 @@ from trainer.overrides import rewrite
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 
 ConfigStore.instance().store(group="schema", name="experiment", node=Experiment)
-helptext.register()
 
 
 def main() -> None:
@@ -55,16 +54,20 @@ def compose(overrides: list[str], config_dir: str | Path | None = None) -> Exper
         ConfigError: with all problems that were found.
     """
     try:
-        rewritten, directory = rewrite(overrides, str(config_dir) if config_dir else None)
-        search = [f"hydra.searchpath=['file://{Path(directory).resolve()}']"] if directory else []
-        with hydra.initialize_config_module("trainer.conf", version_base="1.3", job_name="steadfast"):
-            composed = hydra.compose("config", [*rewritten, *search], return_hydra_config=True)
-        choices = dict(composed.hydra.runtime.choices)
-        with flag_override(composed, ["struct", "readonly"], [False, False]):
-            del composed["hydra"]
-        return config.load(composed, choices)
+        return config.load(*_composed(*rewrite(overrides, str(config_dir) if config_dir else None)))
     except EXPECTED as error:
         raise ConfigError(*explain(error)) from error
+
+
+def _composed(overrides: list[str], config_dir: str | None) -> tuple[DictConfig, dict[str, Any]]:
+    """Composes rewritten overrides; gives the configuration, and the choice in each group."""
+    search = [f"hydra.searchpath=['file://{os.path.abspath(config_dir)}']"] if config_dir else []
+    with hydra.initialize_config_module("trainer.conf", version_base="1.3", job_name="steadfast"):
+        composed = hydra.compose("config", [*overrides, *search], return_hydra_config=True)
+    choices = dict(composed.hydra.runtime.choices)
+    with flag_override(composed, ["struct", "readonly"], [False, False]):
+        del composed["hydra"]
+    return composed, choices
 
 
 def _front() -> int:
@@ -73,6 +76,13 @@ def _front() -> int:
     overrides, config_dir = args.overrides, args.config_dir and os.path.abspath(args.config_dir)
     if not args.shell_completion:
         overrides, config_dir = rewrite(overrides, config_dir)
+    if config_dir and not Path(config_dir).is_dir():
+        raise ConfigError(f"--config-dir ({config_dir}): no such directory")
+    if args.help:
+        container: Any = OmegaConf.to_container(_composed(overrides, config_dir)[0])
+        program = "python train.py" if sys.argv[0].endswith(".py") else Path(sys.argv[0]).name
+        print(helptext.render(program, container, config_dir))
+        return DONE
     if config_dir and not args.config_dir:
         flags.append(f"--config-dir={config_dir}")
     codes: list[int] = []

@@ -140,8 +140,6 @@ def _hydra_text(text: str) -> str:
         return f"'{found[1]}' has several values; add -m to try each"
     if found := re.search(r"Could not append to config. An item is already at '(.*)'", text):
         return f"'{found[1]}' exists; write {found[1]}=<value>, without +"
-    if found := re.search(r"Additional config directory '(.*)' not found", text):
-        return f"--config-dir ({found[1]}): no such directory"
     return _first_line(text)
 
 

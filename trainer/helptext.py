@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.resources
 import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
-
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.object_type import ObjectType
-from omegaconf import OmegaConf
 
 from trainer.config import GROUPS, Experiment
 
@@ -39,20 +37,17 @@ Flags
 """
 
 
-def register() -> None:
-    """Makes the page available to conf/hydra/help/steadfast.yaml."""
-    OmegaConf.register_new_resolver("steadfast_help", lambda *, _root_: render(_root_), replace=True)
-
-
-def render(composed: Any) -> str:
+def render(program: str, composed: Mapping[str, Any], config_dir: str | None) -> str:
     """Writes the page.
 
     Args:
-        composed: the composed configuration: options of targets are shown as they are chosen.
+        program: how the command is called.
+        composed: the composed configuration, as plain containers; the options of its targets are shown.
+        config_dir: a user's own directory of choices.
     """
-    sections = [_USAGE, _groups(), _keys(), _options(composed), _EXAMPLES.rstrip()]
-    # Hydra substitutes $NAME in this text.
-    return "\n".join(sections).replace("$", "$$")
+    roots = [importlib.resources.files("trainer.conf"), *([Path(config_dir)] if config_dir else [])]
+    page = "\n".join([_USAGE, _groups(roots), _keys(), _options(composed), _EXAMPLES.rstrip()])
+    return page.replace("python train.py", program)
 
 
 def first_comment(text: str) -> str:
@@ -61,27 +56,21 @@ def first_comment(text: str) -> str:
     return next((line for line in comments if line and not line.startswith("@package")), "")
 
 
-def _groups() -> str:
-    loader = GlobalHydra.instance().config_loader()
-    found = [name for name in loader.list_groups("") if name not in ("hydra", "schema")]
-    ordered = [name for name in GROUPS if name in found] + sorted(name for name in found if name not in GROUPS)
+def _groups(roots: Sequence[Traversable]) -> str:
+    found = {folder.name for root in roots for folder in root.iterdir() if folder.is_dir() and _choices([root], folder.name)}
     lines = ["Groups: group=choice"]
-    for group in ordered:
-        choices = loader.get_group_options(group, ObjectType.CONFIG)
-        width = max([len(choice) for choice in choices], default=0)
-        lines += [f"  {group}", *(f"    {choice:{width}}  {_explanation(group, choice)}".rstrip() for choice in choices)]
+    for group in [*(name for name in GROUPS if name in found), *sorted(found.difference(GROUPS))]:
+        choices = _choices(roots, group)
+        width = max(len(choice) for choice in choices)
+        lines += [f"  {group}", *(f"    {choice:{width}}  {choices[choice]}".rstrip() for choice in sorted(choices))]
     return "\n".join(lines) + "\n"
 
 
-def _explanation(group: str, choice: str) -> str:
-    for source in GlobalHydra.instance().config_loader().get_sources():
-        if source.scheme() not in ("pkg", "file"):
-            continue
-        root: Any = importlib.resources.files(source.path) if source.scheme() == "pkg" else Path(source.path)
-        file = root.joinpath(group, f"{choice}.yaml")
-        if file.is_file():
-            return first_comment(file.read_text(encoding="utf-8"))
-    return ""
+def _choices(roots: Sequence[Traversable], group: str) -> dict[str, str]:
+    """Gives the choices of a group with their explanations; where two files have a name, Hydra takes the first."""
+    folders = [folder for root in reversed(roots) if (folder := root.joinpath(group)).is_dir()]
+    files = [file for folder in folders for file in folder.iterdir() if file.name.endswith(".yaml")]
+    return {file.name.removesuffix(".yaml"): first_comment(file.read_bytes().decode(errors="replace")) for file in files}
 
 
 def _keys() -> str:
@@ -107,13 +96,13 @@ def _schema_rows(schema: Any, path: str) -> list[tuple[str, str]]:
     return rows
 
 
-def _options(composed: Any) -> str:
+def _options(composed: Mapping[str, Any]) -> str:
     """Lists the options of the chosen targets, which the schema does not know."""
     lines = ["Keys of the choices composed here"]
     for group in GROUPS:
         node = composed.get(group)
-        if OmegaConf.is_dict(node) and "_target_" in node:
-            options = [f"{name}={_shown(value)}" for name, value in node.items_ex(resolve=False) if not str(name).startswith("_")]
+        if isinstance(node, Mapping) and "_target_" in node:
+            options = [f"{name}={_shown(value)}" for name, value in node.items() if not str(name).startswith("_")]
             indent = " " * 14
             lines += textwrap.wrap(" ".join(options) or "(none)", _WIDTH, initial_indent=f"  {group + '.':12}", subsequent_indent=indent)
     return "\n".join(lines) + "\n"
@@ -124,6 +113,6 @@ def _shown(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, list) or OmegaConf.is_list(value):
+    if isinstance(value, list):
         return f"[{','.join(_shown(item) for item in value)}]"
     return str(value)

@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import run_apart, run_here
+
+from trainer import launch
+from trainer.config import Experiment
+from trainer.errors import ConfigError
+
+MODELS = "cnn, mobilenet, resnet50, softmax, tutorial_cnn"
+NOT_OVERRIDE = "is not an override; write key=value or group=choice, and quote special characters"
+NO_RUN = "no run there: it has no config.yaml; give the path of a run directory, or auto, or never"
+NOT_INSTALLED = "install it, or start the command in the directory it lies in"
+
+# Command line -> what is on standard error, without `error: `; a list stands for several lines.
+WRONG: dict[str, str | list[str]] = {
+    # Keys that do not exist.
+    "epochs=3": "unknown key 'epochs'; did you mean 'train.epochs'?",
+    "learning_rate=0.1": "unknown key 'learning_rate'; did you mean 'optimizer.learning_rate'?",
+    "sead=1": "unknown key 'sead'; did you mean 'seed'?",
+    "modle=cnn": "unknown key 'modle'; did you mean 'model'?",
+    "zzz=1": "unknown key 'zzz'; see --help for all keys",
+    "optimizer.learning_rte=0.1": "unknown key 'optimizer.learning_rte'; did you mean 'learning_rate'?",
+    "train.stepz=1": "unknown key 'train.stepz'; did you mean 'steps'?",
+    "checkpoint.best.metrc=accuracy": "unknown key 'checkpoint.best.metrc'; did you mean 'metric'?",
+    "model.widht=3": "unknown key 'model.widht'; did you mean 'width'?",
+    "model.alpha=1.0": "unknown key 'model.alpha'; known keys of model: width, dropout, batch_norm, l2",
+    "restart.zzz=1": "unknown key 'restart.zzz'; known keys of restart: max_restarts, backoff_secs",
+    # `+` gets past Hydra's own check.
+    "+foo=1": "unknown key 'foo'; see --help for all keys",
+    "++train.stepz=1": "unknown key 'train.stepz'; did you mean 'steps'?",
+    "+restart.foo.bar=1": "unknown key 'restart.foo'; known keys of restart: max_restarts, backoff_secs",
+    "+model.widht=3": "unknown key 'model.widht'; did you mean 'width'?",
+    "+optimizer.learning_rte=0.1": "unknown key 'optimizer.learning_rte'; did you mean 'learning_rate'?",
+    "+schedule.refrence_batch=1": "unknown key 'schedule.refrence_batch'; did you mean 'reference_batch'?",
+    "+strategy=mirrored": "strategy is chosen twice; write strategy=<choice> once, without +",
+    "experiment=mnist_tutorial +experiment=mnist_tutorial": "experiment is chosen twice; write experiment=<choice> once, without +",
+    "+seed=1": "'seed' exists; write seed=<value>, without +",
+    "+choices=1": "choices is filled in by the program; remove it",
+    # Choices that do not exist.
+    "model=mobilnet": f"model=mobilnet: no such choice; choose one of {MODELS}; did you mean 'mobilenet'?",
+    "model=zzz": f"model=zzz: no such choice; choose one of {MODELS}",
+    "model=": f"model=: no such choice; choose one of {MODELS}",
+    "model=null": "model (null) must be the name of a choice; see --help for the choices",
+    "model=5": "model (5) must be the name of a choice; see --help for the choices",
+    "~model": "model has no value; add model=<choice>",
+    "dataset=minst": "dataset=minst: no such choice; choose one of cifar10, digits, image_folder, mnist, synthetic; did you mean 'mnist'?",
+    "task=regression": "task=regression: no such choice; choose one of classification",
+    "optimizer=adm": "optimizer=adm: no such choice; choose one of adam, adamw, rmsprop, sgd; did you mean 'adam'?",
+    "schedule=cosin": "schedule=cosin: no such choice; choose one of constant, cosine, step; did you mean 'cosine'?",
+    "checkpoint=defualt": "checkpoint=defualt: no such choice; choose one of default, every_50_steps; did you mean 'default'?",
+    "callbacks=early": "callbacks=early: no such choice; choose one of early_stopping, none",
+    "callbacks=[early_stoping]": (
+        "callbacks=early_stoping: no such choice; choose one of early_stopping, none; did you mean 'early_stopping'?"
+    ),
+    "launch=proces": "launch=proces: no such choice; choose one of inline, process; did you mean 'process'?",
+    "experiment=mnist": "experiment=mnist: no such choice; choose one of cifar10_mobilenet, mnist_tutorial",
+    # Values of a wrong type.
+    "seed=many": "seed ('many') must be an int",
+    "seed=1.5": "seed (1.5) must be an int",
+    "seed=true": "seed (true) must be an int",
+    "seed=null": "seed (null) must have a value",
+    "jit=maybe": "jit ('maybe') must be true or false",
+    "name=[a]": "name (['a']) must be a str",
+    "train=5": "train (5) must be a mapping; set a key in it, train.<key>=<value>",
+    "train.epochs={a:1}": "train.epochs ({'a': 1}) must be an int",
+    "train.clip_norm=small": "train.clip_norm ('small') must be a float",
+    "train.steps_per_loop=1.5": "train.steps_per_loop (1.5) must be an int or a word",
+    "summary.writers=jsonl": "summary.writers ('jsonl') must be a list; write summary.writers=[...]",
+    "optimizer.learning_rate=fast": "optimizer.learning_rate ('fast') must be a float",
+    "optimizer.learning_rate=null": "optimizer.learning_rate (null) must be a float",
+    "optimizer.learning_rate={a:1}": "optimizer.learning_rate ({'a': 1}) must be a float",
+    "model.width=wide": "model.width ('wide') must be an int",
+    "schedule=step schedule.boundaries=[1,a]": "schedule.boundaries ([1, 'a']) must be a list of int",
+    "schedule.reference_batch=1.5": "schedule.reference_batch (1.5) must be an int or null",
+    "~train.epochs": "train.epochs cannot be removed; write train.epochs=null",
+    # Values that break a rule.
+    "seed=-1": "seed (-1) must be >= 0 and <= 9007199254740991",
+    "mode=trian": "mode (trian) must be one of train, evaluate, export; did you mean 'train'?",
+    "precision=float16": "precision (float16) must be one of float32, mixed_bfloat16, mixed_float16; did you mean 'float32'?",
+    "name=a/b": "name (a/b) must be usable in a directory's name; use letters, digits, '.', '_' and '-', at most 100",
+    "train.epochs=0": "train.epochs (0) must be >= 1",
+    "train.steps=-5": "train.steps (-5) must be >= 1",
+    "train.steps_per_loop=0": "train.steps_per_loop (0) must be auto or >= 1",
+    "train.steps_per_loop=fast": "train.steps_per_loop (fast) must be auto or >= 1",
+    "train.clip_norm=inf": "train.clip_norm (inf) must be finite",
+    "train.ema_decay=1": "train.ema_decay (1.0) must be > 0 and < 1",
+    "batch.global_size=0": "batch.global_size (0) must be >= 1",
+    "batch.per_replica=-4": "batch.per_replica (-4) must be >= 1",
+    "batch.accumulate=0": "batch.accumulate (0) must be >= 1",
+    "evaluate.every_steps=0": "evaluate.every_steps (0) must be >= 1",
+    "checkpoint.keep=0": "checkpoint.keep (0) must be >= 1",
+    "checkpoint.every_secs=-1": "checkpoint.every_secs (-1.0) must be > 0",
+    "checkpoint.best.mode=mx": "checkpoint.best.mode (mx) must be one of max, min; did you mean 'max'?",
+    "checkpoint.best.metric=loss": "checkpoint.best.mode (max) would keep the largest loss; add checkpoint.best.mode=min",
+    "summary.writers=[jsnl]": "summary.writers (['jsnl']) each item must be one of tensorboard, jsonl; did you mean 'jsonl'?",
+    "summary.writers=[jsonl,jsonl]": "summary.writers (['jsonl', 'jsonl']) must name each writer once",
+    "restart.max_restarts=-1": "restart.max_restarts (-1) must be >= 0",
+    "optimizer.learning_rate=0": "optimizer.learning_rate (0) must be > 0",
+    "optimizer=sgd optimizer.momentum=1": "optimizer.momentum (1) must be >= 0 and < 1",
+    "schedule.reference_batch=0": "schedule.reference_batch (0) must be >= 1",
+    "task.label_smoothing=1.5": "task.label_smoothing (1.5) must be >= 0 and < 1",
+    "strategy=mirrored strategy.virtual_devices=0": "strategy.virtual_devices (0) must be >= 1",
+    "callbacks=early_stopping callbacks.early_stopping.patience=0": "callbacks.early_stopping.patience (0) must be >= 1",
+    "callbacks=early_stopping callbacks.early_stopping.mode=mx": (
+        "callbacks.early_stopping.mode ('mx') must be one of max, min; did you mean 'max'?"
+    ),
+    # Pairs of which exactly one must be set.
+    "train.steps=5 train.epochs=6": "train.steps (5) and train.epochs (6) are both set, exactly one must be; add train.epochs=null",
+    "train.epochs=null": "neither train.steps nor train.epochs is set, exactly one must be; add train.steps=<number>",
+    "batch.global_size=8 batch.per_replica=4": (
+        "batch.global_size (8) and batch.per_replica (4) are both set, exactly one must be; add batch.per_replica=null"
+    ),
+    "batch.global_size=null": "neither batch.global_size nor batch.per_replica is set, exactly one must be; add batch.global_size=<number>",
+    # Paths.
+    "dataset=mnist dataset.path=/no/mnist.npz": "dataset.path (/no/mnist.npz): no such file",
+    "dataset=image_folder dataset.path=/no/images": "dataset.path (/no/images): no such directory",
+    "init_from=/no/run": "init_from (/no/run): no such run or checkpoint",
+    "resume=runs/none": f"resume (runs/none): {NO_RUN}",
+    "resume=.": f"resume (.): {NO_RUN}",
+    "mode=evaluate": "mode (evaluate) needs a run; add resume=<run directory>",
+    "mode=export resume=never": "mode (export) needs a run; add resume=<run directory>",
+    # Targets.
+    "model._target_=trainer.models.cn.cnn": "model._target_ (trainer.models.cn.cnn): no module 'cn' in trainer.models; did you mean 'cnn'?",
+    "model._target_=trainer.models.cnn.cn": "model._target_ (trainer.models.cnn.cn): no 'cn' in trainer.models.cnn; did you mean 'cnn'?",
+    "model._target_=no_such_pkg.f": f"model._target_ (no_such_pkg.f): no module named 'no_such_pkg'; {NOT_INSTALLED}",
+    "model._target_=cnn": "model._target_ (cnn) must be a dotted path; write package.module.name",
+    "model._target_=trainer.models.cnn": ("model._target_ (trainer.models.cnn) is a module; add the name of a function or class in it"),
+    "model._target_=trainer.models.softmax.softmax": [
+        "unknown key 'model.width'; known keys of model: l2",
+        "unknown key 'model.dropout'; known keys of model: l2",
+        "unknown key 'model.batch_norm'; known keys of model: l2",
+    ],
+    "+model.num_classes=3": "model.num_classes (3) is passed by the engine; remove it",
+    "~schedule.boundaries schedule=step": "schedule.boundaries has no value; add +schedule.boundaries=<list of int>",
+    "model.width=???": "model.width has no value; add model.width=<value>",
+    "seed=${no_such_key}": "seed: Interpolation key 'no_such_key' not found",
+    # The command line itself.
+    "train": f"'train' {NOT_OVERRIDE}",
+    "seed=1=2": f"'seed=1=2' {NOT_OVERRIDE}",
+    "model.width=[": f"'model.width=[' {NOT_OVERRIDE}",
+    "=3": "'=3' is not an override; write key=value or group=choice",
+    "model=cnn,softmax": "'model=cnn,softmax' has several values; add -m to try each, or write model=[cnn,softmax] for a list",
+    "seed=range(1,3)": "'seed=range(1,3)' has several values; add -m to try each",
+    "--foo": "unrecognized arguments: --foo; see --help",
+    "--cfg everything": "argument --cfg/-c: invalid choice: 'everything' (choose from 'job', 'hydra', 'all'); see --help",
+    "--cfg job seed=x": "seed ('x') must be an int",
+    "--help seed=x": "seed ('x') must be an int",
+    # Sweeps: every point is checked before the first one runs.
+    "-m model=cnn train.steps=1,0": "train.steps (0) must be >= 1",
+    "-m model=cnn,cn": f"model=cn: no such choice; choose one of {MODELS}; did you mean 'cnn'?",
+    "-m seed=1,2 +foo=1": "unknown key 'foo'; see --help for all keys",
+    "-m resume=a,b": "resume (a,b) must be one run; resume runs one at a time",
+    # Several at once.
+    "seed=-1 model.width=0 +foo=1": [
+        "unknown key 'foo'; see --help for all keys",
+        "seed (-1) must be >= 0 and <= 9007199254740991",
+        "model.width (0) must be >= 1",
+    ],
+}
+
+# A file of the user's --config-dir -> its text and what is told.
+WRONG_FILES: dict[str, tuple[str, str]] = {
+    "model/broken.yaml": ("_target_: a\nb: c: d\n", "../theirs/model/broken.yaml:2: mapping values are not allowed here; mend the YAML"),
+    "model/open.yaml": ("a: [1,\n", "../theirs/model/open.yaml:2: expected the node content, but found '<stream end>'; mend the YAML"),
+    "model/twice.yaml": ("a: 1\na: 2\n", "../theirs/model/twice.yaml:2: found duplicate key a; mend the YAML"),
+    "model/empty.yaml": ("", "model ({}) must be a mapping with a _target_, the dotted path of a function or class"),
+    "model/list.yaml": ("- a\n", "model (['a']) must be a mapping with a _target_, the dotted path of a function or class"),
+    "model/needs.yaml": ("_target_: trainer.models.cnn.cnn\nwidth: ???\n", "model.width has no value; add model.width=<value>"),
+    "model/typo.yaml": ("_target_: trainer.models.cnn.cnn\nwidht: 3\n", "unknown key 'model.widht'; did you mean 'width'?"),
+    "experiment/key.yaml": (
+        "# @package _global_\ntrain:\n  stepz: 3\n",
+        "experiment/key.yaml: unknown key 'train.stepz'; did you mean 'steps'?",
+    ),
+    "experiment/type.yaml": ("# @package _global_\ntrain:\n  epochs: many\n", "experiment/type.yaml: train.epochs ('many') must be an int"),
+    "experiment/group.yaml": (
+        "# @package _global_\ndefaults:\n  - override /modle: cnn\n",
+        "experiment/group.yaml overrides 'modle', which is no group; did you mean 'model'?",
+    ),
+    "experiment/pair.yaml": (
+        "# @package _global_\ntrain:\n  steps: 3\n",
+        "train.steps (3) and train.epochs (30) are both set, exactly one must be; add train.epochs=null",
+    ),
+    "experiment/place.yaml": (
+        "train:\n  steps: 3\n",
+        "experiment/place.yaml must have the first line '# @package _global_', to set keys of other groups",
+    ),
+}
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Gives an empty working directory, and lets nothing be launched."""
+
+    def refuse(*arguments: Any) -> int:
+        raise AssertionError("a wrong configuration was launched")
+
+    monkeypatch.setattr(launch, "run", refuse)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def lines(problems: str | list[str]) -> str:
+    return "".join(f"error: {line}\n" for line in ([problems] if isinstance(problems, str) else problems))
+
+
+@pytest.mark.parametrize("command", WRONG)
+def test_a_wrong_command_line_is_told_in_one_line(command: str, work: Path) -> None:
+    outcome = run_here(*command.split())
+    assert outcome.err == lines(WRONG[command])
+    assert (outcome.code, outcome.out) == (2, "")
+    assert not list(work.iterdir())
+
+
+@pytest.mark.parametrize("file", WRONG_FILES)
+def test_a_wrong_file_of_the_users_is_told_in_one_line(file: str, work: Path, tmp_path: Path) -> None:
+    text, problem = WRONG_FILES[file]
+    path = tmp_path / "theirs" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    outcome = run_here("--config-dir=../theirs", f"{path.parent.name}={path.stem}")
+    assert outcome.err == lines(problem.replace("../theirs", str(tmp_path / "theirs")))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert not list(work.iterdir())
+
+
+def test_no_config_dir(work: Path) -> None:
+    assert run_here("--config-dir=no/where").err == lines(f"--config-dir ({work}/no/where): no such directory")
+
+
+def test_a_file_in_the_way_of_the_runs(work: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    outcome = run_here(f"runs_dir={tmp_path}/file/runs")
+    fix = "choose another with runs_dir=<directory>"
+    assert outcome.err == lines(f"runs_dir ({tmp_path}/file/runs) must be a directory, but {tmp_path}/file is a file; {fix}")
+    assert outcome.code == 2
+
+
+def test_a_record_that_cannot_be_read(work: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").touch()
+    (tmp_path / "run" / "run.json").write_text("{")
+    outcome = run_here(f"resume={tmp_path}/run")
+    assert outcome.err.startswith(f"error: resume ({tmp_path}/run): its run.json cannot be read: ")
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "command", ["seed=many", "model=mobilnet", "+foo=1", "optimizer.learning_rate=fast", "-m model=cnn train.steps=1,0", "--foo"]
+)
+def test_a_process_of_its_own_says_the_same_at_once(command: str, work: Path) -> None:
+    began = time.monotonic()
+    outcome = run_apart(*command.split(), cwd=work)
+    assert time.monotonic() - began < 6
+    assert (outcome.code, outcome.out, outcome.err) == (2, "", lines(WRONG[command]))
+    assert not list(work.iterdir())
+
+
+def test_hydra_full_error_shows_where_it_comes_from(work: Path) -> None:
+    outcome = run_apart("seed=x", cwd=work, env={"HYDRA_FULL_ERROR": "1"})
+    assert outcome.code == 1
+    assert "Traceback" in outcome.err
+
+
+class Launches:
+    """Stands for the launcher: keeps what it is asked to run, and answers with given exit codes or errors."""
+
+    def __init__(self, *answers: int | BaseException) -> None:
+        self.answers = list(answers)
+        self.runs: list[tuple[Experiment, list[str], str | None]] = []
+        self.argv: list[str] = []
+
+    def __call__(self, experiment: Experiment, overrides: list[str], config_dir: str | None = None) -> int:
+        self.runs.append((experiment, overrides, config_dir))
+        self.argv = sys.argv
+        answer = self.answers.pop(0) if self.answers else 0
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+def launches(monkeypatch: pytest.MonkeyPatch, *answers: int | BaseException) -> Launches:
+    stand_in = Launches(*answers)
+    monkeypatch.setattr(launch, "run", stand_in)
+    return stand_in
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 130, 143])
+def test_the_exit_code_is_that_of_the_run(code: int, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = launches(monkeypatch, code)
+    outcome = run_here("train.steps=5", "seed=1")
+    assert (outcome.code, outcome.err, outcome.out) == (code, "", "")
+    assert stand_in.runs[0][1:] == (["train.steps=5", "seed=1", "train.epochs=null"], None)
+    assert stand_in.argv == ["train.py", "train.steps=5", "seed=1"]
+    assert not list(work.iterdir())
+
+
+def test_the_users_config_dir_is_handed_on(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = launches(monkeypatch)
+    (tmp_path / "theirs").mkdir()
+    assert run_here("--config-dir", "../theirs").code == 0
+    assert stand_in.runs[0][2] == str(tmp_path / "theirs")
+
+
+def test_a_resumed_run_is_composed_of_its_own_overrides(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "theirs" / "model").mkdir(parents=True)
+    (tmp_path / "theirs" / "model" / "mine.yaml").write_text("_target_: trainer.models.cnn.cnn\nwidth: 3\n")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").touch()
+    record = {"overrides": ["model=mine", "train.steps=5", "train.epochs=null"], "config_dir": str(tmp_path / "theirs")}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    stand_in = launches(monkeypatch)
+    assert run_here(f"resume={tmp_path}/run", "train.epochs=9").code == 0
+    experiment, _, config_dir = stand_in.runs[0]
+    assert (experiment.model["width"], experiment.train.steps, experiment.train.epochs) == (3, None, 9)
+    assert config_dir == str(tmp_path / "theirs")
+
+
+def test_a_sweep_runs_every_point_and_writes_nothing_itself(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = launches(monkeypatch, 0, 1, ConfigError("no"), 0)
+    outcome = run_here("-m", "model=cnn,softmax", "train.steps=1,2")
+    assert (outcome.code, outcome.err) == (2, "error: no\n")
+    points = [(run[0].choices["model"], run[0].train.steps, run[0].train.epochs) for run in stand_in.runs]
+    assert points == [("cnn", 1, None), ("cnn", 2, None), ("softmax", 1, None), ("softmax", 2, None)]
+    assert stand_in.runs[3][1] == ["model=softmax", "train.steps=2", "train.epochs=null"]
+    assert not list(work.iterdir())
+
+
+@pytest.mark.parametrize("stop", [130, 143, KeyboardInterrupt()])
+def test_a_sweep_that_is_stopped_does_not_go_on(stop: int | BaseException, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = launches(monkeypatch, 0, stop)
+    outcome = run_here("-m", "seed=1,2,3")
+    assert (outcome.code, len(stand_in.runs)) == (stop if isinstance(stop, int) else 128 + signal.SIGINT, 2)
+    assert not list(work.iterdir())
+
+
+def test_an_error_of_ours_has_a_traceback(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches(monkeypatch, RuntimeError("ours"))
+    outcome = run_here()
+    assert outcome.code == 1
+    assert outcome.err.startswith("Traceback")
+    assert "hydra" not in outcome.err
+    assert outcome.err.endswith("RuntimeError: ours\n")
+
+
+def test_what_the_launcher_refuses_is_told_in_lines(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches(monkeypatch, ConfigError("first", "second"))
+    assert run_here().err == "error: first\nerror: second\n"
