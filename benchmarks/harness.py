@@ -125,8 +125,13 @@ def run_steadfast(job: Job, steps: int, *more: str) -> tuple[list[dict[str, Any]
             *more,
         ]
         child = run_child([sys.executable, "train.py", *overrides])
-        (ledger,) = Path(runs).glob("*/ledger.jsonl")
-        return [json.loads(line) for line in ledger.read_text().splitlines()], child
+        (run,) = Path(runs).iterdir()
+        return read_ledger(run), child
+
+
+def read_ledger(run: Path) -> list[dict[str, Any]]:
+    """Reads where a run's time went."""
+    return [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
 
 
 def event_at(ledger: list[dict[str, Any]], event: str) -> float:
@@ -172,12 +177,16 @@ def interleave(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[st
     return results
 
 
-def table(title: str, unit: str, results: dict[str, list[float]], missing: Sequence[str] = ()) -> str:
-    """Formats medians, ranges, and ratios to Steadfast."""
-    own = statistics.median(results[STEADFAST])
-    lines = [f"{title}", "", f"| | median {unit} | range | ratio to {STEADFAST} |", "| --- | ---: | ---: | ---: |"]
+def table(title: str, unit: str, results: dict[str, list[float]], base: str = STEADFAST, missing: Sequence[str] = ()) -> str:
+    """Formats medians, ranges, and ratios to the median of `base`; names what is not installed."""
+    own = statistics.median(results[base])
+    lines = [title, "", f"| | median, {unit} | range | ratio to {base} |", "| --- | ---: | ---: | ---: |"]
     for name, values in results.items():
         median = statistics.median(values)
-        lines.append(f"| {name} | {median:.3g} | {min(values):.3g} to {max(values):.3g} | {median / own:.2f} |")
+        lines.append(f"| {name} | {_short(median)} | {_short(min(values))} to {_short(max(values))} | {median / own:.2f} |")
     lines += [f"| {name} | not installed | | |" for name in missing]
     return "\n".join(lines)
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

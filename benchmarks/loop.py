@@ -58,7 +58,7 @@ def main() -> None:
         contenders |= {title: partial(peer_ms, name, job, steps) for name, title in PEERS.items() if installed(name)}
         results = interleave(contenders, args.rounds)
     title = f"{args.model}, {args.optimizer}, batch {job.batch_size}: milliseconds a step, {args.rounds} rounds"
-    print(table(title, "ms", results, [title for name, title in PEERS.items() if not installed(name)]))
+    print(table(title, "ms", results, missing=[title for name, title in PEERS.items() if not installed(name)]))
 
 
 if __name__ == "__main__":

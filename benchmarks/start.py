@@ -49,7 +49,7 @@ def main() -> None:
     missing = [title for name, title in peers.items() if not installed(name)]
     for index, (title, unit) in enumerate([("seconds from launch to the first step", "s"), ("peak memory of the largest process", "MiB")]):
         values = {name: [pair[index] for pair in pairs] for name, pairs in results.items()}
-        print(table(f"{args.model}: {title}, {args.rounds} rounds", unit, values, missing), end="\n\n")
+        print(table(f"{args.model}: {title}, {args.rounds} rounds", unit, values, missing=missing), end="\n\n")
 
 
 if __name__ == "__main__":
