@@ -7,6 +7,7 @@ which need the number of replicas; then, in the strategy's scope, everything tha
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,9 +54,15 @@ def instantiate(node: Mapping[str, Any], key: str, *args: Any, leave_out: tuple[
         cause = error.__cause__ or error
         if isinstance(cause, ConfigError):
             raise cause from None
-        if isinstance(cause, ValueError | FileNotFoundError | NotADirectoryError | PermissionError):
+        if isinstance(cause, ValueError | FileNotFoundError | NotADirectoryError | PermissionError) and not _from_a_library(cause):
             raise ConfigError(f"{key}: {str(cause).strip()}") from cause
         raise cause from None
+
+
+def _from_a_library(error: BaseException) -> bool:
+    """Says whether an error comes out of TensorFlow's or NumPy's depths: then it is a mistake in code, not in a value."""
+    innermost = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    return not {"tensorflow", "tf_keras", "keras", "numpy"}.isdisjoint(innermost.parts) or "\n" in str(error).strip()
 
 
 def _check_options(target: Callable[..., Any], key: str, names: set[str]) -> None:

@@ -1,7 +1,7 @@
 """Checkpoints that can be trusted: data, fsync, then a marker by rename. A checkpoint exists when its marker does.
 
-    checkpoints/ckpt-<step>.index, ckpt-<step>.data-*     TensorFlow's own format
-    checkpoints/ckpt-<step>.json                          the marker: sizes and SHA-256 of every file, metrics
+checkpoints/ckpt-<step>.index, ckpt-<step>.data-*     TensorFlow's own format
+checkpoints/ckpt-<step>.json                          the marker: sizes and SHA-256 of every file, metrics
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class Checkpoints:
             commit(self.directory, step, metrics)
             self._retain()
         except (OSError, tf.errors.OpError) as error:
-            raise CheckpointError(f"the checkpoint of step {step} could not be written to {self.directory}: {_first_line(error)}") from error
+            raise CheckpointError(
+                f"the checkpoint of step {step} could not be written to {self.directory}: {_first_line(error)}"
+            ) from error
 
     def restore_latest(self) -> int | None:
         """Restores the newest checkpoint that verifies.
@@ -74,7 +76,9 @@ class Checkpoints:
                 self.restore(step)
                 return step
         if steps:
-            raise CheckpointError(f"no checkpoint in {self.directory} can be trusted ({'; '.join(self.skipped)}); resume=never starts afresh")
+            raise CheckpointError(
+                f"no checkpoint in {self.directory} can be trusted ({'; '.join(self.skipped)}); resume=never starts afresh"
+            )
         return None
 
     def restore(self, step: int) -> None:
@@ -96,7 +100,11 @@ class Checkpoints:
     def best(self) -> list[int]:
         """Gives the steps of the best checkpoints by the configured metric, the best first."""
         metric, sign = self.config.best.metric, 1 if self.config.best.mode == "min" else -1
-        scored = [(sign * metrics[metric], step) for step in committed(self.directory) if metric in (metrics := marker(self.directory, step)["metrics"])]
+        scored = [
+            (sign * metrics[metric], step)
+            for step in committed(self.directory)
+            if metric in (metrics := marker(self.directory, step)["metrics"])
+        ]
         return [step for _, step in sorted(scored)[: self.config.best.keep]]
 
     def remove(self, step: int) -> None:
@@ -180,7 +188,9 @@ def restore_weights(source: Path, models: Mapping[str, tf.keras.Model]) -> int:
                 averages = tf.train.Checkpoint(averages={name: models[name].trainable_variables})
                 averages.read(path).assert_existing_objects_matched().expect_partial()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
-            raise CheckpointError(f"init_from ({source}): the checkpoint of step {step} does not fit this model: {_first_line(error)}") from error
+            raise CheckpointError(
+                f"init_from ({source}): the checkpoint of step {step} does not fit this model: {_first_line(error)}"
+            ) from error
         return step
     raise CheckpointError(f"init_from ({source}): there is no checkpoint that verifies")
 

@@ -1,10 +1,10 @@
 """The training engine: one loop that fits on a screen.
 
-    restore
-    while step < total:
-        run the steps up to the next event inside one graph call
-        if an event is due: evaluate, write metrics, tell callbacks, save
-    write the result
+restore
+while step < total:
+    run the steps up to the next event inside one graph call
+    if an event is due: evaluate, write metrics, tell callbacks, save
+write the result
 """
 
 from __future__ import annotations
@@ -173,7 +173,9 @@ class Engine:
                 "try a smaller optimizer.learning_rate, train.clip_norm=1, or schedule.warmup_steps"
             )
         rate, remaining = self._rate(), (self.plan.total_steps - step - count) * self._global_size
-        self.channel.progress(step + count, self.plan.total_steps, rate, remaining / rate if rate else None, unpack(self.state.task, sums[0]))
+        self.channel.progress(
+            step + count, self.plan.total_steps, rate, remaining / rate if rate else None, unpack(self.state.task, sums[0])
+        )
 
     def _rate(self) -> float:
         steps, secs = self.step - self._window_step, time.monotonic() - self._window_began

@@ -82,7 +82,9 @@ class Source:
             weight = tf.cast(counts, tf.float32)
         else:
             epochs, indices = self.order.locate(positions)
-            draws = randomness.uniform(self.order.seed, epochs, indices, self.num_draws) if self.num_draws else tf.zeros([self.per_replica, 0])
+            draws = (
+                randomness.uniform(self.order.seed, epochs, indices, self.num_draws) if self.num_draws else tf.zeros([self.per_replica, 0])
+            )
             weight = tf.ones([self.per_replica])
         batch = dict(self.split.fetch(indices))
         batch["weight"] = weight * tf.cast(batch["weight"], tf.float32) if "weight" in batch else weight

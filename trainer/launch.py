@@ -8,7 +8,7 @@ from typing import Any
 from trainer import batching, build
 from trainer.config import Experiment
 from trainer.console import Console, duration
-from trainer.exitcodes import DONE, WRONG_INPUT
+from trainer.exitcodes import CRASHED, DONE, INTERRUPTED, TERMINATED, WRONG_INPUT
 from trainer.rundir import RunDirectory, open_run
 from trainer.supervisor import Supervisor
 
@@ -40,9 +40,11 @@ def run(experiment: Experiment, overrides: list[str], config_dir: str | None = N
         code = _run_inline(experiment, directory, console) if experiment.launch.inline else _supervise(experiment, directory, console)
         if code == WRONG_INPUT:
             directory.discard()
-        elif experiment.mode == "train" and code == DONE and (result := directory.result(experiment)):
+        elif code in (INTERRUPTED, TERMINATED):
+            console.line("Stopped after saving; the same command continues.")
+        elif experiment.mode == "train" and (result := directory.result(experiment)):
             console.line(f"Done: {_summary(result)}")
-        if directory.path.exists():
+        if code not in (WRONG_INPUT, CRASHED):
             console.line(f"Run directory: {directory.path}")
         return code
     finally:

@@ -63,7 +63,9 @@ def make_stateless(model: tf.keras.Model, offset: int = 0) -> int:
     for number, layer in enumerate(layers, start=offset):
         generator = layer._random_generator
         if not (hasattr(generator, "_rng_type") and hasattr(generator, "make_seed_for_stateless_op")):
-            raise ConfigError(f"layer {layer.name} ({type(layer).__name__}) keeps random state that no checkpoint holds; use a stateless layer")
+            raise ConfigError(
+                f"layer {layer.name} ({type(layer).__name__}) keeps random state that no checkpoint holds; use a stateless layer"
+            )
         generator._rng_type = "stateless"
         generator.make_seed_for_stateless_op = _seed_of(number)
     return len(layers)

@@ -11,6 +11,7 @@ import tensorflow as tf
 from trainer import randomness
 from trainer.protocols import Batch, Metrics
 
+
 def replicated(value: tf.Tensor, name: str) -> tf.Variable:
     """Makes a variable that every replica holds and updates alike."""
     return tf.Variable(value, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, name=name)

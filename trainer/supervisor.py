@@ -58,7 +58,9 @@ class Worker:
         # The pipe stays open: its end is how the worker learns that the supervisor is gone, even by SIGKILL.
         self.process.stdin.write(json.dumps(config.plain(experiment)).encode() + b"\n")
         self.process.stdin.flush()
-        self._threads = [threading.Thread(target=target, args=args, daemon=True) for target, args in ((self._pump, ()), (self._listen, (reading,)))]
+        self._threads = [
+            threading.Thread(target=target, args=args, daemon=True) for target, args in ((self._pump, ()), (self._listen, (reading,)))
+        ]
         for thread in self._threads:
             thread.start()
         threading.Thread(target=self._wait, daemon=True).start()

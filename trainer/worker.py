@@ -10,6 +10,7 @@ import argparse
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -57,13 +58,11 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel, stop: StopReque
         The process's exit code.
     """
     cluster.prepare_environment()
-    try:
-        # Only now: TensorFlow reads its environment when it is imported.
-        import tensorflow as tf
+    # Only now: TensorFlow reads its environment when it is imported.
+    import tensorflow as tf
 
-        from trainer import modes
-    except KeyboardInterrupt:
-        return 130
+    from trainer import modes
+
     try:
         channel.phase("start", 0)
         return DONE if modes.run(experiment, run_dir, channel, stop, began) else 128 + stop.signal
@@ -76,10 +75,20 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel, stop: StopReque
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError) as error:
         channel.line(f"warning: {str(error).strip().splitlines()[0]}")
         return RESTARTABLE
+    except tf.errors.InvalidArgumentError as error:
+        # How an error that a dataset raises inside TensorFlow's pipeline comes out again.
+        if told := re.search(r"^ValueError: (.+)$", str(error), re.MULTILINE):
+            channel.problem([f"dataset: {told[1]}"])
+            return WRONG_INPUT
+        return _crashed(error, channel)
     except Exception as error:
-        logging.getLogger(__name__).exception("the worker crashed")
-        channel.crash(users_traceback(error))
-        return CRASHED
+        return _crashed(error, channel)
+
+
+def _crashed(error: Exception, channel: Channel) -> int:
+    logging.getLogger(__name__).error("the worker crashed", exc_info=error)
+    channel.crash(users_traceback(error))
+    return CRASHED
 
 
 def users_traceback(error: BaseException) -> str:

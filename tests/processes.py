@@ -1,0 +1,105 @@
+"""Real `train.py` processes for tests: hard timeouts, ended by their own id, and a callback that sends signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+ROOT = Path(__file__).resolve().parent.parent
+TIMEOUT_SECS = 240
+
+OPTIONS = [
+    "model.width=4", "model.batch_norm=true", "model.dropout=0.3", "dataset.crop=1", "train.steps=24", "batch.global_size=16",
+    "evaluate.every_steps=4", "checkpoint.every_steps=3", "checkpoint.every_epochs=null", "summary.every_steps=5", "train.ema_decay=0.9",
+    "restart.backoff_secs=0",
+]  # fmt: skip
+
+SIGNALLER = '''
+import json, os, pathlib, select, signal, socket
+
+class Signaller:
+    """Sends a signal at each of some evaluations, each once over all attempts: to this worker, or to its supervisor."""
+
+    def __init__(self, *, at: list[int], number: int, to: str = "worker", record: str = "sent.jsonl") -> None:
+        self.at, self.number, self.to, self.record = list(at), number, to, pathlib.Path(record)
+
+    def on_evaluate(self, step, metrics):
+        sent = self.record.read_text().splitlines() if self.record.exists() else []
+        if step in self.at and str(step) not in [line.split()[0] for line in sent]:
+            with self.record.open("a") as file:
+                file.write(f"{step} {os.getpid()}\\n")
+            # Training may go on only when the signal has come round: the supervisor passes it on, or dies and takes this worker along.
+            reading, writing = socket.socketpair()
+            writing.setblocking(False)
+            signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+            os.kill(os.getpid() if self.to == "worker" else os.getppid(), self.number)
+            assert select.select([reading], [], [], 30)[0], "no signal came"
+            signal.set_wakeup_fd(-1)
+        return False
+'''
+
+
+def signaller(directory: Path, at: list[int], number: int, to: str = "worker") -> str:
+    """Puts the callback into a user's project and gives the override that selects it."""
+    (directory / "signaller.py").write_text(SIGNALLER)
+    return f"+callbacks.signaller={{_target_:signaller.Signaller,at:{json.dumps(at, separators=(',', ':'))},number:{int(number)},to:{to}}}"
+
+
+def start(directory: Path, *overrides: str) -> subprocess.Popen:
+    """Starts `train.py` in a directory."""
+    command = [sys.executable, str(ROOT / "train.py"), *overrides]
+    return subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+
+
+def finish(process: subprocess.Popen) -> tuple[int, str, str]:
+    """Waits for the end; gives exit code, stdout and stderr. A process that takes too long is killed."""
+    try:
+        out, err = process.communicate(timeout=TIMEOUT_SECS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        raise AssertionError(f"still running after {TIMEOUT_SECS} s\n{out}\n{err}") from None
+    return process.returncode, out, err
+
+
+def run(directory: Path, *overrides: str) -> tuple[int, str, str]:
+    """Runs `train.py` to its end."""
+    return finish(start(directory, *overrides))
+
+
+def wait_gone(pid: int, timeout: float = 20) -> None:
+    """Waits until a process that is no child of this one has ended."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([descriptor], [], [], timeout)[0], f"process {pid} is an orphan"
+    finally:
+        os.close(descriptor)
+
+
+def only_run(directory: Path) -> Path:
+    """Gives the one run directory below `runs/`."""
+    (found,) = (directory / "runs").iterdir()
+    return found
+
+
+def final_variables(run_dir: Path) -> dict[str, np.ndarray]:
+    """Gives every variable of the newest checkpoint by its key."""
+    step = max(int(marker.stem.removeprefix("ckpt-")) for marker in (run_dir / "checkpoints").glob("ckpt-*.json"))
+    reader = tf.train.load_checkpoint(str(run_dir / "checkpoints" / f"ckpt-{step}"))
+    return {name: np.asarray(reader.get_tensor(name)) for name in reader.get_variable_to_shape_map() if not name.startswith("_CHECK")}
+
+
+def log(run_dir: Path) -> list[dict]:
+    """Gives metrics.jsonl without what depends on the clock."""
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "examples_per_sec"} for line in lines]

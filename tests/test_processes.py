@@ -1,0 +1,154 @@
+"""Real processes, real signals: whatever dies, the run continues and ends as if nothing had happened."""
+
+import json
+import signal
+
+import pytest
+from tests.processes import OPTIONS, final_variables, log, only_run, run, signaller, wait_gone
+from tests.training import assert_same_bits
+
+STRATEGIES = {"one_device": [], "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"]}
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """Runs to which nothing happens, one for each strategy that is asked for."""
+    made = {}
+
+    def get(strategy):
+        if strategy not in made:
+            made[strategy] = tmp_path_factory.mktemp(strategy)
+            code, _, err = run(made[strategy], *OPTIONS, *STRATEGIES[strategy])
+            assert code == 0, err
+        return only_run(made[strategy])
+
+    return get
+
+
+def assert_same_run(run_dir, other):
+    assert_same_bits(final_variables(run_dir), final_variables(other))
+    assert log(run_dir) == log(other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_worker_killed_several_times_is_restarted_and_loses_nothing(straight, tmp_path, strategy):
+    killer = signaller(tmp_path, [4, 12, 20], signal.SIGKILL)
+    code, out, err = run(tmp_path, *OPTIONS, *STRATEGIES[strategy], killer)
+    assert code == 0, err
+    assert out.count("was killed by SIGKILL") == 3
+    assert json.loads((only_run(tmp_path) / "result.json").read_text())["attempts"] == 4
+    assert_same_run(straight(strategy), only_run(tmp_path))
+
+
+def test_a_killed_supervisor_leaves_no_orphan_and_the_same_command_continues(straight, tmp_path):
+    killer = signaller(tmp_path, [8], signal.SIGKILL, "supervisor")
+    code, out, _ = run(tmp_path, *OPTIONS, killer)
+    assert code == -signal.SIGKILL
+    wait_gone(int((tmp_path / "sent.jsonl").read_text().split()[1]))
+    code, out, err = run(tmp_path, *OPTIONS, killer)
+    assert code == 0, err
+    assert "Continuing from the checkpoint of step 6." in out
+    assert_same_run(straight("one_device"), only_run(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("number", "to", "expected"),
+    [
+        (signal.SIGTERM, "supervisor", 143),
+        pytest.param(signal.SIGINT, "supervisor", 130, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, "worker", 143, marks=pytest.mark.slow),
+    ],
+)
+def test_a_stop_on_request_saves_first_and_the_same_command_continues(straight, tmp_path, number, to, expected):
+    stopper = signaller(tmp_path, [8], number, to)
+    code, out, err = run(tmp_path, *OPTIONS, stopper)
+    assert code == expected, out + err
+    assert "Stopped after saving; the same command continues." in out
+    assert (only_run(tmp_path) / "checkpoints" / "ckpt-8.json").exists()
+    wait_gone(int((tmp_path / "sent.jsonl").read_text().split()[1]))
+    code, out, err = run(tmp_path, *OPTIONS, stopper)
+    assert code == 0, err
+    assert "Continuing from the checkpoint of step 8." in out
+    assert_same_run(straight("one_device"), only_run(tmp_path))
+
+
+def test_a_crash_of_the_users_code_shows_the_users_own_traceback(tmp_path):
+    (tmp_path / "broken.py").write_text(
+        "def helper(x):\n    return x.nothing\n\n\ndef model(input_shape, num_classes):\n    return helper(3)\n"
+    )
+    (tmp_path / "own" / "model").mkdir(parents=True)
+    (tmp_path / "own" / "model" / "broken.yaml").write_text("# breaks\n_target_: broken.model\n")
+    code, out, err = run(tmp_path, "--config-dir=own", "model=broken")
+    log_path = f"runs/{only_run(tmp_path).name}/logs/worker-0.log"
+    assert code == 1
+    assert err.splitlines() == [
+        "Traceback (most recent call last):",
+        f'  File "{tmp_path}/broken.py", line 6, in model',
+        "    return helper(3)",
+        "           ^^^^^^^^^",
+        f'  File "{tmp_path}/broken.py", line 2, in helper',
+        "    return x.nothing",
+        "           ^^^^^^^^^",
+        "AttributeError: 'int' object has no attribute 'nothing'",
+        f"error: the worker crashed; the whole log is {log_path}",
+    ]
+    assert "restart" not in out.lower()
+    assert "AttributeError" in (tmp_path / log_path).read_text()
+
+
+def test_what_only_the_worker_can_tell_is_told_in_one_line_and_leaves_nothing(tmp_path):
+    code, out, err = run(tmp_path, "dataset=cifar10", f"dataset.path={tmp_path}")
+    assert code == 2
+    assert err.startswith("error: dataset: ")
+    assert len(err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_not_trained_again_and_can_be_prolonged(straight, tmp_path):
+    short = [*OPTIONS, "train.steps=6"]
+    assert run(tmp_path, *short)[0] == 0
+    code, out, _ = run(tmp_path, *short)
+    assert code == 0
+    assert out.startswith("Already finished: step 6,")
+    run_dir = only_run(tmp_path)
+    code, out, err = run(tmp_path, f"resume={run_dir}", "train.steps=24")
+    assert code == 0, err
+    assert "Continuing from the checkpoint of step 6." in out
+    assert_same_bits(final_variables(straight("one_device")), final_variables(run_dir))
+
+
+@pytest.mark.slow
+def test_a_run_continues_on_other_hardware_with_the_same_samples(tmp_path):
+    assert run(tmp_path, *OPTIONS, "train.steps=6")[0] == 0
+    code, _, err = run(tmp_path, f"resume={only_run(tmp_path)}", "train.steps=9", "strategy=mirrored", "strategy.virtual_devices=2")
+    assert code == 0, err
+    assert json.loads((only_run(tmp_path) / "result.json").read_text())["step"] == 9
+
+
+@pytest.mark.slow
+def test_resume_refuses_what_would_make_it_another_experiment_and_never_starts_afresh(tmp_path):
+    assert run(tmp_path, *OPTIONS, "train.steps=3")[0] == 0
+    run_dir = only_run(tmp_path)
+    code, _, err = run(tmp_path, f"resume={run_dir.relative_to(tmp_path)}", "optimizer.learning_rate=0.5")
+    assert code == 2
+    assert err == (
+        f"error: runs/{run_dir.name} was trained with optimizer.learning_rate=0.001, not 0.5; leave it as it was, "
+        f"or start a new run (init_from=runs/{run_dir.name} takes its weights)\n"
+    )
+    code, out, _ = run(tmp_path, *OPTIONS, "train.steps=3", "resume=never")
+    assert code == 0
+    assert "Continuing" not in out
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [run_dir.name, f"{run_dir.name}.old-1"]
+
+
+@pytest.mark.slow
+def test_weights_alone_can_be_taken_from_another_run(tmp_path):
+    assert run(tmp_path, *OPTIONS, "train.steps=6")[0] == 0
+    source = only_run(tmp_path)
+    code, out, err = run(tmp_path, *OPTIONS, "train.steps=3", f"init_from={source}", "name=second")
+    assert code == 0, err
+    assert f"Initial weights: step 6 of {source}." in out
+    (second,) = (tmp_path / "runs").glob("second-*")
+    assert json.loads((second / "result.json").read_text())["step"] == 3
