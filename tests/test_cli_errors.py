@@ -265,8 +265,9 @@ def test_a_process_of_its_own_says_the_same_at_once(command: str, work: Path) ->
     assert not list(work.iterdir())
 
 
-def test_hydra_full_error_shows_where_it_comes_from(work: Path) -> None:
-    outcome = run_apart("seed=x", cwd=work, env={"HYDRA_FULL_ERROR": "1"})
+@pytest.mark.parametrize("command", ["seed=x", "seed=-1"])
+def test_hydra_full_error_shows_where_it_comes_from(command: str, work: Path) -> None:
+    outcome = run_apart(command, cwd=work, env={"HYDRA_FULL_ERROR": "1"})
     assert outcome.code == 1
     assert "Traceback" in outcome.err
 

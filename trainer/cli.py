@@ -37,7 +37,7 @@ def main() -> None:
     """Runs the command line in `sys.argv`, and leaves with its exit code."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # a console script does not have it: a user's own package is named in `_target_`
-    if os.environ.get(_FULL_ERROR) == "1":
+    if _wants_tracebacks():
         sys.exit(_front())
     # Hydra itself has nothing but words for a wrong command line: its ValueError and OSError are the user's to mend too.
     sys.exit(_guarded(_front, *EXPECTED, ValueError, OSError))
@@ -86,11 +86,11 @@ def _front() -> int:
     if config_dir and not args.config_dir:
         flags.append(f"--config-dir={config_dir}")
     codes: list[int] = []
-    given = sys.argv
+    given, plain = sys.argv, _wants_tracebacks()
 
     def job(cfg: DictConfig) -> int:
         sys.argv = given  # Hydra has read its own; the run's record tells the user's
-        code = _guarded(lambda: _run(cfg, config_dir), *EXPECTED)
+        code = _run(cfg, config_dir) if plain else _guarded(lambda: _run(cfg, config_dir), *EXPECTED)
         if code > 128:
             sys.exit(code)  # stopped by a signal: a sweep does not go on with its next point
         codes.append(code)
@@ -113,6 +113,10 @@ def _run(cfg: DictConfig, config_dir: str | None) -> int:
     from trainer import launch  # only now: neither --help nor an error needs it
 
     return launch.run(experiment, [str(item) for item in settings.overrides.task], config_dir)
+
+
+def _wants_tracebacks() -> bool:
+    return os.environ.get(_FULL_ERROR) == "1"
 
 
 def _parse(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
