@@ -30,7 +30,13 @@ def lines(run_dir: Path) -> list[dict]:
 @pytest.mark.parametrize("steps_per_loop", [1, 7, "auto"])
 def test_steps_per_loop_changes_no_bit(strategy, straight, tmp_path, steps_per_loop):
     other = train(
-        tmp_path, *RANDOM, *strategy, "train.ema_decay=0.9", "summary.every_steps=3", "evaluate.every_steps=4", f"train.steps_per_loop={steps_per_loop}"
+        tmp_path,
+        *RANDOM,
+        *strategy,
+        "train.ema_decay=0.9",
+        "summary.every_steps=3",
+        "evaluate.every_steps=4",
+        f"train.steps_per_loop={steps_per_loop}",
     )
     assert_same_bits(straight[1], other)
     assert lines(straight[0]) == lines(tmp_path)

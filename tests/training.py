@@ -14,7 +14,15 @@ from trainer.channel import Channel
 from trainer.cli import compose
 from trainer.engine import Engine
 
-SMALL = ("model=cnn", "model.width=4", "model.dropout=0", "dataset=digits", "train.steps=8", "batch.global_size=16", "summary.writers=[jsonl]")
+SMALL = (
+    "model=cnn",
+    "model.width=4",
+    "model.dropout=0",
+    "dataset=digits",
+    "train.steps=8",
+    "batch.global_size=16",
+    "summary.writers=[jsonl]",
+)
 RANDOM = ("model.dropout=0.3", "model.batch_norm=true", "dataset.crop=1", "dataset.brightness=0.2")
 """Everything that is random or keeps statistics."""
 

@@ -13,7 +13,7 @@ from trainer.pace import Pace
 from trainer.state import TrainState
 
 
-class Stopped(Exception):  # noqa: N818 - not an error
+class Stopped(Exception):
     """A stop was requested in the middle of an evaluation."""
 
 

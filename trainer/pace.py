@@ -10,8 +10,9 @@ _TOO_SHORT_SECS, _TOO_LONG_SECS = 0.5, 2.0
 
 
 class Pace:
-    """A fixed number of steps, or (`auto`) about a second's worth: long enough that the host costs nothing, short enough that
-    a signal, the progress bar and the watchdog are served in time.
+    """A fixed number of steps, or (`auto`) about a second's worth.
+
+    Long enough that the host costs nothing, short enough that a signal, the progress bar and the watchdog are served in time.
 
     Args:
         steps_per_loop: the number, or `auto`.

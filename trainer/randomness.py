@@ -8,7 +8,7 @@ step's seed: there is nothing to save, and masks differ between steps, replicas 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import tensorflow as tf
@@ -71,7 +71,7 @@ def make_stateless(model: tf.keras.Model, offset: int = 0) -> int:
     return len(layers)
 
 
-def _seed_of(number: int):  # noqa: ANN202
+def _seed_of(number: int) -> Callable[[], tf.Tensor]:
     def seed() -> tf.Tensor:
         # Outside a step (a summary, an export) layers are called in inference mode; any seed will do.
         if getattr(_current, "seed", None) is None:

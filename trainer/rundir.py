@@ -11,7 +11,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -121,7 +120,8 @@ def _check_same(path: Path, experiment: Experiment, allowed: tuple[str, ...]) ->
         key, before, now = differences[0]
         more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
         raise ConfigError(
-            f"{path} was trained with {key}={before}, not {now}{more}; leave it as it was, or start a new run (init_from={path} takes its weights)"
+            f"{path} was trained with {key}={before}, not {now}{more}; leave it as it was, "
+            f"or start a new run (init_from={path} takes its weights)"
         )
 
 
@@ -167,5 +167,3 @@ def _git() -> dict[str, Any] | None:
         return {"sha": git("rev-parse", "HEAD").strip(), "diff": git("diff", "HEAD")[:1_000_000]}
     except (OSError, subprocess.SubprocessError):
         return None
-
-

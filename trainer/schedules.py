@@ -35,7 +35,7 @@ def constant(peak: float, total_steps: int, *, warmup_steps: Annotated[int, ">= 
 def cosine(
     peak: float, total_steps: int, *, warmup_steps: Annotated[int, ">= 0"] = 0, final_fraction: Annotated[float, ">= 0, <= 1"] = 0.0
 ) -> Schedule:
-    """Falls along half a cosine from the peak, after the warm-up, to final_fraction of it (Loshchilov and Hutter 2017, without restarts)."""
+    """Falls along half a cosine from the peak to final_fraction of it, after the warm-up (Loshchilov and Hutter 2017, no restarts)."""
     length = max(1, total_steps - warmup_steps)
 
     def after(step: tf.Tensor) -> tf.Tensor:

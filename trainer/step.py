@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -19,6 +19,11 @@ def replicated(value: tf.Tensor, name: str) -> tf.Variable:
 
 PerExample = tuple[tf.Tensor, Mapping[str, tf.Tensor]]
 """What a loss function returns: the loss of each example, [b], and other metrics of each example, name -> [b]."""
+
+LossFn = Callable[[Batch], PerExample]
+Sums = dict[str, tuple[tf.Tensor, tf.Tensor]]
+Gradients = list[tf.Tensor]
+Optimizer: TypeAlias = tf.keras.optimizers.legacy.Optimizer
 
 
 class LossScale:
@@ -38,7 +43,7 @@ class LossScale:
         self.good_steps.assign(tf.where(tf.logical_and(finite, tf.logical_not(grow)), self.good_steps + 1, 0))
 
 
-def sums_of(losses: tf.Tensor, metrics: Mapping[str, tf.Tensor], weight: tf.Tensor) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+def sums_of(losses: tf.Tensor, metrics: Mapping[str, tf.Tensor], weight: tf.Tensor) -> Sums:
     """Adds up the loss and the metrics of each example, all [b], with the examples' weights; name -> (sum, weight)."""
     total = tf.reduce_sum(weight)
     return {name: (tf.reduce_sum(tf.cast(x, tf.float32) * weight), total) for name, x in {"loss": losses, **metrics}.items()}
@@ -80,10 +85,10 @@ class Step:
 
     def minimize(
         self,
-        loss_fn: Callable[[Batch], PerExample],
+        loss_fn: LossFn,
         batch: Batch,
         model: tf.keras.Model,
-        optimizer: tf.keras.optimizers.legacy.Optimizer,
+        optimizer: Optimizer,
     ) -> Metrics:
         """Updates a model once with the gradient of the global batch's mean loss.
 
@@ -100,7 +105,7 @@ class Step:
             `loss` (without regularisation) and the other metrics as sums and weights over all replicas.
         """
         variables = model.trainable_variables
-        gradients, sums = self._accumulate(loss_fn, batch, model, variables)
+        gradients, sums = self._accumulate(loss_fn, batch, model)
         names = list(sums)
         *gradients, packed = self._sum_over_replicas([*gradients, tf.stack([x for name in names for x in sums[name]])])
         self._apply(optimizer, variables, gradients)
@@ -110,16 +115,16 @@ class Step:
         """Sums a nest of tensors over all replicas."""
         return self._replica.all_reduce(tf.distribute.ReduceOp.SUM, value)
 
-    def _accumulate(self, loss_fn, batch, model, variables):  # noqa: ANN001, ANN202
+    def _accumulate(self, loss_fn: LossFn, batch: Batch, model: tf.keras.Model) -> tuple[Gradients, Sums]:
         """Adds up gradients and metric sums over the micro-batches, on this replica alone."""
         parts = self.options.accumulate
         if parts == 1:
-            return self._gradients(loss_fn, batch, model, variables)
+            return self._gradients(loss_fn, batch, model)
         micro = tf.nest.map_structure(lambda x: tf.reshape(x, [parts, x.shape[0] // parts, *x.shape[1:]]), batch)
 
-        def gradients_of(part: int | tf.Tensor):  # noqa: ANN202
+        def gradients_of(part: int | tf.Tensor) -> tuple[Gradients, Sums]:
             with randomness.step_seed(randomness.fold_current(part)):
-                return self._gradients(loss_fn, tf.nest.map_structure(lambda x: x[part], micro), model, variables)
+                return self._gradients(loss_fn, tf.nest.map_structure(lambda x: x[part], micro), model)
 
         first = gradients_of(0)
         total = tf.while_loop(
@@ -130,24 +135,25 @@ class Step:
         )[1]
         return total
 
-    def _gradients(self, loss_fn, batch, model, variables):  # noqa: ANN001, ANN202
+    def _gradients(self, loss_fn: LossFn, batch: Batch, model: tf.keras.Model) -> tuple[Gradients, Sums]:
         """Gives the (micro-)batch's gradients as dense tensors, and name -> (sum, weight)."""
         options = self.options
 
-        def forward_and_backward(batch: Batch, scale: tf.Tensor):  # noqa: ANN202
+        def forward_and_backward(batch: Batch, scale: tf.Tensor | None) -> tuple[Gradients, Sums]:
             with tf.GradientTape() as tape:
                 losses, metrics = loss_fn(batch)
                 loss_sum = tf.reduce_sum(tf.cast(losses, tf.float32) * batch["weight"])
                 objective = loss_sum / options.global_size
                 if regularization := model.losses:
                     objective += tf.add_n(regularization) / (self.num_replicas * options.accumulate)
-                objective *= scale
-            gradients = tape.gradient(objective, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+                if scale is not None:
+                    objective *= scale
+            gradients = tape.gradient(objective, model.trainable_variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             return [tf.convert_to_tensor(gradient) for gradient in gradients], sums_of(losses, metrics, batch["weight"])
 
         # A new function for each trace: replicas must not share one, their variables are different ones.
         compute = tf.function(forward_and_backward, jit_compile=True, autograph=False) if options.jit else forward_and_backward
-        return compute(batch, tf.constant(1.0) if options.loss_scale is None else options.loss_scale.value.read_value())
+        return compute(batch, None if options.loss_scale is None else options.loss_scale.value.read_value())
 
     def _sum_over_replicas(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         """Sums float32 tensors over the replicas as one flat buffer: one collective, whatever their number."""
@@ -157,7 +163,7 @@ class Step:
         parts = tf.split(flat, [x.shape.num_elements() for x in tensors])
         return [tf.reshape(part, x.shape) for part, x in zip(parts, tensors, strict=True)]
 
-    def _apply(self, optimizer, variables, gradients) -> None:  # noqa: ANN001
+    def _apply(self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients) -> None:
         loss_scale = self.options.loss_scale
         if loss_scale is None:
             self._update(optimizer, variables, gradients)
@@ -180,7 +186,7 @@ class Step:
         self._replica.merge_call(cross_replica, args=(finite, *gradients))
         loss_scale.update(finite)
 
-    def _update(self, optimizer, variables, gradients) -> None:  # noqa: ANN001
+    def _update(self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients) -> None:
         if self.options.clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, self.options.clip_norm)
         optimizer.apply_gradients(zip(gradients, variables, strict=True), experimental_aggregate_gradients=False)

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from trainer.files import write_atomically
 
@@ -51,7 +51,7 @@ class TensorBoard:
         position: events of later steps in older files are superseded; TensorBoard drops them when it reads on.
     """
 
-    FOLDERS = {"train": "train", "test": "eval"}
+    FOLDERS: ClassVar = {"train": "train", "test": "eval"}
 
     def __init__(self, run_dir: Path, position: int) -> None:
         # Imported here: the package is slow to import, and a run may have no such writer.

@@ -1,7 +1,7 @@
 """One worker process: `python -m trainer.worker <run dir> --channel <descriptor>`. Started by `trainer.supervisor`.
 
-Reads the effective configuration from its standard input, builds the engine, trains. It lives no longer than its supervisor: when the pipe on its
-standard input closes, which also happens when the supervisor is killed, it is gone at once.
+Reads the effective configuration from its standard input, builds the engine, trains. It lives no longer than its
+supervisor: when the pipe on its standard input closes, also because the supervisor was killed, it is gone at once.
 """
 
 from __future__ import annotations

@@ -32,7 +32,11 @@ class OneDevice:
         """
         import tensorflow as tf
 
-        present = [f"{device.device_type}:{number}" for kind in ("GPU", "CPU") for number, device in enumerate(tf.config.list_logical_devices(kind))]
+        present = [
+            f"{device.device_type}:{number}"
+            for kind in ("GPU", "CPU")
+            for number, device in enumerate(tf.config.list_logical_devices(kind))
+        ]
         wanted = (self.device or present[0]).upper().lstrip("/").removeprefix("DEVICE:")
         if wanted not in present:
             raise ConfigError(f"strategy.device ({self.device}) does not exist here; choose one of {', '.join(present)}")
