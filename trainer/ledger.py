@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,10 @@ class Ledger:
 
     def __init__(self, run_dir: Path) -> None:
         self._path = run_dir / "ledger.jsonl"
+        # A line that a kill cut off must not swallow the first one of this attempt.
+        if self._path.exists() and not self._path.read_bytes().endswith(b"\n"):
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write("\n")
 
     def add(self, event: str, step: int, secs: float = 0.0) -> None:
         """Enters one event."""
@@ -29,9 +33,12 @@ class Ledger:
         self.add(event, step, time.monotonic() - begin)
 
     def entries(self) -> list[dict[str, Any]]:
-        """Gives all entries, over all attempts; a last line that a kill cut off is left out."""
-        lines = self._path.read_text().splitlines() if self._path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        """Gives all entries, over all attempts; a line that a kill cut off is left out."""
+        found = []
+        for line in self._path.read_text().splitlines() if self._path.exists() else []:
+            with suppress(ValueError):
+                found.append(json.loads(line))
+        return found
 
     def attempts(self) -> int:
         """Gives the number of attempts so far."""

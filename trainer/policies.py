@@ -55,7 +55,7 @@ class Interval:
 
     Attributes:
         every_steps: due after each multiple of this; None: never on account of steps.
-        every_epochs: due at the end of each multiple of this; None: never on account of epochs.
+        every_epochs: due at the step that completes a multiple of this; None: never on account of epochs.
     """
 
     epochs: Epochs
@@ -65,11 +65,8 @@ class Interval:
 
     def due(self, step: int) -> bool:
         """Says whether it is due after `step` steps."""
-        if step == self.total_steps:
-            return True
-        by_steps = self.every_steps is not None and step % self.every_steps == 0
-        by_epochs = self.every_epochs is not None and self.epochs.ends_at(step) and self.epochs.completed(step) % self.every_epochs == 0
-        return step > 0 and (by_steps or by_epochs)
+        # Past the end too: a run may be continued with a smaller length than it has reached.
+        return step >= self.total_steps or (step > 0 and self.next_after(step - 1) == step)
 
     def next_after(self, step: int) -> int:
         """Gives the first step after `step` at which it is due."""
@@ -77,7 +74,7 @@ class Interval:
         if self.every_steps is not None:
             candidates.append((step // self.every_steps + 1) * self.every_steps)
         if self.every_epochs is not None:
-            # A tiny dataset may end several epochs in one step; `end` of the next multiple can then lie at `step` itself.
+            # The next multiple and not the next epoch: a batch larger than the dataset completes several epochs in one step.
             multiple = (self.epochs.completed(step) // self.every_epochs + 1) * self.every_epochs
             candidates.append(self.epochs.end(multiple - 1))
         return min(candidate for candidate in candidates if candidate > step)

@@ -1,0 +1,53 @@
+"""The messages of a worker, as they go over the pipe."""
+
+import json
+import logging
+import os
+
+from trainer.channel import Channel, to_pipe
+
+
+def test_every_message_has_its_form(caplog):
+    sent = []
+    channel = Channel(sent.append)
+    with caplog.at_level(logging.INFO, "trainer.channel"):
+        channel.line("Number of devices: 1")
+    channel.phase("compile", 3)
+    channel.progress(4, 10, 12.5, None, {"loss": 0.5})
+    channel.problem(["seed: wrong"])
+    channel.crash("boom")
+    assert sent == [
+        {"kind": "line", "text": "Number of devices: 1"},
+        {"kind": "phase", "phase": "compile", "step": 3},
+        {"kind": "progress", "step": 4, "total": 10, "rate": 12.5, "secs_left": None, "metrics": {"loss": 0.5}},
+        {"kind": "problem", "lines": ["seed: wrong"]},
+        {"kind": "crash", "text": "boom"},
+    ]
+    assert caplog.messages == ["Number of devices: 1"]
+
+
+def test_a_line_with_a_percent_sign_is_kept_as_it_is(caplog):
+    with caplog.at_level(logging.INFO, "trainer.channel"):
+        Channel(lambda message: None).line("100% of %s")
+    assert caplog.messages == ["100% of %s"]
+
+
+def test_messages_go_through_a_pipe_one_line_each_at_once():
+    reading, writing = os.pipe()
+    channel = Channel(to_pipe(writing))
+    channel.line("two\nlines, ä")
+    channel.phase("train", 7)
+    with open(reading, encoding="utf-8") as pipe:
+        lines = [pipe.readline(), pipe.readline()]
+    assert [json.loads(line) for line in lines] == [
+        {"kind": "line", "text": "two\nlines, ä"},
+        {"kind": "phase", "phase": "train", "step": 7},
+    ]
+
+
+def test_a_reader_that_is_gone_is_no_error(caplog):
+    reading, writing = os.pipe()
+    send = to_pipe(writing)
+    os.close(reading)
+    send({"kind": "line", "text": "nobody listens"})
+    assert "the supervisor is gone" in caplog.messages

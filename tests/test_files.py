@@ -1,0 +1,47 @@
+"""A file is there whole, or as it was."""
+
+import os
+
+import pytest
+
+from trainer.files import write_atomically
+
+
+def test_writes_a_new_file_and_replaces_an_old_one(tmp_path):
+    path = tmp_path / "result.json"
+    write_atomically(path, "first\n")
+    assert path.read_text() == "first\n"
+    write_atomically(path, "zweite Zeile: ä\n")
+    assert path.read_bytes() == "zweite Zeile: ä\n".encode()
+    assert os.listdir(tmp_path) == ["result.json"]
+
+
+def test_a_failed_write_leaves_the_old_content_and_nothing_else(tmp_path):
+    path = tmp_path / "result.json"
+    write_atomically(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "new " * 10_000 + "\ud800")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["result.json"]
+
+
+def test_a_failed_first_write_leaves_nothing(tmp_path):
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(tmp_path / "result.json", "\ud800")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_failed_replacement_leaves_no_temporary_file(tmp_path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_atomically(tmp_path / "taken", "text")
+    assert os.listdir(tmp_path) == ["taken"]
+
+
+def test_a_reader_keeps_what_it_has_opened(tmp_path):
+    path = tmp_path / "config.yaml"
+    write_atomically(path, "old")
+    with path.open() as opened:
+        write_atomically(path, "new")
+        assert opened.read() == "old"
+    assert path.read_text() == "new"
