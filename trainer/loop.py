@@ -54,7 +54,7 @@ class TrainLoop:
     def _replica_step(self, index: tf.Tensor, taken: Any) -> tf.Tensor:
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         batch, draws = self.feed.give(taken, index, replica)
-        with randomness.step_seed(randomness.fold_seed(self._seed, index, replica)):
+        with randomness.step_seed(lambda: randomness.fold_seed(self._seed, index, replica)):
             batch = {**batch, **self._dataset.transform(batch, draws)}
             metrics = self._task.train_step(batch, Step(index, self._options))
         self._state.update_averages(index)

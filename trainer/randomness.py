@@ -20,8 +20,11 @@ _current = threading.local()
 
 
 @contextmanager
-def step_seed(seed: tf.Tensor) -> Iterator[None]:
-    """Makes `seed`, [2] int32, the one that random layers fold their number into, for what is traced inside."""
+def step_seed(seed: Callable[[], tf.Tensor]) -> Iterator[None]:
+    """Makes `seed()`, [2] int32, the one that random layers fold their number into, for what is traced inside.
+
+    Called by each layer anew, in whatever graph it is being traced, and not at all by a model without randomness.
+    """
     outer = getattr(_current, "seed", None)
     _current.seed = seed
     try:
@@ -30,17 +33,24 @@ def step_seed(seed: tf.Tensor) -> Iterator[None]:
         _current.seed = outer
 
 
-def fold_seed(seed: int | tf.Tensor, *parts: tf.Tensor) -> tf.Tensor:
+def fold_seed(seed: int, *parts: tf.Tensor) -> tf.Tensor:
     """Gives a seed, [2] int32, that depends on all of `parts`, integer scalars."""
-    folded = tf.stack([tf.cast(seed, tf.int32), tf.constant(0)]) if tf.convert_to_tensor(seed).shape.rank == 0 else seed
+    folded = tf.constant([seed & 0xFFFFFFFF, seed >> 32], tf.int64)
     for part in parts:
         folded = tf.random.experimental.stateless_fold_in(folded, tf.cast(part, tf.int64))
     return folded
 
 
-def fold_current(part: int | tf.Tensor) -> tf.Tensor:
-    """Folds `part` into the current step's seed."""
-    return tf.random.experimental.stateless_fold_in(_current.seed, tf.cast(part, tf.int64))
+@contextmanager
+def folded_step_seed(part: int | tf.Tensor) -> Iterator[None]:
+    """Folds `part`, the number of a micro-batch, into the current step's seed."""
+    outer = _current.seed
+    with step_seed(lambda: tf.random.experimental.stateless_fold_in(outer(), tf.cast(part, tf.int64))):
+        yield
+
+
+def _fold_current(part: int) -> tf.Tensor:
+    return tf.random.experimental.stateless_fold_in(_current.seed(), tf.cast(part, tf.int64))
 
 
 def make_stateless(model: tf.keras.Model, offset: int = 0) -> int:
@@ -76,7 +86,7 @@ def _seed_of(number: int) -> Callable[[], tf.Tensor]:
         # Outside a step (a summary, an export) layers are called in inference mode; any seed will do.
         if getattr(_current, "seed", None) is None:
             return tf.constant([0, number], tf.int32)
-        return fold_current(number)
+        return _fold_current(number)
 
     return seed
 

@@ -123,7 +123,7 @@ class Step:
         micro = tf.nest.map_structure(lambda x: tf.reshape(x, [parts, x.shape[0] // parts, *x.shape[1:]]), batch)
 
         def gradients_of(part: int | tf.Tensor) -> tuple[Gradients, Sums]:
-            with randomness.step_seed(randomness.fold_current(part)):
+            with randomness.folded_step_seed(part):
                 return self._gradients(loss_fn, tf.nest.map_structure(lambda x: x[part], micro), model)
 
         first = gradients_of(0)
