@@ -1,7 +1,5 @@
 """The task contract: a step with two models and two optimizers, and the classification task's numbers."""
 
-import re
-
 import numpy as np
 import pytest
 import tensorflow as tf

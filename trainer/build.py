@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import hydra
 
-from trainer import batching
+from trainer import batching, rundir
 from trainer.channel import Channel
 from trainer.config import Experiment
 from trainer.errors import ConfigError
@@ -142,6 +142,8 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel) -> Engine:
         dataset.num_draws,
     )
     test = inputs.Source(dataset.test, sizes.per_replica, sizes.num_replicas)
+    devices = [device.name for kind in ("CPU", "GPU", "TPU") for device in tf.config.list_logical_devices(kind)]
+    rundir.add_devices(run_dir, devices, sizes.num_replicas)
     channel.line(f"Number of devices: {sizes.num_replicas}")
     channel.line(f"Batch: {sizes}; {plan.total_steps} steps, {plan.epochs.completed(plan.total_steps)} epochs")
     return Engine(

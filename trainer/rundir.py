@@ -145,6 +145,8 @@ def _describe(path: Path, experiment: Experiment, overrides: list[str], config_d
 
 def add_devices(path: Path, devices: list[str], num_replicas: int) -> None:
     """Completes run.json with what only TensorFlow can tell."""
+    if not (path / "run.json").exists():
+        return
     description = json.loads((path / "run.json").read_text())
     if description["devices"] is None:
         write_atomically(path / "run.json", json.dumps({**description, "devices": devices, "num_replicas": num_replicas}, indent=1))
