@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -78,3 +79,26 @@ def check_pair(where: str, features: np.ndarray, labels: np.ndarray, shape: tupl
         raise ValueError(f"{where}: labels are {list(labels.shape)} {labels.dtype}, they must be [{len(features)}] integers")
     if labels.min() < 0 or labels.max() >= num_classes:
         raise ValueError(f"{where}: labels go from {labels.min()} to {labels.max()}, they must be in 0..{num_classes - 1}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayDataset:
+    """Arrays of numbers as a dataset, without augmentation: the least that a dataset of one's own needs.
+
+    Attributes:
+        train: the split that is trained on.
+        test: the split that is evaluated.
+        input_shape: shape of one example's features.
+        num_classes: how many classes `label` counts.
+        num_draws: random numbers for each example; none.
+    """
+
+    train: ArraySplit
+    test: ArraySplit
+    input_shape: tuple[int, ...]
+    num_classes: int
+    num_draws: int = 0
+
+    def transform(self, batch: dict[str, tf.Tensor], draws: tf.Tensor | None) -> dict[str, tf.Tensor]:
+        """Gives the features as float32, [B, *input_shape]; `draws` is not used."""
+        return {**batch, "features": tf.cast(batch["features"], tf.float32)}
