@@ -17,7 +17,7 @@ MESSAGE = {
     "secs_left": 12.4,
     "metrics": {"loss": 0.21129, "accuracy": 0.9375},
 }
-TEXT = "step 120/360  1,520 examples/s  loss 0.2113  accuracy 0.9375  0:12 left"
+TEXT = "120/360  0:12 left  loss 0.2113  accuracy 0.9375  1,520 examples/s"
 
 
 class Terminal(io.StringIO):
@@ -74,7 +74,7 @@ def test_progress_without_a_terminal_is_a_line_every_30_seconds(plain):
         plain.show(**{**MESSAGE, "step": second})
         if text := plain.take():
             shown.append((second, text))
-    assert shown == [(second, TEXT.replace("120/", f"{second}/") + "\n") for second in (30, 60, 90)]
+    assert shown == [(second, "step " + TEXT.replace("120/", f"{second}/") + "\n") for second in (30, 60, 90)]
 
 
 def test_phases_are_not_shown_without_a_terminal(plain):
@@ -86,7 +86,7 @@ def test_phases_are_not_shown_without_a_terminal(plain):
 
 def test_a_bar_is_drawn_and_redrawn_on_a_terminal(terminal):
     terminal.show(**MESSAGE)
-    bar = f"[########................] {TEXT}"
+    bar = f"[#####...........] {TEXT}"
     assert terminal.take() == bar
     terminal.show(**{**MESSAGE, "step": 360})
     assert terminal.take() == f"{CLEAR}[{'#' * 24}] {TEXT.replace('120/', '360/')}"
@@ -97,7 +97,7 @@ def test_a_line_stands_above_the_bar(terminal):
     assert terminal.take() == "before\n"
     terminal.show(**MESSAGE).take()
     terminal.show(kind="line", text="a line")
-    assert terminal.take() == f"{CLEAR}a line\n[########................] {TEXT}"
+    assert terminal.take() == f"{CLEAR}a line\n[#####...........] {TEXT}"
     terminal.console.close()
     assert terminal.take() == CLEAR
     terminal.show(kind="line", text="after")
@@ -107,7 +107,7 @@ def test_a_line_stands_above_the_bar(terminal):
 def test_the_bar_never_reaches_the_last_column(terminal, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     terminal.show(**MESSAGE)
-    assert terminal.take() == f"[########................] {TEXT}"[:39]
+    assert terminal.take() == f"[#####...........] {TEXT}"[:39]
 
 
 def test_slow_phases_are_told_on_a_terminal(terminal):
@@ -152,7 +152,7 @@ def test_a_crash_clears_the_bar_first():
 
 
 def test_progress_leaves_out_what_is_not_known_yet():
-    assert progress_text({"step": 1, "total": 9, "rate": 0.0, "secs_left": None, "metrics": {}}) == "step 1/9"
+    assert progress_text({"step": 1, "total": 9, "rate": 0.0, "secs_left": None, "metrics": {}}) == "1/9"
     assert progress_text(MESSAGE) == TEXT
 
 

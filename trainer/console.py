@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-_BAR_WIDTH = 24
+_BAR_WIDTH = 16
 _PLAIN_SECS = 30.0  # between two progress lines where there is no terminal
 
 
@@ -79,7 +79,7 @@ class Console:
             self._draw()
         elif self._clock() - self._shown_at >= _PLAIN_SECS:
             self._shown_at = self._clock()
-            print(text, file=self._out, flush=True)
+            print(f"step {text}", file=self._out, flush=True)
 
     def _clear(self) -> None:
         if self._is_terminal and self._bar:
@@ -92,13 +92,13 @@ class Console:
 
 
 def progress_text(message: dict[str, Any]) -> str:
-    """Words a progress message: `step 120/337  1,520 examples/s  loss 0.2113  accuracy 0.9375  0:12 left`."""
-    parts = [f"step {message['step']}/{message['total']}"]
-    if message["rate"]:
-        parts.append(f"{message['rate']:,.0f} examples/s")
-    parts += [f"{name} {value:.4f}" for name, value in message["metrics"].items()]
+    """Words a progress message: `120/337  0:12 left  loss 0.2113  accuracy 0.9375  1,520 examples/s`."""
+    parts = [f"{message['step']}/{message['total']}"]
     if message["secs_left"] is not None:
         parts.append(f"{duration(message['secs_left'])} left")
+    parts += [f"{name} {value:.4f}" for name, value in message["metrics"].items()]
+    if message["rate"]:
+        parts.append(f"{message['rate']:,.0f} examples/s")
     return "  ".join(parts)
 
 

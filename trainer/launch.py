@@ -38,6 +38,7 @@ def run(experiment: Experiment, overrides: list[str], config_dir: str | None = N
             console.line(f"Run directory: {directory.path}")
             return DONE
         code = _run_inline(experiment, directory, console) if experiment.launch.inline else _supervise(experiment, directory, console)
+        console.close()
         if code == WRONG_INPUT:
             directory.discard()
         elif code in (INTERRUPTED, TERMINATED):
