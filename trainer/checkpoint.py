@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import time
@@ -36,6 +37,7 @@ class Checkpoints:
     def __init__(self, directory: Path, trackables: Mapping[str, Any], config: CheckpointConfig) -> None:
         self.directory, self.config = directory, config
         self.skipped: list[str] = []
+        self._damaged: set[int] = set()
         self._checkpoint = tf.train.Checkpoint(**trackables)
 
     def save(self, step: int, metrics: Mapping[str, float] | None) -> None:
@@ -53,6 +55,10 @@ class Checkpoints:
             self.remove(step)
             self._checkpoint.write(str(self.directory / f"ckpt-{step}"))
             commit(self.directory, step, metrics)
+            # Only now that there is a newer one: the damaged would push the good ones out of the newest `keep`.
+            for damaged in self._damaged - {step}:
+                self.remove(damaged)
+            self._damaged.clear()
             self._retain()
         except (OSError, tf.errors.OpError) as error:
             raise CheckpointError(
@@ -72,6 +78,7 @@ class Checkpoints:
         for step in reversed(steps):
             if problem := verify(self.directory, step):
                 self.skipped.append(f"skipped the checkpoint of step {step}: {problem}")
+                self._damaged.add(step)
             else:
                 self.restore(step)
                 return step
@@ -91,7 +98,7 @@ class Checkpoints:
         try:
             self._checkpoint.read(path).assert_consumed()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
-            raise CheckpointError(f"the checkpoint of step {step} does not fit this experiment: {_first_line(error)}") from error
+            raise CheckpointError(f"the checkpoint of step {step} does not fit this experiment: {_misfit(error)}") from error
 
     def steps(self) -> list[int]:
         """Gives the steps of the committed checkpoints, ascending."""
@@ -100,10 +107,11 @@ class Checkpoints:
     def best(self) -> list[int]:
         """Gives the steps of the best checkpoints by the configured metric, the best first."""
         metric, sign = self.config.best.metric, 1 if self.config.best.mode == "min" else -1
+        # What is not a number is neither better nor worse than anything.
         scored = [
-            (sign * metrics[metric], step)
+            (sign * value, step)
             for step in committed(self.directory)
-            if metric in (metrics := marker(self.directory, step)["metrics"])
+            if not math.isnan(value := marker(self.directory, step)["metrics"].get(metric, math.nan))
         ]
         return [step for _, step in sorted(scored)[: self.config.best.keep]]
 
@@ -141,18 +149,21 @@ def committed(directory: Path) -> list[int]:
 
 
 def marker(directory: Path, step: int) -> dict[str, Any]:
-    """Reads a checkpoint's marker; one that cannot be read says nothing."""
+    """Reads a checkpoint's marker; one that cannot be read, or is none of this step, says nothing."""
+    nothing: dict[str, Any] = {"metrics": {}, "files": {}}
     try:
         content = json.loads((directory / f"ckpt-{step}.json").read_text())
-        return {"metrics": {}, "files": {}, **content}
-    except (OSError, ValueError):
-        return {"metrics": {}, "files": {}}
+        files = content["files"].values()
+        sound = content["step"] == step and isinstance(content["metrics"], dict) and all({"bytes", "sha256"} <= set(file) for file in files)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return nothing
+    return content if sound else nothing
 
 
 def verify(directory: Path, step: int) -> str | None:
     """Says what is wrong with a committed checkpoint, or None if every file is what its marker says."""
     content = marker(directory, step)
-    if content.get("step") != step or not content["files"]:
+    if not content["files"]:
         return "its marker is damaged"
     for name, expected in content["files"].items():
         file = directory / name
@@ -189,7 +200,7 @@ def restore_weights(source: Path, models: Mapping[str, tf.keras.Model]) -> int:
                 averages.read(path).assert_existing_objects_matched().expect_partial()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
             raise CheckpointError(
-                f"init_from ({source}): the checkpoint of step {step} does not fit this model: {_first_line(error)}"
+                f"init_from ({source}): the checkpoint of step {step} does not fit this model: {_misfit(error)}"
             ) from error
         return step
     raise CheckpointError(f"init_from ({source}): there is no checkpoint that verifies")
@@ -202,6 +213,16 @@ def _data_files(directory: Path, step: int) -> list[Path]:
 def _sha256(file: Path) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _misfit(error: BaseException) -> str:
+    """Says in one line which variables do not match; TensorFlow says it in many."""
+    text = str(error)
+    if unclaimed := re.search(r"Unresolved object in checkpoint \(root\)\.(\S+):", text):
+        return f"it has {unclaimed[1]}, which nothing here claims"
+    if lacking := sorted(set(re.findall(r"<tf\.Variable '([^']+?)(?:/replica_\d+)?:0'", text))):
+        return f"it lacks {', '.join(lacking)}"
+    return _first_line(error)
 
 
 def _first_line(error: BaseException) -> str:

@@ -159,6 +159,7 @@ class Engine:
         step = self.step
         count = min(self.plan.next_event(step) - step, self.pace.count)
         first = not self.pace.started
+        self._evaluated = None
         self.channel.phase("compile" if first else "train", step)
         began = time.monotonic()
         sums = [total.numpy() for total in self.loop.run(opened, tf.constant(count, tf.int64))]

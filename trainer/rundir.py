@@ -31,11 +31,12 @@ class RunDirectory:
 
     Attributes:
         path: the directory.
-        is_new: whether it was created just now.
+        is_new: whether it was made a run just now.
+        made: the directories that were created for it, the innermost first.
     """
 
-    def __init__(self, path: Path, *, is_new: bool, lock: int) -> None:
-        self.path, self.is_new, self.lock = path, is_new, lock
+    def __init__(self, path: Path, *, is_new: bool, lock: int, made: list[Path]) -> None:
+        self.path, self.is_new, self.lock, self.made = path, is_new, lock, made
 
     def result(self, experiment: Experiment) -> dict[str, Any] | None:
         """Gives result.json if the run is finished for the length that `experiment` asks for."""
@@ -54,9 +55,9 @@ class RunDirectory:
         """Removes a directory that was created just now and in which nothing has been trained."""
         if self.is_new and not (self.path / "checkpoints").exists():
             shutil.rmtree(self.path)
-            for parent in (self.path.parent, *self.path.parent.parents):
+            for parent in self.made[1:]:
                 try:
-                    parent.rmdir()  # only while empty: `runs/` itself, if it was made for this run
+                    parent.rmdir()  # only while empty: another run may have come to it
                 except OSError:
                     break
 
@@ -75,11 +76,13 @@ def open_run(experiment: Experiment, overrides: list[str], config_dir: str | Non
         allowed = identity.FREE
     if experiment.resume == "never" and path.exists():
         _move_aside(path)
-    is_new = not (path / "config.yaml").exists()
+    made = [place for place in (path, *path.parents) if not place.exists()]
     path.mkdir(parents=True, exist_ok=True)
-    run = RunDirectory(path, is_new=is_new, lock=_lock(path))
+    lock = _lock(path)
+    # Asked under the lock: who held it until now may have made this a run.
+    run = RunDirectory(path, is_new=not (path / "config.yaml").exists(), lock=lock, made=made)
     try:
-        if is_new:
+        if run.is_new:
             _describe(run.path, experiment, overrides, config_dir)
         else:
             _check_same(run.path, experiment, allowed)

@@ -61,10 +61,10 @@ class TensorBoard:
 
         self._event, self._scalar_pb = event_pb2.Event, scalar_pb
         self._writers = {split: EventFileWriter(str(run_dir / "events" / folder), flush_secs=5) for split, folder in self.FOLDERS.items()}
-        if position:
-            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            for writer in self._writers.values():
-                writer.add_event(event_pb2.Event(wall_time=time.time(), step=position + 1, session_log=start))
+        # From the beginning: TensorBoard takes the first of these in a run for its start, and only later ones for a restart.
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        for writer in self._writers.values():
+            writer.add_event(event_pb2.Event(wall_time=time.time(), step=position + 1, session_log=start))
 
     def scalars(self, split: str, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():

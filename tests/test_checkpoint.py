@@ -1,0 +1,311 @@
+"""Checkpoints that can be trusted: whatever is damaged, the newest whole one is restored, or the run says that there is none."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.training import train
+from trainer import checkpoint
+from trainer.checkpoint import Checkpoints, restore_weights
+from trainer.config import Best
+from trainer.config import Checkpoint as Options
+from trainer.errors import CheckpointError
+
+
+def state(value, names=("a", "b"), shape=(3,)):
+    weights = {name: tf.Variable(tf.fill(shape, float(value) + number), name=name) for number, name in enumerate(names)}
+    return {"step": tf.Variable(value, dtype=tf.int64, name="step"), "weights": weights}
+
+
+def values(trackables):
+    return {
+        "step": int(trackables["step"].numpy()),
+        **{name: variable.numpy().tolist() for name, variable in trackables["weights"].items()},
+    }
+
+
+def save(directory, *steps, metrics=None, options=None):
+    """Saves a state that tells its step, as each of some steps."""
+    for step in steps:
+        Checkpoints(directory, state(step), options or Options(keep=9)).save(step, metrics)
+
+
+def restored(directory, options=None):
+    """Restores into a fresh state; gives step, state and what was skipped."""
+    trackables = state(0)
+    made = Checkpoints(directory, trackables, options or Options(keep=9))
+    return made.restore_latest(), values(trackables), made.skipped
+
+
+def data_file(directory, step):
+    return directory / f"ckpt-{step}.data-00000-of-00001"
+
+
+def test_what_was_saved_is_restored(tmp_path):
+    save(tmp_path, 5)
+    assert restored(tmp_path) == (5, {"step": 5, "a": [5.0] * 3, "b": [6.0] * 3}, [])
+
+
+def test_no_checkpoint_is_a_fresh_start(tmp_path):
+    assert restored(tmp_path / "none") == (None, values(state(0)), [])
+
+
+def test_the_marker_holds_step_metrics_sizes_and_hashes(tmp_path):
+    save(tmp_path, 5, metrics={"accuracy": 0.5})
+    marker = json.loads((tmp_path / "ckpt-5.json").read_text())
+    assert (marker["step"], marker["metrics"]) == (5, {"accuracy": 0.5})
+    assert sorted(marker["files"]) == ["ckpt-5.data-00000-of-00001", "ckpt-5.index"]
+    assert marker["files"]["ckpt-5.index"]["bytes"] == (tmp_path / "ckpt-5.index").stat().st_size
+    assert sorted(os.listdir(tmp_path)) == ["ckpt-5.data-00000-of-00001", "ckpt-5.index", "ckpt-5.json"]
+
+
+def test_the_newest_are_kept(tmp_path):
+    for step in (1, 2, 3, 10, 20):
+        save(tmp_path, step, options=Options(keep=2))
+    assert checkpoint.committed(tmp_path) == [10, 20]
+    assert {name.split(".")[0] for name in os.listdir(tmp_path)} == {"ckpt-10", "ckpt-20"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "keep", "best", "kept"), [("max", 1, [2], [2, 5]), ("min", 1, [4], [4, 5]), ("max", 2, [2, 3], [2, 3, 5])]
+)
+def test_the_best_are_kept_besides(tmp_path, mode, keep, best, kept):
+    options = Options(keep=1, best=Best(metric="accuracy", mode=mode, keep=keep))
+    for step, accuracy in enumerate([0.5, 0.9, 0.7, 0.2, 0.6], start=1):
+        save(tmp_path, step, metrics={"accuracy": accuracy}, options=options)
+    assert Checkpoints(tmp_path, {}, options).best() == best
+    assert checkpoint.committed(tmp_path) == kept
+
+
+def test_neither_a_missing_metric_nor_one_that_is_no_number_is_best(tmp_path):
+    options = Options(keep=9, best=Best(metric="loss", mode="min", keep=9))
+    for step, metrics in enumerate([None, {"loss": float("nan")}, {"loss": 2.0}, {"accuracy": 1.0}, {"loss": 1.0}], start=1):
+        save(tmp_path, step, metrics=metrics, options=options)
+    assert Checkpoints(tmp_path, {}, options).best() == [5, 3]
+
+
+def truncate(directory, step):
+    file = data_file(directory, step)
+    os.truncate(file, file.stat().st_size - 1)
+
+
+def flip_a_bit(directory, step):
+    content = bytearray(data_file(directory, step).read_bytes())
+    content[len(content) // 2] ^= 1
+    data_file(directory, step).write_bytes(content)
+
+
+def remove_data(directory, step):
+    data_file(directory, step).unlink()
+
+
+def remove_index(directory, step):
+    (directory / f"ckpt-{step}.index").unlink()
+
+
+def remove_marker(directory, step):
+    (directory / f"ckpt-{step}.json").unlink()
+
+
+def marker_with(content):
+    def damage(directory, step):
+        (directory / f"ckpt-{step}.json").write_bytes(content)
+
+    return damage
+
+
+def marker_of_another_step(directory, step):
+    shutil.copy(directory / "ckpt-1.json", directory / f"ckpt-{step}.json")
+
+
+DATA = "ckpt-2.data-00000-of-00001"
+DAMAGES = {
+    "truncated": (truncate, f"{DATA} has {{less}} bytes instead of {{size}}"),
+    "a bit flipped": (flip_a_bit, f"the content of {DATA} has changed"),
+    "data missing": (remove_data, f"{DATA} is missing"),
+    "index missing": (remove_index, "ckpt-2.index is missing"),
+    "marker missing": (remove_marker, None),
+    "marker empty": (marker_with(b""), "its marker is damaged"),
+    "marker no text": (marker_with(b"\xff\x00\xfe"), "its marker is damaged"),
+    "marker cut off": (marker_with(b'{"step": 2, "metr'), "its marker is damaged"),
+    "marker no mapping": (marker_with(b"[1, 2]"), "its marker is damaged"),
+    "marker null": (marker_with(b"null"), "its marker is damaged"),
+    "marker without files": (marker_with(b'{"step": 2, "metrics": {}, "files": {}}'), "its marker is damaged"),
+    "marker without sizes": (marker_with(b'{"step": 2, "metrics": {}, "files": {"ckpt-2.index": 3}}'), "its marker is damaged"),
+    "marker of another step": (marker_of_another_step, "its marker is damaged"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_skipped_for_the_one_before(tmp_path, damage):
+    save(tmp_path, 1, 2)
+    size = data_file(tmp_path, 2).stat().st_size
+    inflict, problem = DAMAGES[damage]
+    inflict(tmp_path, 2)
+    step, found, skipped = restored(tmp_path)
+    assert (step, found) == (1, values(state(1)))
+    expected = [] if problem is None else [f"skipped the checkpoint of step 2: {problem.format(size=size, less=size - 1)}"]
+    assert skipped == expected
+
+
+def test_if_none_can_be_trusted_nothing_starts_afresh(tmp_path):
+    save(tmp_path, 1, 2)
+    flip_a_bit(tmp_path, 1)
+    remove_data(tmp_path, 2)
+    with pytest.raises(CheckpointError) as caught:
+        restored(tmp_path)
+    assert str(caught.value) == (
+        f"no checkpoint in {tmp_path} can be trusted (skipped the checkpoint of step 2: {DATA} is missing; "
+        "skipped the checkpoint of step 1: the content of ckpt-1.data-00000-of-00001 has changed); resume=never starts afresh"
+    )
+
+
+def test_damaged_checkpoints_do_not_push_the_good_ones_out(tmp_path):
+    save(tmp_path, 1, 5, 6)
+    flip_a_bit(tmp_path, 5)
+    flip_a_bit(tmp_path, 6)
+    trackables = state(0)
+    made = Checkpoints(tmp_path, trackables, Options(keep=2))
+    assert made.restore_latest() == 1
+    assert made.steps() == [1, 5, 6]
+    made.save(2, None)
+    assert made.steps() == [1, 2]
+    assert restored(tmp_path)[0] == 2
+
+
+def test_a_damaged_checkpoint_is_written_again(tmp_path):
+    save(tmp_path, 1, 2)
+    truncate(tmp_path, 2)
+    trackables = state(0)
+    made = Checkpoints(tmp_path, trackables, Options())
+    made.restore_latest()
+    trackables["step"].assign(77)
+    made.save(2, None)
+    assert restored(tmp_path)[1]["step"] == 77
+
+
+def test_what_a_kill_left_unfinished_goes_at_the_next_save(tmp_path):
+    save(tmp_path, 1, 2)
+    remove_marker(tmp_path, 2)
+    (tmp_path / "ckpt-7.index").write_text("half")
+    save(tmp_path, 3)
+    assert {name.split(".")[0] for name in os.listdir(tmp_path)} == {"ckpt-1", "ckpt-3"}
+
+
+def test_a_failed_write_leaves_the_older_ones(tmp_path):
+    directory = tmp_path / "checkpoints"
+    save(directory, 1, 2)
+    made = Checkpoints(directory, state(3), Options(keep=1))
+    directory.rename(tmp_path / "aside")
+    directory.write_text("a file where the directory was")
+    with pytest.raises(CheckpointError) as caught:
+        made.save(3, None)
+    assert str(caught.value).startswith(f"the checkpoint of step 3 could not be written to {directory}: ")
+    assert "\n" not in str(caught.value)
+    directory.unlink()
+    (tmp_path / "aside").rename(directory)
+    assert restored(directory)[0] == 2
+    assert checkpoint.committed(directory) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (state(0, ("a", "b", "c")), "it lacks c"),
+        (state(0, ("a",)), "it has weights.b, which nothing here claims"),
+        (
+            state(0, shape=(4,)),
+            "Received incompatible tensor with shape (3,) when attempting to restore variable with shape (4,) and name a:0.",
+        ),
+    ],
+    ids=["more", "less", "shape"],
+)
+def test_another_set_of_variables_is_refused_by_name(tmp_path, other, message):
+    save(tmp_path, 5)
+    with pytest.raises(CheckpointError) as caught:
+        Checkpoints(tmp_path, other, Options()).restore_latest()
+    assert str(caught.value) == f"the checkpoint of step 5 does not fit this experiment: {message}"
+
+
+def model(units=2, layers=1):
+    shape = tf.keras.Input((3,))
+    x = shape
+    for number in range(layers):
+        x = tf.keras.layers.Dense(units, name=f"dense_{number}")(x)
+    return tf.keras.Model(shape, x)
+
+
+def save_model(directory, step, *, averages=None):
+    saved = model()
+    tracked = {"models": {"model": saved}, "step": tf.Variable(step), "averages": {} if averages is None else {"model": averages}}
+    Checkpoints(directory, tracked, Options(keep=9)).save(step, None)
+    return [weight.copy() for weight in saved.get_weights()]
+
+
+def assert_weights(got, expected):
+    for a, b in zip(got.get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_weights_come_from_a_run_or_from_one_of_its_checkpoints(tmp_path):
+    first = save_model(tmp_path / "checkpoints", 1)
+    second = save_model(tmp_path / "checkpoints", 2)
+    fresh = model()
+    assert restore_weights(tmp_path, {"model": fresh}) == 2
+    assert_weights(fresh, second)
+    assert restore_weights(tmp_path / "checkpoints" / "ckpt-1", {"model": fresh}) == 1
+    assert_weights(fresh, first)
+
+
+def test_weights_of_a_damaged_checkpoint_are_not_taken(tmp_path):
+    first = save_model(tmp_path / "checkpoints", 1)
+    save_model(tmp_path / "checkpoints", 2)
+    flip_a_bit(tmp_path / "checkpoints", 2)
+    fresh = model()
+    assert restore_weights(tmp_path, {"model": fresh}) == 1
+    assert_weights(fresh, first)
+    prefix = tmp_path / "checkpoints" / "ckpt-2"
+    with pytest.raises(CheckpointError) as caught:
+        restore_weights(prefix, {"model": fresh})
+    assert str(caught.value) == f"init_from ({prefix}): there is no checkpoint that verifies"
+
+
+def test_averaged_weights_are_taken_if_there_are_any(tmp_path):
+    averages = [tf.Variable(tf.fill((3, 2), 7.0)), tf.Variable(tf.fill((2,), 8.0))]
+    save_model(tmp_path / "checkpoints", 1, averages=averages)
+    fresh = model()
+    restore_weights(tmp_path, {"model": fresh})
+    assert_weights(fresh, [variable.numpy() for variable in averages])
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"layers": 2}, "it lacks dense_1/bias, dense_1/kernel"),
+        ({"units": 4}, "shape (2,) when attempting to restore variable with shape (4,) and name dense_0/bias:0."),
+    ],
+)
+def test_weights_of_another_model_are_refused_by_name(tmp_path, other, named):
+    save_model(tmp_path / "checkpoints", 1)
+    with pytest.raises(CheckpointError) as caught:
+        restore_weights(tmp_path, {"model": model(**other)})
+    assert str(caught.value).startswith(f"init_from ({tmp_path}): the checkpoint of step 1 does not fit this model: ")
+    assert named in str(caught.value)
+
+
+def test_no_run_there_has_no_weights(tmp_path):
+    with pytest.raises(CheckpointError) as caught:
+        restore_weights(tmp_path, {"model": model()})
+    assert str(caught.value) == f"init_from ({tmp_path}): there is no checkpoint that verifies"
+
+
+def test_a_checkpoint_claims_only_the_metrics_of_its_own_step(tmp_path):
+    options = ["evaluate.every_steps=4", "evaluate.every_epochs=null", "checkpoint.every_secs=0.000001", "checkpoint.keep=99"]
+    train(tmp_path, *options, "train.steps_per_loop=1")
+    metrics = {step: checkpoint.marker(tmp_path / "checkpoints", step)["metrics"] for step in range(1, 9)}
+    assert [step for step in metrics if metrics[step]] == [4, 8]
+    assert metrics[4].keys() == {"loss", "accuracy"}

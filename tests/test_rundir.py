@@ -1,0 +1,219 @@
+"""The run directory: found by identity, described once, held by one process at a time."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from trainer import config, rundir
+from trainer.cli import compose
+from trainer.errors import ConfigError
+from trainer.identity import run_name
+from trainer.rundir import open_run
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory; nobody waits for a lock."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rundir, "_LOCK_WAIT_SECS", -1.0)
+    return tmp_path
+
+
+def opened(*overrides):
+    return open_run(compose(list(overrides)), list(overrides), None)
+
+
+def test_a_new_run_is_described_once(here):
+    experiment = compose(["seed=3"])
+    run = open_run(experiment, ["seed=3"], "/own")
+    assert run.is_new
+    assert run.path.name == run_name(experiment)
+    assert str(run.path.parent) == "runs"
+    assert sorted(os.listdir(run.path)) == [".lock", "config.yaml", "run.json"]
+    assert config.restore(yaml.safe_load((run.path / "config.yaml").read_text())) == experiment
+    described = json.loads((run.path / "run.json").read_text())
+    assert described["overrides"] == ["seed=3"]
+    assert described["config_dir"] == "/own"
+    assert described["argv"] == sys.argv
+    assert described["versions"].keys() >= {"tensorflow", "tf-keras", "hydra-core", "omegaconf", "numpy"}
+    assert (described["git"], described["devices"], described["num_replicas"]) == (None, None, None)
+    run.release()
+    before = (run.path / "run.json").read_bytes()
+    again = open_run(experiment, ["seed=3", "name=null"], None)
+    assert (again.path, again.is_new) == (run.path, False)
+    assert (run.path / "run.json").read_bytes() == before
+    again.release()
+
+
+def test_commit_and_uncommitted_changes_are_recorded(here):
+    def git(*arguments):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        return subprocess.run(["git", *identity, *arguments], check=True, capture_output=True, text=True).stdout
+
+    git("init", "-q")
+    (here / "model.py").write_text("width = 1\n")
+    git("add", "model.py")
+    git("commit", "-q", "-m", "first")
+    (here / "model.py").write_text("width = 2\n")
+    run = opened()
+    recorded = json.loads((run.path / "run.json").read_text())["git"]
+    assert recorded["sha"] == git("rev-parse", "HEAD").strip()
+    assert "-width = 1\n+width = 2\n" in recorded["diff"]
+    run.release()
+
+
+def test_devices_are_added_once(here):
+    run = opened()
+    rundir.add_devices(run.path, ["CPU:0", "CPU:1"], 2)
+    rundir.add_devices(run.path, ["GPU:0"], 1)
+    described = json.loads((run.path / "run.json").read_text())
+    assert (described["devices"], described["num_replicas"]) == (["CPU:0", "CPU:1"], 2)
+    run.release()
+
+
+def test_a_second_user_is_refused_and_told_who_holds_it(here):
+    run = opened()
+    with pytest.raises(ConfigError) as caught:
+        opened()
+    assert str(caught.value) == f"{run.path} is in use by another process (pid {os.getpid()}); wait for it, or stop it"
+    run.release()
+    opened().release()
+
+
+def test_a_worker_that_inherited_the_lock_holds_it(here):
+    run = opened()
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(run.lock,))
+    try:
+        run.release()
+        with pytest.raises(ConfigError, match="in use by another process"):
+            opened()
+    finally:
+        child.communicate(b"\n")
+    opened().release()
+
+
+def test_another_process_is_refused(here):
+    run = opened()
+    code = (
+        "from trainer import rundir\nfrom trainer.cli import compose\nrundir._LOCK_WAIT_SECS = -1.0\nrundir.open_run(compose([]), [], None)"
+    )
+    root = str(rundir.Path(rundir.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": root}, capture_output=True, text=True, timeout=60, check=False
+    )
+    expected = f"ConfigError: {run.path} is in use by another process (pid {os.getpid()}); wait for it, or stop it"
+    assert done.stderr.splitlines()[-1].endswith(expected)
+    run.release()
+
+
+def test_never_moves_the_old_run_aside(here):
+    names = []
+    for _ in range(3):
+        run = opened("resume=never")
+        assert run.is_new
+        (run.path / "checkpoints").mkdir()
+        names.append(run.path.name)
+        run.release()
+    assert len(set(names)) == 1
+    assert sorted(os.listdir("runs")) == [names[0], f"{names[0]}.old-1", f"{names[0]}.old-2"]
+    assert all((here / "runs" / name / "checkpoints").is_dir() for name in os.listdir("runs"))
+
+
+def test_a_run_in_use_is_not_moved_aside(here):
+    run = opened()
+    with pytest.raises(ConfigError, match="in use by another process"):
+        opened("resume=never")
+    assert os.listdir("runs") == [run.path.name]
+    run.release()
+
+
+def test_discard_removes_a_new_directory_and_what_was_made_for_it(here):
+    (here / "mine").mkdir()
+    run = opened(f"runs_dir={here}/mine/a/b")
+    run.discard()
+    run.release()
+    assert os.listdir(here) == ["mine"]
+    assert os.listdir(here / "mine") == []
+
+
+def test_discard_leaves_other_runs(here):
+    first, second = opened(), opened("seed=1")
+    second.discard()
+    assert os.listdir("runs") == [first.path.name]
+    first.release()
+    second.release()
+
+
+def test_discard_leaves_what_was_there_or_was_trained(here):
+    run = opened()
+    (run.path / "checkpoints").mkdir()
+    run.discard()
+    assert run.path.is_dir()
+    run.release()
+    (run.path / "checkpoints").rmdir()
+    again = opened()
+    again.discard()
+    assert again.path.is_dir()
+    again.release()
+
+
+def test_a_directory_whose_description_was_cut_short_is_described_anew(here):
+    run = opened()
+    run.release()
+    (run.path / "config.yaml").unlink()
+    again = opened()
+    assert again.is_new
+    assert (run.path / "config.yaml").exists()
+    again.release()
+
+
+def test_another_experiment_in_the_same_directory_is_refused(here):
+    run = opened()
+    run.release()
+    resume = f"resume={run.path}"
+    experiment = compose([resume, "batch.global_size=64", "seed=2"])
+    with pytest.raises(ConfigError) as caught:
+        open_run(experiment, [], None)
+    assert str(caught.value) == (
+        f"{run.path} was trained with seed=0, not 2 (and 1 more); leave it as it was, "
+        f"or start a new run (init_from={run.path} takes its weights)"
+    )
+    one = compose([resume, "batch.global_size=64"])
+    with pytest.raises(ConfigError, match=r"was trained with batch\.global_size=128, not 64; leave"):
+        open_run(one, [], None)
+    # A refusal holds no lock and changes nothing.
+    opened().release()
+
+
+def test_a_named_run_may_be_continued_longer_and_on_other_hardware(here):
+    run = opened()
+    run.release()
+    again = open_run(compose([f"resume={run.path}", "train.steps=99", "strategy=mirrored", "checkpoint.keep=9"]), [], None)
+    assert (again.path, again.is_new) == (run.path, False)
+    again.release()
+
+
+def test_a_tampered_configuration_is_found(here):
+    run = opened()
+    run.release()
+    path = run.path / "config.yaml"
+    path.write_text(path.read_text().replace("seed: 0", "seed: 7", 1))
+    with pytest.raises(ConfigError, match=r"was trained with seed=7, not 0; leave it as it was"):
+        opened()
+
+
+def test_a_result_counts_for_the_length_that_was_asked_for(here):
+    experiment = compose(["train.steps=6"])
+    run = open_run(experiment, [], None)
+    assert run.result(experiment) is None
+    (run.path / "result.json").write_text(json.dumps({"step": 6, "train": {"steps": 6, "epochs": None}}))
+    assert run.result(experiment)["step"] == 6
+    assert run.result(compose(["train.steps=7"])) is None
+    assert run.result(compose(["train.epochs=6"])) is None
+    (run.path / "result.json").write_text('{"step": 6, "tr')
+    assert run.result(experiment) is None
+    run.release()
