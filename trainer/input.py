@@ -6,7 +6,6 @@ the input is the step number, and neither the number of replicas nor of workers 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,7 +14,9 @@ import tensorflow as tf
 from trainer import randomness
 from trainer.protocols import Batch, Split
 
-_ROUNDS = 4  # of the Simon block cipher inside RandomIndexShuffle; TensorFlow's own default for shuffling
+# Of the Simon block cipher inside RandomIndexShuffle. With the 4 that tf.data uses, the orders of two epochs of 60,000
+# examples correlate by 0.7; from 12 on nothing was found at any size, and the cost of a batch's indices stays the same.
+_ROUNDS = 16
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class Pipeline:
     source: Source
     strategy: tf.distribute.Strategy
 
-    def start(self, step: int) -> Iterator[Any]:
+    def start(self, step: int) -> Any:
         def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
             local = self.source.num_replicas // context.num_input_pipelines
             first = context.input_pipeline_id * local
@@ -147,8 +148,8 @@ class Pipeline:
 
         return iter(self.strategy.distribute_datasets_from_function(pipeline))
 
-    def take(self, opened: Iterator[Any]) -> Any:
-        return next(opened)
+    def take(self, opened: Any) -> Any:
+        return opened.get_next()
 
     def give(self, taken: Any, step: tf.Tensor, replica: tf.Tensor) -> tuple[Batch, tf.Tensor]:
         return taken
