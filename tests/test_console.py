@@ -89,7 +89,7 @@ def test_a_bar_is_drawn_and_redrawn_on_a_terminal(terminal):
     bar = f"[#####...........] {TEXT}"
     assert terminal.take() == bar
     terminal.show(**{**MESSAGE, "step": 360})
-    assert terminal.take() == f"{CLEAR}[{'#' * 24}] {TEXT.replace('120/', '360/')}"
+    assert terminal.take() == f"{CLEAR}[{'#' * 16}] {TEXT.replace('120/', '360/')}"
 
 
 def test_a_line_stands_above_the_bar(terminal):

@@ -1,10 +1,11 @@
 """The compiled loops: many training steps, or a whole evaluation, inside one graph call.
 
-    for i in range(count):                    # tf.range, outside the replicas: TensorFlow cannot update inside otherwise
+    while i < count:                          # in the graph, outside the replicas: TensorFlow cannot update inside otherwise
         batch = feed.take(opened)
         strategy.run(replica_step, (step + i, batch))
 
-The number of steps in a call changes no result: nothing inside depends on where a call begins.
+The number of steps in a call changes no result: nothing inside depends on where a call begins. AutoGraph is off: converting
+the engine's own code took most of the time to the first step.
 """
 
 from __future__ import annotations
@@ -33,20 +34,22 @@ class TrainLoop:
         self._strategy, self._task, self._state, self._dataset = strategy, task, state, dataset
         self.feed, self._options, self._seed = feed, options, seed
 
-    @tf.function
+    @tf.function(autograph=False)
     def run(self, opened: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Runs `count` (scalar int64) steps; returns the sums of the summary window and of the epoch, [2 * metrics] float64."""
         state = self._state
-        start, window, epoch = state.step.read_value(), state.window.read_value(), state.epoch.read_value()
-        for i in tf.range(count):
-            taken = self.feed.take(opened)
-            sums = self._strategy.run(self._replica_step, args=(start + i, taken))
+        end = state.step.read_value() + count
+
+        def one_step(index: tf.Tensor, window: tf.Tensor, epoch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            sums = self._strategy.run(self._replica_step, args=(index, self.feed.take(opened)))
             # Already reduced, so the same on every replica. Added step by step: the order of additions, hence every bit,
             # does not depend on the length of the loop.
             sums = tf.cast(self._strategy.experimental_local_results(sums)[0], tf.float64)
-            window += sums
-            epoch += sums
-        state.step.assign(start + count)
+            return index + 1, window + sums, epoch + sums
+
+        start = (state.step.read_value(), state.window.read_value(), state.epoch.read_value())
+        _, window, epoch = tf.while_loop(lambda index, *_: index < end, one_step, start)
+        state.step.assign(end)
         state.window.assign(window)
         state.epoch.assign(epoch)
         return window, epoch
@@ -67,14 +70,15 @@ class EvalLoop:
     def __init__(self, strategy: tf.distribute.Strategy, task: Task, dataset: Dataset, feed: Feed) -> None:
         self._strategy, self._task, self._dataset, self.feed = strategy, task, dataset, feed
 
-    @tf.function
+    @tf.function(autograph=False)
     def run(self, opened: Any, total: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         """Adds the sums of the batches [start, start + count) to `total`, [2 * metrics] float64, batch by batch."""
-        for i in tf.range(count):
-            taken = self.feed.take(opened)
-            sums = self._strategy.run(self._replica_step, args=(start + i, taken))
-            total += tf.cast(self._strategy.experimental_local_results(sums)[0], tf.float64)
-        return total
+
+        def one_batch(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            sums = self._strategy.run(self._replica_step, args=(index, self.feed.take(opened)))
+            return index + 1, total + tf.cast(self._strategy.experimental_local_results(sums)[0], tf.float64)
+
+        return tf.while_loop(lambda index, _: index < start + count, one_batch, (start, total))[1]
 
     def _replica_step(self, index: tf.Tensor, taken: Any) -> tf.Tensor:
         context = tf.distribute.get_replica_context()

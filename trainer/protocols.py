@@ -86,6 +86,8 @@ class Parts(Protocol):
 class Task(Protocol):
     """What is trained and how: owns models and optimizers, and computes one replica's part of a step.
 
+    Steps are traced without AutoGraph: a function of yours that has `if` or `for` on tensors needs `tf.function` around it.
+
     Attributes:
         metrics: names of the metrics that `train_step` and `eval_step` give; `loss` is the first.
         models: the models by name; the first is the one that is exported.
