@@ -11,9 +11,11 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS = (
+    ("trainer.main",),
     ("trainer.cli",),
     ("trainer.launch",),
     ("trainer.supervisor",),
+    ("trainer.process",),
     ("trainer.worker",),
     ("trainer.modes",),
     ("trainer.build",),
@@ -21,8 +23,8 @@ LAYERS = (
     ("trainer.evaluation",),
     ("trainer.loop",),
     ("trainer.callbacks", "trainer.strategies", "trainer.tasks", "trainer.optimizers", "trainer.schedules"),
-    ("trainer.checkpoint", "trainer.input", "trainer.state", "trainer.summaries"),
     ("trainer.step",),
+    ("trainer.checkpoint", "trainer.input", "trainer.state", "trainer.summaries"),
     ("trainer.explain", "trainer.helptext", "trainer.overrides", "trainer.rundir"),
     ("trainer.batching", "trainer.cluster", "trainer.identity", "trainer.policies", "trainer.randomness"),
     ("trainer.channel", "trainer.console", "trainer.ledger", "trainer.pace", "trainer.protocols"),
@@ -39,7 +41,7 @@ PARENT = {
     "trainer.console", "trainer.errors", "trainer.exitcodes", "trainer.explain", "trainer.files", "trainer.helptext", "trainer.identity",
     "trainer.launch", "trainer.ledger", "trainer.overrides", "trainer.pace", "trainer.policies", "trainer.protocols", "trainer.rules",
     "trainer.rundir", "trainer.signatures", "trainer.strategies", "trainer.strategies.mirrored", "trainer.strategies.one_device",
-    "trainer.supervisor", "trainer.targets", "trainer.worker",
+    "trainer.main", "trainer.process", "trainer.supervisor", "trainer.targets", "trainer.worker",
 }  # fmt: skip
 """What the parent process imports, or may: no TensorFlow and nothing heavy at their top."""
 
@@ -107,7 +109,7 @@ def test_no_import_is_relative():
 def test_what_the_parent_imports_is_known():
     assert PARENT <= MODULES
     top = {module_of(path): {name for _, name in imports(tree, top_level=True) if name in MODULES} for path, tree in TRAINER.items()}
-    reached, waiting = set(), ["trainer.cli", "trainer.launch"]
+    reached, waiting = set(), ["trainer.main", "trainer.cli", "trainer.launch"]
     while waiting:
         if (module := waiting.pop()) not in reached:
             reached.add(module)

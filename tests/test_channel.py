@@ -1,10 +1,10 @@
-"""The messages of a worker, as they go over the pipe."""
+"""The messages of a worker, as they go over the socket."""
 
 import json
 import logging
-import os
+import socket
 
-from trainer.channel import Channel, to_pipe
+from trainer.channel import Channel, to_socket
 
 
 def test_every_message_has_its_form(caplog):
@@ -32,13 +32,13 @@ def test_a_line_with_a_percent_sign_is_kept_as_it_is(caplog):
     assert caplog.messages == ["100% of %s"]
 
 
-def test_messages_go_through_a_pipe_one_line_each_at_once():
-    reading, writing = os.pipe()
-    channel = Channel(to_pipe(writing))
+def test_messages_go_through_a_socket_one_line_each_at_once():
+    ours, theirs = socket.socketpair()
+    channel = Channel(to_socket(theirs))
     channel.line("two\nlines, ä")
     channel.phase("train", 7)
-    with open(reading, encoding="utf-8") as pipe:
-        lines = [pipe.readline(), pipe.readline()]
+    with ours, theirs, ours.makefile(encoding="utf-8") as read:
+        lines = [read.readline(), read.readline()]
     assert [json.loads(line) for line in lines] == [
         {"kind": "line", "text": "two\nlines, ä"},
         {"kind": "phase", "phase": "train", "step": 7},
@@ -46,8 +46,8 @@ def test_messages_go_through_a_pipe_one_line_each_at_once():
 
 
 def test_a_reader_that_is_gone_is_no_error(caplog):
-    reading, writing = os.pipe()
-    send = to_pipe(writing)
-    os.close(reading)
+    ours, theirs = socket.socketpair()
+    send = to_socket(theirs)
+    ours.close()
     send({"kind": "line", "text": "nobody listens"})
     assert "the supervisor is gone" in caplog.messages

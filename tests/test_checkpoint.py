@@ -255,9 +255,9 @@ def test_weights_come_from_a_run_or_from_one_of_its_checkpoints(tmp_path):
     first = save_model(tmp_path / "checkpoints", 1)
     second = save_model(tmp_path / "checkpoints", 2)
     fresh = model()
-    assert restore_weights(tmp_path, {"model": fresh}) == 2
+    assert restore_weights(tmp_path, {"model": fresh}) == (2, [])
     assert_weights(fresh, second)
-    assert restore_weights(tmp_path / "checkpoints" / "ckpt-1", {"model": fresh}) == 1
+    assert restore_weights(tmp_path / "checkpoints" / "ckpt-1", {"model": fresh}) == (1, [])
     assert_weights(fresh, first)
 
 
@@ -266,7 +266,8 @@ def test_weights_of_a_damaged_checkpoint_are_not_taken(tmp_path):
     save_model(tmp_path / "checkpoints", 2)
     flip_a_bit(tmp_path / "checkpoints", 2)
     fresh = model()
-    assert restore_weights(tmp_path, {"model": fresh}) == 1
+    why = "skipped the checkpoint of step 2: the content of ckpt-2.data-00000-of-00001 has changed"
+    assert restore_weights(tmp_path, {"model": fresh}) == (1, [why])
     assert_weights(fresh, first)
     prefix = tmp_path / "checkpoints" / "ckpt-2"
     with pytest.raises(CheckpointError) as caught:

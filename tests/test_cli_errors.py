@@ -280,7 +280,7 @@ class Launches:
         self.runs: list[tuple[Experiment, list[str], str | None]] = []
         self.argv: list[str] = []
 
-    def __call__(self, experiment: Experiment, overrides: list[str], config_dir: str | None = None) -> int:
+    def __call__(self, experiment: Experiment, overrides: list[str], config_dir: str | None = None, spare: object = None) -> int:
         self.runs.append((experiment, overrides, config_dir))
         self.argv = sys.argv
         answer = self.answers.pop(0) if self.answers else 0

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from tests.training import RANDOM, assert_same_bits, engine, train, variables
 
 STRATEGIES = {"one_device": ["strategy=one_device"], "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"]}

@@ -39,9 +39,7 @@ def sgd(momentum, nesterov, rate=lambda t: RATE):
 def rmsprop(rho, momentum, epsilon):
     def update(x, g, state, t):
         state["ms"] = rho * state.get("ms", 0.0) + (1 - rho) * g * g
-        # Where there is momentum TensorFlow's kernel adds epsilon within the root, Keras without momentum outside of it.
-        root = np.sqrt(state["ms"] + epsilon) if momentum else np.sqrt(state["ms"]) + epsilon
-        state["mom"] = momentum * state.get("mom", 0.0) + RATE * g / root
+        state["mom"] = momentum * state.get("mom", 0.0) + RATE * g / np.sqrt(state["ms"] + epsilon**2)
         return x - state["mom"]
 
     return update
@@ -115,6 +113,7 @@ def test_adamw_decays_with_the_scheduled_rate():
         (optimizers.sgd(RATE, momentum=0.0), "ResourceApplyGradientDescent"),
         (optimizers.sgd(RATE), "ResourceApplyKerasMomentum"),
         (optimizers.sgd(RATE, nesterov=True), "ResourceApplyKerasMomentum"),
+        (optimizers.rmsprop(RATE), "ResourceApplyRMSProp"),
         (optimizers.rmsprop(RATE, momentum=0.9), "ResourceApplyRMSProp"),
         (optimizers.adam(RATE), "ResourceApplyAdam"),
         (optimizers.adamw(RATE), "ResourceApplyAdam"),

@@ -4,6 +4,7 @@ import json
 import signal
 
 import pytest
+
 from tests.processes import OPTIONS, final_variables, log, only_run, run, signaller, wait_gone
 from tests.training import assert_same_bits
 
@@ -98,7 +99,7 @@ def test_a_crash_of_the_users_code_shows_the_users_own_traceback(tmp_path):
 
 
 def test_what_only_the_worker_can_tell_is_told_in_one_line_and_leaves_nothing(tmp_path):
-    code, out, err = run(tmp_path, "dataset=cifar10", f"dataset.path={tmp_path}")
+    code, _, err = run(tmp_path, "dataset=cifar10", f"dataset.path={tmp_path}")
     assert code == 2
     assert err.startswith("error: dataset: ")
     assert len(err.splitlines()) == 1

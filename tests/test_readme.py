@@ -57,7 +57,7 @@ def test_the_shown_modes(tmp_path):
     assert run(tmp_path, *short)[0] == 0
     run_dir = only_run(tmp_path)
     result = json.loads((run_dir / "result.json").read_text())
-    code, out, err = run(tmp_path, "mode=evaluate", f"resume={run_dir}")
+    code, _, err = run(tmp_path, "mode=evaluate", f"resume={run_dir}")
     assert code == 0, err
     assert json.loads((run_dir / "evaluation-3.json").read_text())["metrics"] == result["metrics"]
     code, _out, err = run(tmp_path, "mode=export", f"resume={run_dir}")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from tests.training import engine, train, variables, weights
 
 PLAIN = ["optimizer=sgd", "optimizer.learning_rate=0.05"]

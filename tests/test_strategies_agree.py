@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from tests.training import train, weights
 
 CASES = {

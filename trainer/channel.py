@@ -1,4 +1,4 @@
-"""What a worker tells its supervisor: one JSON object a line, over a pipe of its own. No TensorFlow.
+"""What a worker tells its supervisor: one JSON object a line, over a socket of its own. No TensorFlow.
 
 TensorFlow's own noise goes to the log; what is meant for a person goes here and is shown by `trainer.console`.
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -53,14 +54,13 @@ class Channel:
         self._send({"kind": "crash", "text": text})
 
 
-def to_pipe(descriptor: int) -> Send:
-    """Sends messages into a pipe. A reader that is gone is no error: the worker is about to be told so otherwise."""
-    pipe = open(descriptor, "w", buffering=1, encoding="utf-8")  # noqa: SIM115 - lives as long as the process
+def to_socket(connection: socket.socket) -> Send:
+    """Sends messages to the supervisor. One that is gone is no error: the worker is about to be told so otherwise."""
 
     def send(message: dict[str, Any]) -> None:
         try:
-            pipe.write(json.dumps(message) + "\n")
-        except BrokenPipeError:
+            connection.sendall(json.dumps(message).encode() + b"\n")
+        except (BrokenPipeError, ConnectionResetError):
             _log.warning("the supervisor is gone")
 
     return send

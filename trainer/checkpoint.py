@@ -176,20 +176,22 @@ def verify(directory: Path, step: int) -> str | None:
     return None
 
 
-def restore_weights(source: Path, models: Mapping[str, tf.keras.Model]) -> int:
+def restore_weights(source: Path, models: Mapping[str, tf.keras.Model]) -> tuple[int, list[str]]:
     """Takes the weights of the models, and nothing else, from a run directory or a checkpoint's path prefix.
 
     A run that kept averages gives its averaged weights: they are what it was evaluated with.
 
     Returns:
-        The step of the checkpoint.
+        The step of the checkpoint, and why newer ones were not used, one line each.
 
     Raises:
         CheckpointError: no checkpoint there that verifies, or one whose models have other variables.
     """
     directory, steps = (source / "checkpoints", None) if source.is_dir() else (source.parent, re.findall(r"ckpt-(\d+)", source.name))
+    skipped = []
     for step in reversed([int(s) for s in steps] if steps else committed(directory)):
-        if verify(directory, step):
+        if problem := verify(directory, step):
+            skipped.append(f"skipped the checkpoint of step {step}: {problem}")
             continue
         path = str(directory / f"ckpt-{step}")
         averaged = {name.split("/")[1] for name, _ in tf.train.list_variables(path) if name.startswith("averages/")}
@@ -202,7 +204,7 @@ def restore_weights(source: Path, models: Mapping[str, tf.keras.Model]) -> int:
             raise CheckpointError(
                 f"init_from ({source}): the checkpoint of step {step} does not fit this model: {_misfit(error)}"
             ) from error
-        return step
+        return step, skipped
     raise CheckpointError(f"init_from ({source}): there is no checkpoint that verifies")
 
 

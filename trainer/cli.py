@@ -27,20 +27,25 @@ from trainer.errors import ConfigError
 from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
 from trainer.explain import EXPECTED, explain
 from trainer.overrides import rewrite
+from trainer.process import WorkerProcess
 
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 
 ConfigStore.instance().store(group="schema", name="experiment", node=Experiment)
 
 
-def main() -> None:
-    """Runs the command line in `sys.argv`, and leaves with its exit code."""
+def main(spare: WorkerProcess | None = None) -> NoReturn:
+    """Runs the command line in `sys.argv`, and leaves with its exit code.
+
+    Args:
+        spare: a worker process that has been started already.
+    """
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # a console script does not have it: a user's own package is named in `_target_`
     if _wants_tracebacks():
-        sys.exit(_front())
+        sys.exit(_front(spare))
     # Hydra itself has nothing but words for a wrong command line: its ValueError and OSError are the user's to mend too.
-    sys.exit(_guarded(_front, *EXPECTED, ValueError, OSError))
+    sys.exit(_guarded(lambda: _front(spare), *EXPECTED, ValueError, OSError))
 
 
 def compose(overrides: list[str], config_dir: str | Path | None = None) -> Experiment:
@@ -70,7 +75,7 @@ def _composed(overrides: list[str], config_dir: str | None) -> tuple[DictConfig,
     return composed, choices
 
 
-def _front() -> int:
+def _front(spare: WorkerProcess | None) -> int:
     """Rewrites the command line, then lets Hydra run it; returns the worst exit code of its points."""
     args, flags = _parse(sys.argv[1:])
     overrides, config_dir = args.overrides, args.config_dir and os.path.abspath(args.config_dir)
@@ -90,7 +95,7 @@ def _front() -> int:
 
     def job(cfg: DictConfig) -> int:
         sys.argv = given  # Hydra has read its own; the run's record tells the user's
-        code = _run(cfg, config_dir) if plain else _guarded(lambda: _run(cfg, config_dir), *EXPECTED)
+        code = _run(cfg, config_dir, spare) if plain else _guarded(lambda: _run(cfg, config_dir, spare), *EXPECTED)
         if code > 128:
             sys.exit(code)  # stopped by a signal: a sweep does not go on with its next point
         codes.append(code)
@@ -107,12 +112,12 @@ def _front() -> int:
     return max(codes, default=DONE)
 
 
-def _run(cfg: DictConfig, config_dir: str | None) -> int:
+def _run(cfg: DictConfig, config_dir: str | None, spare: WorkerProcess | None) -> int:
     settings = HydraConfig.get()
     experiment = config.load(cfg, settings.runtime.choices)
     from trainer import launch  # only now: neither --help nor an error needs it
 
-    return launch.run(experiment, [str(item) for item in settings.overrides.task], config_dir)
+    return launch.run(experiment, [str(item) for item in settings.overrides.task], config_dir, spare)
 
 
 def _wants_tracebacks() -> bool:

@@ -99,7 +99,7 @@ class Engine:
         self._ledger = Ledger(run_dir)
         self._writers: list[Writer] = []
         self._evaluated: dict[str, float] | None = None
-        self._saved_at = time.monotonic()
+        self._saved_at, self._saved_step = time.monotonic(), 0
         self._window_began, self._window_step = time.monotonic(), 0
 
     @property
@@ -121,14 +121,14 @@ class Engine:
             NonFiniteError: the loss is not finite; no such state is ever saved.
             CheckpointError: nothing to be trusted to restore, or a checkpoint could not be written.
         """
-        restored = self._restore()
+        self._restore()
         opened = self.loop.feed.start(self.step)
         try:
             self._events(stop_requested)
             while not self._finished and not stop_requested():
                 self._advance(opened)
                 self._events(stop_requested)
-            if not self._finished and self.step != restored:
+            if not self._finished:
                 self._save()
             return self._finished
         except Stopped:
@@ -143,7 +143,7 @@ class Engine:
         done = self.step >= self.plan.total_steps or bool(self.state.ended.numpy())
         return done and int(self.state.reported.numpy()) >= self.step
 
-    def _restore(self) -> int:
+    def _restore(self) -> None:
         with self._ledger.timed("restore", self.step):
             restored = self.checkpoints.restore_latest()
         for line in self.checkpoints.skipped:
@@ -152,7 +152,7 @@ class Engine:
             self.channel.line(f"Continuing from the checkpoint of step {restored}.")
         self._writers = self._open_writers(int(self.state.reported.numpy()))
         self._window_began, self._window_step = time.monotonic(), self.step
-        return restored or 0
+        self._saved_step = restored or 0
 
     def _advance(self, opened: Any) -> None:
         """Runs the steps up to the next event, or as many as the pace allows, in one graph call."""
@@ -189,7 +189,7 @@ class Engine:
             self._report(step, stop_requested)
             if self.plan.save.due(step) or bool(self.state.ended.numpy()):
                 self._save()
-        if self.plan.save_secs is not None and time.monotonic() - self._saved_at >= self.plan.save_secs and step:
+        if self.plan.save_secs is not None and time.monotonic() - self._saved_at >= self.plan.save_secs:
             self._save()
 
     def _report(self, step: int, stop_requested: Callable[[], bool]) -> None:
@@ -230,10 +230,12 @@ class Engine:
 
     def _save(self) -> None:
         step = self.step
+        if step == self._saved_step:
+            return
         self.channel.phase("save", step)
         with self._ledger.timed("save", step):
             self.checkpoints.save(step, self._evaluated)
-        self._saved_at = time.monotonic()
+        self._saved_at, self._saved_step = time.monotonic(), step
 
     def result(self) -> dict[str, Any]:
         """Gives what a finished training came to: step, metrics of the test split, best checkpoint, time, attempts."""

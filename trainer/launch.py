@@ -9,17 +9,19 @@ from trainer import batching, build
 from trainer.config import Experiment
 from trainer.console import Console, duration
 from trainer.exitcodes import CRASHED, DONE, INTERRUPTED, TERMINATED, WRONG_INPUT
+from trainer.process import WorkerProcess
 from trainer.rundir import RunDirectory, open_run
 from trainer.supervisor import Supervisor
 
 
-def run(experiment: Experiment, overrides: list[str], config_dir: str | None = None) -> int:
+def run(experiment: Experiment, overrides: list[str], config_dir: str | None = None, spare: WorkerProcess | None = None) -> int:
     """Runs an experiment to its end, or continues it.
 
     Args:
         experiment: the checked configuration.
         overrides: the command line's, for the record and for `resume=`.
         config_dir: the user's own folder of choices, likewise.
+        spare: a worker process that has been started already.
 
     Returns:
         The exit code: 0 done, 1 crashed, 2 wrong input, 130 or 143 stopped after saving.
@@ -37,7 +39,7 @@ def run(experiment: Experiment, overrides: list[str], config_dir: str | None = N
             console.line(f"Already finished: {_summary(result)}")
             console.line(f"Run directory: {directory.path}")
             return DONE
-        code = _run_inline(experiment, directory, console) if experiment.launch.inline else _supervise(experiment, directory, console)
+        code = _train(experiment, directory, console, spare)
         console.close()
         if code == WRONG_INPUT:
             directory.discard()
@@ -53,12 +55,10 @@ def run(experiment: Experiment, overrides: list[str], config_dir: str | None = N
         directory.release()
 
 
-def _supervise(experiment: Experiment, directory: RunDirectory, console: Console) -> int:
-    return Supervisor(directory, experiment, console).supervise()
-
-
-def _run_inline(experiment: Experiment, directory: RunDirectory, console: Console) -> int:
-    """Trains in this very process, so that a debugger's breakpoints are hit."""
+def _train(experiment: Experiment, directory: RunDirectory, console: Console, spare: WorkerProcess | None) -> int:
+    if not experiment.launch.inline:
+        return Supervisor(directory, experiment, console, spare).supervise()
+    # In this very process, so that a debugger's breakpoints are hit.
     from trainer import worker
     from trainer.channel import Channel
 

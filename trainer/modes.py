@@ -31,7 +31,9 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel, stop: Callable[
 def _train(experiment: Experiment, engine: Engine, run_dir: Path, channel: Channel, stop: Callable[[], bool], began: float) -> bool:
     ledger = Ledger(run_dir)
     if experiment.init_from and not engine.checkpoints.steps():
-        step = restore_weights(Path(experiment.init_from).expanduser(), engine.state.task.models)
+        step, skipped = restore_weights(Path(experiment.init_from).expanduser(), engine.state.task.models)
+        for line in skipped:
+            channel.line(f"warning: init_from: {line}")
         engine.state.reset_averages()
         channel.line(f"Initial weights: step {step} of {experiment.init_from}.")
     ledger.add("start", engine.step, time.time() - began)

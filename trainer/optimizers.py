@@ -26,8 +26,12 @@ def rmsprop(
     momentum: Annotated[float, ">= 0, < 1"] = 0.0,
     epsilon: Annotated[float, "> 0"] = 1e-7,
 ) -> tf.keras.optimizers.legacy.Optimizer:
-    """RMSprop (Tieleman and Hinton 2012)."""
-    return tf.keras.optimizers.legacy.RMSprop(learning_rate, rho=rho, momentum=momentum, epsilon=epsilon)
+    """RMSprop (Tieleman and Hinton 2012).
+
+    The kernel adds its epsilon inside the root: squared, it is the same floor of the root mean square. Momentum is given as a
+    function because Keras would leave the fused kernel for a momentum of zero.
+    """
+    return tf.keras.optimizers.legacy.RMSprop(learning_rate, rho=rho, momentum=lambda: momentum, epsilon=epsilon**2)
 
 
 def adam(

@@ -33,10 +33,11 @@ class RunDirectory:
         path: the directory.
         is_new: whether it was made a run just now.
         made: the directories that were created for it, the innermost first.
+        aside: where an earlier run of the same name has been moved to; None: there was none.
     """
 
-    def __init__(self, path: Path, *, is_new: bool, lock: int, made: list[Path]) -> None:
-        self.path, self.is_new, self.lock, self.made = path, is_new, lock, made
+    def __init__(self, path: Path, *, is_new: bool, lock: int, made: list[Path], aside: Path | None) -> None:
+        self.path, self.is_new, self.lock, self.made, self.aside = path, is_new, lock, made, aside
 
     def result(self, experiment: Experiment) -> dict[str, Any] | None:
         """Gives result.json if the run is finished for the length that `experiment` asks for."""
@@ -52,9 +53,11 @@ class RunDirectory:
         os.close(self.lock)
 
     def discard(self) -> None:
-        """Removes a directory that was created just now and in which nothing has been trained."""
+        """Removes a directory that was created just now and in which nothing has been trained; one moved aside comes back."""
         if self.is_new and not (self.path / "checkpoints").exists():
             shutil.rmtree(self.path)
+            if self.aside is not None:
+                self.aside.rename(self.path)
             for parent in self.made[1:]:
                 try:
                     parent.rmdir()  # only while empty: another run may have come to it
@@ -74,13 +77,12 @@ def open_run(experiment: Experiment, overrides: list[str], config_dir: str | Non
     else:
         path = Path(experiment.runs_dir).expanduser() / identity.run_name(experiment)
         allowed = identity.FREE
-    if experiment.resume == "never" and path.exists():
-        _move_aside(path)
+    aside = _move_aside(path) if experiment.resume == "never" and path.exists() else None
     made = [place for place in (path, *path.parents) if not place.exists()]
     path.mkdir(parents=True, exist_ok=True)
     lock = _lock(path)
     # Asked under the lock: who held it until now may have made this a run.
-    run = RunDirectory(path, is_new=not (path / "config.yaml").exists(), lock=lock, made=made)
+    run = RunDirectory(path, is_new=not (path / "config.yaml").exists(), lock=lock, made=made, aside=aside)
     try:
         if run.is_new:
             _describe(run.path, experiment, overrides, config_dir)
@@ -92,10 +94,10 @@ def open_run(experiment: Experiment, overrides: list[str], config_dir: str | Non
     return run
 
 
-def _move_aside(path: Path) -> None:
+def _move_aside(path: Path) -> Path:
     os.close(_lock(path))
     number = next(n for n in range(1, 1_000_000) if not path.with_name(f"{path.name}.old-{n}").exists())
-    path.rename(path.with_name(f"{path.name}.old-{number}"))
+    return path.rename(path.with_name(f"{path.name}.old-{number}"))
 
 
 def _lock(path: Path) -> int:
@@ -104,7 +106,12 @@ def _lock(path: Path) -> int:
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
+            if _is_at(descriptor, path / ".lock"):
+                break
+            # Its last holder has removed the directory: this is a lock on nothing.
+            os.close(descriptor)
+            path.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         except BlockingIOError:
             if time.monotonic() > deadline:
                 holder = os.pread(descriptor, 32, 0).decode() or "unknown"
@@ -114,6 +121,13 @@ def _lock(path: Path) -> int:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     return descriptor
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _check_same(path: Path, experiment: Experiment, allowed: tuple[str, ...]) -> None:

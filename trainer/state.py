@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.protocols import Callback, Task
-from trainer.step import LossScale, replicated
 
 
 class TrainState:
@@ -87,6 +86,28 @@ class TrainState:
                 value = variable.read_value()
                 variable.assign(average.read_value())
                 average.assign(value)
+
+
+class LossScale:
+    """Dynamic loss scale of mixed_float16 (Micikevicius et al. 2018): halved on overflow, doubled after 2,000 good steps."""
+
+    INITIAL, GROWTH_STEPS = 2.0**15, 2000
+
+    def __init__(self) -> None:
+        self.value = replicated(tf.constant(self.INITIAL), "loss_scale")
+        self.good_steps = replicated(tf.constant(0), "good_steps")
+
+    def update(self, finite: tf.Tensor) -> None:
+        """Moves the scale after a step whose gradients were finite or not (bool scalar, the same on all replicas)."""
+        grow = tf.logical_and(finite, self.good_steps + 1 >= self.GROWTH_STEPS)
+        factor = tf.where(finite, tf.where(grow, 2.0, 1.0), 0.5)
+        self.value.assign(tf.maximum(1.0, self.value * factor))
+        self.good_steps.assign(tf.where(tf.logical_and(finite, tf.logical_not(grow)), self.good_steps + 1, 0))
+
+
+def replicated(value: tf.Tensor, name: str) -> tf.Variable:
+    """Makes a variable that every replica holds and updates alike."""
+    return tf.Variable(value, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, name=name)
 
 
 def _variables(owner: Callback) -> dict[str, tf.Variable]:

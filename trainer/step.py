@@ -10,12 +10,7 @@ import tensorflow as tf
 
 from trainer import randomness
 from trainer.protocols import Batch, Metrics
-
-
-def replicated(value: tf.Tensor, name: str) -> tf.Variable:
-    """Makes a variable that every replica holds and updates alike."""
-    return tf.Variable(value, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, name=name)
-
+from trainer.state import LossScale
 
 PerExample = tuple[tf.Tensor, Mapping[str, tf.Tensor]]
 """What a loss function returns: the loss of each example, [b], and other metrics of each example, name -> [b]."""
@@ -24,23 +19,6 @@ LossFn = Callable[[Batch], PerExample]
 Sums = dict[str, tuple[tf.Tensor, tf.Tensor]]
 Gradients = list[tf.Tensor]
 Optimizer: TypeAlias = tf.keras.optimizers.legacy.Optimizer
-
-
-class LossScale:
-    """Dynamic loss scale of mixed_float16 (Micikevicius et al. 2018): halved on overflow, doubled after 2,000 good steps."""
-
-    INITIAL, GROWTH_STEPS = 2.0**15, 2000
-
-    def __init__(self) -> None:
-        self.value = replicated(tf.constant(self.INITIAL), "loss_scale")
-        self.good_steps = replicated(tf.constant(0), "good_steps")
-
-    def update(self, finite: tf.Tensor) -> None:
-        """Moves the scale after a step whose gradients were finite or not (bool scalar, the same on all replicas)."""
-        grow = tf.logical_and(finite, self.good_steps + 1 >= self.GROWTH_STEPS)
-        factor = tf.where(finite, tf.where(grow, 2.0, 1.0), 0.5)
-        self.value.assign(tf.maximum(1.0, self.value * factor))
-        self.good_steps.assign(tf.where(tf.logical_and(finite, tf.logical_not(grow)), self.good_steps + 1, 0))
 
 
 def sums_of(losses: tf.Tensor, metrics: Mapping[str, tf.Tensor], weight: tf.Tensor) -> Sums:

@@ -6,90 +6,19 @@ nothing from one point to the next.
 
 from __future__ import annotations
 
-import json
-import os
 import queue
 import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trainer import cluster, config
 from trainer.config import Experiment
 from trainer.console import Console
 from trainer.exitcodes import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
+from trainer.process import WorkerProcess
 from trainer.rundir import RunDirectory
-
-
-class Worker:
-    """One worker process, its log, and the messages that it sends.
-
-    Args:
-        run: the run directory, whose lock the worker shares.
-        experiment: the effective configuration.
-        messages: receives each message, and finally {"kind": "exit", "code": ...}.
-        number: the worker's number.
-    """
-
-    def __init__(self, run: RunDirectory, experiment: Experiment, messages: queue.Queue[dict[str, Any]], number: int = 0) -> None:
-        self.log = run.path / "logs" / f"worker-{number}.log"
-        self.log.parent.mkdir(exist_ok=True)
-        self._messages = messages
-        reading, writing = os.pipe()
-        with self.log.open("ab") as log:
-            # A session of its own: Ctrl-C in the terminal reaches the supervisor alone, which passes it on once.
-            # -P: the current directory must not come before this package on the path.
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "trainer.worker", str(run.path), "--channel", str(writing)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                pass_fds=(writing, run.lock),
-                start_new_session=True,
-                env=cluster.worker_environment(),
-            )
-        os.close(writing)
-        assert self.process.stdin is not None
-        # The pipe stays open: its end is how the worker learns that the supervisor is gone, even by SIGKILL.
-        self.process.stdin.write(json.dumps(config.plain(experiment)).encode() + b"\n")
-        self.process.stdin.flush()
-        self._threads = [
-            threading.Thread(target=target, args=args, daemon=True) for target, args in ((self._pump, ()), (self._listen, (reading,)))
-        ]
-        for thread in self._threads:
-            thread.start()
-        threading.Thread(target=self._wait, daemon=True).start()
-
-    def signal(self, number: int) -> None:
-        """Sends a signal, unless the process has ended."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-
-    def _pump(self) -> None:
-        """What the user's code prints goes to the log and to the console."""
-        assert self.process.stdout is not None
-        with self.log.open("ab", buffering=0) as log:
-            for line in self.process.stdout:
-                log.write(line)
-                self._messages.put({"kind": "output", "text": line.decode(errors="replace").rstrip("\n")})
-
-    def _listen(self, descriptor: int) -> None:
-        with open(descriptor, encoding="utf-8") as pipe:
-            for line in pipe:
-                if line.endswith("}\n"):
-                    self._messages.put(json.loads(line))
-
-    def _wait(self) -> None:
-        code = self.process.wait()
-        for thread in self._threads:
-            # A grandchild of the user's could hold the pipes open; the worker itself is dead.
-            thread.join(timeout=5)
-        self._messages.put({"kind": "exit", "code": code})
 
 
 class Supervisor:
@@ -99,12 +28,13 @@ class Supervisor:
         run: the run directory.
         experiment: the effective configuration.
         console: shows messages to the user.
+        spare: a worker process that has been started already, for the first attempt.
     """
 
-    def __init__(self, run: RunDirectory, experiment: Experiment, console: Console) -> None:
-        self._run, self._experiment, self._console = run, experiment, console
+    def __init__(self, run: RunDirectory, experiment: Experiment, console: Console, spare: WorkerProcess | None = None) -> None:
+        self._run, self._experiment, self._console, self._spare = run, experiment, console, spare
         self._messages: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._worker: Worker | None = None
+        self._worker: WorkerProcess | None = None
         self._stopped_by = 0
 
     def supervise(self) -> int:
@@ -132,7 +62,8 @@ class Supervisor:
         return self._run.path / "logs" / "worker-0.log"
 
     def _attempt(self) -> int:
-        self._worker = Worker(self._run, self._experiment, self._messages)
+        self._worker, self._spare = self._spare or WorkerProcess(), None
+        self._worker.assign(self._run, self._experiment, self._log, self._messages)
         try:
             while True:
                 message = self._messages.get()
@@ -142,7 +73,7 @@ class Supervisor:
         finally:
             # Reached with a living worker only when this process is in trouble itself.
             if self._worker.process.poll() is None:
-                self._worker.process.kill()
+                self._worker.discard()
 
     def _wait(self, secs: float) -> bool:
         """Waits before a restart; returns False if a signal came meanwhile."""

@@ -1,7 +1,7 @@
-"""One worker process: `python -m trainer.worker <run dir> --channel <descriptor>`. Started by `trainer.supervisor`.
+"""One worker process: `python -m trainer.worker --socket <descriptor>`. Started by `trainer.process`.
 
-Reads the effective configuration from its standard input, builds the engine, trains. It lives no longer than its
-supervisor: when the pipe on its standard input closes, also because the supervisor was killed, it is gone at once.
+Imports TensorFlow, is told over the socket what to do, builds the engine, trains. It lives no longer than its supervisor:
+when the socket closes, also because the supervisor was killed, it is gone at once.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ import argparse
 import json
 import logging
 import os
+import queue
 import re
 import signal
+import socket
 import sys
 import threading
 import time
 import traceback
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from trainer import cluster, config
-from trainer.channel import Channel, to_pipe
+from trainer.channel import Channel, to_socket
 from trainer.config import Experiment
 from trainer.errors import CheckpointError, ConfigError, NonFiniteError
 from trainer.exitcodes import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
@@ -52,13 +55,12 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel, stop: StopReque
         run_dir: the run directory.
         channel: tells the user.
         stop: whether a stop was requested.
-        began: Unix time when the attempt was started.
+        began: Unix time when the process was started.
 
     Returns:
         The process's exit code.
     """
-    cluster.prepare_environment()
-    # Only now: TensorFlow reads its environment when it is imported.
+    _import_tensorflow()
     import tensorflow as tf
 
     from trainer import modes
@@ -85,6 +87,13 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel, stop: StopReque
         return _crashed(error, channel)
 
 
+def _import_tensorflow() -> None:
+    """Imports what takes seconds, once the environment is what TensorFlow must find."""
+    cluster.prepare_environment()
+    import trainer.engine
+    import trainer.modes  # noqa: F401
+
+
 def _crashed(error: Exception, channel: Channel) -> int:
     logging.getLogger(__name__).error("the worker crashed", exc_info=error)
     channel.crash(users_traceback(error))
@@ -101,33 +110,36 @@ def users_traceback(error: BaseException) -> str:
     return "".join([*lines, *traceback.format_exception_only(error)]).rstrip()
 
 
-def _leave_with_parent() -> None:
-    """Exits when standard input reaches its end: the supervisor is gone, however it went."""
-
-    def watch() -> None:
-        # The descriptor, not sys.stdin: its lock would be held at interpreter exit.
-        while os.read(0, 1):
-            pass
-        os._exit(CRASHED)
-
-    threading.Thread(target=watch, daemon=True, name="leave-with-parent").start()
+def _listen(connection: socket.socket, assignments: queue.Queue[dict[str, Any]]) -> None:
+    """Takes the assignment from the supervisor, and leaves when the supervisor is gone, however it went."""
+    try:
+        _, (lock, log), _, _ = socket.recv_fds(connection, 1, 2)
+        os.set_inheritable(lock, False)
+        os.dup2(log, 2)
+        os.close(log)
+        with connection.makefile("rb") as lines:
+            assignments.put(json.loads(lines.readline()))
+            lines.read()
+    except (ValueError, ConnectionResetError):
+        pass  # the end came first
+    os._exit(CRASHED)
 
 
 def main() -> None:
     """Entry point of the process."""
     began = time.time()
     parser = argparse.ArgumentParser()
-    parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--channel", type=int, required=True)
-    arguments = parser.parse_args()
+    parser.add_argument("--socket", type=int, required=True)
+    connection = socket.socket(fileno=parser.parse_args().socket)
     stop = StopRequest()
-    with os.fdopen(os.dup(0), "rb", buffering=0) as pipe:
-        experiment = config.restore(json.loads(pipe.readline()))
-    _leave_with_parent()
+    assignments: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(target=_listen, args=(connection, assignments), daemon=True, name="supervisor").start()
+    _import_tensorflow()
+    assignment = assignments.get()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     if (directory := os.getcwd()) not in sys.path:
         sys.path.insert(0, directory)
-    code = run(experiment, arguments.run_dir, Channel(to_pipe(arguments.channel)), stop, began)
+    code = run(config.restore(assignment["experiment"]), Path(assignment["run_dir"]), Channel(to_socket(connection)), stop, began)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

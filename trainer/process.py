@@ -1,0 +1,104 @@
+"""One worker process, seen from its parent: started early, told later what to do, heard until it ends. No TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import queue
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer import cluster
+
+if TYPE_CHECKING:
+    from trainer.config import Experiment
+    from trainer.rundir import RunDirectory
+
+
+class WorkerProcess:
+    """A process of `trainer.worker`.
+
+    It starts by importing TensorFlow, which takes seconds, so it may be started before it is known what it is to do, and be
+    discarded if that turns out to be nothing.
+    """
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._early = tempfile.TemporaryFile()  # noqa: SIM115 - what is said before there is a log
+        # A session of its own: Ctrl-C in the terminal reaches the parent alone, which passes it on once.
+        # -P: the current directory must not come before this package on the path.
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "trainer.worker", "--socket", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=self._early,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                env=cluster.worker_environment(),
+            )
+
+    def assign(self, run: RunDirectory, experiment: Experiment, log: Path, messages: queue.Queue[dict[str, Any]]) -> None:
+        """Tells the worker what to do.
+
+        Args:
+            run: the run directory, whose lock the worker shares from now on.
+            experiment: the effective configuration.
+            log: where its output goes.
+            messages: receives each message that it sends, and finally {"kind": "exit", "code": ...}.
+        """
+        log.parent.mkdir(exist_ok=True)
+        threads = [threading.Thread(target=target, args=(log, messages), daemon=True) for target in (self._pump, self._listen)]
+        try:
+            with log.open("ab") as opened:
+                socket.send_fds(self._socket, [b"!"], [run.lock, opened.fileno()])
+            self._socket.sendall(json.dumps({"run_dir": str(run.path), "experiment": asdict(experiment)}).encode() + b"\n")
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it has died already; what it said, and its exit code, are passed on below
+        for thread in threads:
+            thread.start()
+        threading.Thread(target=self._wait, args=(threads, log, messages), daemon=True).start()
+
+    def signal(self, number: int) -> None:
+        """Sends a signal, unless the process has ended."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def discard(self) -> None:
+        """Ends the process at once; for one that was never told what to do, or in an emergency."""
+        self.process.kill()
+        self.process.wait()
+        self._socket.close()
+
+    def _pump(self, log: Path, messages: queue.Queue[dict[str, Any]]) -> None:
+        """What the user's code prints goes to the log and to the console."""
+        assert self.process.stdout is not None
+        with log.open("ab", buffering=0) as opened:
+            for line in self.process.stdout:
+                opened.write(line)
+                messages.put({"kind": "output", "text": line.decode(errors="replace").rstrip("\n")})
+
+    def _listen(self, log: Path, messages: queue.Queue[dict[str, Any]]) -> None:
+        try:
+            with self._socket.makefile(encoding="utf-8") as lines:
+                for line in lines:
+                    if line.endswith("}\n"):
+                        messages.put(json.loads(line))
+        except ConnectionResetError:
+            pass  # it was killed with part of its instructions unread
+
+    def _wait(self, threads: list[threading.Thread], log: Path, messages: queue.Queue[dict[str, Any]]) -> None:
+        code = self.process.wait()
+        for thread in threads:
+            # A grandchild of the user's could hold the pipes open; the worker itself is dead.
+            thread.join(timeout=5)
+        self._early.seek(0)
+        with log.open("ab") as opened:
+            shutil.copyfileobj(self._early, opened)
+        messages.put({"kind": "exit", "code": code})
