@@ -150,13 +150,12 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel) -> Engine:
         run_dir=run_dir,
         plan=plan,
         state=state,
-        loop=TrainLoop(strategy, task, state, dataset, inputs.feed(source, strategy), options, experiment.seed),
+        loop=TrainLoop(strategy, task, state, dataset, inputs.feed(source, strategy), options, schedule=schedule, seed=experiment.seed),
         evaluator=Evaluator(state, EvalLoop(strategy, task, dataset, inputs.feed(test, strategy)), test),
         checkpoints=Checkpoints(run_dir / "checkpoints", state.trackables(), experiment.checkpoint),
         open_writers=lambda position: summaries.open_writers(experiment.summary.writers, run_dir, position),
         channel=channel,
         pace=Pace(experiment.train.steps_per_loop),
-        learning_rate=lambda step: float(schedule(tf.constant(step, tf.int64))),
         global_size=sizes.global_size,
     )
 

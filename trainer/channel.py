@@ -14,23 +14,29 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 _log = logging.getLogger(__name__)
 
+_PROGRESS_SECS = 0.1
+
 Send = Callable[[dict[str, Any]], None]
 
 
 class Channel:
-    """The worker's end.
+    """The worker's end. What comes often is thinned out: a fast loop would keep the supervisor busy on a core of its own.
 
     Args:
         send: delivers one message.
+        clock: seconds, monotonic.
     """
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, send: Send, clock: Callable[[], float] = time.monotonic) -> None:
+        self._send, self._clock = send, clock
+        self._phase = ""
+        self._progress_at = float("-inf")
 
     def line(self, text: str) -> None:
         """Shows a line to the user, and keeps it in the log."""
@@ -38,11 +44,17 @@ class Channel:
         self._send({"kind": "line", "text": text})
 
     def phase(self, phase: str, step: int) -> None:
-        """Says what the worker does now."""
+        """Says what the worker does now, if that is something else than before."""
+        if phase == self._phase:
+            return
+        self._phase = phase
         self._send({"kind": "phase", "phase": phase, "step": step})
 
     def progress(self, step: int, total: int, rate: float, secs_left: float | None, metrics: Mapping[str, float]) -> None:
-        """Says how far training is; `rate` in examples a second, `secs_left` None while unknown."""
+        """Says how far training is, ten times a second at most; `rate` in examples a second, `secs_left` None while unknown."""
+        if self._clock() - self._progress_at < _PROGRESS_SECS:
+            return
+        self._progress_at = self._clock()
         self._send({"kind": "progress", "step": step, "total": total, "rate": rate, "secs_left": secs_left, "metrics": dict(metrics)})
 
     def problem(self, lines: list[str]) -> None:

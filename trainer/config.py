@@ -100,7 +100,7 @@ class Checkpoint:
 class Summary:
     """Metrics while it runs."""
 
-    every_steps: int = key(20, "write training metrics every so many steps", ">= 1")
+    every_steps: int = key(50, "write training metrics every so many steps", ">= 1")
     writers: list[str] = key(list(WRITERS), "where metrics go: any of tensorboard, jsonl", "each: tensorboard | jsonl")
 
 

@@ -64,6 +64,10 @@ class Plan:
 class Engine:
     """Trains from the newest checkpoint to the last step.
 
+    Attributes:
+        step: number of updates made. What the host must know at every turn it keeps itself: reading a variable costs as much
+            as a small step.
+
     Args:
         run_dir: the run directory.
         plan: when things happen.
@@ -74,7 +78,6 @@ class Engine:
         open_writers: opens the summary writers at a position.
         channel: tells the user.
         pace: how many steps go into one graph call.
-        learning_rate: the learning rate of a step.
         global_size: examples in a step.
     """
 
@@ -90,22 +93,17 @@ class Engine:
         open_writers: Callable[[int], list[Writer]],
         channel: Channel,
         pace: Pace,
-        learning_rate: Callable[[int], float],
         global_size: int,
     ) -> None:
         self.run_dir, self.plan, self.state, self.loop = run_dir, plan, state, loop
         self.evaluator, self.checkpoints, self.channel, self.pace = evaluator, checkpoints, channel, pace
-        self._open_writers, self._learning_rate, self._global_size = open_writers, learning_rate, global_size
+        self._open_writers, self._global_size = open_writers, global_size
         self._ledger = Ledger(run_dir)
+        self.step, self._reported, self._ended, self._learning_rate = 0, 0, False, math.nan
         self._writers: list[Writer] = []
         self._evaluated: dict[str, float] | None = None
         self._saved_at, self._saved_step = time.monotonic(), 0
         self._window_began, self._window_step = time.monotonic(), 0
-
-    @property
-    def step(self) -> int:
-        """Number of updates made."""
-        return int(self.state.step.numpy())
 
     @property
     def _callbacks(self) -> Mapping[str, Callback]:
@@ -140,8 +138,7 @@ class Engine:
 
     @property
     def _finished(self) -> bool:
-        done = self.step >= self.plan.total_steps or bool(self.state.ended.numpy())
-        return done and int(self.state.reported.numpy()) >= self.step
+        return (self.step >= self.plan.total_steps or self._ended) and self._reported >= self.step
 
     def _restore(self) -> None:
         with self._ledger.timed("restore", self.step):
@@ -150,7 +147,9 @@ class Engine:
             self.channel.line(f"warning: {line}")
         if restored is not None:
             self.channel.line(f"Continuing from the checkpoint of step {restored}.")
-        self._writers = self._open_writers(int(self.state.reported.numpy()))
+        self.step, self._reported = int(self.state.step.numpy()), int(self.state.reported.numpy())
+        self._ended = bool(self.state.ended.numpy())
+        self._writers = self._open_writers(self._reported)
         self._window_began, self._window_step = time.monotonic(), self.step
         self._saved_step = restored or 0
 
@@ -162,20 +161,22 @@ class Engine:
         self._evaluated = None
         self.channel.phase("compile" if first else "train", step)
         began = time.monotonic()
-        sums = [total.numpy() for total in self.loop.run(opened, tf.constant(count, tf.int64))]
+        window, learning_rate = self.loop.run(opened, tf.constant(count, tf.int64))
+        window, self._learning_rate = window.numpy(), float(learning_rate)
+        self.step = step + count
         secs = time.monotonic() - began
         self.pace.took(count, secs)
         if first:
             self._ledger.add("first_step", step + count, secs)
             self._window_began, self._window_step = time.monotonic(), step + count
-        if not all(math.isfinite(x) for x in sums[0]):
+        if not all(math.isfinite(x) for x in window):
             raise NonFiniteError(
-                f"the loss became {unpack(self.state.task, sums[0])['loss']} within steps {step} to {step + count - 1}; "
+                f"the loss became {unpack(self.state.task, window)['loss']} within steps {step} to {step + count - 1}; "
                 "try a smaller optimizer.learning_rate, train.clip_norm=1, or schedule.warmup_steps"
             )
         rate, remaining = self._rate(), (self.plan.total_steps - step - count) * self._global_size
         self.channel.progress(
-            step + count, self.plan.total_steps, rate, remaining / rate if rate else None, unpack(self.state.task, sums[0])
+            step + count, self.plan.total_steps, rate, remaining / rate if rate else None, unpack(self.state.task, window)
         )
 
     def _rate(self) -> float:
@@ -185,9 +186,9 @@ class Engine:
     def _events(self, stop_requested: Callable[[], bool]) -> None:
         """Does what is due at this step, once: also after a kill, and after a stop in the middle of it."""
         step = self.step
-        if step and self.plan.event_at(step) and int(self.state.reported.numpy()) < step:
+        if step and self.plan.event_at(step) and self._reported < step:
             self._report(step, stop_requested)
-            if self.plan.save.due(step) or bool(self.state.ended.numpy()):
+            if self.plan.save.due(step) or self._ended:
                 self._save()
         if self.plan.save_secs is not None and time.monotonic() - self._saved_at >= self.plan.save_secs:
             self._save()
@@ -214,13 +215,15 @@ class Engine:
             for name, callback in self._callbacks.items():
                 if callback.on_evaluate(step, self._evaluated):
                     self.channel.line(f"{name} ends the training at step {step}.")
+                    self._ended = True
                     self.state.ended.assign(True)
+        self._reported = step
         self.state.reported.assign(step)
         self._window_began, self._window_step = time.monotonic(), step
 
     def _summarise(self, step: int, epoch: int, rate: float) -> None:
         values = unpack(self.state.task, self.state.window.numpy())
-        values |= {"learning_rate": self._learning_rate(step - 1), "examples_per_sec": rate}
+        values |= {"learning_rate": self._learning_rate, "examples_per_sec": rate}
         self._write("train", step, {"epoch": epoch, **values})
         self.state.window.assign(tf.zeros_like(self.state.window))
 

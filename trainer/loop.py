@@ -10,6 +10,7 @@ the engine's own code took most of the time to the first step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -26,17 +27,34 @@ class TrainLoop:
 
     Attributes:
         feed: how batches reach the replicas.
+
+    Args:
+        schedule: the learning rate of a step.
+        seed: the experiment's seed.
     """
 
     def __init__(
-        self, strategy: tf.distribute.Strategy, task: Task, state: TrainState, dataset: Dataset, feed: Feed, options: StepOptions, seed: int
+        self,
+        strategy: tf.distribute.Strategy,
+        task: Task,
+        state: TrainState,
+        dataset: Dataset,
+        feed: Feed,
+        options: StepOptions,
+        *,
+        schedule: Callable[[tf.Tensor], tf.Tensor],
+        seed: int,
     ) -> None:
         self._strategy, self._task, self._state, self._dataset = strategy, task, state, dataset
-        self.feed, self._options, self._seed = feed, options, seed
+        self.feed, self._options, self._schedule, self._seed = feed, options, schedule, seed
 
     @tf.function(autograph=False)
     def run(self, opened: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Runs `count` (scalar int64) steps; returns the sums of the summary window and of the epoch, [2 * metrics] float64."""
+        """Runs `count` (scalar int64) steps.
+
+        Returns:
+            The sums of the summary window, [2 * metrics] float64, and the learning rate of the last step, float32.
+        """
         state = self._state
         end = state.step.read_value() + count
 
@@ -52,7 +70,7 @@ class TrainLoop:
         state.step.assign(end)
         state.window.assign(window)
         state.epoch.assign(epoch)
-        return window, epoch
+        return window, self._schedule(end - 1)
 
     def _replica_step(self, index: tf.Tensor, taken: Any) -> tf.Tensor:
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
