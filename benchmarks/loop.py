@@ -25,7 +25,8 @@ from benchmarks.harness import (
 )
 
 STEPS_PER_LOOP = 50
-# Short and long training, both longer than a loop: Steadfast's clock starts when the first one is done. Long enough that the difference is seconds, and that checkpoints come in their usual proportion.
+# Short and long training, both longer than one loop: Steadfast's clock starts when the first loop is done. The difference is seconds
+# long, and checkpoints come in their usual proportion.
 LENGTHS = {"softmax": (2_000, 22_000), "tutorial_cnn": (60, 360), "mobilenet": (60, 140)}
 
 
