@@ -4,7 +4,7 @@ import json
 import logging
 import socket
 
-from trainer.channel import Channel, to_socket
+from trainer.channel import Channel, Warnings, to_socket
 
 
 def test_every_message_has_its_form(caplog):
@@ -51,3 +51,15 @@ def test_a_reader_that_is_gone_is_no_error(caplog):
     ours.close()
     send({"kind": "line", "text": "nobody listens"})
     assert "the supervisor is gone" in caplog.messages
+
+
+def test_warnings_of_this_package_are_shown_but_not_those_about_sending():
+    sent = []
+    handler = Warnings(sent.append)
+    for name in ("trainer.datasets.image_files", "trainer.channel"):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.warning("skipped %s", "a.jpg")
+        logger.info("no warning")
+        logger.removeHandler(handler)
+    assert sent == [{"kind": "line", "text": "warning: skipped a.jpg"}]

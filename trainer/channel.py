@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -66,12 +67,27 @@ class Channel:
         self._send({"kind": "crash", "text": text})
 
 
+class Warnings(logging.Handler):
+    """Shows the warnings of this package, its models and its datasets to the user; they are in the log besides."""
+
+    def __init__(self, send: Send) -> None:
+        super().__init__(logging.WARNING)
+        self._send = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Sends one warning; not this module's own, which is about sending."""
+        if record.name != __name__:
+            self._send({"kind": "line", "text": f"warning: {record.getMessage()}"})
+
+
 def to_socket(connection: socket.socket) -> Send:
     """Sends messages to the supervisor. One that is gone is no error: the worker is about to be told so otherwise."""
+    lock = threading.Lock()  # a dataset warns from a thread of its own
 
     def send(message: dict[str, Any]) -> None:
         try:
-            connection.sendall(json.dumps(message).encode() + b"\n")
+            with lock:
+                connection.sendall(json.dumps(message).encode() + b"\n")
         except (BrokenPipeError, ConnectionResetError):
             _log.warning("the supervisor is gone")
 

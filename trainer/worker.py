@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 from trainer import cluster, config
-from trainer.channel import Channel, to_socket
+from trainer.channel import Channel, Warnings, to_socket
 from trainer.config import Experiment
 from trainer.errors import CheckpointError, ConfigError, NonFiniteError
 from trainer.exitcodes import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
@@ -139,7 +139,9 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     if (directory := os.getcwd()) not in sys.path:
         sys.path.insert(0, directory)
-    code = run(config.restore(assignment["experiment"]), Path(assignment["run_dir"]), Channel(to_socket(connection)), stop, began)
+    send = to_socket(connection)
+    logging.getLogger("trainer").addHandler(Warnings(send))
+    code = run(config.restore(assignment["experiment"]), Path(assignment["run_dir"]), Channel(send), stop, began)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
