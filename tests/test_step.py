@@ -1,5 +1,7 @@
 """One step: precision, loss scale, XLA, averages."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -91,3 +93,10 @@ def test_early_stopping_ends_the_run_and_its_memory_survives_a_stop(tmp_path):
     # The first evaluation is the best so far; two more without improvement are allowed, counted over both attempts.
     assert second.step == 3
     assert second.result()["step"] == 3
+
+
+def test_the_learning_rate_scales_with_the_batch_from_a_reference(tmp_path):
+    train(tmp_path, *PLAIN, "schedule.reference_batch=8", "schedule.warmup_steps=4", "train.steps=3", "summary.every_steps=1")
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    # Batch 16 is twice the reference: the peak is twice 0.05, reached after four steps.
+    assert [line["learning_rate"] for line in lines if line["split"] == "train"] == pytest.approx([0.025, 0.05, 0.075])
