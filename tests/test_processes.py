@@ -189,3 +189,18 @@ def test_a_corrupt_image_is_named_or_skipped_within_its_budget(tmp_path, image_t
     code, out, err = run(tmp_path, *options, "dataset.max_bad=1")
     assert code == 0, err
     assert out.count("warning: skipped images/dark/0.jpg, which is no JPEG or PNG image: 1 of at most 1\n") == 1
+
+
+def test_a_stop_that_could_not_save_does_not_say_that_it_did(tmp_path):
+    stopper = signaller(tmp_path, [8], signal.SIGTERM, "supervisor").replace("signaller.Signaller", "breaker.Breaker")
+    (tmp_path / "breaker.py").write_text(
+        "import pathlib, shutil\nfrom signaller import Signaller\n\n"
+        "class Breaker(Signaller):\n    def on_evaluate(self, step, metrics):\n        if step == 8:\n"
+        "            (place,) = pathlib.Path('runs').glob('*/checkpoints')\n"
+        "            shutil.rmtree(place)\n            place.write_text('no directory')\n"
+        "        return super().on_evaluate(step, metrics)\n"
+    )
+    code, out, err = run(tmp_path, *OPTIONS, stopper)
+    assert code == 1
+    assert "Stopped after saving" not in out
+    assert "the checkpoint of step 8 could not be written" in err

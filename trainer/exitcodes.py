@@ -3,5 +3,4 @@
 DONE = 0
 CRASHED = 1
 WRONG_INPUT = 2
-INTERRUPTED, TERMINATED = 130, 143
 RESTARTABLE = 75  # EX_TEMPFAIL of sysexits.h: asks the supervisor to try again; users never see it

@@ -8,7 +8,7 @@ from typing import Any
 from trainer import batching, build
 from trainer.config import Experiment
 from trainer.console import Console, duration
-from trainer.exitcodes import CRASHED, DONE, INTERRUPTED, TERMINATED, WRONG_INPUT
+from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
 from trainer.process import WorkerProcess
 from trainer.rundir import RunDirectory, open_run
 from trainer.supervisor import Supervisor
@@ -43,9 +43,7 @@ def run(experiment: Experiment, overrides: list[str], config_dir: str | None = N
         console.close()
         if code == WRONG_INPUT:
             directory.discard()
-        elif code in (INTERRUPTED, TERMINATED):
-            console.line("Stopped after saving; the same command continues.")
-        elif experiment.mode == "train" and (result := directory.result(experiment)):
+        elif code == DONE and experiment.mode == "train" and (result := directory.result(experiment)):
             console.line(f"Done: {_summary(result)}")
         if code not in (WRONG_INPUT, CRASHED):
             console.line(f"Run directory: {directory.path}")

@@ -16,7 +16,7 @@ from typing import Any
 
 from trainer.config import Experiment
 from trainer.console import Console
-from trainer.exitcodes import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
+from trainer.exitcodes import CRASHED, RESTARTABLE
 from trainer.process import WorkerProcess
 from trainer.rundir import RunDirectory
 
@@ -47,11 +47,12 @@ class Supervisor:
         with self._signals():
             for failures in range(restart.max_restarts + 1):
                 code = self._attempt()
-                if self._stopped_by and code != WRONG_INPUT:
-                    return DONE if code == DONE else 128 + self._stopped_by
                 if not _is_restartable(code):
                     return code
                 self._console.line(f"warning: worker 0 {_how(code)}; its log is {self._log}")
+                if self._stopped_by:
+                    # It was to save and leave, and did not come to it: no exit code may say that it did.
+                    return CRASHED
                 if failures < restart.max_restarts and not self._wait(restart.backoff_secs * 2**failures):
                     return 128 + self._stopped_by
         self._console.error(f"gave up after {restart.max_restarts} restarts (restart.max_restarts); the log is {self._log}")

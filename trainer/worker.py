@@ -67,7 +67,11 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel, stop: StopReque
 
     try:
         channel.phase("start", 0)
-        return DONE if modes.run(experiment, run_dir, channel, stop, began) else 128 + stop.signal
+        if modes.run(experiment, run_dir, channel, stop, began):
+            return DONE
+        # Said here, by the one who has saved: a worker that dies on the way out must not be taken for one that did.
+        channel.line("Stopped after saving; the same command continues.")
+        return 128 + stop.signal
     except ConfigError as error:
         channel.problem(list(error.problems))
         return WRONG_INPUT
