@@ -10,3 +10,4 @@ import tensorflow as tf
 
 # Four virtual devices, before the first operation: enough for every strategy that is tested inside this process.
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4)
+tf.config.list_logical_devices()  # from here on no test can change them

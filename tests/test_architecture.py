@@ -40,7 +40,8 @@ PARENT = {
     "trainer", "trainer.batching", "trainer.build", "trainer.channel", "trainer.cli", "trainer.cluster", "trainer.config",
     "trainer.console", "trainer.errors", "trainer.exitcodes", "trainer.explain", "trainer.files", "trainer.helptext", "trainer.identity",
     "trainer.launch", "trainer.ledger", "trainer.overrides", "trainer.pace", "trainer.policies", "trainer.protocols", "trainer.rules",
-    "trainer.rundir", "trainer.signatures", "trainer.strategies", "trainer.strategies.mirrored", "trainer.strategies.one_device",
+    "trainer.rundir", "trainer.signatures", "trainer.strategies", "trainer.strategies.base", "trainer.strategies.mirrored",
+    "trainer.strategies.one_device",
     "trainer.main", "trainer.process", "trainer.supervisor", "trainer.targets", "trainer.worker",
 }  # fmt: skip
 """What the parent process imports, or may: no TensorFlow and nothing heavy at their top."""

@@ -17,9 +17,11 @@ import hydra
 
 from trainer import batching, rundir
 from trainer.channel import Channel
+from trainer.cluster import Cluster
 from trainer.config import Experiment
 from trainer.errors import ConfigError
-from trainer.protocols import Callback, Dataset, Strategy, Task
+from trainer.protocols import Callback, Dataset, Task
+from trainer.strategies.base import Strategy
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -120,7 +122,7 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel) -> Engine:
     tf.keras.utils.set_random_seed(experiment.seed)
     if experiment.deterministic:
         tf.config.experimental.enable_op_determinism()
-    strategy = strategy_of(experiment).start()
+    strategy = strategy_of(experiment).start(Cluster())
     tf.keras.mixed_precision.set_global_policy(experiment.precision)
     sizes = batching.resolve(experiment.batch, strategy.num_replicas_in_sync)
     dataset: Dataset = instantiate(experiment.dataset, "dataset")

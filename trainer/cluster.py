@@ -1,8 +1,103 @@
-"""The environment of a process: the only place that reads or writes `os.environ`. No TensorFlow."""
+"""Who works together: the processes of a run, their addresses, and which of them is the chief. No TensorFlow.
+
+The environment of a process is read and written here alone.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+
+JOBS = ("chief", "worker", "ps", "evaluator")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One process of a run.
+
+    Attributes:
+        job: one of JOBS.
+        index: its number within the job, from 0.
+    """
+
+    job: str
+    index: int
+
+    def __str__(self) -> str:
+        """Its name, as in the log's: `worker-0`."""
+        return f"{self.job}-{self.index}"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """All processes that train together, as one of them sees it.
+
+    Attributes:
+        task: the one who sees.
+        jobs: the addresses, host:port, of each job's tasks; empty for a process that trains alone.
+        source: who declared it, for messages.
+    """
+
+    task: Task = Task("worker", 0)
+    jobs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    source: str = "local"
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process alone leaves files: the `chief` if there is that job, else worker 0 (TensorFlow's rule)."""
+        return self.task.job == "chief" or (self.task == Task("worker", 0) and "chief" not in self.jobs)
+
+    @property
+    def others(self) -> dict[Task, str]:
+        """The addresses of all others that train."""
+        tasks = {Task(job, index): address for job, addresses in self.jobs.items() for index, address in enumerate(addresses)}
+        return {task: address for task, address in tasks.items() if task != self.task and task.job != "evaluator"}
+
+    def tf_config(self) -> str:
+        """Gives what TensorFlow reads from TF_CONFIG."""
+        jobs = {job: list(addresses) for job, addresses in self.jobs.items()}
+        return json.dumps({"cluster": jobs, "task": {"type": self.task.job, "index": self.task.index}})
+
+    def plain(self) -> dict[str, Any]:
+        """Gives it as plain containers, for JSON; `restore` takes them."""
+        return {"task": [self.task.job, self.task.index], "jobs": {job: list(a) for job, a in self.jobs.items()}, "source": self.source}
+
+
+def restore(content: Mapping[str, Any]) -> Cluster:
+    """Makes a cluster of what `plain` gave."""
+    return Cluster(Task(*content["task"]), content["jobs"], content["source"])
+
+
+def declared(tasks: Callable[[int | None], list[Task]]) -> Cluster | None:
+    """Finds the cluster that whatever started this process has declared, and checks it.
+
+    Args:
+        tasks: gives the tasks of a cluster of so many processes (None: as many as are configured), for schedulers that say how
+            many there are but not what each is.
+
+    Raises:
+        ConfigError: it is declared wrongly.
+    """
+    raise NotImplementedError
+
+
+def local(tasks: Sequence[Task]) -> list[Cluster]:
+    """Makes a cluster on this machine, at free ports of 127.0.0.1; gives it as each of its tasks sees it."""
+    jobs: dict[str, list[str]] = {}
+    with ExitStack() as stack:
+        # All at once, so that no port is given twice.
+        for task in tasks:
+            if task.job != "evaluator":
+                free = stack.enter_context(socket.socket())
+                free.bind(("127.0.0.1", 0))
+                jobs.setdefault(task.job, []).append(f"127.0.0.1:{free.getsockname()[1]}")
+    return [Cluster(task, jobs) for task in tasks]
 
 
 def worker_environment() -> dict[str, str]:
@@ -20,6 +115,15 @@ def prepare_environment() -> None:
     """Sets what TensorFlow reads at its import: the Keras line (docs/adr/0001-tf-keras.md), quiet logs."""
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+
+
+def enter(cluster: Cluster) -> None:
+    """Sets what TensorFlow reads when it joins a cluster."""
+    os.environ.pop("TF_CONFIG", None)
+    if cluster.jobs:
+        os.environ["TF_CONFIG"] = cluster.tf_config()
+        # A connection that is refused fails at once where TensorFlow expects that, and waits where it does not.
+        os.environ["GRPC_FAIL_FAST"] = "use_caller"
 
 
 def _import_root() -> str:

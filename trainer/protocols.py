@@ -108,16 +108,6 @@ class Task(Protocol):
         """Evaluates one replica's batch; returns the loss of each example, [B], and the other metrics of each, name -> [B]."""
 
 
-class Strategy(Protocol):
-    """Which devices train. Made in the parent too, so only `start` may touch TensorFlow."""
-
-    def num_replicas(self) -> int | None:
-        """Gives the number of replicas, or None if it takes TensorFlow to tell (it counts the GPUs)."""
-
-    def start(self) -> tf.distribute.Strategy:
-        """Creates TensorFlow's strategy, before anything else uses its devices."""
-
-
 class Callback(Protocol):
     """Something told of a run's events. May keep state in `tf.Variable` attributes: they are in every checkpoint."""
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from trainer.cluster import Cluster
 from trainer.errors import ConfigError
+from trainer.strategies.base import Strategy
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 
-class Mirrored:
+class Mirrored(Strategy):
     """Trains on all local GPUs, or on virtual devices of the CPU.
 
     Args:
@@ -24,7 +26,7 @@ class Mirrored:
         """The number of virtual devices; None when it takes TensorFlow to count the GPUs."""
         return self.virtual_devices
 
-    def start(self) -> tf.distribute.Strategy:
+    def start(self, cluster: Cluster) -> tf.distribute.Strategy:
         """Creates the strategy. Must come before anything else that uses TensorFlow's devices.
 
         Raises:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainer.cluster import Cluster
 from trainer.errors import ConfigError
+from trainer.strategies.base import Strategy
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 
-class OneDevice:
+class OneDevice(Strategy):
     """Trains on a single device.
 
     Args:
@@ -24,7 +26,7 @@ class OneDevice:
         """One, on whatever hardware."""
         return 1
 
-    def start(self) -> tf.distribute.Strategy:
+    def start(self, cluster: Cluster) -> tf.distribute.Strategy:
         """Creates the strategy.
 
         Raises:
