@@ -15,6 +15,7 @@ LAYERS = (
     ("trainer.cli",),
     ("trainer.launch",),
     ("trainer.supervisor",),
+    ("trainer.group",),
     ("trainer.process",),
     ("trainer.worker",),
     ("trainer.modes",),
@@ -24,7 +25,8 @@ LAYERS = (
     ("trainer.loop",),
     ("trainer.callbacks", "trainer.strategies", "trainer.tasks", "trainer.optimizers", "trainer.schedules"),
     ("trainer.step",),
-    ("trainer.checkpoint", "trainer.input", "trainer.state", "trainer.summaries"),
+    ("trainer.checkpoint", "trainer.input", "trainer.state", "trainer.summaries", "trainer.wire"),
+    ("trainer.peers",),
     ("trainer.explain", "trainer.helptext", "trainer.overrides", "trainer.rundir"),
     ("trainer.batching", "trainer.cluster", "trainer.identity", "trainer.policies", "trainer.randomness"),
     ("trainer.channel", "trainer.console", "trainer.ledger", "trainer.pace", "trainer.protocols"),
@@ -41,7 +43,7 @@ PARENT = {
     "trainer.console", "trainer.errors", "trainer.exitcodes", "trainer.explain", "trainer.files", "trainer.helptext", "trainer.identity",
     "trainer.launch", "trainer.ledger", "trainer.overrides", "trainer.pace", "trainer.policies", "trainer.protocols", "trainer.rules",
     "trainer.rundir", "trainer.signatures", "trainer.strategies", "trainer.strategies.base", "trainer.strategies.mirrored",
-    "trainer.strategies.one_device",
+    "trainer.strategies.multi_worker", "trainer.strategies.one_device", "trainer.group",
     "trainer.main", "trainer.process", "trainer.supervisor", "trainer.targets", "trainer.worker",
 }  # fmt: skip
 """What the parent process imports, or may: no TensorFlow and nothing heavy at their top."""

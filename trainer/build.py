@@ -20,6 +20,7 @@ from trainer.channel import Channel
 from trainer.cluster import Cluster
 from trainer.config import Experiment
 from trainer.errors import ConfigError
+from trainer.files import scratch_of
 from trainer.protocols import Callback, Dataset, Task
 from trainer.strategies.base import Strategy
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from trainer.engine import Engine
+    from trainer.peers import Peers
+    from trainer.state import TrainState
+    from trainer.step import StepOptions
 
 
 def strategy_of(experiment: Experiment) -> Strategy:
@@ -102,8 +106,14 @@ class _Parts:
         return instantiate(self.experiment.optimizer, "optimizer", self.schedule, leave_out=("learning_rate",))
 
 
-def engine(experiment: Experiment, run_dir: Path, channel: Channel) -> Engine:
+def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cluster | None = None) -> Engine:
     """Builds the engine of a run, with all that it needs.
+
+    Args:
+        experiment: the effective configuration.
+        run_dir: the run directory.
+        channel: tells the user.
+        cluster: the cluster as this process sees it; None: it is alone.
 
     Raises:
         ConfigError: something in the configuration that only this machine, the data or the model can tell.
@@ -117,12 +127,16 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel) -> Engine:
     from trainer.evaluation import Evaluator
     from trainer.loop import EvalLoop, TrainLoop
     from trainer.pace import Pace
-    from trainer.step import StepOptions
 
     tf.keras.utils.set_random_seed(experiment.seed)
     if experiment.deterministic:
         tf.config.experimental.enable_op_determinism()
-    strategy = strategy_of(experiment).start(Cluster())
+    cluster = cluster or Cluster()
+    how = strategy_of(experiment)
+    channel.phase("join", 0)
+    strategy = how.start(cluster)
+    channel.phase("start", 0)
+    peers = _peers(how, strategy, cluster)
     tf.keras.mixed_precision.set_global_policy(experiment.precision)
     sizes = batching.resolve(experiment.batch, strategy.num_replicas_in_sync)
     dataset: Dataset = instantiate(experiment.dataset, "dataset")
@@ -135,7 +149,6 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel) -> Engine:
     offset = 0
     for model in task.models.values():
         offset += randomness.make_stateless(model, offset)
-    options = StepOptions(sizes.global_size, sizes.accumulate, experiment.train.clip_norm, experiment.jit, state.loss_scale)
     source = inputs.Source(
         dataset.train,
         sizes.per_replica,
@@ -145,20 +158,62 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel) -> Engine:
     )
     test = inputs.Source(dataset.test, sizes.per_replica, sizes.num_replicas)
     devices = [device.name for kind in ("CPU", "GPU", "TPU") for device in tf.config.list_logical_devices(kind)]
-    rundir.add_devices(run_dir, devices, sizes.num_replicas)
+    if cluster.is_chief:
+        rundir.add_devices(run_dir, devices, sizes.num_replicas)
     channel.line(f"Number of devices: {sizes.num_replicas}")
     channel.line(f"Batch: {sizes}; {plan.total_steps} steps, {plan.epochs.completed(plan.total_steps)} epochs")
     return Engine(
         run_dir=run_dir,
         plan=plan,
         state=state,
-        loop=TrainLoop(strategy, task, state, dataset, inputs.feed(source, strategy), options, schedule=schedule, seed=experiment.seed),
-        evaluator=Evaluator(state, EvalLoop(strategy, task, dataset, inputs.feed(test, strategy)), test),
-        checkpoints=Checkpoints(run_dir / "checkpoints", state.trackables(), experiment.checkpoint),
-        open_writers=lambda position: summaries.open_writers(experiment.summary.writers, run_dir, position),
+        loop=TrainLoop(
+            strategy,
+            task,
+            state,
+            dataset,
+            inputs.feed(source, strategy),
+            _step_options(experiment, how, state, sizes),
+            schedule=schedule,
+            seed=experiment.seed,
+        ),
+        evaluator=Evaluator(state, EvalLoop(strategy, task, dataset, inputs.feed(test, strategy)), test, peers),
+        checkpoints=Checkpoints(
+            run_dir / "checkpoints",
+            state.trackables(),
+            experiment.checkpoint,
+            peers,
+            None if cluster.is_chief else scratch_of(run_dir, str(cluster.task)),
+        ),
+        open_writers=lambda position: summaries.open_writers(experiment.summary.writers, run_dir, position) if cluster.is_chief else [],
         channel=channel,
         pace=Pace(experiment.train.steps_per_loop),
         global_size=sizes.global_size,
+        peers=peers,
+    )
+
+
+def _peers(how: Strategy, strategy: tf.distribute.Strategy, cluster: Cluster) -> Peers:
+    """Gives the processes that run every step together; a chief that hands out steps does so alone."""
+    from trainer.peers import Peers
+
+    together = [] if how.asynchronous else cluster.trainers
+    return Peers(strategy, together.index(cluster.task), len(together), is_chief=cluster.is_chief) if together else Peers(strategy)
+
+
+def _step_options(experiment: Experiment, how: Strategy, state: TrainState, sizes: batching.BatchSizes) -> StepOptions:
+    import tensorflow as tf
+
+    from trainer.step import StepOptions
+    from trainer.wire import Wire
+
+    return StepOptions(
+        sizes.global_size,
+        sizes.accumulate,
+        experiment.train.clip_norm,
+        experiment.jit,
+        state.loss_scale,
+        optimizer_reduces=how.optimizer_reduces,
+        wire=Wire(tf.as_dtype(how.compress), state.peak) if how.compress else None,
     )
 
 
@@ -169,7 +224,7 @@ def _schedule(experiment: Experiment, total_steps: int, global_size: int) -> Cal
     return instantiate(experiment.schedule, "schedule", peak, total_steps, leave_out=("reference_batch",))
 
 
-def _state(experiment: Experiment, task: Task) -> Any:
+def _state(experiment: Experiment, task: Task) -> TrainState:
     from trainer.state import TrainState
 
     callbacks: dict[str, Callback] = {name: instantiate(node, f"callbacks.{name}") for name, node in (experiment.callbacks or {}).items()}

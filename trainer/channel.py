@@ -3,7 +3,7 @@
 TensorFlow's own noise goes to the log; what is meant for a person goes here and is shown by `trainer.console`.
 
     {"kind": "line", "text": ...}                                    a line for the user
-    {"kind": "phase", "phase": "start|compile|train|evaluate|save", "step": ...}
+    {"kind": "phase", "phase": "join|start|compile|train|evaluate|save", "step": ...}
     {"kind": "progress", "step": ..., "total": ..., "rate": ..., "secs_left": ..., "metrics": {...}}
     {"kind": "problem", "lines": [...]}                              wrong configuration or input: exit code 2
     {"kind": "crash", "text": ...}                                   the user's traceback: exit code 1

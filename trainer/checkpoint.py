@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,20 +23,35 @@ from trainer import policies
 from trainer.config import Checkpoint as CheckpointConfig
 from trainer.errors import CheckpointError
 from trainer.files import fsync_directory, write_atomically
+from trainer.peers import Peers
 
 
 class Checkpoints:
     """The checkpoints of one run.
 
-    Saving reads variables, which can make the replicas communicate: every worker takes part, the chief alone commits.
+    Saving reads variables, which can make the replicas communicate: every process takes part, the chief alone commits.
+
+    Args:
+        directory: where they are; the same for every process.
+        trackables: what is saved, by name.
+        config: what to keep.
+        peers: the processes that save and restore together; None: this one is alone.
+        scratch: where a process that is not the chief writes what TensorFlow makes it write; it is removed at once.
 
     Attributes:
         directory: where they are.
         skipped: why newer checkpoints than the restored one were not used, one line each.
     """
 
-    def __init__(self, directory: Path, trackables: Mapping[str, Any], config: CheckpointConfig) -> None:
-        self.directory, self.config = directory, config
+    def __init__(
+        self,
+        directory: Path,
+        trackables: Mapping[str, Any],
+        config: CheckpointConfig,
+        peers: Peers | None = None,
+        scratch: Path | None = None,
+    ) -> None:
+        self.directory, self.config, self._peers, self._scratch = directory, config, peers, scratch
         self.skipped: list[str] = []
         self._damaged: set[int] = set()
         self._checkpoint = tf.train.Checkpoint(**trackables)
@@ -50,6 +66,9 @@ class Checkpoints:
         Raises:
             CheckpointError: it could not be written; the older ones are untouched.
         """
+        if self._scratch is not None:
+            self._take_part(self._scratch)
+            return
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self.remove(step)
@@ -64,6 +83,22 @@ class Checkpoints:
             raise CheckpointError(
                 f"the checkpoint of step {step} could not be written to {self.directory}: {_first_line(error)}"
             ) from error
+        self._barrier()
+
+    def _take_part(self, scratch: Path) -> None:
+        """Does what the chief's save needs of the other processes, and returns when it is committed."""
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(mode=0o700)
+        try:
+            self._checkpoint.write(str(scratch / "ckpt"))
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        self._barrier()
+
+    def _barrier(self) -> None:
+        # Whoever goes on sees the marker, and nobody leaves while the chief is still writing.
+        if self._peers is not None:
+            self._peers.barrier()
 
     def restore_latest(self) -> int | None:
         """Restores the newest checkpoint that verifies.
@@ -74,13 +109,22 @@ class Checkpoints:
         Raises:
             CheckpointError: there are checkpoints but none that verifies, or one that does not fit the state.
         """
+        newest = self._newest() if self._peers is None or self._peers.is_chief else None
+        if self._peers is not None:
+            # The chief's word: a shared file system may show the others something older.
+            (step,) = self._peers.chiefs(-1 if newest is None else newest)
+            newest = None if step < 0 else step
+        if newest is not None:
+            self.restore(newest)
+        return newest
+
+    def _newest(self) -> int | None:
         steps = committed(self.directory)
         for step in reversed(steps):
             if problem := verify(self.directory, step):
                 self.skipped.append(f"skipped the checkpoint of step {step}: {problem}")
                 self._damaged.add(step)
             else:
-                self.restore(step)
                 return step
         if steps:
             raise CheckpointError(

@@ -54,6 +54,11 @@ class Cluster:
         return self.task.job == "chief" or (self.task == Task("worker", 0) and "chief" not in self.jobs)
 
     @property
+    def trainers(self) -> list[Task]:
+        """All who train, the chief first; none for a process that trains alone."""
+        return [Task(job, index) for job in ("chief", "worker") for index in range(len(self.jobs.get(job, ())))]
+
+    @property
     def others(self) -> dict[Task, str]:
         """The addresses of all others that train."""
         tasks = {Task(job, index): address for job, addresses in self.jobs.items() for index, address in enumerate(addresses)}

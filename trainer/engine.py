@@ -25,6 +25,7 @@ from trainer.evaluation import Evaluator, Stopped
 from trainer.ledger import Ledger
 from trainer.loop import TrainLoop, unpack
 from trainer.pace import Pace
+from trainer.peers import Peers
 from trainer.policies import Epochs, Interval
 from trainer.protocols import Callback
 from trainer.state import TrainState
@@ -79,6 +80,7 @@ class Engine:
         channel: tells the user.
         pace: how many steps go into one graph call.
         global_size: examples in a step.
+        peers: the processes that run every step together.
     """
 
     def __init__(
@@ -94,12 +96,13 @@ class Engine:
         channel: Channel,
         pace: Pace,
         global_size: int,
+        peers: Peers,
     ) -> None:
         self.run_dir, self.plan, self.state, self.loop = run_dir, plan, state, loop
         self.evaluator, self.checkpoints, self.channel, self.pace = evaluator, checkpoints, channel, pace
-        self._open_writers, self._global_size = open_writers, global_size
-        self._ledger = Ledger(run_dir)
-        self.step, self._reported, self._ended, self._learning_rate = 0, 0, False, math.nan
+        self._open_writers, self._global_size, self.peers = open_writers, global_size, peers
+        self._ledger = Ledger(run_dir, is_chief=peers.is_chief)
+        self.step, self._count, self._reported, self._ended, self._learning_rate = 0, 1, 0, False, math.nan
         self._writers: list[Writer] = []
         self._evaluated: dict[str, float] | None = None
         self._saved_at, self._saved_step = time.monotonic(), 0
@@ -123,7 +126,7 @@ class Engine:
         opened = self.loop.feed.start(self.step)
         try:
             self._events(stop_requested)
-            while not self._finished and not stop_requested():
+            while not self._finished and not self._agree(stop_requested()):
                 self._advance(opened)
                 self._events(stop_requested)
             if not self._finished:
@@ -140,6 +143,15 @@ class Engine:
     def _finished(self) -> bool:
         return (self.step >= self.plan.total_steps or self._ended) and self._reported >= self.step
 
+    def _agree(self, stop: bool) -> bool:
+        """Agrees on what only one process knows: how long the next call is, whether the clock says to save, whether to stop."""
+        due = self.plan.save_secs is not None and time.monotonic() - self._saved_at >= self.plan.save_secs
+        chiefs = (due, self.pace.count) if self.peers.is_chief else (0, 0)
+        stopping, save, self._count = self.peers.sums(stop, *chiefs)
+        if save:
+            self._save()
+        return stopping > 0
+
     def _restore(self) -> None:
         with self._ledger.timed("restore", self.step):
             restored = self.checkpoints.restore_latest()
@@ -147,6 +159,7 @@ class Engine:
             self.channel.line(f"warning: {line}")
         if restored is not None:
             self.channel.line(f"Continuing from the checkpoint of step {restored}.")
+        self.peers.require_same("variables", lambda: self.state.digests(self.loop.strategy))
         self.step, self._reported = int(self.state.step.numpy()), int(self.state.reported.numpy())
         self._ended = bool(self.state.ended.numpy())
         self._writers = self._open_writers(self._reported)
@@ -156,7 +169,7 @@ class Engine:
     def _advance(self, opened: Any) -> None:
         """Runs the steps up to the next event, or as many as the pace allows, in one graph call."""
         step = self.step
-        count = min(self.plan.next_event(step) - step, self.pace.count)
+        count = min(self.plan.next_event(step) - step, self._count)
         first = not self.pace.started
         self._evaluated = None
         self.channel.phase("compile" if first else "train", step)
@@ -190,8 +203,6 @@ class Engine:
             self._report(step, stop_requested)
             if self.plan.save.due(step) or self._ended:
                 self._save()
-        if self.plan.save_secs is not None and time.monotonic() - self._saved_at >= self.plan.save_secs:
-            self._save()
 
     def _report(self, step: int, stop_requested: Callable[[], bool]) -> None:
         # Evaluation first: it can be interrupted, and then none of this step's lines may have been written yet.
@@ -213,7 +224,7 @@ class Engine:
             self._write("test", step, {"epoch": epoch, **self._evaluated})
             self.channel.line(f"step {step}: test " + ", ".join(f"{name} {value:.4f}" for name, value in self._evaluated.items()))
             for name, callback in self._callbacks.items():
-                if callback.on_evaluate(step, self._evaluated):
+                if self.peers.any(callback.on_evaluate(step, self._evaluated)):
                     self.channel.line(f"{name} ends the training at step {step}.")
                     self._ended = True
                     self.state.ended.assign(True)

@@ -17,5 +17,9 @@ class CheckpointError(OSError):
     """The environment's: a checkpoint that cannot be written, or none that can be trusted; exit code 1."""
 
 
+class DivergedError(RuntimeError):
+    """The run's: processes that must be in the same state are not; exit code 1."""
+
+
 class NonFiniteError(ArithmeticError):
     """The run's: a loss or gradient that is not finite; exit code 1."""

@@ -10,6 +10,7 @@ import tensorflow as tf
 from trainer.input import Source
 from trainer.loop import EvalLoop, unpack
 from trainer.pace import Pace
+from trainer.peers import Peers
 from trainer.state import TrainState
 
 
@@ -24,10 +25,11 @@ class Evaluator:
         state: the state whose models are evaluated.
         loop: the compiled evaluation loop.
         source: the test split.
+        peers: the processes that evaluate together.
     """
 
-    def __init__(self, state: TrainState, loop: EvalLoop, source: Source) -> None:
-        self._state, self._loop, self._source = state, loop, source
+    def __init__(self, state: TrainState, loop: EvalLoop, source: Source, peers: Peers) -> None:
+        self._state, self._loop, self._source, self._peers = state, loop, source, peers
         self._pace = Pace("auto")
 
     def evaluate(self, stop_requested: Callable[[], bool]) -> dict[str, float]:
@@ -46,9 +48,10 @@ class Evaluator:
         opened = self._loop.feed.start(0)
         total, done = tf.zeros([2 * len(self._state.task.metrics)], tf.float64), 0
         while done < self._source.num_steps:
-            if stop_requested():
+            stopping, count = self._peers.sums(stop_requested(), self._pace.count if self._peers.is_chief else 0)
+            if stopping:
                 raise Stopped
-            count = min(self._pace.count, self._source.num_steps - done)
+            count = min(count, self._source.num_steps - done)
             with self._pace.measured(count):
                 total = self._loop.run(opened, total, tf.constant(done, tf.int64), tf.constant(count, tf.int64))
             done += count

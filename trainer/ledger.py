@@ -13,15 +13,17 @@ from typing import Any
 class Ledger:
     """Appends entries `{"event", "step", "secs", "at"}`; `at` is Unix time at the end of what took `secs` seconds."""
 
-    def __init__(self, run_dir: Path) -> None:
-        self._path = run_dir / "ledger.jsonl"
+    def __init__(self, run_dir: Path, *, is_chief: bool = True) -> None:
+        self._path, self._is_chief = run_dir / "ledger.jsonl", is_chief
         # A line that a kill cut off must not swallow the first one of this attempt.
-        if self._path.exists() and not self._path.read_bytes().endswith(b"\n"):
+        if is_chief and self._path.exists() and not self._path.read_bytes().endswith(b"\n"):
             with self._path.open("a", encoding="utf-8") as file:
                 file.write("\n")
 
     def add(self, event: str, step: int, secs: float = 0.0) -> None:
-        """Enters one event."""
+        """Enters one event; the chief's alone are kept."""
+        if not self._is_chief:
+            return
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"event": event, "step": step, "secs": round(secs, 6), "at": time.time()}) + "\n")
 

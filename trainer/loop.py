@@ -26,6 +26,7 @@ class TrainLoop:
     """Runs training steps and adds their metrics to the state's sums.
 
     Attributes:
+        strategy: TensorFlow's strategy.
         feed: how batches reach the replicas.
 
     Args:
@@ -45,7 +46,7 @@ class TrainLoop:
         schedule: Callable[[tf.Tensor], tf.Tensor],
         seed: int,
     ) -> None:
-        self._strategy, self._task, self._state, self._dataset = strategy, task, state, dataset
+        self.strategy, self._task, self._state, self._dataset = strategy, task, state, dataset
         self.feed, self._options, self._schedule, self._seed = feed, options, schedule, seed
 
     @tf.function(autograph=False)
@@ -59,10 +60,10 @@ class TrainLoop:
         end = state.step.read_value() + count
 
         def one_step(index: tf.Tensor, window: tf.Tensor, epoch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            sums = self._strategy.run(self._replica_step, args=(index, self.feed.take(opened)))
+            sums = self.strategy.run(self._replica_step, args=(index, self.feed.take(opened)))
             # Already reduced, so the same on every replica. Added step by step: the order of additions, hence every bit,
             # does not depend on the length of the loop.
-            sums = tf.cast(self._strategy.experimental_local_results(sums)[0], tf.float64)
+            sums = tf.cast(self.strategy.experimental_local_results(sums)[0], tf.float64)
             return index + 1, window + sums, epoch + sums
 
         start = (state.step.read_value(), state.window.read_value(), state.epoch.read_value())

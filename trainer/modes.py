@@ -10,6 +10,7 @@ from pathlib import Path
 from trainer import build
 from trainer.channel import Channel
 from trainer.checkpoint import restore_weights
+from trainer.cluster import Cluster
 from trainer.config import Experiment
 from trainer.engine import Engine
 from trainer.errors import CheckpointError
@@ -17,9 +18,16 @@ from trainer.files import write_atomically
 from trainer.ledger import Ledger
 
 
-def run(experiment: Experiment, run_dir: Path, channel: Channel, stop: Callable[[], bool], began: float) -> bool:
+def run(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cluster, stop: Callable[[], bool], began: float) -> bool:
     """Does what `mode` says; returns whether it was finished, or stopped on request."""
-    engine = build.engine(experiment, run_dir, channel)
+    engine = build.engine(experiment, run_dir, channel, cluster)
+    finished = _run(experiment, engine, run_dir, channel, stop, began)
+    # Together, else the first to go looks like a failure to those who still have something to do.
+    engine.peers.barrier()
+    return finished
+
+
+def _run(experiment: Experiment, engine: Engine, run_dir: Path, channel: Channel, stop: Callable[[], bool], began: float) -> bool:
     if experiment.mode == "train":
         return _train(experiment, engine, run_dir, channel, stop, began)
     step = engine.checkpoints.restore_latest()
@@ -29,7 +37,7 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel, stop: Callable[
 
 
 def _train(experiment: Experiment, engine: Engine, run_dir: Path, channel: Channel, stop: Callable[[], bool], began: float) -> bool:
-    ledger = Ledger(run_dir)
+    ledger = Ledger(run_dir, is_chief=engine.peers.is_chief)
     if experiment.init_from and not engine.checkpoints.steps():
         step, skipped = restore_weights(Path(experiment.init_from).expanduser(), engine.state.task.models)
         for line in skipped:
@@ -41,12 +49,15 @@ def _train(experiment: Experiment, engine: Engine, run_dir: Path, channel: Chann
         return False
     # With the length that was asked for: a later command that asks for more is not finished by this.
     result = {**engine.result(), "train": {"steps": experiment.train.steps, "epochs": experiment.train.epochs}}
-    write_atomically(run_dir / "result.json", json.dumps(result, indent=1))
+    if engine.peers.is_chief:
+        write_atomically(run_dir / "result.json", json.dumps(result, indent=1))
     return True
 
 
 def _evaluate(engine: Engine, run_dir: Path, channel: Channel, step: int) -> bool:
     metrics = engine.evaluator.evaluate(lambda: False)
+    if not engine.peers.is_chief:
+        return True
     write_atomically(run_dir / f"evaluation-{step}.json", json.dumps({"step": step, "split": "test", "metrics": metrics}, indent=1))
     channel.line(f"step {step}: test " + ", ".join(f"{name} {value:.6f}" for name, value in metrics.items()))
     return True
@@ -55,6 +66,8 @@ def _evaluate(engine: Engine, run_dir: Path, channel: Channel, step: int) -> boo
 def _export(engine: Engine, run_dir: Path, channel: Channel, step: int) -> bool:
     """Writes the first model as a SavedModel, with the averaged weights if averages are kept."""
     engine.state.swap_averages()
+    if not engine.peers.is_chief:
+        return True
     name, model = next(iter(engine.state.task.models.items()))
     path = run_dir / "export" / f"{name}-{step}"
     model.export(str(path))

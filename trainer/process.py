@@ -10,11 +10,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer import cluster
+from trainer.cluster import Cluster, Task
 
 if TYPE_CHECKING:
     from trainer.config import Experiment
@@ -28,14 +31,19 @@ class WorkerProcess:
     discarded if that turns out to be nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, within: Callable[[list[str]], list[str]] = list) -> None:
+        """Starts the process.
+
+        Args:
+            within: makes of a command one that runs it somewhere, such as in a network namespace, under the same process id.
+        """
         self._socket, theirs = socket.socketpair()
         self._early = tempfile.TemporaryFile()  # noqa: SIM115 - what is said before there is a log
         # A session of its own: Ctrl-C in the terminal reaches the parent alone, which passes it on once.
         # -P: the current directory must not come before this package on the path.
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "trainer.worker", "--socket", str(theirs.fileno())],
+                within([sys.executable, "-P", "-m", "trainer.worker", "--socket", str(theirs.fileno())]),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=self._early,
@@ -44,26 +52,37 @@ class WorkerProcess:
                 env=cluster.worker_environment(),
             )
 
-    def assign(self, run: RunDirectory, experiment: Experiment, log: Path, messages: queue.Queue[dict[str, Any]]) -> None:
+    def assign(self, run: RunDirectory, experiment: Experiment, member: Cluster, messages: queue.SimpleQueue[dict[str, Any]]) -> None:
         """Tells the worker what to do.
 
         Args:
             run: the run directory, whose lock the worker shares from now on.
             experiment: the effective configuration.
-            log: where its output goes.
-            messages: receives each message that it sends, and finally {"kind": "exit", "code": ...}.
+            member: which process of the run it is.
+            messages: receives each message that it sends, and finally {"kind": "exit", "code": ...}, each with "from": its task.
         """
+        log = log_of(run, member.task)
         log.parent.mkdir(exist_ok=True)
-        threads = [threading.Thread(target=target, args=(log, messages), daemon=True) for target in (self._pump, self._listen)]
+
+        def tell(message: dict[str, Any]) -> None:
+            messages.put({**message, "from": member.task})
+
+        threads = [threading.Thread(target=target, args=(log, tell), daemon=True) for target in (self._pump, self._listen)]
         try:
             with log.open("ab") as opened:
                 socket.send_fds(self._socket, [b"!"], [run.lock, opened.fileno()])
-            self._socket.sendall(json.dumps({"run_dir": str(run.path), "experiment": asdict(experiment)}).encode() + b"\n")
+            assignment = {"run_dir": str(run.path), "experiment": asdict(experiment), "cluster": member.plain()}
+            self._socket.sendall(json.dumps(assignment).encode() + b"\n")
         except (BrokenPipeError, ConnectionResetError):
             pass  # it has died already; what it said, and its exit code, are passed on below
         for thread in threads:
             thread.start()
-        threading.Thread(target=self._wait, args=(threads, log, messages), daemon=True).start()
+        threading.Thread(target=self._wait, args=(threads, log, tell), daemon=True).start()
+
+    def leave(self) -> None:
+        """Lets a process go that only serves others."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._socket.sendall(b"leave\n")
 
     def signal(self, number: int) -> None:
         """Sends a signal, unless the process has ended."""
@@ -76,24 +95,24 @@ class WorkerProcess:
         self.process.wait()
         self._socket.close()
 
-    def _pump(self, log: Path, messages: queue.Queue[dict[str, Any]]) -> None:
+    def _pump(self, log: Path, tell: Callable[[dict[str, Any]], None]) -> None:
         """What the user's code prints goes to the log and to the console."""
         assert self.process.stdout is not None
         with log.open("ab", buffering=0) as opened:
             for line in self.process.stdout:
                 opened.write(line)
-                messages.put({"kind": "output", "text": line.decode(errors="replace").rstrip("\n")})
+                tell({"kind": "output", "text": line.decode(errors="replace").rstrip("\n")})
 
-    def _listen(self, log: Path, messages: queue.Queue[dict[str, Any]]) -> None:
+    def _listen(self, log: Path, tell: Callable[[dict[str, Any]], None]) -> None:
         try:
             with self._socket.makefile(encoding="utf-8") as lines:
                 for line in lines:
                     if line.endswith("}\n"):
-                        messages.put(json.loads(line))
+                        tell(json.loads(line))
         except ConnectionResetError:
             pass  # it was killed with part of its instructions unread
 
-    def _wait(self, threads: list[threading.Thread], log: Path, messages: queue.Queue[dict[str, Any]]) -> None:
+    def _wait(self, threads: list[threading.Thread], log: Path, tell: Callable[[dict[str, Any]], None]) -> None:
         code = self.process.wait()
         for thread in threads:
             # A grandchild of the user's could hold the pipes open; the worker itself is dead.
@@ -101,4 +120,9 @@ class WorkerProcess:
         self._early.seek(0)
         with log.open("ab") as opened:
             shutil.copyfileobj(self._early, opened)
-        messages.put({"kind": "exit", "code": code})
+        tell({"kind": "exit", "code": code})
+
+
+def log_of(run: RunDirectory, task: Task) -> Path:
+    """Gives the log of one process of a run."""
+    return run.path / "logs" / f"{task}.log"

@@ -71,13 +71,10 @@ def open_run(experiment: Experiment, overrides: list[str], config_dir: str | Non
     Raises:
         ConfigError: another process holds it, or it holds another experiment.
     """
-    if experiment.resume not in ("auto", "never"):
-        path = Path(experiment.resume).expanduser()
-        allowed: tuple[str, ...] = identity.FREE + identity.RESUMABLE
-    else:
-        path = Path(experiment.runs_dir).expanduser() / identity.run_name(experiment)
-        allowed = identity.FREE
-    aside = _move_aside(path) if experiment.resume == "never" and path.exists() else None
+    path = _path(experiment)
+    allowed = identity.FREE if experiment.resume in ("auto", "never") else identity.FREE + identity.RESUMABLE
+    # One that is no run yet was made by another process of this one.
+    aside = _move_aside(path) if experiment.resume == "never" and (path / "config.yaml").exists() else None
     made = [place for place in (path, *path.parents) if not place.exists()]
     path.mkdir(parents=True, exist_ok=True)
     lock = _lock(path)
@@ -92,6 +89,19 @@ def open_run(experiment: Experiment, overrides: list[str], config_dir: str | Non
         run.release()
         raise
     return run
+
+
+def join_run(experiment: Experiment) -> RunDirectory:
+    """Gives the directory to a process that is not the chief: it leaves nothing there but its log, and the chief holds the lock."""
+    path = _path(experiment)
+    path.mkdir(parents=True, exist_ok=True)
+    return RunDirectory(path, is_new=False, lock=os.open(path, os.O_RDONLY), made=[], aside=None)
+
+
+def _path(experiment: Experiment) -> Path:
+    if experiment.resume in ("auto", "never"):
+        return Path(experiment.runs_dir).expanduser() / identity.run_name(experiment)
+    return Path(experiment.resume).expanduser()
 
 
 def _move_aside(path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ class TrainState:
         epoch: the same since the last end of an epoch.
         averages: for each model, the moving average of each trainable variable; empty without `ema_decay`.
         loss_scale: the state of mixed_float16's loss scale; None without.
+        peak: the largest absolute value in the last gradient that travelled compressed, float32; 0 before the first.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class TrainState:
         self.ended = replicated(tf.constant(False), "ended")
         self.window = replicated(tf.zeros([2 * num_metrics], tf.float64), "window")
         self.epoch = replicated(tf.zeros([2 * num_metrics], tf.float64), "epoch")
+        self.peak = replicated(tf.constant(0.0), "peak")
         self.loss_scale = LossScale() if mixed_float16 else None
         self.averages: dict[str, list[tf.Variable]] = {}
         for name, model in task.models.items():
@@ -52,12 +55,31 @@ class TrainState:
             "ended": self.ended,
             "window": self.window,
             "epoch": self.epoch,
+            "peak": self.peak,
             "models": dict(self.task.models),
             "optimizers": dict(self.task.optimizers),
             "averages": self.averages,
             "loss_scale": {} if self.loss_scale is None else dict(vars(self.loss_scale)),
             "callbacks": {name: _variables(callback) for name, callback in self.callbacks.items()},
         }
+
+    def digests(self, strategy: tf.distribute.Strategy) -> dict[str, int]:
+        """Gives a hash of every variable as this process holds it, 40 bits each, by name."""
+        found: dict[str, int] = {}
+
+        def walk(node: Any, name: str) -> None:
+            if isinstance(node, Mapping):
+                for key, value in node.items():
+                    walk(value, f"{name}/{key}" if name else str(key))
+            elif isinstance(node, tf.Variable) or not hasattr(node, "variables"):
+                local = strategy.experimental_local_results(node)[0]
+                found[name] = int.from_bytes(hashlib.sha256(local.numpy().tobytes()).digest()[:5])
+            else:
+                variables = node.variables() if callable(node.variables) else node.variables
+                walk({variable.name: variable for variable in variables}, name)
+
+        walk({**self.trackables(), "averages": {name: dict(enumerate(group)) for name, group in self.averages.items()}}, "")
+        return found
 
     def update_averages(self, step: tf.Tensor) -> None:
         """Moves the averages towards the weights, in replica context, after update number `step` (scalar int64, from 0).

@@ -11,6 +11,7 @@ import tensorflow as tf
 from trainer import randomness
 from trainer.protocols import Batch, Metrics
 from trainer.state import LossScale
+from trainer.wire import Wire, flat
 
 PerExample = tuple[tf.Tensor, Mapping[str, tf.Tensor]]
 """What a loss function returns: the loss of each example, [b], and other metrics of each example, name -> [b]."""
@@ -37,6 +38,8 @@ class StepOptions:
         clip_norm: global norm to which the global batch's gradient is clipped; None: not.
         jit: whether forward and backward pass are compiled by XLA.
         loss_scale: the loss scale of mixed_float16; None: not needed.
+        optimizer_reduces: whether the optimizer's own reduction cannot be left out; it is then given its share of the sum.
+        wire: how gradients travel between processes in fewer bits; None: as they are.
     """
 
     global_size: int
@@ -44,6 +47,8 @@ class StepOptions:
     clip_norm: float | None = None
     jit: bool = False
     loss_scale: LossScale | None = None
+    optimizer_reduces: bool = False
+    wire: Wire | None = None
 
 
 class Step:
@@ -84,8 +89,12 @@ class Step:
         """
         variables = model.trainable_variables
         gradients, sums = self._accumulate(loss_fn, batch, model)
-        names = list(sums)
-        *gradients, packed = self._sum_over_replicas([*gradients, tf.stack([x for name in names for x in sums[name]])])
+        names, statistics = list(sums), self._statistics(model)
+        gradients, (packed, *totals) = self._sum_over_replicas(
+            gradients, [tf.stack([x for name in names for x in sums[name]]), *(variable.read_value() for variable in statistics)]
+        )
+        for variable, total in zip(statistics, totals, strict=True):
+            variable.assign(total / self.num_replicas)
         self._apply(optimizer, variables, gradients)
         return {name: (packed[2 * i], packed[2 * i + 1]) for i, name in enumerate(names)}
 
@@ -133,13 +142,30 @@ class Step:
         compute = tf.function(forward_and_backward, jit_compile=True, autograph=False) if options.jit else forward_and_backward
         return compute(batch, None if options.loss_scale is None else options.loss_scale.value.read_value())
 
-    def _sum_over_replicas(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Sums float32 tensors over the replicas as one flat buffer: one collective, whatever their number."""
+    def _statistics(self, model: tf.keras.Model) -> list[tf.Variable]:
+        """Gives the variables that each replica updates by itself, such as the moving statistics of batch normalisation.
+
+        They are averaged at every step, not only when they are read: so all replicas hold the same, and a run that was saved and
+        restored in between, on whatever strategy, goes on with the same bits.
+        """
         if self.num_replicas == 1:
-            return tensors
-        flat = self.all_reduce(tf.concat([tf.reshape(x, [-1]) for x in tensors], axis=0))
-        parts = tf.split(flat, [x.shape.num_elements() for x in tensors])
-        return [tf.reshape(part, x.shape) for part, x in zip(parts, tensors, strict=True)]
+            return []
+        return [variable for variable in model.non_trainable_variables if variable.synchronization == tf.VariableSynchronization.ON_READ]
+
+    def _sum_over_replicas(self, gradients: Gradients, others: list[tf.Tensor]) -> tuple[Gradients, list[tf.Tensor]]:
+        """Sums float32 tensors over the replicas as one flat buffer: one collective, whatever their number.
+
+        Args:
+            gradients: may be rounded on the way, if the run says so.
+            others: must not.
+        """
+        if self.num_replicas == 1:
+            return gradients, others
+        if self.options.wire is None:
+            summed = flat([*gradients, *others], self.all_reduce)
+            return summed[: len(gradients)], summed[len(gradients) :]
+        exact = flat(others, self.all_reduce)
+        return self.options.wire.sum(self._replica, gradients), exact
 
     def _apply(self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients) -> None:
         loss_scale = self.options.loss_scale
@@ -167,4 +193,6 @@ class Step:
     def _update(self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients) -> None:
         if self.options.clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, self.options.clip_norm)
-        optimizer.apply_gradients(zip(gradients, variables, strict=True), experimental_aggregate_gradients=False)
+        if self.options.optimizer_reduces:
+            gradients = [gradient / self.num_replicas for gradient in gradients]
+        optimizer.apply_gradients(zip(gradients, variables, strict=True), experimental_aggregate_gradients=self.options.optimizer_reduces)

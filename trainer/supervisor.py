@@ -1,4 +1,4 @@
-"""Starts the worker process, watches it, passes signals on, starts it again after a failure that is nobody's fault.
+"""Runs a run's processes, passes signals on to them, starts them again after a failure that is nobody's fault.
 
 Imports no TensorFlow: the parent stays small, a crash or hang of TensorFlow cannot take it along, and a sweep leaks
 nothing from one point to the next.
@@ -6,19 +6,20 @@ nothing from one point to the next.
 
 from __future__ import annotations
 
-import queue
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
-from typing import Any
 
+from trainer.cluster import Cluster
 from trainer.config import Experiment
 from trainer.console import Console
 from trainer.exitcodes import CRASHED, RESTARTABLE
-from trainer.process import WorkerProcess
+from trainer.group import Group, how
+from trainer.process import WorkerProcess, log_of
 from trainer.rundir import RunDirectory
+from trainer.strategies.base import Strategy
 
 
 class Supervisor:
@@ -27,67 +28,64 @@ class Supervisor:
     Args:
         run: the run directory.
         experiment: the effective configuration.
+        strategy: what it says of its processes.
+        members: gives the processes of an attempt.
         console: shows messages to the user.
-        spare: a worker process that has been started already, for the first attempt.
+        start: starts one process that does not know yet what it is to do.
     """
 
-    def __init__(self, run: RunDirectory, experiment: Experiment, console: Console, spare: WorkerProcess | None = None) -> None:
-        self._run, self._experiment, self._console, self._spare = run, experiment, console, spare
-        self._messages: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._worker: WorkerProcess | None = None
-        self._stopped_by = 0
+    def __init__(
+        self,
+        run: RunDirectory,
+        experiment: Experiment,
+        strategy: Strategy,
+        members: Callable[[], list[Cluster]],
+        console: Console,
+        start: Callable[[], WorkerProcess],
+    ) -> None:
+        self._run, self._experiment, self._strategy, self._members = run, experiment, strategy, members
+        self._console, self._start = console, start
+        self._group: Group | None = None
+        self._stopped_by, self._stop = 0, threading.Event()
+        self._failures = 0
 
     def supervise(self) -> int:
-        """Runs the workers.
+        """Runs the processes.
 
         Returns:
             The exit code for the user: 0, 1, 2, 130 or 143.
         """
         restart = self._experiment.restart
         with self._signals():
-            for failures in range(restart.max_restarts + 1):
-                code = self._attempt()
-                if not _is_restartable(code):
+            while True:
+                self._group = Group(
+                    self._run, self._experiment, self._strategy, self._members(), self._console, self._start, self._may_restart
+                )
+                code = self._group.run()
+                if code >= 0 and code != RESTARTABLE:
                     return code
-                self._console.line(f"warning: worker 0 {_how(code)}; its log is {self._log}")
+                assert self._group.failed is not None
+                log = log_of(self._run, self._group.failed)
+                self._console.line(f"warning: {self._group.failed} {how(code)}; its log is {log}")
                 if self._stopped_by:
                     # It was to save and leave, and did not come to it: no exit code may say that it did.
                     return CRASHED
-                if failures < restart.max_restarts and not self._wait(restart.backoff_secs * 2**failures):
+                backoff = restart.backoff_secs * 2**self._failures
+                if not self._may_restart():
+                    self._console.error(f"gave up after {restart.max_restarts} restarts (restart.max_restarts); the log is {log}")
+                    return CRASHED
+                self._group = None
+                if not self._wait(backoff):
                     return 128 + self._stopped_by
-        self._console.error(f"gave up after {restart.max_restarts} restarts (restart.max_restarts); the log is {self._log}")
-        return CRASHED
 
-    @property
-    def _log(self) -> Path:
-        return self._run.path / "logs" / "worker-0.log"
-
-    def _attempt(self) -> int:
-        self._worker, self._spare = self._spare or WorkerProcess(), None
-        self._worker.assign(self._run, self._experiment, self._log, self._messages)
-        try:
-            while True:
-                message = self._messages.get()
-                if message["kind"] == "exit":
-                    return int(message["code"])
-                self._console.show(message, self._log)
-        finally:
-            # Reached with a living worker only when this process is in trouble itself.
-            if self._worker.process.poll() is None:
-                self._worker.discard()
+    def _may_restart(self) -> bool:
+        self._failures += 1
+        return self._failures <= self._experiment.restart.max_restarts
 
     def _wait(self, secs: float) -> bool:
         """Waits before a restart; returns False if a signal came meanwhile."""
-        if self._stopped_by:
-            return False
         self._console.line(f"Restarting from the newest checkpoint in {secs:g} s.")
-        self._worker = None
-        try:
-            # Nothing but the signal handler puts a message while no worker runs.
-            self._messages.get(timeout=secs)
-        except queue.Empty:
-            return True
-        return False
+        return not self._stop.wait(secs)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -102,18 +100,8 @@ class Supervisor:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         first = not self._stopped_by
         self._stopped_by = self._stopped_by or number
-        if self._worker is None:
-            self._messages.put({"kind": "stop"})
-        else:
-            self._worker.signal(number)
+        self._stop.set()
+        if self._group is not None:
+            self._group.signal(number)
         if first:
             self._console.line(f"{signal.Signals(number).name}: saving, then leaving; once more leaves at once.")
-
-
-def _is_restartable(code: int) -> bool:
-    """A process that was killed, or that lost its peers, is nobody's fault; an error in the user's code is."""
-    return code < 0 or code == RESTARTABLE
-
-
-def _how(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else "lost its peers"

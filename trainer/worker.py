@@ -24,8 +24,9 @@ from typing import Any
 
 from trainer import cluster, config
 from trainer.channel import Channel, Warnings, to_socket
+from trainer.cluster import Cluster
 from trainer.config import Experiment
-from trainer.errors import CheckpointError, ConfigError, NonFiniteError
+from trainer.errors import CheckpointError, ConfigError, DivergedError, NonFiniteError
 from trainer.exitcodes import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
 
 
@@ -47,13 +48,14 @@ class StopRequest:
         self.signal = number
 
 
-def run(experiment: Experiment, run_dir: Path, channel: Channel, stop: StopRequest, began: float) -> int:
+def run(experiment: Experiment, run_dir: Path, channel: Channel, place: Cluster, stop: StopRequest, began: float) -> int:
     """Runs one attempt and reports how it ended.
 
     Args:
         experiment: the effective configuration.
         run_dir: the run directory.
         channel: tells the user.
+        place: which process of the run this is.
         stop: whether a stop was requested.
         began: Unix time when the process was started.
 
@@ -66,8 +68,8 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel, stop: StopReque
     from trainer import modes
 
     try:
-        channel.phase("start", 0)
-        if modes.run(experiment, run_dir, channel, stop, began):
+        cluster.enter(place)
+        if modes.run(experiment, run_dir, channel, place, stop, began):
             return DONE
         # Said here, by the one who has saved: a worker that dies on the way out must not be taken for one that did.
         channel.line("Stopped after saving; the same command continues.")
@@ -75,7 +77,7 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel, stop: StopReque
     except ConfigError as error:
         channel.problem(list(error.problems))
         return WRONG_INPUT
-    except (CheckpointError, NonFiniteError) as error:
+    except (CheckpointError, DivergedError, NonFiniteError) as error:
         channel.crash(str(error))
         return CRASHED
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError) as error:
@@ -123,7 +125,8 @@ def _listen(connection: socket.socket, assignments: queue.Queue[dict[str, Any]])
         os.close(log)
         with connection.makefile("rb") as lines:
             assignments.put(json.loads(lines.readline()))
-            lines.read()
+            if lines.readline() == b"leave\n":
+                os._exit(DONE)
     except (ValueError, ConnectionResetError):
         pass  # the end came first
     os._exit(CRASHED)
@@ -145,7 +148,8 @@ def main() -> None:
         sys.path.insert(0, directory)
     send = to_socket(connection)
     logging.getLogger("trainer").addHandler(Warnings(send))
-    code = run(config.restore(assignment["experiment"]), Path(assignment["run_dir"]), Channel(send), stop, began)
+    experiment, place = config.restore(assignment["experiment"]), cluster.restore(assignment["cluster"])
+    code = run(experiment, Path(assignment["run_dir"]), Channel(send), place, stop, began)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

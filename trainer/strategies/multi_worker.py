@@ -1,0 +1,73 @@
+"""Multi-worker: a copy of the model on every device of every process, updated alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from trainer.cluster import Cluster, Task
+from trainer.errors import ConfigError
+from trainer.strategies.base import Strategy
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+class MultiWorker(Strategy):
+    """Trains on several processes: those that are started here, or those of the cluster that this process is told of.
+
+    Args:
+        workers: how many to start here, on free ports, the GPUs divided between them. Of no account where a cluster is declared.
+        communication: auto, ring (gRPC) or nccl (GPUs only).
+        timeout_secs: after how long a reduction that does not come about is an error; None: when TensorFlow notices.
+        bytes_per_pack: TensorFlow's hint for splitting a reduction; 0: as one.
+        compress: none; bfloat16 or float16: gradients travel in 16 bits.
+        hosts: print the command for each of these hosts (host or host:port) and leave.
+        isolate: whether a cluster that is started here gets a network of its own, out of reach for others: auto: where the system
+            allows it and nothing in the run needs the network.
+        start_timeout_secs: how long to wait for the others to start.
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: Annotated[int, ">= 1"] = 2,
+        communication: Annotated[str, "auto | ring | nccl"] = "auto",
+        timeout_secs: Annotated[float | None, "> 0"] = None,
+        bytes_per_pack: Annotated[int, ">= 0"] = 0,
+        compress: Annotated[str, "none | bfloat16 | float16"] = "none",
+        hosts: list[str] | None = None,
+        isolate: Annotated[str, "auto | true | false"] = "auto",
+        start_timeout_secs: Annotated[float, "> 0"] = 300.0,
+    ) -> None:
+        self.workers, self.hosts, self.isolate, self.start_timeout_secs = workers, hosts, isolate, start_timeout_secs
+        self._communication, self._timeout_secs, self._bytes_per_pack = communication, timeout_secs, bytes_per_pack
+        self.compress = None if compress == "none" else compress
+
+    def tasks(self, count: int | None) -> list[Task]:
+        """All are workers."""
+        return [Task("worker", index) for index in range(self.workers if count is None else count)]
+
+    def check(self, cluster: Cluster) -> None:
+        """Refuses a cluster with parameter servers."""
+        if "ps" in cluster.jobs:
+            raise ConfigError(f"{cluster.source}: the job ps needs strategy=parameter_server, or must go from the cluster")
+
+    def start(self, cluster: Cluster) -> tf.distribute.Strategy:
+        """Creates the strategy: returns when all processes have."""
+        import tensorflow as tf
+
+        gpus = tf.config.list_physical_devices("GPU")
+        if cluster.source == "local" and gpus:
+            if self.workers > len(gpus):
+                raise ConfigError(f"strategy.workers ({self.workers}) must be at most the number of GPUs ({len(gpus)})")
+            share = len(gpus) // self.workers
+            gpus = gpus[cluster.task.index * share : (cluster.task.index + 1) * share]
+            tf.config.set_visible_devices(gpus, "GPU")
+        if self._communication == "nccl" and not gpus:
+            raise ConfigError("strategy.communication (nccl) needs GPUs, and there are none here; use auto or ring")
+        options = tf.distribute.experimental.CommunicationOptions(
+            bytes_per_pack=self._bytes_per_pack,
+            timeout_seconds=self._timeout_secs,
+            implementation=tf.distribute.experimental.CommunicationImplementation[self._communication.upper()],
+        )
+        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
