@@ -22,12 +22,15 @@ from trainer.config import Experiment
 from trainer.errors import ConfigError
 from trainer.files import scratch_of
 from trainer.protocols import Callback, Dataset, Task
+from trainer.strategies import devices
 from trainer.strategies.base import Strategy
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
     from trainer.engine import Engine
+    from trainer.input import Source
+    from trainer.loop import Loops
     from trainer.peers import Peers
     from trainer.state import TrainState
     from trainer.step import StepOptions
@@ -120,24 +123,15 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     """
     import tensorflow as tf
 
-    from trainer import input as inputs
-    from trainer import randomness, summaries
+    from trainer import summaries
     from trainer.checkpoint import Checkpoints
     from trainer.engine import Engine
     from trainer.evaluation import Evaluator
-    from trainer.loop import EvalLoop, TrainLoop
     from trainer.pace import Pace
 
-    tf.keras.utils.set_random_seed(experiment.seed)
-    if experiment.deterministic:
-        tf.config.experimental.enable_op_determinism()
     cluster = cluster or Cluster()
-    how = strategy_of(experiment)
-    channel.phase("join", 0)
-    strategy = how.start(cluster)
-    channel.phase("start", 0)
+    how, strategy = _start(experiment, cluster, channel)
     peers = _peers(how, strategy, cluster)
-    tf.keras.mixed_precision.set_global_policy(experiment.precision)
     sizes = batching.resolve(experiment.batch, strategy.num_replicas_in_sync)
     dataset: Dataset = instantiate(experiment.dataset, "dataset")
     plan = _plan(experiment, dataset, sizes)
@@ -146,37 +140,20 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
         task: Task = instantiate(experiment.task, "task")
         task.build(_Parts(experiment, dataset, schedule))
         state = _state(experiment, task)
-    offset = 0
-    for model in task.models.values():
-        offset += randomness.make_stateless(model, offset)
-    source = inputs.Source(
-        dataset.train,
-        sizes.per_replica,
-        sizes.num_replicas,
-        inputs.SampleOrder(dataset.train.num_examples, experiment.seed),
-        dataset.num_draws,
-    )
-    test = inputs.Source(dataset.test, sizes.per_replica, sizes.num_replicas)
-    devices = [device.name for kind in ("CPU", "GPU", "TPU") for device in tf.config.list_logical_devices(kind)]
+    source, test = _sources(dataset, sizes, experiment.seed)
+    loops = _loops(how, strategy, cluster)
+    train_parts = {"options": _step_options(experiment, how, state, sizes), "schedule": schedule, "seed": experiment.seed}
     if cluster.is_chief:
-        rundir.add_devices(run_dir, devices, sizes.num_replicas)
+        names = [device.name for kind in ("CPU", "GPU", "TPU") for device in tf.config.list_logical_devices(kind)]
+        rundir.add_devices(run_dir, names, sizes.num_replicas)
     channel.line(f"Number of devices: {sizes.num_replicas}")
     channel.line(f"Batch: {sizes}; {plan.total_steps} steps, {plan.epochs.completed(plan.total_steps)} epochs")
     return Engine(
         run_dir=run_dir,
         plan=plan,
         state=state,
-        loop=TrainLoop(
-            strategy,
-            task,
-            state,
-            dataset,
-            inputs.feed(source, strategy),
-            _step_options(experiment, how, state, sizes),
-            schedule=schedule,
-            seed=experiment.seed,
-        ),
-        evaluator=Evaluator(state, EvalLoop(strategy, task, dataset, inputs.feed(test, strategy)), test, peers),
+        loop=loops.train(task, dataset, source, state=state, **train_parts),
+        evaluator=Evaluator(state, loops.evaluate(task, dataset, test), test, peers),
         checkpoints=Checkpoints(
             run_dir / "checkpoints",
             state.trackables(),
@@ -190,6 +167,40 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
         global_size=sizes.global_size,
         peers=peers,
     )
+
+
+def _start(experiment: Experiment, cluster: Cluster, channel: Channel) -> tuple[Strategy, tf.distribute.Strategy]:
+    """Starts the strategy: nothing may have used TensorFlow's devices before, and nothing can go without it."""
+    import tensorflow as tf
+
+    tf.keras.utils.set_random_seed(experiment.seed)
+    if experiment.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    how, why = strategy_of(experiment).resolve(cluster, devices.count_gpus)
+    if why:
+        channel.line(why)
+    channel.phase("join", 0)
+    strategy = how.start(cluster)
+    channel.phase("start", 0)
+    tf.keras.mixed_precision.set_global_policy(experiment.precision)
+    return how, strategy
+
+
+def _sources(dataset: Dataset, sizes: batching.BatchSizes, seed: int) -> tuple[Source, Source]:
+    from trainer.input import SampleOrder, Source
+
+    order = SampleOrder(dataset.train.num_examples, seed)
+    train = Source(dataset.train, sizes.per_replica, sizes.num_replicas, order, dataset.num_draws)
+    return train, Source(dataset.test, sizes.per_replica, sizes.num_replicas)
+
+
+def _loops(how: Strategy, strategy: tf.distribute.Strategy, cluster: Cluster) -> Loops:
+    from trainer.chunks import ChunkedLoops, Workers
+    from trainer.loop import Loops
+
+    if how.asynchronous:
+        return ChunkedLoops(strategy, Workers(strategy, len(cluster.jobs["worker"])))
+    return Loops(strategy, input_outside=how.input_outside)
 
 
 def _peers(how: Strategy, strategy: tf.distribute.Strategy, cluster: Cluster) -> Peers:
@@ -225,8 +236,12 @@ def _schedule(experiment: Experiment, total_steps: int, global_size: int) -> Cal
 
 
 def _state(experiment: Experiment, task: Task) -> TrainState:
+    from trainer import randomness
     from trainer.state import TrainState
 
+    offset = 0
+    for model in task.models.values():
+        offset += randomness.make_stateless(model, offset)
     callbacks: dict[str, Callback] = {name: instantiate(node, f"callbacks.{name}") for name, node in (experiment.callbacks or {}).items()}
     return TrainState(
         task,

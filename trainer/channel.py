@@ -3,8 +3,9 @@
 TensorFlow's own noise goes to the log; what is meant for a person goes here and is shown by `trainer.console`.
 
     {"kind": "line", "text": ...}                                    a line for the user
-    {"kind": "phase", "phase": "join|start|compile|train|evaluate|save", "step": ...}
+    {"kind": "phase", "phase": "join|serve|start|compile|train|evaluate|save", "step": ...}
     {"kind": "progress", "step": ..., "total": ..., "rate": ..., "secs_left": ..., "metrics": {...}}
+    {"kind": "stop"}                                                 a process that only serves was asked to stop
     {"kind": "problem", "lines": [...]}                              wrong configuration or input: exit code 2
     {"kind": "crash", "text": ...}                                   the user's traceback: exit code 1
 """
@@ -57,6 +58,10 @@ class Channel:
             return
         self._progress_at = self._clock()
         self._send({"kind": "progress", "step": step, "total": total, "rate": rate, "secs_left": secs_left, "metrics": dict(metrics)})
+
+    def stop(self) -> None:
+        """Says that this process was asked to stop, and that those who train should be."""
+        self._send({"kind": "stop"})
 
     def problem(self, lines: list[str]) -> None:
         """Reports the user's wrong configuration or input."""

@@ -5,16 +5,23 @@ The environment of a process is read and written here alone.
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
 import os
+import re
+import shlex
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from glob import glob
 from typing import Any
 
+from trainer import schedulers, tf_config
+from trainer.errors import ConfigError
 
-JOBS = ("chief", "worker", "ps", "evaluator")
+_PORT = 2222
 
 
 @dataclass(frozen=True)
@@ -22,7 +29,7 @@ class Task:
     """One process of a run.
 
     Attributes:
-        job: one of JOBS.
+        job: chief, worker, ps or evaluator.
         index: its number within the job, from 0.
     """
 
@@ -87,22 +94,86 @@ def declared(tasks: Callable[[int | None], list[Task]]) -> Cluster | None:
             many there are but not what each is.
 
     Raises:
-        ConfigError: it is declared wrongly.
+        ConfigError: it is declared wrongly, or this process cannot listen at its address.
     """
-    raise NotImplementedError
+    if text := os.environ.get("TF_CONFIG"):
+        cluster = parse(text, "TF_CONFIG")
+    elif found := schedulers.slurm(os.environ) or schedulers.kubernetes(os.environ, socket.getfqdn, len(tasks(None))):
+        cluster = _assembled(tasks(len(found.addresses)), found.addresses, found.source)[found.number]
+    else:
+        return None
+    _check_port(cluster)
+    return cluster
+
+
+def parse(text: str, source: str) -> Cluster:
+    """Makes a cluster of what TF_CONFIG says, and checks it.
+
+    Args:
+        text: its JSON.
+        source: who says so, for messages.
+
+    Raises:
+        ConfigError: it is wrong.
+    """
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{source}: not JSON: {error}") from error
+    if problems := list(tf_config.problems(content)):
+        raise ConfigError(*(f"{source}: {problem}" for problem in problems))
+    # Who evaluates may be listed, but is no part of what TensorFlow connects.
+    jobs = {job: addresses for job, addresses in content["cluster"].items() if addresses and job != "evaluator"}
+    return Cluster(Task(content["task"]["type"], content["task"]["index"]), jobs, source)
+
+
+def commands(addresses: Sequence[str], tasks: Sequence[Task], argv: Sequence[str]) -> list[tuple[str, str]]:
+    """Gives what to type on each host to start a cluster there by hand.
+
+    Args:
+        addresses: host or host:port, one for each task.
+        tasks: what each of them does.
+        argv: the command line without a cluster; its `strategy.hosts` is left out.
+
+    Returns:
+        For each host its address and the line for its shell.
+
+    Raises:
+        ConfigError: an address is wrong.
+    """
+    words = [word for word in argv if not word.lstrip("+").startswith("strategy.hosts=")]
+    complete = [address for address in addresses if re.search(r":[0-9]+$", address)]
+    taken, places = set(complete), []
+    for address in addresses:
+        if address not in complete:
+            address = next(free for port in itertools.count(_PORT) if (free := f"{address}:{port}") not in taken)
+            taken.add(address)
+        places.append(address)
+    clusters = _assembled(tasks, places, "strategy.hosts")
+    parse(clusters[0].tf_config(), "strategy.hosts")
+    lines = [f"TF_CONFIG={shlex.quote(cluster.tf_config())} {shlex.join(words)}" for cluster in clusters]
+    return list(zip(places, lines, strict=True))
 
 
 def local(tasks: Sequence[Task]) -> list[Cluster]:
     """Makes a cluster on this machine, at free ports of 127.0.0.1; gives it as each of its tasks sees it."""
-    jobs: dict[str, list[str]] = {}
+    addresses = []
     with ExitStack() as stack:
         # All at once, so that no port is given twice.
-        for task in tasks:
-            if task.job != "evaluator":
-                free = stack.enter_context(socket.socket())
-                free.bind(("127.0.0.1", 0))
-                jobs.setdefault(task.job, []).append(f"127.0.0.1:{free.getsockname()[1]}")
-    return [Cluster(task, jobs) for task in tasks]
+        for _ in tasks:
+            free = stack.enter_context(socket.socket())
+            free.bind(("127.0.0.1", 0))
+            addresses.append(f"127.0.0.1:{free.getsockname()[1]}")
+    return _assembled(tasks, addresses, "local")
+
+
+def tpu_configured() -> str | None:
+    """Gives the TPU that the environment declares, or `local` for one of this machine; None: there is none."""
+    # In the order in which TensorFlow looks for them.
+    for name in ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME"):
+        if value := os.environ.get(name):
+            return value
+    return "local" if glob("/dev/accel[0-9]*") or glob("/dev/vfio/[0-9]*") else None
 
 
 def worker_environment() -> dict[str, str]:
@@ -129,6 +200,36 @@ def enter(cluster: Cluster) -> None:
         os.environ["TF_CONFIG"] = cluster.tf_config()
         # A connection that is refused fails at once where TensorFlow expects that, and waits where it does not.
         os.environ["GRPC_FAIL_FAST"] = "use_caller"
+
+
+def _assembled(tasks: Sequence[Task], addresses: Sequence[str], source: str) -> list[Cluster]:
+    """Makes a cluster of tasks and their addresses; gives it as each of them sees it."""
+    jobs: dict[str, list[str]] = {}
+    for task, address in zip(tasks, addresses, strict=True):
+        if task.job != "evaluator":
+            jobs.setdefault(task.job, []).append(address)
+    return [Cluster(task, jobs, source) for task in tasks]
+
+
+def _check_port(cluster: Cluster) -> None:
+    """Checks that nobody listens at this process's port: TensorFlow would fail much later, and not say why."""
+    if cluster.task.job not in cluster.jobs:
+        return
+    address = cluster.jobs[cluster.task.job][cluster.task.index]
+    port = int(address.rpartition(":")[2])
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            with socket.socket(family) as probe:
+                # What a connection that has ended leaves behind for a minute is no obstacle; TensorFlow binds in this way too.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("", port))
+        except OSError as error:
+            # A machine without IPv6 is none of our business.
+            if error.errno == errno.EADDRINUSE:
+                raise ConfigError(
+                    f"{cluster.source}: port {port} of {cluster.task} ({address}) is in use on this machine; "
+                    f"the declaration is stale, or an earlier task is still alive"
+                ) from error
 
 
 def _import_root() -> str:

@@ -234,7 +234,7 @@ class Engine:
 
     def _summarise(self, step: int, epoch: int, rate: float) -> None:
         values = unpack(self.state.task, self.state.window.numpy())
-        values |= {"learning_rate": self._learning_rate, "examples_per_sec": rate}
+        values |= {"learning_rate": self._learning_rate, "examples_per_sec": rate, **self.loop.report()}
         self._write("train", step, {"epoch": epoch, **values})
         self.state.window.assign(tf.zeros_like(self.state.window))
 

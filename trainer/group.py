@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import shutil
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -49,13 +50,15 @@ class Group:
         start: Callable[[], WorkerProcess],
         may_replace: Callable[[], bool],
     ) -> None:
-        self._run, self._experiment, self._strategy, self._console = run, experiment, strategy, console
+        self._run, self._experiment, self._console = run, experiment, console
+        self._servers, self._replaceable, self._start_timeout_secs = strategy.servers, strategy.replaceable, strategy.start_timeout_secs
         self._start, self._may_replace = start, may_replace
         self._members = {member.task: member for member in members}
         self._shown = members[0].task
         self._messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._living: dict[Task, WorkerProcess] = {}
         self._joining: dict[Task, float] = {}
+        self._present: set[Task] = set()
         self._deadline: float | None = None
         self._code = DONE
         self._told = False
@@ -82,9 +85,10 @@ class Group:
             # TensorFlow hears no signal while it waits for the others; nothing has been trained yet that could be lost.
             self._code = 128 + number
             self._deadline = time.monotonic()
-        for task, process in list(self._living.items()):
-            if task.job not in self._strategy.servers:
-                process.signal(number)
+        living = list(self._living.items())
+        trainers = [process for task, process in living if task.job not in self._servers]
+        for process in trainers or [process for _, process in living]:
+            process.signal(number)
         self._messages.put({"kind": "signal"})
 
     def end(self) -> None:
@@ -101,7 +105,7 @@ class Group:
 
     def _next(self) -> None:
         try:
-            look = min(_LOOK_SECS, self._strategy.start_timeout_secs) if self._joining else None
+            look = min(_LOOK_SECS, self._start_timeout_secs) if self._joining else None
             if self._deadline is not None:
                 look = max(0.0, self._deadline - time.monotonic())
             message = self._messages.get(timeout=look)
@@ -114,14 +118,22 @@ class Group:
         if message["kind"] == "exit":
             del self._living[task]
             self._joining.pop(task, None)
+            self._present.discard(task)
             self._ended(task, int(message["code"]))
-        elif message["kind"] == "phase" and message["phase"] == "join":
-            if self._members[task].jobs:
-                self._joining[task] = time.monotonic()
+        elif message["kind"] == "stop":
+            if len(self._members) > 1:
+                self.signal(signal.SIGTERM)
         else:
             if message["kind"] == "phase":
-                self._joining.pop(task, None)
+                self._reached(task, message["phase"])
             self._show(task, message)
+
+    def _reached(self, task: Task, phase: str) -> None:
+        self._present.add(task)
+        if phase == "join" and self._members[task].jobs:
+            self._joining[task] = time.monotonic()
+        else:
+            self._joining.pop(task, None)
 
     def _show(self, task: Task, message: dict[str, Any]) -> None:
         final = message["kind"] in ("problem", "crash")
@@ -135,7 +147,7 @@ class Group:
         member = self._members[task]
         if code == DONE or code > 128:
             self._leaving(member, code)
-        elif (code < 0 or code == RESTARTABLE) and task.job in self._strategy.replaceable and self._may_replace():
+        elif (code < 0 or code == RESTARTABLE) and task.job in self._replaceable and self._may_replace():
             self._console.line(f"warning: {task} {how(code)}; starting it again alone")
             self._begin(member)
         elif self.failed is None or (self._code == RESTARTABLE and code != RESTARTABLE):
@@ -150,7 +162,7 @@ class Group:
             self._code = code
         if member.is_chief:
             for task, process in self._living.items():
-                if task.job in self._strategy.servers:
+                if task.job in self._servers:
                     process.leave()
         if self._deadline is None and member.task.job != "evaluator":
             self._deadline = None if any(task.job == "evaluator" for task in self._living) else time.monotonic() + _LEAVE_SECS
@@ -164,7 +176,7 @@ class Group:
         if not missing:
             return
         waited = time.monotonic() - since
-        if waited < self._strategy.start_timeout_secs:
+        if waited < self._start_timeout_secs:
             self._console.line(f"{task} waits for {', '.join(missing)} to start ({waited:.0f} s)")
             return
         self._console.error(
@@ -174,7 +186,7 @@ class Group:
 
     def _is_there(self, task: Task, address: str) -> bool:
         if task in self._members:
-            return task in self._joining
+            return task in self._present
         host, _, port = address.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
@@ -185,6 +197,4 @@ class Group:
 
 def how(code: int) -> str:
     """Words how a process ended."""
-    import signal
-
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else "lost its peers"

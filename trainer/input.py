@@ -155,6 +155,6 @@ class Pipeline:
         return taken
 
 
-def feed(source: Source, strategy: tf.distribute.Strategy) -> Feed:
-    """Chooses how a split reaches the replicas."""
-    return InGraph(source) if source.split.resident else Pipeline(source, strategy)
+def feed(source: Source, strategy: tf.distribute.Strategy, *, outside: bool = False) -> Feed:
+    """Chooses how a split reaches the replicas; `outside`: they cannot gather it themselves."""
+    return Pipeline(source, strategy) if outside or not source.split.resident else InGraph(source)

@@ -32,8 +32,9 @@ def run(experiment: Experiment, overrides: list[str], config_dir: str | None = N
         ConfigError: the configuration cannot work; nothing has been written.
     """
     strategy = build.strategy_of(experiment)
-    declared = cluster.declared(strategy.tasks) if strategy.tasks(None) else None
+    declared = cluster.declared(strategy.tasks) if strategy.joins else None
     place = declared or Cluster()
+    strategy, _ = strategy.resolve(place)
     strategy.check(place)
     num_replicas = strategy.num_replicas()
     if num_replicas is not None:

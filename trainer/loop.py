@@ -16,7 +16,8 @@ from typing import Any
 import tensorflow as tf
 
 from trainer import randomness
-from trainer.input import Feed
+from trainer.collectives import CollectiveLog
+from trainer.input import Feed, Source, feed
 from trainer.protocols import Dataset, Metrics, Task
 from trainer.state import TrainState
 from trainer.step import Step, StepOptions, sums_of
@@ -28,6 +29,7 @@ class TrainLoop:
     Attributes:
         strategy: TensorFlow's strategy.
         feed: how batches reach the replicas.
+        collectives: what the replicas of this process communicate in a step; known when `run` has been traced.
 
     Args:
         schedule: the learning rate of a step.
@@ -38,16 +40,17 @@ class TrainLoop:
         self,
         strategy: tf.distribute.Strategy,
         task: Task,
-        state: TrainState,
         dataset: Dataset,
         feed: Feed,
-        options: StepOptions,
         *,
+        state: TrainState,
+        options: StepOptions,
         schedule: Callable[[tf.Tensor], tf.Tensor],
         seed: int,
     ) -> None:
         self.strategy, self._task, self._state, self._dataset = strategy, task, state, dataset
         self.feed, self._options, self._schedule, self._seed = feed, options, schedule, seed
+        self.collectives = CollectiveLog()
 
     @tf.function(autograph=False)
     def run(self, opened: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -57,13 +60,12 @@ class TrainLoop:
             The sums of the summary window, [2 * metrics] float64, and the learning rate of the last step, float32.
         """
         state = self._state
+        self.collectives = CollectiveLog()  # of this trace
         end = state.step.read_value() + count
 
         def one_step(index: tf.Tensor, window: tf.Tensor, epoch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            sums = self.strategy.run(self._replica_step, args=(index, self.feed.take(opened)))
-            # Already reduced, so the same on every replica. Added step by step: the order of additions, hence every bit,
-            # does not depend on the length of the loop.
-            sums = tf.cast(self.strategy.experimental_local_results(sums)[0], tf.float64)
+            # Added step by step: the order of additions, hence every bit, does not depend on the length of the loop.
+            sums = self._step(index, self.feed.take(opened))
             return index + 1, window + sums, epoch + sums
 
         start = (state.step.read_value(), state.window.read_value(), state.epoch.read_value())
@@ -73,12 +75,23 @@ class TrainLoop:
         state.epoch.assign(epoch)
         return window, self._schedule(end - 1)
 
+    def report(self) -> dict[str, float]:
+        """Gives what else the log should tell of the last call."""
+        return {}
+
+    def _step(self, index: tf.Tensor, taken: Any) -> tf.Tensor:
+        """Runs one step; gives the sums of its metrics, [2 * metrics] float64, already reduced, so any replica's will do."""
+        sums = self.strategy.run(self._replica_step, args=(index, taken))
+        return tf.cast(self.strategy.experimental_local_results(sums)[0], tf.float64)
+
     def _replica_step(self, index: tf.Tensor, taken: Any) -> tf.Tensor:
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         batch, draws = self.feed.give(taken, index, replica)
         with randomness.step_seed(lambda: randomness.fold_seed(self._seed, index, replica)):
             batch = {**batch, **self._dataset.transform(batch, draws)}
-            metrics = self._task.train_step(batch, Step(index, self._options))
+            step = Step(index, self._options, self.collectives)
+            metrics = self._task.train_step(batch, step)
+            step.end()
         self._state.update_averages(index)
         return pack(self._task, metrics)
 
@@ -92,7 +105,9 @@ class EvalLoop:
     @tf.function(autograph=False)
     def run(self, opened: Any, total: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         """Adds the sums of the batches [start, start + count) to `total`, [2 * metrics] float64, batch by batch."""
+        return self._batches(opened, total, start, count)
 
+    def _batches(self, opened: Any, total: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         def one_batch(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             sums = self._strategy.run(self._replica_step, args=(index, self.feed.take(opened)))
             return index + 1, total + tf.cast(self._strategy.experimental_local_results(sums)[0], tf.float64)
@@ -105,6 +120,21 @@ class EvalLoop:
         batch = {**batch, **self._dataset.transform(batch, None)}
         sums = pack(self._task, sums_of(*self._task.eval_step(batch), batch["weight"]))
         return sums if context.num_replicas_in_sync == 1 else context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
+
+
+class Loops:
+    """Makes the loops of a strategy whose replicas all run the same step together."""
+
+    def __init__(self, strategy: tf.distribute.Strategy, *, input_outside: bool) -> None:
+        self._strategy, self._outside = strategy, input_outside
+
+    def train(self, task: Task, dataset: Dataset, source: Source, **parts: Any) -> TrainLoop:
+        """Makes the loop over training steps; `parts` are those of `TrainLoop`."""
+        return TrainLoop(self._strategy, task, dataset, feed(source, self._strategy, outside=self._outside), **parts)
+
+    def evaluate(self, task: Task, dataset: Dataset, source: Source) -> EvalLoop:
+        """Makes the loop over a split's batches."""
+        return EvalLoop(self._strategy, task, dataset, feed(source, self._strategy, outside=self._outside))
 
 
 def pack(task: Task, metrics: Metrics) -> tf.Tensor:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trainer import build
+from trainer import build, server
 from trainer.channel import Channel
 from trainer.checkpoint import restore_weights
 from trainer.cluster import Cluster
@@ -20,6 +20,9 @@ from trainer.ledger import Ledger
 
 def run(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cluster, stop: Callable[[], bool], began: float) -> bool:
     """Does what `mode` says; returns whether it was finished, or stopped on request."""
+    how, _ = build.strategy_of(experiment).resolve(cluster)
+    if cluster.task.job in how.servers:
+        return server.serve(cluster, run_dir, channel, stop)
     engine = build.engine(experiment, run_dir, channel, cluster)
     finished = _run(experiment, engine, run_dir, channel, stop, began)
     # Together, else the first to go looks like a failure to those who still have something to do.

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from trainer import randomness
+from trainer.collectives import CollectiveLog, Collectives
 from trainer.protocols import Batch, Metrics
 from trainer.state import LossScale
 from trainer.wire import Wire, flat
@@ -58,13 +59,17 @@ class Step:
         index: scalar int64, number of the step, from 0.
         num_replicas: replicas that share the step.
         options: what every step has in common.
+
+    Args:
+        log: what the replicas communicate, in order; shared by all of them.
     """
 
-    def __init__(self, index: tf.Tensor, options: StepOptions) -> None:
+    def __init__(self, index: tf.Tensor, options: StepOptions, log: CollectiveLog) -> None:
         self.index = index
         self.options = options
         self._replica = tf.distribute.get_replica_context()
         self.num_replicas: int = self._replica.num_replicas_in_sync
+        self._collectives = Collectives(log)
 
     def minimize(
         self,
@@ -98,9 +103,43 @@ class Step:
         self._apply(optimizer, variables, gradients)
         return {name: (packed[2 * i], packed[2 * i + 1]) for i, name in enumerate(names)}
 
-    def all_reduce(self, value: Any) -> Any:
-        """Sums a nest of tensors over all replicas."""
-        return self._replica.all_reduce(tf.distribute.ReduceOp.SUM, value)
+    def all_reduce(self, value: Any, op: str = "sum") -> Any:
+        """Reduces a nest of tensors over all replicas, element by element; every replica gets the result.
+
+        This, `map_reduce`, `all_gather` and `broadcast` may stand anywhere in a step, also within a model, but not within a
+        tf.function, tf.while_loop or tf.cond. All replicas must call the same ones, in the same order and with the same shapes,
+        which must be static. They are differentiable, with respect to the sum of all replicas' losses.
+
+        Args:
+            value: this replica's nest of numbers or dense tensors.
+            op: sum, mean, min or max. There is no mean of integers.
+        """
+        return self._collectives.all_reduce(value, op)
+
+    def map_reduce(self, fn: Callable[[Any], Any], value: Any, op: str = "sum") -> Any:
+        """Applies `fn` to this replica's value, and reduces the nest that it gives as `all_reduce` does."""
+        return self._collectives.map_reduce(fn, value, op)
+
+    def all_gather(self, value: Any, axis: int = 0) -> Any:
+        """Stacks the values of all replicas along a new axis; every replica gets the result.
+
+        Args:
+            value: this replica's nest of numbers or dense tensors.
+            axis: where the new axis, of length `num_replicas`, is in the result.
+        """
+        return self._collectives.all_gather(value, axis)
+
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        """Gives every replica the value of replica `source`; the others' must have the same nest, shapes and types."""
+        return self._collectives.broadcast(value, source)
+
+    def end(self) -> None:
+        """Says that this replica's step is over.
+
+        Raises:
+            ValueError: another replica communicated more often.
+        """
+        self._collectives.end()
 
     def _accumulate(self, loss_fn: LossFn, batch: Batch, model: tf.keras.Model) -> tuple[Gradients, Sums]:
         """Adds up gradients and metric sums over the micro-batches, on this replica alone."""

@@ -6,6 +6,7 @@ Every strategy is one class in one file here, or in a user's own package. It is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from trainer.cluster import Cluster, Task
@@ -18,6 +19,7 @@ class Strategy:
     """A strategy of one process; others override what differs.
 
     Attributes:
+        joins: whether a cluster that is declared concerns it.
         cannot: what is wrong or crashes under it; names of rows in `trainer.refusals`.
         servers: jobs whose processes train nothing themselves, but do what the chief sends them.
         replaceable: jobs of which a process that was lost is started again alone; the loss of any other ends the attempt.
@@ -26,8 +28,11 @@ class Strategy:
         input_outside: whether the input must be a tf.data pipeline outside the replicas, even for data in memory.
         compress: the type in which gradients travel between processes, bfloat16 or float16; None: as they are.
         start_timeout_secs: how long a process waits for the others to start.
+        isolate: whether a cluster that is started here gets a network of its own: auto, true or false.
+        hosts: the hosts that the user wants the commands for.
     """
 
+    joins: ClassVar[bool] = False
     cannot: ClassVar[frozenset[str]] = frozenset()
     servers: ClassVar[frozenset[str]] = frozenset()
     replaceable: ClassVar[frozenset[str]] = frozenset()
@@ -36,6 +41,17 @@ class Strategy:
     input_outside: ClassVar[bool] = False
     compress: str | None = None
     start_timeout_secs: float = 0.0
+    isolate: str = "false"
+    hosts: list[str] | None = None
+
+    def resolve(self, cluster: Cluster, count_gpus: Callable[[], int] | None = None) -> tuple[Strategy, str | None]:
+        """Gives the strategy that is meant, and a line that says why; asked before anything else here but `tasks`.
+
+        Args:
+            cluster: the cluster as this process sees it; without jobs if there is none.
+            count_gpus: counts the GPUs; None: nobody can without TensorFlow, so what depends on them stays undecided.
+        """
+        return self, None
 
     def num_replicas(self) -> int | None:
         """Gives the number of replicas, or None if it takes TensorFlow to tell (it counts the GPUs)."""

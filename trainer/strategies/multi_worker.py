@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from trainer.cluster import Cluster, Task
 from trainer.errors import ConfigError
@@ -26,6 +26,8 @@ class MultiWorker(Strategy):
             allows it and nothing in the run needs the network.
         start_timeout_secs: how long to wait for the others to start.
     """
+
+    joins: ClassVar[bool] = True
 
     def __init__(
         self,

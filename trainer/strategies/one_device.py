@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainer.cluster import Cluster
-from trainer.errors import ConfigError
+from trainer.strategies import devices
 from trainer.strategies.base import Strategy
 
 if TYPE_CHECKING:
@@ -20,26 +20,20 @@ class OneDevice(Strategy):
     """
 
     def __init__(self, *, device: str | None = None) -> None:
-        self.device = device
+        self._device = device
 
     def num_replicas(self) -> int:
         """One, on whatever hardware."""
         return 1
 
-    def start(self, cluster: Cluster) -> tf.distribute.Strategy:
-        """Creates the strategy.
+    def check(self, cluster: Cluster) -> None:
+        """Refuses what is not a device's name."""
+        if self._device is not None:
+            devices.canonical("strategy.device", [self._device])
 
-        Raises:
-            ConfigError: the device does not exist. TensorFlow itself would silently train on the CPU.
-        """
+    def start(self, cluster: Cluster) -> tf.distribute.Strategy:
+        """Creates the strategy."""
         import tensorflow as tf
 
-        present = [
-            f"{device.device_type}:{number}"
-            for kind in ("GPU", "CPU")
-            for number, device in enumerate(tf.config.list_logical_devices(kind))
-        ]
-        wanted = (self.device or present[0]).upper().lstrip("/").removeprefix("DEVICE:")
-        if wanted not in present:
-            raise ConfigError(f"strategy.device ({self.device}) does not exist here; choose one of {', '.join(present)}")
-        return tf.distribute.OneDeviceStrategy(f"/device:{wanted}")
+        name = devices.existing("strategy.device", [self._device])[0] if self._device is not None else devices.default()[0]
+        return tf.distribute.OneDeviceStrategy(f"/device:{name}")
