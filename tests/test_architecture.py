@@ -36,14 +36,14 @@ LAYERS = (
     ("trainer.targets",),
     ("trainer.signatures", "trainer.tf_config"),
     ("trainer.rules",),
-    ("trainer.errors", "trainer.exitcodes", "trainer.files", "trainer"),
+    ("trainer.errors", "trainer.exitcodes", "trainer.files", "trainer.isolation", "trainer"),
 )
 """Arrows point downward only: a module imports from later lines, and a package's own modules one another."""
 
 PARENT = {
     "trainer", "trainer.batching", "trainer.build", "trainer.channel", "trainer.cli", "trainer.cluster", "trainer.config",
     "trainer.console", "trainer.errors", "trainer.exitcodes", "trainer.explain", "trainer.files", "trainer.helptext", "trainer.identity",
-    "trainer.launch", "trainer.ledger", "trainer.overrides", "trainer.pace", "trainer.policies", "trainer.protocols", "trainer.rules",
+    "trainer.isolation", "trainer.launch", "trainer.ledger", "trainer.overrides", "trainer.pace", "trainer.policies", "trainer.protocols", "trainer.rules",
     "trainer.rundir", "trainer.signatures", "trainer.strategies", "trainer.strategies.base", "trainer.strategies.mirrored",
     "trainer.strategies.auto", "trainer.strategies.central_storage", "trainer.strategies.devices", "trainer.strategies.tpu",
     "trainer.strategies.multi_worker", "trainer.strategies.parameter_server", "trainer.strategies.one_device", "trainer.group",

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from trainer.channel import Channel
 from trainer.checkpoint import Checkpoints, marker
+from trainer.collectives import hashed
 from trainer.errors import NonFiniteError
 from trainer.evaluation import Evaluator, Stopped
 from trainer.ledger import Ledger
@@ -124,6 +125,8 @@ class Engine:
         """
         self._restore()
         opened = self.loop.feed.start(self.step)
+        # Before the first step: processes that communicate differently would add up what does not belong together, or hang.
+        self.peers.require_same("collectives of the step", lambda: hashed(self.loop.trace(opened)))
         try:
             self._events(stop_requested)
             while not self._finished and not self._agree(stop_requested()):

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from trainer import batching, build, cluster
+from trainer import batching, build, cluster, isolation
 from trainer.cluster import Cluster
 from trainer.config import Experiment
 from trainer.console import Console, duration
+from trainer.errors import ConfigError
 from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
+from trainer.isolation import IsolationError, Namespace
 from trainer.process import WorkerProcess, log_of
 from trainer.rundir import RunDirectory, join_run, open_run
 from trainer.strategies.base import Strategy
@@ -35,6 +42,8 @@ def run(experiment: Experiment, overrides: list[str], config_dir: str | None = N
     declared = cluster.declared(strategy.tasks) if strategy.joins else None
     place = declared or Cluster()
     strategy, _ = strategy.resolve(place)
+    if strategy.hosts:
+        return _show_commands(strategy, strategy.hosts)
     strategy.check(place)
     num_replicas = strategy.num_replicas()
     if num_replicas is not None:
@@ -71,15 +80,51 @@ def _train(
     if experiment.launch.inline:
         return _train_here(experiment, declared or Cluster(), directory, console)
     spares = [] if spare is None else [spare]
+    with _network(experiment, strategy, declared) as (namespace, why_open):
 
-    def members() -> list[Cluster]:
-        # Anew for each attempt: the ports of a process that was killed may not be free at once.
-        return [declared] if declared else cluster.local(strategy.tasks(None)) or [Cluster()]
+        def members() -> list[Cluster]:
+            # Anew for each attempt: the ports of a process that was killed may not be free at once.
+            found = [declared] if declared else cluster.local(strategy.tasks(None)) or [Cluster()]
+            if why_open:
+                addresses = [address for addresses in found[0].jobs.values() for address in addresses]
+                console.line(f"warning: {isolation.open_ports_warning(addresses, why_open)}")
+            return found
 
-    def start() -> WorkerProcess:
-        return spares.pop() if spares else WorkerProcess()
+        def start() -> WorkerProcess:
+            # The spare one was started outside.
+            return WorkerProcess(namespace.command) if namespace else spares.pop() if spares else WorkerProcess()
 
-    return Supervisor(directory, experiment, strategy, members, console, start).supervise()
+        return Supervisor(directory, experiment, strategy, members, console, start).supervise()
+
+
+@contextmanager
+def _network(experiment: Experiment, strategy: Strategy, declared: Cluster | None) -> Iterator[tuple[Namespace | None, str | None]]:
+    """Gives a cluster that is started here a network of its own, or why it has none."""
+    if declared or not strategy.tasks(None):
+        yield None, None
+        return
+    isolate = strategy.isolate
+    needs = None if isolate is True else isolation.needs_network(asdict(experiment))
+    if isolate is False or needs:
+        yield None, needs or "strategy.isolate is false"
+        return
+    try:
+        namespace = Namespace.create()
+    except IsolationError as error:
+        if isolate is True:
+            raise ConfigError(f"strategy.isolate (true) cannot be had here: {error}; use auto or false") from error
+        yield None, str(error)
+        return
+    with namespace:
+        yield namespace, None
+
+
+def _show_commands(strategy: Strategy, hosts: list[str]) -> int:
+    """Prints what to type on each host."""
+    argv = [Path(sys.executable).name if sys.argv[0].endswith(".py") else "", *sys.argv]
+    for address, line in cluster.commands(hosts, strategy.tasks(len(hosts)), [word for word in argv if word]):
+        print(f"# {address}\n{line}")
+    return DONE
 
 
 def _train_here(experiment: Experiment, place: Cluster, directory: RunDirectory, console: Console) -> int:

@@ -75,6 +75,11 @@ class TrainLoop:
         state.epoch.assign(epoch)
         return window, self._schedule(end - 1)
 
+    def trace(self, opened: Any) -> list[str]:
+        """Traces the step without running it; gives its collectives in order, a line each."""
+        self.run.get_concrete_function(opened, tf.TensorSpec([], tf.int64))
+        return self.collectives.lines()
+
     def report(self) -> dict[str, float]:
         """Gives what else the log should tell of the last call."""
         return {}

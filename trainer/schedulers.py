@@ -40,12 +40,11 @@ def slurm(environment: Mapping[str, str]) -> Found | None:
     # An allocation and a batch script have the job's variables too, but nothing else runs there: only a step's count.
     if "SLURM_STEP_ID" not in environment or (count := _integer("Slurm", environment, "SLURM_STEP_NUM_TASKS", "1")) < 2:
         return None
-    hosts = _hosts(environment.get("SLURM_STEP_NODELIST", "missing"))
-    counts = _counts(environment.get("SLURM_STEP_TASKS_PER_NODE", "missing"))
+    nodes, per_node = (environment.get(name, "") for name in ("SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"))
+    hosts, counts = _hosts(nodes), _counts(per_node)
     if len(hosts) != len(counts) or sum(counts) != count:
         raise ConfigError(
-            f"Slurm: SLURM_STEP_TASKS_PER_NODE must have one number for each of {len(hosts)} nodes, {count} tasks in all; "
-            f"it has {len(counts)} and {sum(counts)}"
+            f"Slurm: SLURM_STEP_TASKS_PER_NODE ({per_node}) must have a number for each of {len(hosts)} nodes, {count} tasks in all"
         )
     number = _number("Slurm", environment, "SLURM_PROCID", count, "tasks of the step")
     seats = [(host, local) for host, tasks in zip(hosts, counts, strict=True) for local in range(tasks)]

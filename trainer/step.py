@@ -12,7 +12,7 @@ from trainer import randomness
 from trainer.collectives import CollectiveLog, Collectives
 from trainer.protocols import Batch, Metrics
 from trainer.state import LossScale
-from trainer.wire import Wire, flat
+from trainer.wire import Wire
 
 PerExample = tuple[tf.Tensor, Mapping[str, tf.Tensor]]
 """What a loss function returns: the loss of each example, [b], and other metrics of each example, name -> [b]."""
@@ -201,9 +201,9 @@ class Step:
         if self.num_replicas == 1:
             return gradients, others
         if self.options.wire is None:
-            summed = flat([*gradients, *others], self.all_reduce)
+            summed = self.all_reduce([*gradients, *others])
             return summed[: len(gradients)], summed[len(gradients) :]
-        exact = flat(others, self.all_reduce)
+        exact = self.all_reduce(others)
         return self.options.wire.sum(self._replica, gradients), exact
 
     def _apply(self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients) -> None:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import tensorflow as tf
+
+from trainer.collectives import packed
 
 _TARGET = 2.0**10
 """Where the largest value of a float16 gradient is put. 64 times below overflow, so that a gradient may grow so much from one
 step to the next; values down to 2**-24 of the largest keep all 11 bits."""
-
-
-def flat(tensors: list[tf.Tensor], reduce: Callable[[tf.Tensor], tf.Tensor]) -> list[tf.Tensor]:
-    """Applies an elementwise reduction to tensors of one type as one flat buffer: one collective, whatever their number."""
-    total = reduce(tf.concat([tf.reshape(x, [-1]) for x in tensors], axis=0))
-    parts = tf.split(total, [x.shape.num_elements() for x in tensors])
-    return [tf.reshape(part, x.shape) for part, x in zip(parts, tensors, strict=True)]
 
 
 class Wire:
@@ -34,7 +27,7 @@ class Wire:
 
     def sum(self, replica: tf.distribute.ReplicaContext, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         """Sums float32 tensors over the replicas as one flat buffer; in replica context."""
-        return flat(gradients, lambda buffer: (self._sum_scaled if self._dtype == tf.float16 else self._sum)(replica, buffer))
+        return packed(gradients, lambda buffer: (self._sum_scaled if self._dtype == tf.float16 else self._sum)(replica, buffer))
 
     def _sum(self, replica: tf.distribute.ReplicaContext, buffer: tf.Tensor) -> tf.Tensor:
         return tf.cast(replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(buffer, self._dtype)), tf.float32)

@@ -31,7 +31,7 @@ class Auto(Strategy):
         return [Task("worker", index) for index in range(self._workers or 0 if count is None else count)]
 
     def resolve(self, cluster: Cluster, count_gpus: Callable[[], int] | None = None) -> tuple[Strategy, str | None]:
-        """Chooses by what is declared, then by the number of GPUs; while that is unknown, what is left is of one process."""
+        """Chooses by what is declared, then by the number of GPUs."""
         if tpu := tpu_configured():
             return Tpu(), f"auto chose tpu: {tpu}"
         if "ps" in cluster.jobs:
@@ -39,7 +39,8 @@ class Auto(Strategy):
         if cluster.jobs:
             return MultiWorker(), f"auto chose multi_worker: {cluster.source} declares {len(cluster.trainers)} workers"
         if count_gpus is None:
-            return self, None
+            # Whichever of the two below it will be, it is one process, and that is all there is to say of it.
+            return Strategy(), None
         if (gpus := count_gpus()) > 1:
             return Mirrored(), f"auto chose mirrored: {gpus} GPUs"
         return OneDevice(), f"auto chose one_device: {'one GPU' if gpus else 'no GPU'}"

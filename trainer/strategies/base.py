@@ -28,7 +28,7 @@ class Strategy:
         input_outside: whether the input must be a tf.data pipeline outside the replicas, even for data in memory.
         compress: the type in which gradients travel between processes, bfloat16 or float16; None: as they are.
         start_timeout_secs: how long a process waits for the others to start.
-        isolate: whether a cluster that is started here gets a network of its own: auto, true or false.
+        isolate: whether a cluster that is started here gets a network of its own: auto, True or False.
         hosts: the hosts that the user wants the commands for.
     """
 
@@ -41,7 +41,7 @@ class Strategy:
     input_outside: ClassVar[bool] = False
     compress: str | None = None
     start_timeout_secs: float = 0.0
-    isolate: str = "false"
+    isolate: str | bool = False
     hosts: list[str] | None = None
 
     def resolve(self, cluster: Cluster, count_gpus: Callable[[], int] | None = None) -> tuple[Strategy, str | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from trainer.cluster import Cluster, Task
 from trainer.errors import ConfigError
@@ -38,7 +38,7 @@ class MultiWorker(Strategy):
         bytes_per_pack: Annotated[int, ">= 0"] = 0,
         compress: Annotated[str, "none | bfloat16 | float16"] = "none",
         hosts: list[str] | None = None,
-        isolate: Annotated[str, "auto | true | false"] = "auto",
+        isolate: Literal["auto", True, False] = "auto",
         start_timeout_secs: Annotated[float, "> 0"] = 300.0,
     ) -> None:
         self.workers, self.hosts, self.isolate, self.start_timeout_secs = workers, hosts, isolate, start_timeout_secs

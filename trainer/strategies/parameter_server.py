@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from trainer.cluster import Cluster, Task
 from trainer.errors import ConfigError
@@ -46,7 +46,7 @@ class ParameterServer(Strategy):
         shard_bytes: Annotated[int, ">= 1"] = 262144,
         max_shards: Annotated[int | None, ">= 1"] = None,
         hosts: list[str] | None = None,
-        isolate: Annotated[str, "auto | true | false"] = "auto",
+        isolate: Literal["auto", True, False] = "auto",
         start_timeout_secs: Annotated[float, "> 0"] = 300.0,
     ) -> None:
         self.workers, self.ps, self.hosts, self.isolate, self.start_timeout_secs = workers, ps, hosts, isolate, start_timeout_secs
