@@ -46,7 +46,7 @@ def slurm(environment: Mapping[str, str]) -> Found | None:
         raise ConfigError(
             f"Slurm: SLURM_STEP_TASKS_PER_NODE ({per_node}) must have a number for each of {len(hosts)} nodes, {count} tasks in all"
         )
-    number = _number("Slurm", environment, "SLURM_PROCID", count, "tasks of the step")
+    number = _number("Slurm", environment, "SLURM_PROCID", count, f"the step has {count} tasks")
     seats = [(host, local) for host, tasks in zip(hosts, counts, strict=True) for local in range(tasks)]
     distribution = environment.get("SLURM_DISTRIBUTION", "block")
     if distribution.startswith(("plane", "arbitrary")):
@@ -73,7 +73,7 @@ def kubernetes(environment: Mapping[str, str], hostname: Callable[[], str], coun
     if "JOB_COMPLETION_INDEX" not in environment:
         return None
     hint = "; set strategy.workers so that they are as many as the Job's completions"
-    index = _number("Kubernetes", environment, "JOB_COMPLETION_INDEX", count, "processes of the strategy", hint)
+    index = _number("Kubernetes", environment, "JOB_COMPLETION_INDEX", count, f"the strategy has {count} processes", hint)
     full = hostname()
     name, dot, domain = full.partition(".")
     stem = name.removesuffix(f"-{index}")
@@ -119,5 +119,5 @@ def _integer(source: str, environment: Mapping[str, str], name: str, default: st
 def _number(source: str, environment: Mapping[str, str], name: str, count: int, what: str, hint: str = "") -> int:
     number = _integer(source, environment, name)
     if number >= count:
-        raise ConfigError(f"{source}: {name} ({number}) is out of range: the {what} are {count}, 0 to {count - 1}{hint}")
+        raise ConfigError(f"{source}: {name} ({number}) is out of range: {what}, 0 to {count - 1}{hint}")
     return number

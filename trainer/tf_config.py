@@ -51,8 +51,9 @@ def _of_jobs(jobs: Mapping[str, Any]) -> Iterator[str]:
                     yield f"{task} has the same address as {owner} ({address}); each needs its own"
             if job in ("chief", "evaluator") and len(addresses) > 1:
                 yield f"the cluster has {len(addresses)} {job}s; there can be only one"
-    present = [job for job in JOBS if jobs.get(job)]
-    if "worker" not in present and ("chief" not in present or "ps" in present):
+    present = _present(jobs)
+    # A job whose name is wrong may be the one that is missing.
+    if set(jobs) <= set(JOBS) and "worker" not in present and ("chief" not in present or "ps" in present):
         yield f"the cluster has no worker, only {' and '.join(present) or 'empty jobs'}; add the job worker"
 
 
@@ -71,15 +72,20 @@ def _of_task(content: Mapping[str, Any], jobs: Mapping[str, list[str]]) -> Itera
         yield f'"task" ({_shown(content, "task")}) must say which process this is, such as {{"type": "worker", "index": 0}}'
         return
     job, index = str(task.get("type", "missing")), task.get("index")
+    # Who evaluates need not be in the cluster.
+    count = len(jobs.get(job) or ["evaluator"])
     if problem := _of_name("task type", job):
         yield problem
     elif not jobs.get(job) and job != "evaluator":
-        yield f"task type ({job}) is not in the cluster, which has {', '.join(jobs)}"
+        yield f"task type ({job}) is not in the cluster, which has {', '.join(_present(jobs))}"
     elif not isinstance(index, int) or isinstance(index, bool):
         yield f"task index ({_shown(task, 'index')}) must be an integer, such as 0"
-    # Who evaluates need not be in the cluster.
-    elif not 0 <= index < (count := len(jobs.get(job) or ["evaluator"])):
+    elif not 0 <= index < count:
         yield f"task index ({index}) is out of range: the cluster has {_counted(count, job)}"
+
+
+def _present(jobs: Mapping[str, Any]) -> list[str]:
+    return [job for job in JOBS if jobs.get(job)]
 
 
 def _of_name(what: str, job: str) -> str | None:
