@@ -27,10 +27,14 @@ import json, os, pathlib, select, signal, socket
 class Signaller:
     """Sends a signal at each of some evaluations, each once over all attempts: to this worker, or to its supervisor."""
 
-    def __init__(self, *, at: list[int], number: int, to: str = "worker", record: str = "sent.jsonl") -> None:
+    def __init__(self, *, at: list[int], number: int, to: str = "worker", index: int = 0, record: str = "sent.jsonl") -> None:
         self.at, self.number, self.to, self.record = list(at), number, to, pathlib.Path(record)
+        # One of several workers alone.
+        self.is_mine = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": %d}}' % index))["task"]["index"] == index
 
     def on_evaluate(self, step, metrics):
+        if not self.is_mine:
+            return False
         sent = self.record.read_text().splitlines() if self.record.exists() else []
         if step in self.at and str(step) not in [line.split()[0] for line in sent]:
             with self.record.open("a") as file:
@@ -46,16 +50,24 @@ class Signaller:
 '''
 
 
-def signaller(directory: Path, at: list[int], number: int, to: str = "worker") -> str:
+def signaller(directory: Path, at: list[int], number: int, to: str = "worker", index: int = 0) -> str:
     """Puts the callback into a user's project and gives the override that selects it."""
     (directory / "signaller.py").write_text(SIGNALLER)
-    return f"+callbacks.signaller={{_target_:signaller.Signaller,at:{json.dumps(at, separators=(',', ':'))},number:{int(number)},to:{to}}}"
+    options = f"at:{json.dumps(at, separators=(',', ':'))},number:{int(number)},to:{to},index:{index}"
+    return f"+callbacks.signaller={{_target_:signaller.Signaller,{options}}}"
 
 
-def start(directory: Path, *overrides: str) -> subprocess.Popen:
+def start(directory: Path, *overrides: str, **environment: str) -> subprocess.Popen:
     """Starts `train.py` in a directory."""
-    command = [sys.executable, str(ROOT / "train.py"), *overrides]
-    return subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), *overrides],
+        cwd=directory,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
 
 
 def finish(process: subprocess.Popen) -> tuple[int, str, str]:

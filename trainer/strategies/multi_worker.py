@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from trainer.cluster import Cluster, Task
@@ -72,4 +73,7 @@ class MultiWorker(Strategy):
             timeout_seconds=self._timeout_secs,
             implementation=tf.distribute.experimental.CommunicationImplementation[self._communication.upper()],
         )
-        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+        # TensorFlow has taken SIGTERM for a service of its own that is not used here; this puts Python's handler back.
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        return strategy

@@ -1,0 +1,222 @@
+"""Several real processes in step: the same numbers as one, whatever happens to one of them happens to all."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.processes import OPTIONS, final_variables, finish, log, only_run, run, signaller, start, wait_gone
+from tests.training import assert_same_bits
+from trainer import cluster
+from trainer.cluster import Task
+from trainer.isolation import IsolationError, Namespace
+
+TWENTY = [
+    "model.width=8", "model.batch_norm=true", "optimizer=sgd", "optimizer.learning_rate=0.05", "batch.global_size=48", "train.steps=20",
+    "train.clip_norm=0.5",
+]  # fmt: skip
+PLAIN, RANDOM = ["model.dropout=0"], ["model.dropout=0.3", "dataset.crop=1", "dataset.brightness=0.2", "train.ema_decay=0.9"]
+MULTI = ["strategy=multi_worker"]
+SAME_REPLICAS = {
+    "multi_worker": MULTI,
+    "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"],
+    "central_storage": ["strategy=central_storage", "strategy.virtual_devices=2"],
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Finished runs, each trained once."""
+    made = {}
+
+    def get(*overrides):
+        if overrides not in made:
+            made[overrides] = tmp_path_factory.mktemp("run")
+            code, out, err = run(made[overrides], *overrides)
+            assert code == 0, out + err
+        return only_run(made[overrides])
+
+    return get
+
+
+def model_of(run_dir):
+    found = final_variables(run_dir)
+    return np.concatenate([found[name].ravel() for name in sorted(found) if name.startswith("models")])
+
+
+def scratch():
+    return [path for path in Path(tempfile.gettempdir()).glob(f"steadfast-{os.getuid()}-*") if path.is_dir()]
+
+
+@pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+def test_any_number_of_workers_equals_one_device(trained, workers):
+    one, many = trained(*TWENTY, *PLAIN), trained(*TWENTY, *PLAIN, *MULTI, f"strategy.workers={workers}")
+    assert np.abs(model_of(one) - model_of(many)).max() <= 1e-6
+    assert json.loads((many / "run.json").read_text())["num_replicas"] == workers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [PLAIN, RANDOM], ids=["plain", "random"])
+@pytest.mark.parametrize("other", ["mirrored", "central_storage"])
+def test_the_same_number_of_replicas_gives_the_same_bits_on_every_strategy(trained, options, other):
+    multi, same = (trained(*TWENTY, *options, *SAME_REPLICAS[name]) for name in ("multi_worker", other))
+    if other == "central_storage":  # its optimizer divides and adds up once more
+        assert np.abs(model_of(multi) - model_of(same)).max() <= 1e-6
+    else:
+        assert_same_bits(final_variables(multi), final_variables(same))
+        assert log(multi) == log(same)
+
+
+@pytest.mark.slow
+def test_a_run_repeats_bit_for_bit(trained, tmp_path):
+    code, _, err = run(tmp_path, *TWENTY, *RANDOM, *MULTI, "train.steps_per_loop=3")
+    assert code == 0, err
+    assert_same_bits(final_variables(trained(*TWENTY, *RANDOM, *MULTI)), final_variables(only_run(tmp_path)))
+
+
+def test_one_process_evaluates_their_checkpoint_to_the_same(trained):
+    many = trained(*TWENTY, *PLAIN, *MULTI, "strategy.workers=2")
+    code, _, err = run(many.parent, f"resume={many}", "mode=evaluate", "strategy=one_device")
+    assert code == 0, err
+    metrics = json.loads((many / "evaluation-20.json").read_text())["metrics"]
+    assert metrics == pytest.approx(json.loads((many / "result.json").read_text())["metrics"], abs=1e-6)
+
+
+def test_the_chief_alone_leaves_files(trained):
+    many = trained(*TWENTY, *PLAIN, *MULTI, "strategy.workers=2")
+    assert {path.name for path in (many / "logs").iterdir()} == {"worker-0.log", "worker-1.log"}
+    steps = [line["step"] for line in log(many) if line["split"] == "test"]
+    assert steps == [20]
+    assert {path.name for path in (many / "checkpoints").iterdir()} == {
+        f"ckpt-20.{end}" for end in ("data-00000-of-00001", "index", "json")
+    }
+    assert len(list((many / "events" / "train").iterdir())) == 1
+    assert (many / "logs" / "worker-1.log").read_text().count("Epoch") == 0 or not scratch()
+    assert not scratch()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", [0, 1], ids=["chief", "worker"])
+def test_whoever_is_killed_the_group_starts_again_and_loses_nothing(trained, tmp_path, index):
+    code, out, err = run(tmp_path, *OPTIONS, *MULTI, signaller(tmp_path, [4, 16], signal.SIGKILL, index=index))
+    assert code == 0, out + err
+    assert out.count(f"warning: worker-{index} was killed by SIGKILL") == 2
+    straight, again = trained(*OPTIONS, *MULTI), only_run(tmp_path)
+    assert_same_bits(final_variables(straight), final_variables(again))
+    assert log(straight) == log(again)
+    assert not scratch()
+
+
+@pytest.mark.slow
+def test_one_worker_that_is_to_stop_stops_all_after_saving_together(trained, tmp_path):
+    stopper = signaller(tmp_path, [8], signal.SIGTERM, index=1)
+    code, out, err = run(tmp_path, *OPTIONS, *MULTI, stopper)
+    assert code == 143, out + err
+    assert "Stopped after saving; the same command continues." in out
+    code, out, err = run(tmp_path, *OPTIONS, *MULTI, stopper)
+    assert code == 0, err
+    assert "Continuing from the checkpoint of step 8." in out
+    assert_same_bits(final_variables(trained(*OPTIONS, *MULTI)), final_variables(only_run(tmp_path)))
+
+
+@pytest.mark.slow
+def test_a_run_continues_on_another_number_of_workers_with_the_same_samples(trained, tmp_path):
+    """Trained for 10 steps on two workers, then on one device: as if on one device from the start."""
+    code, _, err = run(tmp_path, *TWENTY, *PLAIN, *MULTI, "train.steps=10")
+    assert code == 0, err
+    code, out, err = run(tmp_path, f"resume={only_run(tmp_path)}", "strategy=one_device", "train.steps=20")
+    assert code == 0, err
+    assert "Continuing from the checkpoint of step 10." in out
+    assert np.abs(model_of(trained(*TWENTY, *PLAIN)) - model_of(only_run(tmp_path))).max() <= 1e-6
+
+
+@pytest.mark.slow
+def test_a_killed_supervisor_takes_all_workers_along(tmp_path):
+    code, _, _ = run(tmp_path, *OPTIONS, *MULTI, signaller(tmp_path, [8], signal.SIGKILL, "supervisor"))
+    assert code == -signal.SIGKILL
+    wait_gone(int((tmp_path / "sent.jsonl").read_text().split()[1]))
+
+
+def tf_configs(count):
+    return [member.tf_config() for member in cluster.local([Task("worker", index) for index in range(count)])]
+
+
+def test_two_shells_with_tf_config_train_one_run(trained, tmp_path):
+    options = [*TWENTY, *PLAIN, *MULTI]
+    chief, other = (start(tmp_path, *options, TF_CONFIG=text) for text in tf_configs(2))
+    (code, out, err), (other_code, other_out, other_err) = finish(chief), finish(other)
+    assert (code, other_code) == (0, 0), err + other_err
+    assert [line for line in out.splitlines() if "step 20" in line] == [line for line in other_out.splitlines() if "step 20" in line]
+    assert_same_bits(final_variables(trained(*TWENTY, *PLAIN, *MULTI, "strategy.workers=2")), final_variables(only_run(tmp_path)))
+
+
+@pytest.mark.slow
+def test_a_worker_that_waits_says_for_whom_and_gives_up(tmp_path):
+    text = tf_configs(2)[1]
+    missing = json.loads(text)["cluster"]["worker"][0]
+    code, out, err = finish(start(tmp_path, *MULTI, "strategy.start_timeout_secs=6", TF_CONFIG=text))
+    assert code == 1
+    assert f"worker-1 waits for worker-0 ({missing}) to start (5 s)" in out
+    assert f"for worker-0 ({missing}) to start; start them, or wait longer with strategy.start_timeout_secs" in err
+
+
+@pytest.mark.slow
+def test_a_signal_while_waiting_ends_it(tmp_path):
+    process = start(tmp_path, *MULTI, TF_CONFIG=tf_configs(2)[1])
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("worker-1 waits for worker-0")
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 143
+
+
+def test_a_crash_in_one_is_told_once_and_ends_all(tmp_path):
+    (tmp_path / "broken.py").write_text(
+        "import json, os\n\n\ndef model(input_shape, num_classes):\n"
+        "    if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 1:\n        raise RuntimeError('only here')\n"
+        "    import tensorflow as tf\n"
+        "    return tf.keras.Sequential([tf.keras.layers.Flatten(input_shape=input_shape), tf.keras.layers.Dense(num_classes)])\n"
+    )
+    code, out, err = run(tmp_path, *MULTI, "model={_target_:broken.model}")
+    assert code == 1, out + err
+    assert err.count("RuntimeError: only here") == 1
+    assert "logs/worker-1.log" in err
+
+
+def test_wrong_input_is_told_once_and_nothing_is_left(tmp_path):
+    code, _, err = run(tmp_path, *MULTI, "batch.global_size=45")
+    assert (code, err.count("error: ")) == (2, 1)
+    assert "batch.global_size (45) must be divisible by the number of replicas (2); use 44 or 46" in err
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
+
+
+def test_a_cluster_on_this_machine_is_out_of_reach_from_outside_it(tmp_path):
+    try:
+        Namespace.create().close()
+    except IsolationError as error:
+        pytest.skip(f"no network namespaces here: {error}")
+    (tmp_path / "probe.py").write_text(
+        "import json, os, pathlib\n\n\nclass Probe:\n    def on_evaluate(self, step, metrics):\n"
+        "        ports = [int(a.rpartition(':')[2]) for a in json.loads(os.environ['TF_CONFIG'])['cluster']['worker']]\n"
+        "        pathlib.Path('ports.json').write_text(json.dumps(ports))\n"
+        "        open('wait').read()\n        return False\n"
+    )
+    os.mkfifo(tmp_path / "wait")
+    probe = ["+callbacks.probe={_target_:probe.Probe}", "train.steps=2", "batch.global_size=16", "model.width=4"]
+    process = start(tmp_path, *MULTI, *probe, "strategy.isolate=true")
+    try:
+        with (tmp_path / "wait").open("w"):  # opened when a worker reads: the cluster is up
+            for port in json.loads((tmp_path / "ports.json").read_text()):
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection(("127.0.0.1", port), timeout=5)
+        shutil.rmtree(tmp_path / "nothing", ignore_errors=True)
+        with (tmp_path / "wait").open("w"):
+            pass
+    finally:
+        process.kill()
+        process.communicate()
