@@ -182,7 +182,9 @@ def test_a_crash_in_one_is_told_once_and_ends_all(tmp_path):
         "    import tensorflow as tf\n"
         "    return tf.keras.Sequential([tf.keras.layers.Flatten(input_shape=input_shape), tf.keras.layers.Dense(num_classes)])\n"
     )
-    code, out, err = run(tmp_path, *MULTI, "model={_target_:broken.model}")
+    (tmp_path / "own" / "model").mkdir(parents=True)
+    (tmp_path / "own" / "model" / "broken.yaml").write_text("# breaks in one of them\n_target_: broken.model\n")
+    code, out, err = run(tmp_path, *MULTI, "--config-dir=own", "model=broken")
     assert code == 1, out + err
     assert err.count("RuntimeError: only here") == 1
     assert "logs/worker-1.log" in err

@@ -73,7 +73,7 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel, place: Cluster,
             return DONE
         # Said here, by the one who has saved: a worker that dies on the way out must not be taken for one that did.
         channel.line("Stopped after saving; the same command continues.")
-        return 128 + stop.signal
+        return 128 + (stop.signal or signal.SIGTERM)  # it may have reached another process
     except ConfigError as error:
         channel.problem(list(error.problems))
         return WRONG_INPUT
