@@ -43,11 +43,12 @@ LAYERS = (
 PARENT = {
     "trainer", "trainer.batching", "trainer.build", "trainer.channel", "trainer.cli", "trainer.cluster", "trainer.config",
     "trainer.console", "trainer.errors", "trainer.exitcodes", "trainer.explain", "trainer.files", "trainer.helptext", "trainer.identity",
-    "trainer.isolation", "trainer.launch", "trainer.ledger", "trainer.overrides", "trainer.pace", "trainer.policies", "trainer.protocols", "trainer.rules",
+    "trainer.launch", "trainer.ledger", "trainer.overrides", "trainer.pace", "trainer.policies", "trainer.protocols", "trainer.rules",
     "trainer.rundir", "trainer.signatures", "trainer.strategies", "trainer.strategies.base", "trainer.strategies.mirrored",
     "trainer.strategies.auto", "trainer.strategies.central_storage", "trainer.strategies.devices", "trainer.strategies.tpu",
     "trainer.strategies.multi_worker", "trainer.strategies.parameter_server", "trainer.strategies.one_device", "trainer.group",
-    "trainer.main", "trainer.process", "trainer.schedulers", "trainer.supervisor", "trainer.targets", "trainer.tf_config", "trainer.worker",
+    "trainer.isolation", "trainer.main", "trainer.process", "trainer.schedulers", "trainer.supervisor", "trainer.targets",
+    "trainer.tf_config", "trainer.worker",
 }  # fmt: skip
 """What the parent process imports, or may: no TensorFlow and nothing heavy at their top."""
 

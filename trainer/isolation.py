@@ -111,7 +111,7 @@ def open_ports_warning(addresses: Sequence[str], reason: str) -> str:
     return (
         f"anyone who can reach this machine can run operations and read files as this user, through ports {ports}, which TensorFlow "
         f"opens on every interface without authentication; not isolated because {reason}; "
-        "add strategy.isolate=true, or close the ports with a firewall"
+        "close the ports with a firewall, or add strategy.isolate=true to run isolated or not at all"
     )
 
 
