@@ -212,10 +212,7 @@ def _peers(how: Strategy, strategy: tf.distribute.Strategy, cluster: Cluster) ->
 
 
 def _step_options(experiment: Experiment, how: Strategy, state: TrainState, sizes: batching.BatchSizes) -> StepOptions:
-    import tensorflow as tf
-
     from trainer.step import StepOptions
-    from trainer.wire import Wire
 
     return StepOptions(
         sizes.global_size,
@@ -224,7 +221,7 @@ def _step_options(experiment: Experiment, how: Strategy, state: TrainState, size
         experiment.jit,
         state.loss_scale,
         optimizer_reduces=how.optimizer_reduces,
-        wire=Wire(tf.as_dtype(how.compress), state.peak) if how.compress else None,
+        exchange=how.exchange(state.peak),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from trainer import batching, build, cluster, isolation
 from trainer.cluster import Cluster
@@ -21,6 +21,9 @@ from trainer.process import WorkerProcess, log_of
 from trainer.rundir import RunDirectory, join_run, open_run
 from trainer.strategies.base import Strategy
 from trainer.supervisor import Supervisor
+
+Network: TypeAlias = tuple[Namespace | None, str | None]
+"""A network of its own for the processes that are started here, or why it has none."""
 
 
 def run(experiment: Experiment, overrides: list[str], config_dir: str | None = None, spare: WorkerProcess | None = None) -> int:
@@ -48,6 +51,21 @@ def run(experiment: Experiment, overrides: list[str], config_dir: str | None = N
     num_replicas = strategy.num_replicas()
     if num_replicas is not None:
         batching.resolve(experiment.batch, num_replicas)
+    with _network(experiment, strategy, declared) as network:
+        return _in_directory(experiment, overrides, config_dir, spare, strategy, declared, network)
+
+
+def _in_directory(
+    experiment: Experiment,
+    overrides: list[str],
+    config_dir: str | None,
+    spare: WorkerProcess | None,
+    strategy: Strategy,
+    declared: Cluster | None,
+    network: Network,
+) -> int:
+    """Runs an experiment that is known to be possible, in its run directory."""
+    place = declared or Cluster()
     console = Console()
     directory = open_run(experiment, overrides, config_dir) if place.is_chief else join_run(experiment)
     try:
@@ -55,7 +73,7 @@ def run(experiment: Experiment, overrides: list[str], config_dir: str | None = N
             console.line(f"Already finished: {_summary(result)}")
             console.line(f"Run directory: {directory.path}")
             return DONE
-        code = _train(experiment, strategy, declared, directory, console, spare)
+        code = _train(experiment, strategy, declared, network, directory, console, spare)
         console.close()
         if code == WRONG_INPUT and place.is_chief:
             directory.discard()
@@ -73,32 +91,36 @@ def _train(
     experiment: Experiment,
     strategy: Strategy,
     declared: Cluster | None,
+    network: Network,
     directory: RunDirectory,
     console: Console,
     spare: WorkerProcess | None,
 ) -> int:
     if experiment.launch.inline:
         return _train_here(experiment, declared or Cluster(), directory, console)
-    spares = [] if spare is None else [spare]
-    with _network(experiment, strategy, declared) as (namespace, why_open):
+    namespace, why_open = network
+    if namespace and spare:
+        spare.discard()  # it was started outside
+    spares = [spare] if spare and not namespace else []
 
-        def members() -> list[Cluster]:
-            # Anew for each attempt: the ports of a process that was killed may not be free at once.
-            found = [declared] if declared else cluster.local(strategy.tasks(None)) or [Cluster()]
-            if why_open:
-                addresses = [address for addresses in found[0].jobs.values() for address in addresses]
-                console.line(f"warning: {isolation.open_ports_warning(addresses, why_open)}")
-            return found
+    def members() -> list[Cluster]:
+        # Anew for each attempt: the ports of a process that was killed may not be free at once.
+        found = [declared] if declared else cluster.local(strategy.tasks(None)) or [Cluster()]
+        if why_open:
+            addresses = [address for addresses in found[0].jobs.values() for address in addresses]
+            console.line(f"warning: {isolation.open_ports_warning(addresses, why_open)}")
+        return found
 
-        def start() -> WorkerProcess:
-            # The spare one was started outside.
-            return WorkerProcess(namespace.command) if namespace else spares.pop() if spares else WorkerProcess()
+    def start() -> WorkerProcess:
+        if namespace:
+            return WorkerProcess(namespace.command)
+        return spares.pop() if spares else WorkerProcess()
 
-        return Supervisor(directory, experiment, strategy, members, console, start).supervise()
+    return Supervisor(directory, experiment, strategy, members, console, start).supervise()
 
 
 @contextmanager
-def _network(experiment: Experiment, strategy: Strategy, declared: Cluster | None) -> Iterator[tuple[Namespace | None, str | None]]:
+def _network(experiment: Experiment, strategy: Strategy, declared: Cluster | None) -> Iterator[Network]:
     """Gives a cluster that is started here a network of its own, or why it has none."""
     if declared or not strategy.tasks(None):
         yield None, None

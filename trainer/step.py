@@ -12,7 +12,6 @@ from trainer import randomness
 from trainer.collectives import CollectiveLog, Collectives
 from trainer.protocols import Batch, Metrics
 from trainer.state import LossScale
-from trainer.wire import Wire
 
 PerExample = tuple[tf.Tensor, Mapping[str, tf.Tensor]]
 """What a loss function returns: the loss of each example, [b], and other metrics of each example, name -> [b]."""
@@ -20,6 +19,7 @@ PerExample = tuple[tf.Tensor, Mapping[str, tf.Tensor]]
 LossFn = Callable[[Batch], PerExample]
 Sums = dict[str, tuple[tf.Tensor, tf.Tensor]]
 Gradients = list[tf.Tensor]
+Exchange: TypeAlias = Callable[[tf.distribute.ReplicaContext, Gradients, list[tf.Tensor]], tuple[Gradients, list[tf.Tensor]]]
 Optimizer: TypeAlias = tf.keras.optimizers.legacy.Optimizer
 
 
@@ -40,7 +40,7 @@ class StepOptions:
         jit: whether forward and backward pass are compiled by XLA.
         loss_scale: the loss scale of mixed_float16; None: not needed.
         optimizer_reduces: whether the optimizer's own reduction cannot be left out; it is then given its share of the sum.
-        wire: how gradients travel between processes in fewer bits; None: as they are.
+        exchange: sums gradients, and other tensors that must not be rounded, over the replicas; None: as one `all_reduce`.
     """
 
     global_size: int
@@ -49,7 +49,7 @@ class StepOptions:
     jit: bool = False
     loss_scale: LossScale | None = None
     optimizer_reduces: bool = False
-    wire: Wire | None = None
+    exchange: Exchange | None = None
 
 
 class Step:
@@ -200,11 +200,10 @@ class Step:
         """
         if self.num_replicas == 1:
             return gradients, others
-        if self.options.wire is None:
-            summed = self.all_reduce([*gradients, *others])
-            return summed[: len(gradients)], summed[len(gradients) :]
-        exact = self.all_reduce(others)
-        return self.options.wire.sum(self._replica, gradients), exact
+        if self.options.exchange is not None:
+            return self.options.exchange(self._replica, gradients, others)
+        summed = self.all_reduce([*gradients, *others])
+        return summed[: len(gradients)], summed[len(gradients) :]
 
     def _apply(self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients) -> None:
         loss_scale = self.options.loss_scale

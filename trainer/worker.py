@@ -83,6 +83,12 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel, place: Cluster,
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError) as error:
         channel.line(f"warning: {str(error).strip().splitlines()[0]}")
         return RESTARTABLE
+    except tf.errors.UnknownError as error:
+        # How an error comes out of Python code inside the graph.
+        if "PeerLostError" in str(error):
+            channel.line("warning: another process has gone")
+            return RESTARTABLE
+        return _crashed(error, channel)
     except tf.errors.InvalidArgumentError as error:
         # How an error that a dataset raises inside TensorFlow's pipeline comes out again.
         if told := re.search(r"^ValueError: (.+)$", str(error), re.MULTILINE):

@@ -14,6 +14,8 @@ from trainer.cluster import Cluster, Task
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from trainer.step import Exchange
+
 
 class Strategy:
     """A strategy of one process; others override what differs.
@@ -26,7 +28,6 @@ class Strategy:
         asynchronous: whether the chief hands out chunks of steps, instead of all processes running the same step together.
         optimizer_reduces: whether the optimizer's own reduction over the replicas cannot be left out.
         input_outside: whether the input must be a tf.data pipeline outside the replicas, even for data in memory.
-        compress: the type in which gradients travel between processes, bfloat16 or float16; None: as they are.
         start_timeout_secs: how long a process waits for the others to start.
         isolate: whether a cluster that is started here gets a network of its own: auto, True or False.
         hosts: the hosts that the user wants the commands for.
@@ -39,7 +40,6 @@ class Strategy:
     asynchronous: ClassVar[bool] = False
     optimizer_reduces: ClassVar[bool] = False
     input_outside: ClassVar[bool] = False
-    compress: str | None = None
     start_timeout_secs: float = 0.0
     isolate: str | bool = False
     hosts: list[str] | None = None
@@ -70,6 +70,14 @@ class Strategy:
         Raises:
             ConfigError: it cannot work here.
         """
+
+    def exchange(self, peak: tf.Variable) -> Exchange | None:
+        """Gives how gradients are summed over the replicas, once it has started; None: as one reduction of TensorFlow's.
+
+        Args:
+            peak: the largest absolute value of the last sum, float32, in every checkpoint; for the exchange to use.
+        """
+        return None
 
     def start(self, cluster: Cluster) -> tf.distribute.Strategy:
         """Creates TensorFlow's strategy, before anything else uses its devices; waits for the other processes if there are any.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from trainer.collectives import packed
+from trainer.collectives import flat_sum, packed
 
 _TARGET = 2.0**10
 """Where the largest value of a float16 gradient is put. 64 times below overflow, so that a gradient may grow so much from one
 step to the next; values down to 2**-24 of the largest keep all 11 bits."""
 
 
-class Wire:
+class Compressed:
     """Rounds gradients, sums them over the replicas in that type, and gives them back in float32.
 
     float16 has few exponents, so the gradient is scaled by a power of two before. The scale follows from the largest value of
@@ -25,19 +25,23 @@ class Wire:
     def __init__(self, dtype: tf.DType, peak: tf.Variable) -> None:
         self._dtype, self._peak = dtype, peak
 
-    def sum(self, replica: tf.distribute.ReplicaContext, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Sums float32 tensors over the replicas as one flat buffer; in replica context."""
-        return packed(gradients, lambda buffer: (self._sum_scaled if self._dtype == tf.float16 else self._sum)(replica, buffer))
+    def __call__(
+        self, replica: tf.distribute.ReplicaContext, gradients: list[tf.Tensor], others: list[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Sums float32 tensors over the replicas, the gradients rounded, the others not; in replica context."""
+        exact = flat_sum(replica, others)
+        through = self._sum_scaled if self._dtype == tf.float16 else self._sum
+        return packed(gradients, lambda flat: through(replica, flat)), exact
 
-    def _sum(self, replica: tf.distribute.ReplicaContext, buffer: tf.Tensor) -> tf.Tensor:
-        return tf.cast(replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(buffer, self._dtype)), tf.float32)
+    def _sum(self, replica: tf.distribute.ReplicaContext, flat: tf.Tensor) -> tf.Tensor:
+        return tf.cast(replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(flat, self._dtype)), tf.float32)
 
-    def _sum_scaled(self, replica: tf.distribute.ReplicaContext, buffer: tf.Tensor) -> tf.Tensor:
+    def _sum_scaled(self, replica: tf.distribute.ReplicaContext, flat: tf.Tensor) -> tf.Tensor:
         peak = self._peak.read_value()
         exponent = tf.math.floor(tf.math.log(_TARGET / tf.maximum(peak, 1e-30)) / tf.math.log(2.0))
         scale = tf.where(peak > 0.0, tf.pow(2.0, tf.clip_by_value(exponent, -100.0, 100.0)), 1.0)
         # A gradient that grew beyond the headroom is cut off, not made infinite: the sum must still fit.
         limit = self._dtype.max / replica.num_replicas_in_sync
-        total = self._sum(replica, tf.clip_by_value(buffer * scale, -limit, limit)) / scale
+        total = self._sum(replica, tf.clip_by_value(flat * scale, -limit, limit)) / scale
         self._peak.assign(tf.reduce_max(tf.abs(total)))
         return total
