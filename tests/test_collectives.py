@@ -289,6 +289,23 @@ def test_logs_of_two_processes_are_compared():
     assert first_difference(["a at x:1"], ["b at y:2"]) == f"collective 1 of the step differs: here a at x:1, there b at y:2; {rule}"
 
 
+def test_of_a_long_nest_the_message_shows_where_it_differs():
+    lines = [f"all_reduce(sum) of [{'float32[3, 3], ' * 200}{last}, {'float32[5], ' * 100}] at t.py:3" for last in ("int32[]", "int64[]")]
+    message = first_difference(lines[:1], lines[1:])
+    assert len(message) < 600
+    for last in ("int32[]", "int64[]"):
+        assert re.search(rf"all_reduce\(sum\) of \[float32\[3, 3\], .* {re.escape(last)}, .* \.\.\. at t.py:3", message)
+
+
+def test_a_collective_that_is_made_elsewhere_can_be_noted(made):
+    def case(step, replica, layers):
+        step._collectives.note(f"exchange of {replica} gradients")
+        return 0
+
+    with pytest.raises(ValueError, match=rf"replica 0 has exchange of 0 gradients{HERE}, replica 1 has exchange of 1 gradients{HERE};"):
+        replicas.run(made("mirrored 2")[0], case)
+
+
 class Centred(Classification):
     """Classification whose features are centred over the global batch: communication in the middle of a model."""
 

@@ -23,6 +23,7 @@ from trainer import rules
 
 _OPS = "sum | mean | min | max"
 _END = "the end of the step"
+_NEAR = 80  # characters of a nest's description that a message shows, from its start and around a difference
 _SPARSE = (tf.IndexedSlices, tf.SparseTensor, tf.RaggedTensor)
 
 
@@ -88,7 +89,17 @@ def _what(line: str) -> str:
 
 def _difference(number: int, who: str, line: str, other: str, others: str) -> str:
     rule = "all replicas must make the same, in the same order and with the same shapes"
-    return f"collective {number} of the step differs: {who} {line}, {other} {others}; {rule}"
+    start = next((place for place, (a, b) in enumerate(zip(line, others, strict=False)) if a != b), 0)
+    return f"collective {number} of the step differs: {who} {_shortened(line, start)}, {other} {_shortened(others, start)}; {rule}"
+
+
+def _shortened(line: str, start: int) -> str:
+    """Leaves out of a long nest what is far from where the difference starts."""
+    what = _what(line)
+    if len(what) <= 2 * _NEAR:
+        return line
+    first = max(_NEAR, start - _NEAR // 2)
+    return f"{what[:_NEAR]} ... {what[first : first + _NEAR]} ...{line[len(what) :]}"
 
 
 def packed(tensors: Sequence[tf.Tensor], exchange: Callable[[tf.Tensor], tf.Tensor]) -> list[tf.Tensor]:
