@@ -1,0 +1,1 @@
+"""How training scales over processes: `python -m benchmarks.scaling`."""
