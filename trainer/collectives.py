@@ -10,7 +10,6 @@ together. Hence a log: what one replica makes is compared with what the others m
 
 from __future__ import annotations
 
-import hashlib
 import pprint
 import sys
 from collections.abc import Callable, Sequence
@@ -63,13 +62,6 @@ class CollectiveLog:
     def lines(self) -> list[str]:
         """Gives what the replicas of this process have made, in order, for `first_difference`."""
         return [line for line, _ in self._made]
-
-
-def hashed(lines: Sequence[str], most: int = 256) -> dict[str, int]:
-    """Gives a hash of each of a step's collectives under its line, always `most` of them; any further ones are in the last."""
-    padded = [*lines[: most - 1], *[_END] * (most - 1 - len(lines)), "; ".join(lines[most - 1 :]) or _END]
-    digests = [hashlib.sha256(_what(line).encode()).digest()[:5] for line in padded]
-    return {f"{number}. {line}": int.from_bytes(digest) for number, (line, digest) in enumerate(zip(padded, digests, strict=True), 1)}
 
 
 def first_difference(mine: Sequence[str], theirs: Sequence[str]) -> str | None:

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from trainer.channel import Channel
 from trainer.checkpoint import Checkpoints, marker
-from trainer.collectives import hashed
+from trainer.collectives import first_difference
 from trainer.errors import NonFiniteError
 from trainer.evaluation import Evaluator, Stopped
 from trainer.ledger import Ledger
@@ -41,7 +41,7 @@ class Plan:
         total_steps: length of the whole training.
         epochs: the reporting epochs.
         summarise: when training metrics are written.
-        evaluate: when the test split is evaluated.
+        evaluate: when the test split is evaluated; None: not by those who train, but for the result.
         save: when the state is saved.
         save_secs: also save when so many seconds have gone by; None: not.
     """
@@ -49,18 +49,22 @@ class Plan:
     total_steps: int
     epochs: Epochs
     summarise: Interval
-    evaluate: Interval
+    evaluate: Interval | None
     save: Interval
     save_secs: float | None = None
 
     def next_event(self, step: int) -> int:
         """Gives the first step after `step` at which something is due."""
         epoch_end = self.epochs.end(self.epochs.completed(step))
-        return min(epoch_end, *(interval.next_after(step) for interval in (self.summarise, self.evaluate, self.save)))
+        return min(epoch_end, *(interval.next_after(step) for interval in self._intervals))
 
     def event_at(self, step: int) -> bool:
         """Says whether anything is due after `step` steps."""
-        return self.epochs.ends_at(step) or any(interval.due(step) for interval in (self.summarise, self.evaluate, self.save))
+        return self.epochs.ends_at(step) or any(interval.due(step) for interval in self._intervals)
+
+    @property
+    def _intervals(self) -> list[Interval]:
+        return [interval for interval in (self.summarise, self.evaluate, self.save) if interval is not None]
 
 
 class Engine:
@@ -126,7 +130,7 @@ class Engine:
         self._restore()
         opened = self.loop.feed.start(self.step)
         # Before the first step: processes that communicate differently would add up what does not belong together, or hang.
-        self.peers.require_same("collectives of the step", lambda: hashed(self.loop.trace(opened)))
+        self.peers.require_alike(lambda: self.loop.trace(opened), first_difference)
         try:
             self._events(stop_requested)
             while not self._finished and not self._agree(stop_requested()):
@@ -211,7 +215,7 @@ class Engine:
         # Evaluation first: it can be interrupted, and then none of this step's lines may have been written yet.
         self._evaluated = None
         rate = self._rate()
-        if self.plan.evaluate.due(step):
+        if self.plan.evaluate is not None and self.plan.evaluate.due(step):
             self.channel.phase("evaluate", step)
             with self._ledger.timed("eval", step):
                 self._evaluated = self.evaluator.evaluate(stop_requested)

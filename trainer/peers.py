@@ -70,6 +70,31 @@ class Peers:
             )
             raise DivergedError(f"{what} differ between the processes: {names} from the chief's{here}")
 
+    def require_alike(self, lines_of: Callable[[], list[str]], difference: Callable[[list[str], list[str]], str | None]) -> None:
+        """Makes sure that all processes have lines like the chief's.
+
+        Args:
+            lines_of: gives this process's lines; not asked where there is one process.
+            difference: compares its first argument, lines of here, with its second, the chief's; gives what is wrong, if anything.
+
+        Raises:
+            DivergedError: in every process, if any of them differs; where it does, the message says how.
+        """
+        if self._count == 1:
+            return
+        mine = lines_of()
+        problem = difference(mine, self._chiefs_text("\n".join(mine)).split("\n"))
+        if self.any(problem is not None):
+            raise DivergedError(problem or "another process differs from the chief; its log says how")
+
+    def _chiefs_text(self, text: str) -> str:
+        """Gives the chief's text to all, in numbers of six bytes, which any sum can carry."""
+        content = text.encode()
+        size = max(self.sums(*(len(content) if number == self._index else 0 for number in range(self._count))))
+        content = content.ljust(size + -size % 6, b"\0")
+        numbers = self.chiefs(*(int.from_bytes(content[at : at + 6]) for at in range(0, len(content), 6)))
+        return b"".join(number.to_bytes(6) for number in numbers).rstrip(b"\0").decode()
+
     @tf.function(autograph=False)
     def _sums(self, values: tf.Tensor) -> tf.Tensor:
         def of_replica(values: tf.Tensor) -> tf.Tensor:

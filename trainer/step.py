@@ -201,6 +201,7 @@ class Step:
         if self.num_replicas == 1:
             return gradients, others
         if self.options.exchange is not None:
+            self._collectives.note(f"the sum of {len(gradients)} gradients")
             return self.options.exchange(self._replica, gradients, others)
         summed = self.all_reduce([*gradients, *others])
         return summed[: len(gradients)], summed[len(gradients) :]
