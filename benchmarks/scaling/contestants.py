@@ -9,7 +9,7 @@ import importlib
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -60,8 +60,11 @@ class Clock(Protocol):
         """Hears that so many steps are done; `loss` is a number, or a tensor that may not have been computed yet."""
 
 
-def steadfast(job: Job, folder: Path, clock: Clock, *overrides: str) -> None:
-    """Steadfast's own engine with everything on, the process being what TF_CONFIG says; its clock is read between two graph calls."""
+def steadfast(job: Job, folder: Path, clock: Clock, *overrides: str, local: bool = False) -> None:
+    """Steadfast's own engine with everything on, the process being what TF_CONFIG says; its clock is read between two graph calls.
+
+    `local`: as if Steadfast itself had started the processes, which then know that they are on one machine.
+    """
     from trainer import build, cluster
     from trainer.channel import Channel
     from trainer.cli import compose
@@ -88,6 +91,8 @@ def steadfast(job: Job, folder: Path, clock: Clock, *overrides: str) -> None:
     )
     strategy = build.strategy_of(experiment)
     place = (cluster.declared(strategy.tasks) if strategy.joins else None) or cluster.Cluster()
+    if local:
+        place = replace(place, source="local")
     cluster.enter(place)
     said: dict[str, Any] = {"metrics": {"loss": math.nan}}
     engine = build.engine(experiment, folder, Channel(said.update), place)
@@ -171,8 +176,8 @@ class Contestant:
     together: bool = True
 
 
-def _multi_worker(*overrides: str) -> Callable[[Job, Path, Clock], None]:
-    return lambda job, folder, clock: steadfast(job, folder, clock, "strategy=multi_worker", *overrides)
+def _multi_worker(*overrides: str, local: bool = False) -> Callable[[Job, Path, Clock], None]:
+    return lambda job, folder, clock: steadfast(job, folder, clock, "strategy=multi_worker", *overrides, local=local)
 
 
 CEILING, TUTORIAL = "ceiling", "tutorial"
@@ -180,7 +185,8 @@ CONTESTANTS = {
     CEILING: Contestant("no communication (ceiling)", lambda *given: steadfast(*given, "strategy=one_device"), together=False),
     TUTORIAL: Contestant("tutorial's loop", tutorial),
     "tutorial_fused": Contestant("tutorial's loop, fused optimizer", partial(tutorial, fused=True)),
-    "steadfast": Contestant("Steadfast", _multi_worker()),
+    "steadfast": Contestant("Steadfast, shared memory", _multi_worker(local=True)),
+    "ring": Contestant("Steadfast, ring", _multi_worker()),
     "bfloat16": Contestant("Steadfast, compress=bfloat16", _multi_worker("strategy.compress=bfloat16")),
     "float16": Contestant("Steadfast, compress=float16", _multi_worker("strategy.compress=float16")),
 }
