@@ -10,6 +10,9 @@ _TARGET = 2.0**10
 """Where the largest value of a float16 gradient is put. 64 times below overflow, so that a gradient may grow so much from one
 step to the next; values down to 2**-24 of the largest keep all 11 bits."""
 
+_LEAST = 2.0**-40
+"""The smallest peak that is reckoned with. A sum of zero may be one that was too small to be seen, so the peak falls by 64."""
+
 
 class Compressed:
     """Rounds gradients, sums them over the replicas in that type, and gives them back in float32.
@@ -19,7 +22,7 @@ class Compressed:
 
     Args:
         dtype: bfloat16 or float16.
-        peak: the largest absolute value of the last sum, float32 scalar; 0 before the first.
+        peak: about the largest absolute value of the last sum, float32 scalar; 0 before the first.
     """
 
     def __init__(self, dtype: tf.DType, peak: tf.Variable) -> None:
@@ -37,11 +40,12 @@ class Compressed:
         return tf.cast(replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(flat, self._dtype)), tf.float32)
 
     def _sum_scaled(self, replica: tf.distribute.ReplicaContext, flat: tf.Tensor) -> tf.Tensor:
-        peak = self._peak.read_value()
-        exponent = tf.math.floor(tf.math.log(_TARGET / tf.maximum(peak, 1e-30)) / tf.math.log(2.0))
-        scale = tf.where(peak > 0.0, tf.pow(2.0, tf.clip_by_value(exponent, -100.0, 100.0)), 1.0)
+        peak = tf.where(self._peak > 0.0, self._peak.read_value(), _TARGET)
+        exponent = tf.math.floor(tf.math.log(_TARGET / peak) / tf.math.log(2.0))
+        scale = tf.pow(2.0, tf.maximum(exponent, -100.0))
         # A gradient that grew beyond the headroom is cut off, not made infinite: the sum must still fit.
         limit = self._dtype.max / replica.num_replicas_in_sync
         total = self._sum(replica, tf.clip_by_value(flat * scale, -limit, limit)) / scale
-        self._peak.assign(tf.reduce_max(tf.abs(total)))
+        found = tf.reduce_max(tf.abs(total))
+        self._peak.assign(tf.maximum(tf.where(found > 0.0, found, peak / 64.0), _LEAST))
         return total

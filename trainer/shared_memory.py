@@ -12,6 +12,7 @@ A column is added up in the order of the processes, so the sum has the same bits
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import socket
@@ -19,8 +20,6 @@ import struct
 
 import numpy as np
 import tensorflow as tf
-
-from trainer.collectives import packed
 
 _SILENT_SECS = 600.0  # a process that compiles keeps the others waiting; one that is stopped should not do so for ever
 _HEADER = struct.Struct("<qq")
@@ -66,9 +65,10 @@ class Meeting:
         for link in self._links:
             link.settimeout(_SILENT_SECS)
 
-    def share(self, num_bytes: int, call: int) -> mmap.mmap:
-        """Gives memory that all processes share; call number `call` of all of them gives the same."""
-        self.wait(call, num_bytes)
+    def share(self, call: int, size: int) -> mmap.mmap:
+        """Gives memory that all processes share, `size` bytes for each and once more; the same for the same `call`."""
+        self.wait(call, size)
+        num_bytes = (self.count + 1) * size
         if self.rank:
             _, (memory,), _, _ = socket.recv_fds(self._links[0], 1, 1)
         else:
@@ -130,29 +130,43 @@ class SharedMemory:
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Sums float32 tensors over the processes; in replica context."""
         self._calls += 1
-        table = _Table(self._meeting, self._calls)
-        summed = packed([*gradients, *others], lambda flat: tf.ensure_shape(tf.numpy_function(table.sum, [flat], flat.dtype), flat.shape))
+        tensors = [*gradients, *others]
+        table = _Table(self._meeting, self._calls, [x.shape.num_elements() for x in tensors])
+        # Not as one flat buffer: the rows are that already, and putting it together here would be a copy more.
+        summed = tf.numpy_function(table.sum, tensors, [tf.float32] * len(tensors))
+        for total, mine in zip(summed, tensors, strict=True):
+            total.set_shape(mine.shape)
         return summed[: len(gradients)], summed[len(gradients) :]
 
 
 class _Table:
-    """The rows of one place in the step where gradients are added up, and a last row for their sum."""
+    """The rows of one place in the step where tensors are added up, and a last row for their sum.
 
-    def __init__(self, meeting: Meeting, call: int) -> None:
+    Args:
+        call: number of the place.
+        sizes: elements of each tensor, float32.
+    """
+
+    def __init__(self, meeting: Meeting, call: int, sizes: list[int]) -> None:
         self._meeting, self._call = meeting, call
+        ends = list(itertools.accumulate(sizes))
+        self._places = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        self._size = ends[-1]
         self._rows: np.ndarray | None = None
 
-    def sum(self, mine: np.ndarray) -> np.ndarray:
-        meeting = self._meeting
+    def sum(self, *tensors: np.ndarray) -> list[np.ndarray]:
+        meeting, num_bytes = self._meeting, 4 * self._size
         if self._rows is None:
-            memory = meeting.share((meeting.count + 1) * mine.nbytes, self._call)
-            self._rows = np.frombuffer(memory, mine.dtype).reshape(meeting.count + 1, mine.size)
+            memory = meeting.share(self._call, num_bytes)
+            self._rows = np.frombuffer(memory, np.float32).reshape(meeting.count + 1, self._size)
         rows, total = self._rows[:-1], self._rows[-1]
-        rows[meeting.rank] = mine
-        meeting.wait(self._call, mine.nbytes)
-        columns = slice(mine.size * meeting.rank // meeting.count, mine.size * (meeting.rank + 1) // meeting.count)
+        for place, tensor in zip(self._places, tensors, strict=True):
+            rows[meeting.rank, place] = tensor.ravel()
+        meeting.wait(self._call, num_bytes)
+        columns = slice(self._size * meeting.rank // meeting.count, self._size * (meeting.rank + 1) // meeting.count)
         np.add(rows[0, columns], rows[1, columns], out=total[columns])
         for row in rows[2:]:
             total[columns] += row[columns]
-        meeting.wait(self._call, mine.nbytes)
-        return total.copy()
+        meeting.wait(self._call, num_bytes)
+        # A copy: TensorFlow may still be reading it when the next sum is written.
+        return [total[place].reshape(tensor.shape).copy() for place, tensor in zip(self._places, tensors, strict=True)]
