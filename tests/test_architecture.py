@@ -21,7 +21,7 @@ LAYERS = (
     ("trainer.modes",),
     ("trainer.build",),
     ("trainer.engine",),
-    ("trainer.server",),
+    ("trainer.server", "trainer.sidecar"),
     ("trainer.evaluation",),
     ("trainer.chunks",),
     ("trainer.loop",),

@@ -4,9 +4,16 @@ import json
 
 import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 from tensorboard.util.tensor_util import make_ndarray
 
 from trainer.summaries import JsonLines, TensorBoard, open_writers
+
+
+@pytest.fixture(autouse=True)
+def files_in_order(monkeypatch):
+    """Event files of the same second are read in the order of their names, in which the tenth of a process comes before the ninth."""
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
 
 
 def lines(run_dir):

@@ -24,11 +24,13 @@ from trainer.files import scratch_of
 from trainer.protocols import Callback, Dataset, Task
 from trainer.strategies import devices
 from trainer.strategies.base import Strategy
+from trainer.strategies.one_device import OneDevice
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from trainer.engine import Engine
+    from trainer import sidecar as sidecar_module
+    from trainer.engine import Engine, Plan
     from trainer.input import Source
     from trainer.loop import Loops
     from trainer.peers import Peers
@@ -130,16 +132,15 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     from trainer.pace import Pace
 
     cluster = cluster or Cluster()
-    how, strategy = _start(experiment, cluster, channel)
+    how, why = strategy_of(experiment).resolve(cluster, devices.count_gpus)
+    if why:
+        channel.line(why)
+    strategy = _start(experiment, how, cluster, channel)
     peers = _peers(how, strategy, cluster)
     sizes = batching.resolve(experiment.batch, strategy.num_replicas_in_sync)
     dataset: Dataset = instantiate(experiment.dataset, "dataset")
     plan = _plan(experiment, dataset, sizes)
-    with strategy.scope():
-        schedule = _schedule(experiment, plan.total_steps, sizes.global_size)
-        task: Task = instantiate(experiment.task, "task")
-        task.build(_Parts(experiment, dataset, schedule))
-        state = _state(experiment, task)
+    schedule, task, state = _learner(experiment, strategy, dataset, plan, sizes)
     source, test = _sources(dataset, sizes, experiment.seed)
     loops = _loops(how, strategy, cluster)
     train_parts = {"options": _step_options(experiment, how, state, sizes), "schedule": schedule, "seed": experiment.seed}
@@ -169,21 +170,64 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     )
 
 
-def _start(experiment: Experiment, cluster: Cluster, channel: Channel) -> tuple[Strategy, tf.distribute.Strategy]:
+def sidecar(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cluster) -> sidecar_module.Parts:
+    """Builds what evaluates the checkpoints of a run beside its training: on one device, whatever the run trains on.
+
+    Args:
+        experiment: the effective configuration.
+        run_dir: the run directory, in which the training has begun.
+        channel: tells the user.
+        cluster: which process this is.
+
+    Raises:
+        ConfigError: as `engine` does.
+    """
+    import tensorflow as tf
+
+    from trainer.checkpoint import Checkpoints
+    from trainer.evaluation import Evaluator
+    from trainer.input import Source
+    from trainer.loop import Loops
+    from trainer.peers import Peers
+    from trainer.sidecar import Parts
+
+    if cluster.source == "local":
+        # The training is on the same machine, and takes all memory of its GPUs.
+        tf.config.set_visible_devices([], "GPU")
+    strategy = _start(experiment, OneDevice(), cluster, channel)
+    sizes = batching.resolve(experiment.batch, rundir.num_replicas(run_dir))
+    dataset: Dataset = instantiate(experiment.dataset, "dataset")
+    plan = _plan(experiment, dataset, sizes)
+    _, task, state = _learner(experiment, strategy, dataset, plan, sizes)
+    test = Source(dataset.test, sizes.per_replica, num_replicas=1)
+    loop = Loops(strategy, input_outside=OneDevice.input_outside).evaluate(task, dataset, test)
+    checkpoints = Checkpoints(run_dir / "checkpoints", state.trackables(), experiment.checkpoint)
+    return Parts(checkpoints, Evaluator(state, loop, test, Peers(strategy)), plan.epochs)
+
+
+def _start(experiment: Experiment, how: Strategy, cluster: Cluster, channel: Channel) -> tf.distribute.Strategy:
     """Starts the strategy: nothing may have used TensorFlow's devices before, and nothing can go without it."""
     import tensorflow as tf
 
     tf.keras.utils.set_random_seed(experiment.seed)
     if experiment.deterministic:
         tf.config.experimental.enable_op_determinism()
-    how, why = strategy_of(experiment).resolve(cluster, devices.count_gpus)
-    if why:
-        channel.line(why)
     channel.phase("join", 0)
     strategy = how.start(cluster)
     channel.phase("start", 0)
     tf.keras.mixed_precision.set_global_policy(experiment.precision)
-    return how, strategy
+    return strategy
+
+
+def _learner(
+    experiment: Experiment, strategy: tf.distribute.Strategy, dataset: Dataset, plan: Plan, sizes: batching.BatchSizes
+) -> tuple[Callable[[Any], Any], Task, TrainState]:
+    """Makes everything that holds variables, and the learning rate that the optimizers follow."""
+    with strategy.scope():
+        schedule = _schedule(experiment, plan.total_steps, sizes.global_size)
+        task: Task = instantiate(experiment.task, "task")
+        task.build(_Parts(experiment, dataset, schedule))
+        return schedule, task, _state(experiment, task)
 
 
 def _sources(dataset: Dataset, sizes: batching.BatchSizes, seed: int) -> tuple[Source, Source]:
@@ -249,7 +293,7 @@ def _state(experiment: Experiment, task: Task) -> TrainState:
     )
 
 
-def _plan(experiment: Experiment, dataset: Dataset, sizes: batching.BatchSizes) -> Any:
+def _plan(experiment: Experiment, dataset: Dataset, sizes: batching.BatchSizes) -> Plan:
     from trainer.engine import Plan
     from trainer.policies import Epochs, Interval
 
@@ -260,7 +304,7 @@ def _plan(experiment: Experiment, dataset: Dataset, sizes: batching.BatchSizes) 
         total_steps=total,
         epochs=epochs,
         summarise=Interval(epochs, total, experiment.summary.every_steps),
-        evaluate=Interval(epochs, total, evaluate.every_steps, evaluate.every_epochs),
+        evaluate=None if evaluate.sidecar else Interval(epochs, total, evaluate.every_steps, evaluate.every_epochs),
         save=Interval(epochs, total, save.every_steps, save.every_epochs),
         save_secs=save.every_secs,
     )

@@ -74,6 +74,7 @@ class Evaluate:
 
     every_steps: int | None = key(None, "evaluate every so many steps", ">= 1")
     every_epochs: int | None = key(1, "evaluate every so many epochs; the end is always evaluated", ">= 1")
+    sidecar: bool = key(False, "evaluate in a process of its own beside the training, from its checkpoints")
 
 
 @dataclass
@@ -203,6 +204,7 @@ def check(experiment: Experiment) -> list[str]:
         *(line for first, second in PAIRS if (line := _exactly_one(experiment, first, second))),
         *_check_run(experiment),
         *_check_saving(experiment),
+        *_check_sidecar(experiment),
         *_check_targets(experiment),
     ]
 
@@ -260,6 +262,26 @@ def _check_saving(experiment: Experiment) -> list[str]:
         problems.append("checkpoint.best.mode (max) would keep the largest loss; add checkpoint.best.mode=min")
     if len(set(writers)) != len(writers):
         problems.append(f"summary.writers ({writers}) must name each writer once")
+    return problems
+
+
+def _check_sidecar(experiment: Experiment) -> list[str]:
+    # The other modes take over a run's overrides, and evaluate or export just the same.
+    if not experiment.evaluate.sidecar or experiment.mode != "train":
+        return []
+    problems, metric = [], experiment.checkpoint.best.metric
+    if isinstance(experiment.callbacks, Mapping) and experiment.callbacks:
+        names = ", ".join(experiment.callbacks)
+        problems.append(
+            f"evaluate.sidecar (true) leaves callbacks ({names}) without evaluations; remove them or add evaluate.sidecar=false"
+        )
+    if metric is not None:
+        problems.append(
+            f"evaluate.sidecar (true) leaves checkpoints without checkpoint.best.metric ({metric}) when they are saved; "
+            "add checkpoint.best.metric=null or evaluate.sidecar=false"
+        )
+    if experiment.launch.inline:
+        problems.append("evaluate.sidecar (true) needs a process of its own, launch.inline (true) allows none; add evaluate.sidecar=false")
     return problems
 
 

@@ -51,7 +51,9 @@ class Group:
         may_replace: Callable[[], bool],
     ) -> None:
         self._run, self._experiment, self._console = run, experiment, console
-        self._servers, self._replaceable, self._start_timeout_secs = strategy.servers, strategy.replaceable, strategy.start_timeout_secs
+        # Who evaluates is no part of the training: it has nothing to save, and its loss is made up for.
+        self._servers, self._replaceable = strategy.servers | {"evaluator"}, strategy.replaceable | {"evaluator"}
+        self._start_timeout_secs = strategy.start_timeout_secs
         self._start, self._may_replace = start, may_replace
         self._members = {member.task: member for member in members}
         self._shown = members[0].task
@@ -61,7 +63,7 @@ class Group:
         self._present: set[Task] = set()
         self._deadline: float | None = None
         self._code = DONE
-        self._told = False
+        self._told = self._has_left = False
         self.failed: Task | None = None
 
     def run(self) -> int:
@@ -137,9 +139,9 @@ class Group:
 
     def _show(self, task: Task, message: dict[str, Any]) -> None:
         final = message["kind"] in ("problem", "crash")
-        warns = message["kind"] == "line" and message["text"].startswith("warning: ")
+        concerns = message["kind"] == "line" and (task.job == "evaluator" or message["text"].startswith("warning: "))
         # What concerns all is said by all.
-        if (final and not self._told) or (not final and (task == self._shown or task.job == "evaluator" or warns)):
+        if (final and not self._told) or (not final and (task == self._shown or concerns)):
             self._console.show(message, log_of(self._run, task))
         self._told = self._told or final
 
@@ -162,10 +164,13 @@ class Group:
             self._code = code
         if member.is_chief:
             for task, process in self._living.items():
-                if task.job in self._servers:
+                # Who evaluates still has the last checkpoint to do, unless the training was stopped.
+                if task.job in self._servers and (task.job != "evaluator" or code != DONE):
                     process.leave()
-        if self._deadline is None and member.task.job != "evaluator":
-            self._deadline = None if any(task.job == "evaluator" for task in self._living) else time.monotonic() + _LEAVE_SECS
+        self._has_left = self._has_left or member.task.job != "evaluator"
+        evaluating = self._code == DONE and any(task.job == "evaluator" for task in self._living)
+        if self._deadline is None and self._has_left and not evaluating:
+            self._deadline = time.monotonic() + _LEAVE_SECS
 
     def _look(self) -> None:
         """Says who is awaited, and gives up when it takes too long."""

@@ -17,6 +17,7 @@ from trainer.config import Experiment
 FREE = (
     "name", "runs_dir", "mode", "resume", "choices", "checkpoint", "summary", "restart", "launch", "train.steps_per_loop",
     "strategy.hosts", "strategy.isolate", "strategy.start_timeout_secs", "strategy.timeout_secs",
+    "evaluate.sidecar",
 )  # fmt: skip
 """Keys that change no number of the training: they are not part of the identity and may change from attempt to attempt."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from trainer import batching, build, cluster, isolation
-from trainer.cluster import Cluster
+from trainer.cluster import Cluster, Task
 from trainer.config import Experiment
 from trainer.console import Console, duration
 from trainer.errors import ConfigError
@@ -48,6 +48,13 @@ def run(experiment: Experiment, overrides: list[str], config_dir: str | None = N
     if strategy.hosts:
         return _show_commands(strategy, strategy.hosts)
     strategy.check(place)
+    if place.task.job == "evaluator":
+        if experiment.mode != "train" or not experiment.evaluate.sidecar:
+            raise ConfigError(
+                f"{place.source}: {place.task} needs mode=train and evaluate.sidecar=true in the command of every process; "
+                f"here they are {experiment.mode} and {str(experiment.evaluate.sidecar).lower()}"
+            )
+        declared = Cluster(place.task, source=place.source)  # it reads checkpoints, and joins nobody
     num_replicas = strategy.num_replicas()
     if num_replicas is not None:
         batching.resolve(experiment.batch, num_replicas)
@@ -69,7 +76,8 @@ def _in_directory(
     console = Console()
     directory = open_run(experiment, overrides, config_dir) if place.is_chief else join_run(experiment)
     try:
-        if experiment.mode == "train" and (result := directory.result(experiment)):
+        # Who evaluates may still have the last checkpoint to do when the training is done.
+        if experiment.mode == "train" and place.task.job != "evaluator" and (result := directory.result(experiment)):
             console.line(f"Already finished: {_summary(result)}")
             console.line(f"Run directory: {directory.path}")
             return DONE
@@ -102,6 +110,7 @@ def _train(
     if namespace and spare:
         spare.discard()  # it was started outside
     spares = [spare] if spare and not namespace else []
+    evaluators = _evaluators(experiment, declared)
 
     def members() -> list[Cluster]:
         # Anew for each attempt: the ports of a process that was killed may not be free at once.
@@ -109,7 +118,7 @@ def _train(
         if why_open:
             addresses = [address for addresses in found[0].jobs.values() for address in addresses]
             console.line(f"warning: {isolation.open_ports_warning(addresses, why_open)}")
-        return found
+        return [*found, *evaluators]
 
     def start() -> WorkerProcess:
         if namespace:
@@ -117,6 +126,14 @@ def _train(
         return spares.pop() if spares else WorkerProcess()
 
     return Supervisor(directory, experiment, strategy, members, console, start).supervise()
+
+
+def _evaluators(experiment: Experiment, declared: Cluster | None) -> list[Cluster]:
+    """Gives the process that evaluates beside the training, if that is started here: TF_CONFIG names one of its own, if any."""
+    if not experiment.evaluate.sidecar or experiment.mode != "train":
+        return []
+    here = declared is None or (declared.is_chief and declared.source != "TF_CONFIG")
+    return [Cluster(Task("evaluator", 0))] if here else []
 
 
 @contextmanager

@@ -16,10 +16,14 @@ from trainer.engine import Engine
 from trainer.errors import CheckpointError
 from trainer.files import write_atomically
 from trainer.ledger import Ledger
+from trainer.sidecar import Sidecar
 
 
 def run(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cluster, stop: Callable[[], bool], began: float) -> bool:
     """Does what `mode` says; returns whether it was finished, or stopped on request."""
+    if cluster.task.job == "evaluator":
+        sidecar = Sidecar(run_dir, experiment, lambda: build.sidecar(experiment, run_dir, channel, cluster), channel)
+        return sidecar.run(stop, told=cluster.source == "local")
     how, _ = build.strategy_of(experiment).resolve(cluster)
     if cluster.task.job in how.servers:
         return server.serve(cluster, run_dir, channel, stop)

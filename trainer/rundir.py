@@ -41,12 +41,7 @@ class RunDirectory:
 
     def result(self, experiment: Experiment) -> dict[str, Any] | None:
         """Gives result.json if the run is finished for the length that `experiment` asks for."""
-        try:
-            result = json.loads((self.path / "result.json").read_text())
-        except (OSError, ValueError):
-            return None
-        same = all(result.get("train", {}).get(key) == getattr(experiment.train, key) for key in ("steps", "epochs"))
-        return result if same else None
+        return result_of(self.path, experiment)
 
     def release(self) -> None:
         """Gives up the lock."""
@@ -63,6 +58,16 @@ class RunDirectory:
                     parent.rmdir()  # only while empty: another run may have come to it
                 except OSError:
                     break
+
+
+def result_of(path: Path, experiment: Experiment) -> dict[str, Any] | None:
+    """Gives a run directory's result.json if the run is finished for the length that `experiment` asks for."""
+    try:
+        result = json.loads((path / "result.json").read_text())
+    except (OSError, ValueError):
+        return None
+    same = all(result.get("train", {}).get(key) == getattr(experiment.train, key) for key in ("steps", "epochs"))
+    return result if same else None
 
 
 def open_run(experiment: Experiment, overrides: list[str], config_dir: str | None) -> RunDirectory:
@@ -177,6 +182,14 @@ def add_devices(path: Path, devices: list[str], num_replicas: int) -> None:
     description = json.loads((path / "run.json").read_text())
     if description["devices"] is None:
         write_atomically(path / "run.json", json.dumps({**description, "devices": devices, "num_replicas": num_replicas}, indent=1))
+
+
+def num_replicas(path: Path) -> int:
+    """Gives the number of replicas that `add_devices` has told; 1 where nobody has."""
+    try:
+        return json.loads((path / "run.json").read_text())["num_replicas"] or 1
+    except FileNotFoundError:
+        return 1
 
 
 def _version(name: str) -> str | None:

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from trainer.files import write_atomically
 
@@ -16,6 +16,9 @@ class Writer(Protocol):
 
     def scalars(self, split: str, step: int, values: Mapping[str, float]) -> None:
         """Writes the metrics of a split (`train` or `test`) after `step` updates."""
+
+    def flush(self) -> None:
+        """Brings what was written so far to the file."""
 
     def close(self) -> None:
         """Brings everything to the disk."""
@@ -27,10 +30,11 @@ class JsonLines:
     Args:
         run_dir: the run directory.
         position: lines of later steps are removed: they will be written again, and none may stand there twice.
+        name: the file's name; each file has one process that writes.
     """
 
-    def __init__(self, run_dir: Path, position: int) -> None:
-        self._path = run_dir / "metrics.jsonl"
+    def __init__(self, run_dir: Path, position: int, name: str = "metrics.jsonl") -> None:
+        self._path = run_dir / name
         if self._path.exists():
             keep = [line for line in self._path.read_text().splitlines() if _step(line) <= position]
             write_atomically(self._path, "".join(f"{line}\n" for line in keep))
@@ -39,12 +43,15 @@ class JsonLines:
     def scalars(self, split: str, step: int, values: Mapping[str, float]) -> None:
         self._file.write(json.dumps({"step": step, "split": split, **values}) + "\n")
 
+    def flush(self) -> None:
+        self._file.flush()
+
     def close(self) -> None:
         self._file.close()
 
 
 class TensorBoard:
-    """events/train and events/eval, written by a thread of their own.
+    """events/train and events/eval, written by a thread of their own, each from its first metrics on.
 
     Args:
         run_dir: the run directory.
@@ -59,16 +66,25 @@ class TensorBoard:
         from tensorboard.plugins.scalar.summary import scalar_pb
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._event, self._scalar_pb = event_pb2.Event, scalar_pb
-        self._writers = {split: EventFileWriter(str(run_dir / "events" / folder), flush_secs=5) for split, folder in self.FOLDERS.items()}
-        # From the beginning: TensorBoard takes the first of these in a run for its start, and only later ones for a restart.
-        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        for writer in self._writers.values():
-            writer.add_event(event_pb2.Event(wall_time=time.time(), step=position + 1, session_log=start))
+        self._open, self._event, self._scalar_pb = EventFileWriter, event_pb2.Event, scalar_pb
+        self._start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._run_dir, self._position = run_dir, position
+        self._writers: dict[str, Any] = {}
 
     def scalars(self, split: str, step: int, values: Mapping[str, float]) -> None:
+        if split not in self._writers:
+            self._writers[split] = self._open(str(self._run_dir / "events" / self.FOLDERS[split]), flush_secs=5)
+            # From the beginning: TensorBoard takes the first of these in a run for its start, and only later ones for a restart.
+            self._add(split, self._position + 1, session_log=self._start)
         for name, value in values.items():
-            self._writers[split].add_event(self._event(wall_time=time.time(), step=step, summary=self._scalar_pb(name, value)))
+            self._add(split, step, summary=self._scalar_pb(name, value))
+
+    def flush(self) -> None:
+        for writer in self._writers.values():
+            writer.flush()
+
+    def _add(self, split: str, step: int, **content: Any) -> None:
+        self._writers[split].add_event(self._event(wall_time=time.time(), step=step, **content))
 
     def close(self) -> None:
         for writer in self._writers.values():
