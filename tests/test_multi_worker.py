@@ -222,3 +222,40 @@ def test_a_cluster_on_this_machine_is_out_of_reach_from_outside_it(tmp_path):
     finally:
         process.kill()
         process.communicate()
+
+
+def test_processes_that_communicate_differently_are_told_before_the_first_step(tmp_path):
+    (tmp_path / "odd.py").write_text(
+        "import json, os\n\nimport tensorflow as tf\n\nfrom trainer.tasks.classification import Classification\n\n\n"
+        "class Odd(Classification):\n"
+        "    def train_step(self, batch, step):\n"
+        "        index = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
+        "        (step.all_reduce if index == 0 else step.all_gather)(tf.constant(1.0))\n"
+        "        return super().train_step(batch, step)\n"
+    )
+    (tmp_path / "own" / "task").mkdir(parents=True)
+    (tmp_path / "own" / "task" / "odd.yaml").write_text("# differs\n_target_: odd.Odd\nlabel_smoothing: 0.0\n")
+    code, out, err = run(tmp_path, *MULTI, "--config-dir=own", "task=odd")
+    assert code == 1, out + err
+    assert "collective 1 of the step differs: here all_gather" in err
+    assert "there all_reduce(sum) of float32[]" in err
+    assert "odd.py:11" in err
+
+
+def test_processes_whose_variables_differ_are_told_before_the_first_step(tmp_path):
+    (tmp_path / "odd.py").write_text(
+        "import json, os\n\nimport tensorflow as tf\n\nfrom trainer.models.softmax import softmax\n\n\n"
+        "def model(input_shape, num_classes):\n"
+        "    made = softmax(input_shape, num_classes)\n"
+        "    if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 1:\n"
+        "        kernel = made.trainable_variables[0]\n"
+        "        local = tf.distribute.get_strategy().experimental_local_results(kernel)[0]\n"
+        "        local.assign_add(tf.ones_like(local))\n"
+        "    return made\n"
+    )
+    (tmp_path / "own" / "model").mkdir(parents=True)
+    (tmp_path / "own" / "model" / "odd.yaml").write_text("# differs\n_target_: odd.model\n")
+    code, out, err = run(tmp_path, *MULTI, "--config-dir=own", "model=odd")
+    assert code == 1, out + err
+    assert err.startswith("variables of worker-1 differ from the chief's: models/model/")
+    assert "kernel" in err

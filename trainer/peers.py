@@ -7,6 +7,7 @@ whatever only one process knows (a signal, a clock, the disk) is agreed here, by
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 
 import tensorflow as tf
 
@@ -51,24 +52,18 @@ class Peers:
 
         Args:
             what: what is compared, for the message.
-            digests_of: gives name -> a hash of less than 48 bits, in the same order everywhere; not asked where there is one process.
+            digests_of: gives name -> a hash; not asked where there is one process.
 
         Raises:
-            DivergedError: in every process, if any of them differs; names the processes, and what differs here.
+            DivergedError: in every process, if any of them differs; names the first that does, and what differs there.
         """
-        if self._count == 1:
-            return
-        digests = digests_of()
-        different = [
-            name for name, mine, chiefs in zip(digests, digests.values(), self.chiefs(*digests.values()), strict=True) if mine != chiefs
-        ]
-        who = self.sums(*(int(bool(different) and number == self._index) for number in range(self._count)))
-        if any(who):
-            names = ", ".join(f"worker-{number}" for number, differs in enumerate(who) if differs)
-            here = (
-                f"; here: {', '.join(different[:3])}{f' and {len(different) - 3} more' if len(different) > 3 else ''}" if different else ""
-            )
-            raise DivergedError(f"{what} differ between the processes: {names} from the chief's{here}")
+
+        def difference(mine: list[str], chiefs: list[str]) -> str | None:
+            names = [line.partition(" ")[2] for line, other in zip_longest(mine, chiefs, fillvalue="") if line != other]
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            return f"{what} of worker-{self._index} differ from the chief's: {', '.join(names[:3])}{more}" if names else None
+
+        self.require_alike(lambda: [f"{digest:x} {name}" for name, digest in digests_of().items()], difference)
 
     def require_alike(self, lines_of: Callable[[], list[str]], difference: Callable[[list[str], list[str]], str | None]) -> None:
         """Makes sure that all processes have lines like the chief's.
@@ -78,22 +73,31 @@ class Peers:
             difference: compares its first argument, lines of here, with its second, the chief's; gives what is wrong, if anything.
 
         Raises:
-            DivergedError: in every process, if any of them differs; where it does, the message says how.
+            DivergedError: in every process, if any of them differs; says how the first that does.
         """
         if self._count == 1:
             return
         mine = lines_of()
-        problem = difference(mine, self._chiefs_text("\n".join(mine)).split("\n"))
-        if self.any(problem is not None):
-            raise DivergedError(problem or "another process differs from the chief; its log says how")
+        problem = difference(mine, self._text_of(self._chief, "\n".join(mine)).split("\n")) or ""
+        differing = self._flags(bool(problem))
+        if any(differing):
+            raise DivergedError(self._text_of(differing.index(1), problem))
 
-    def _chiefs_text(self, text: str) -> str:
-        """Gives the chief's text to all, in numbers of six bytes, which any sum can carry."""
-        content = text.encode()
-        size = max(self.sums(*(len(content) if number == self._index else 0 for number in range(self._count))))
+    @property
+    def _chief(self) -> int:
+        return self._flags(self.is_chief).index(1)
+
+    def _flags(self, flag: bool) -> list[int]:
+        """Gives the flag of each process, in their order."""
+        return self.sums(*(int(flag and number == self._index) for number in range(self._count)))
+
+    def _text_of(self, index: int, text: str) -> str:
+        """Gives one process's text to all, in numbers of six bytes, which a sum can carry."""
+        content = text.encode() if index == self._index else b""
+        (size,) = self.sums(len(content))
         content = content.ljust(size + -size % 6, b"\0")
-        numbers = self.chiefs(*(int.from_bytes(content[at : at + 6]) for at in range(0, len(content), 6)))
-        return b"".join(number.to_bytes(6) for number in numbers).rstrip(b"\0").decode()
+        numbers = self.sums(*(int.from_bytes(content[at : at + 6]) for at in range(0, len(content), 6)))
+        return b"".join(number.to_bytes(6) for number in numbers)[:size].decode()
 
     @tf.function(autograph=False)
     def _sums(self, values: tf.Tensor) -> tf.Tensor:
