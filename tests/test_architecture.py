@@ -30,7 +30,7 @@ LAYERS = (
     ("trainer.checkpoint", "trainer.input", "trainer.state", "trainer.summaries"),
     ("trainer.compression", "trainer.shared_memory"),
     ("trainer.peers", "trainer.shards"),
-    ("trainer.explain", "trainer.helptext", "trainer.overrides", "trainer.rundir"),
+    ("trainer.explain", "trainer.helptext", "trainer.overrides", "trainer.refusals", "trainer.rundir"),
     ("trainer.batching", "trainer.cluster", "trainer.collectives", "trainer.identity", "trainer.policies", "trainer.randomness"),
     ("trainer.channel", "trainer.console", "trainer.ledger", "trainer.pace", "trainer.protocols", "trainer.schedulers"),
     ("trainer.config",),
@@ -49,7 +49,7 @@ PARENT = {
     "trainer.strategies.auto", "trainer.strategies.central_storage", "trainer.strategies.devices", "trainer.strategies.tpu",
     "trainer.strategies.multi_worker", "trainer.strategies.parameter_server", "trainer.strategies.one_device", "trainer.group",
     "trainer.isolation", "trainer.main", "trainer.process", "trainer.schedulers", "trainer.supervisor", "trainer.targets",
-    "trainer.tf_config", "trainer.worker",
+    "trainer.refusals", "trainer.tf_config", "trainer.worker",
 }  # fmt: skip
 """What the parent process imports, or may: no TensorFlow and nothing heavy at their top."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import hydra
 
-from trainer import batching, rundir
+from trainer import batching, refusals, rundir
 from trainer.channel import Channel
 from trainer.cluster import Cluster
 from trainer.config import Experiment
@@ -135,12 +135,14 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     how, why = strategy_of(experiment).resolve(cluster, devices.count_gpus)
     if why:
         channel.line(why)
+    refusals.check(experiment, how, cluster)
     strategy = _start(experiment, how, cluster, channel)
     peers = _peers(how, strategy, cluster)
     sizes = batching.resolve(experiment.batch, strategy.num_replicas_in_sync)
     dataset: Dataset = instantiate(experiment.dataset, "dataset")
     plan = _plan(experiment, dataset, sizes)
     schedule, task, state = _learner(experiment, strategy, dataset, plan, sizes)
+    refusals.check(experiment, how, cluster, task.models.values())
     source, test = _sources(dataset, sizes, experiment.seed)
     loops = _loops(how, strategy, cluster)
     train_parts = {"options": _step_options(experiment, how, state, sizes), "schedule": schedule, "seed": experiment.seed}

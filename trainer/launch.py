@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from trainer import batching, build, cluster, isolation
+from trainer import batching, build, cluster, isolation, refusals
 from trainer.cluster import Cluster, Task
 from trainer.config import Experiment
 from trainer.console import Console, duration
@@ -48,6 +48,7 @@ def run(experiment: Experiment, overrides: list[str], config_dir: str | None = N
     if strategy.hosts:
         return _show_commands(strategy, strategy.hosts)
     strategy.check(place)
+    refusals.check(experiment, strategy, place)
     if place.task.job == "evaluator":
         if experiment.mode != "train" or not experiment.evaluate.sidecar:
             raise ConfigError(

@@ -24,7 +24,7 @@ class CentralStorage(Strategy):
         virtual_devices: split the CPU into so many devices that compute, to rehearse on a machine without GPUs; None: real devices.
     """
 
-    cannot: ClassVar[frozenset[str]] = frozenset({"loss_scaling", "jit"})
+    cannot: ClassVar[frozenset[str]] = frozenset({"loss_scaling", "jit", "accumulate_statistics"})
     optimizer_reduces: ClassVar[bool] = True
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from trainer.cluster import Cluster
 from trainer.errors import ConfigError
@@ -27,6 +27,8 @@ class Mirrored(Strategy):
             name here, or what makes a `tf.distribute.CrossDeviceOps` of one's own.
         num_packs: into how many packs gradients are put for the sum, 0: none; of nccl and hierarchical_copy. None: TensorFlow's, 1.
     """
+
+    cannot: ClassVar[frozenset[str]] = frozenset({"jit_communication", "accumulate_communication"})
 
     def __init__(
         self,

@@ -34,6 +34,7 @@ class MultiWorker(Strategy):
     """
 
     joins: ClassVar[bool] = True
+    cannot: ClassVar[frozenset[str]] = frozenset({"compressed_loss_scaling", "jit_communication", "accumulate_communication", "inline"})
 
     def __init__(
         self,

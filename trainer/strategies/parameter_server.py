@@ -31,7 +31,9 @@ class ParameterServer(Strategy):
     """
 
     joins: ClassVar[bool] = True
-    cannot: ClassVar[frozenset[str]] = frozenset({"loss_scaling", "jit"})
+    cannot: ClassVar[frozenset[str]] = frozenset(
+        {"loss_scaling", "partitioned_precision", "jit", "accumulate_communication", "deterministic", "inline"}
+    )
     servers: ClassVar[frozenset[str]] = frozenset({"worker", "ps"})
     replaceable: ClassVar[frozenset[str]] = frozenset({"worker"})
     asynchronous: ClassVar[bool] = True
