@@ -259,3 +259,11 @@ def test_processes_whose_variables_differ_are_told_before_the_first_step(tmp_pat
     assert code == 1, out + err
     assert err.startswith("variables of worker-1 differ from the chief's: models/model/")
     assert "kernel" in err
+
+
+@pytest.mark.slow
+def test_their_run_is_exported(trained):
+    many = trained(*TWENTY, *PLAIN, *MULTI, "strategy.workers=2")
+    code, out, err = run(many.parent, f"resume={many}", "mode=export")
+    assert code == 0, out + err
+    assert (many / "export" / "model-20" / "saved_model.pb").exists()

@@ -77,8 +77,10 @@ def _in_directory(
     console = Console()
     directory = open_run(experiment, overrides, config_dir) if place.is_chief else join_run(experiment)
     try:
-        # Who evaluates may still have the last checkpoint to do when the training is done.
-        if experiment.mode == "train" and place.task.job != "evaluator" and (result := directory.result(experiment)):
+        # Who evaluates may still have the last checkpoint to do when the training is done; and what the chief has not yet moved
+        # aside is an earlier run.
+        may_be_done = place.is_chief or (place.task.job != "evaluator" and experiment.resume != "never")
+        if experiment.mode == "train" and may_be_done and (result := directory.result(experiment)):
             console.line(f"Already finished: {_summary(result)}")
             console.line(f"Run directory: {directory.path}")
             return DONE

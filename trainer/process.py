@@ -37,6 +37,7 @@ class WorkerProcess:
         Args:
             within: makes of a command one that runs it somewhere, such as in a network namespace, under the same process id.
         """
+        self._end: threading.Thread | None = None
         self._socket, theirs = socket.socketpair()
         self._early = tempfile.TemporaryFile()  # noqa: SIM115 - what is said before there is a log
         # A session of its own: Ctrl-C in the terminal reaches the parent alone, which passes it on once.
@@ -77,7 +78,8 @@ class WorkerProcess:
             pass  # it has died already; what it said, and its exit code, are passed on below
         for thread in threads:
             thread.start()
-        threading.Thread(target=self._wait, args=(threads, log, tell), daemon=True).start()
+        self._end = threading.Thread(target=self._wait, args=(threads, log, tell), daemon=True)
+        self._end.start()
 
     def leave(self) -> None:
         """Lets a process go that only serves others."""
@@ -93,6 +95,8 @@ class WorkerProcess:
         """Ends the process at once; for one that was never told what to do, or in an emergency."""
         self.process.kill()
         self.process.wait()
+        if self._end is not None:
+            self._end.join()  # it writes the last lines of the log, whose directory may be about to go
         self._socket.close()
 
     def _pump(self, log: Path, tell: Callable[[dict[str, Any]], None]) -> None:
