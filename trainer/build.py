@@ -10,6 +10,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +40,13 @@ if TYPE_CHECKING:
 
 
 def strategy_of(experiment: Experiment) -> Strategy:
-    """Instantiates the strategy group: without TensorFlow, so the parent process may do so too."""
-    return instantiate(experiment.strategy, "strategy")
+    """Instantiates the strategy group: without TensorFlow, so the parent process may do so too.
+
+    A node among its options becomes a function that makes it, for what the node names may need TensorFlow.
+    """
+    nodes = {name: value for name, value in experiment.strategy.items() if isinstance(value, Mapping) and "_target_" in value}
+    makers = {name: partial(instantiate, node, f"strategy.{name}") for name, node in nodes.items()}
+    return instantiate({**experiment.strategy, **makers}, "strategy")
 
 
 def instantiate(node: Mapping[str, Any], key: str, *args: Any, leave_out: tuple[str, ...] = (), **extra: Any) -> Any:

@@ -24,6 +24,10 @@ from trainer.config import Checkpoint as CheckpointConfig
 from trainer.errors import CheckpointError
 from trainer.files import fsync_directory, write_atomically
 from trainer.peers import Peers
+from trainer.shards import whole
+
+_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
+"""A process that holds variables is gone: no fault of the disk's, or of the checkpoint's."""
 
 
 class Checkpoints:
@@ -79,6 +83,8 @@ class Checkpoints:
                 self.remove(damaged)
             self._damaged.clear()
             self._retain()
+        except _LOST:
+            raise
         except (OSError, tf.errors.OpError) as error:
             raise CheckpointError(
                 f"the checkpoint of step {step} could not be written to {self.directory}: {_first_line(error)}"
@@ -141,6 +147,8 @@ class Checkpoints:
         path = str(self.directory / f"ckpt-{step}")
         try:
             self._checkpoint.read(path).assert_consumed()
+        except _LOST:
+            raise
         except (AssertionError, ValueError, tf.errors.OpError) as error:
             raise CheckpointError(f"the checkpoint of step {step} does not fit this experiment: {_misfit(error)}") from error
 
@@ -242,7 +250,7 @@ def restore_weights(source: Path, models: Mapping[str, tf.keras.Model]) -> tuple
         try:
             tf.train.Checkpoint(models=dict(models)).read(path).assert_existing_objects_matched().expect_partial()
             for name in averaged & set(models):
-                averages = tf.train.Checkpoint(averages={name: models[name].trainable_variables})
+                averages = tf.train.Checkpoint(averages={name: whole(models[name].trainable_variables)})
                 averages.read(path).assert_existing_objects_matched().expect_partial()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
             raise CheckpointError(

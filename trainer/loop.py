@@ -10,7 +10,7 @@ the engine's own code took most of the time to the first step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -83,6 +83,14 @@ class TrainLoop:
     def report(self) -> dict[str, float]:
         """Gives what else the log should tell of the last call."""
         return {}
+
+    def first_lines(self) -> Iterable[str]:
+        """Gives what else the user should be told before the first step."""
+        return ()
+
+    def last_lines(self) -> Iterable[str]:
+        """Gives what else the user should be told after the last step."""
+        return ()
 
     def _step(self, index: tf.Tensor, taken: Any) -> tf.Tensor:
         """Runs one step; gives the sums of its metrics, [2 * metrics] float64, already reduced, so any replica's will do."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,10 +28,12 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cluste
     how, _ = build.strategy_of(experiment).resolve(cluster)
     if cluster.task.job in how.servers:
         return server.serve(cluster, run_dir, channel, stop)
+    servers = server.Servers(cluster, how.servers, run_dir)
     engine = build.engine(experiment, run_dir, channel, cluster)
-    finished = _run(experiment, engine, run_dir, channel, stop, began)
+    finished = _run(experiment, engine, run_dir, channel, lambda: stop() or servers.want_to_stop(), began)
     # Together, else the first to go looks like a failure to those who still have something to do.
     engine.peers.barrier()
+    servers.dismiss(finished=finished)
     return finished
 
 
@@ -52,8 +55,12 @@ def _train(experiment: Experiment, engine: Engine, run_dir: Path, channel: Chann
         engine.state.reset_averages()
         channel.line(f"Initial weights: step {step} of {experiment.init_from}.")
     ledger.add("start", engine.step, time.time() - began)
+    for line in engine.loop.first_lines():
+        channel.line(line)
     if not engine.train(stop):
         return False
+    for line in engine.loop.last_lines():
+        channel.line(line)
     # With the length that was asked for: a later command that asks for more is not finished by this.
     result = {**engine.result(), "train": {"steps": experiment.train.steps, "epochs": experiment.train.epochs}}
     if engine.peers.is_chief:
@@ -73,10 +80,13 @@ def _evaluate(engine: Engine, run_dir: Path, channel: Channel, step: int) -> boo
 def _export(engine: Engine, run_dir: Path, channel: Channel, step: int) -> bool:
     """Writes the first model as a SavedModel, with the averaged weights if averages are kept."""
     engine.state.swap_averages()
-    if not engine.peers.is_chief:
-        return True
     name, model = next(iter(engine.state.task.models.items()))
-    path = run_dir / "export" / f"{name}-{step}"
-    model.export(str(path))
-    channel.line(f"Exported step {step} to {path}.")
+    if engine.peers.is_chief:
+        path = run_dir / "export" / f"{name}-{step}"
+        model.export(str(path))
+        channel.line(f"Exported step {step} to {path}.")
+    else:
+        # Reading what replicas keep for themselves is collective; what the others write is nothing to anybody.
+        with tempfile.TemporaryDirectory() as nowhere:
+            model.export(nowhere)
     return True

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.protocols import Callback, Task
+from trainer.shards import split_alike
 
 
 class TrainState:
@@ -26,6 +27,7 @@ class TrainState:
         averages: for each model, the moving average of each trainable variable; empty without `ema_decay`.
         loss_scale: the state of mixed_float16's loss scale; None without.
         peak: the largest absolute value in the last gradient that travelled compressed, float32; 0 before the first.
+        repeated: steps that were begun a second time because a worker was lost, int64; 0 where steps are not handed out.
     """
 
     def __init__(
@@ -38,14 +40,19 @@ class TrainState:
         self.window = replicated(tf.zeros([2 * num_metrics], tf.float64), "window")
         self.epoch = replicated(tf.zeros([2 * num_metrics], tf.float64), "epoch")
         self.peak = replicated(tf.constant(0.0), "peak")
+        self.repeated = replicated(tf.constant(0, tf.int64), "repeated")
         self.loss_scale = LossScale() if mixed_float16 else None
         self.averages: dict[str, list[tf.Variable]] = {}
+        self._saved_optimizers: dict[str, Any] = {}
+        self._saved_averages: dict[str, Any] = {}
         for name, model in task.models.items():
             if name in task.optimizers:
                 # Slots made before the restore: a checkpoint that lacks one is then an error and not a silent zero.
                 task.optimizers[name]._create_all_weights(model.trainable_variables)
+                self._saved_optimizers[name] = _saved(task.optimizers[name], model.trainable_variables)
             if ema_decay is not None:
                 self.averages[name] = [replicated(variable.read_value(), "average") for variable in model.trainable_variables]
+                self._saved_averages[name] = split_alike(self.averages[name], model.trainable_variables)
 
     def trackables(self) -> dict[str, Any]:
         """Gives all that is saved, by name."""
@@ -56,29 +63,35 @@ class TrainState:
             "window": self.window,
             "epoch": self.epoch,
             "peak": self.peak,
+            "repeated": self.repeated,
             "models": dict(self.task.models),
-            "optimizers": dict(self.task.optimizers),
-            "averages": self.averages,
+            "optimizers": self._saved_optimizers,
+            "averages": self._saved_averages,
             "loss_scale": {} if self.loss_scale is None else dict(vars(self.loss_scale)),
             "callbacks": {name: _variables(callback) for name, callback in self.callbacks.items()},
         }
 
     def digests(self, strategy: tf.distribute.Strategy) -> dict[str, int]:
         """Gives a hash of every variable as this process holds it, 40 bits each, by name."""
-        found: dict[str, int] = {}
+        local = {name: strategy.experimental_local_results(variable)[0] for name, variable in self.variables().items()}
+        return {name: int.from_bytes(hashlib.sha256(value.numpy().tobytes()).digest()[:5]) for name, value in local.items()}
+
+    def variables(self) -> dict[str, tf.Variable]:
+        """Gives every variable, shards one by one, by name."""
+        found: dict[str, tf.Variable] = {}
 
         def walk(node: Any, name: str) -> None:
             if isinstance(node, Mapping):
                 for key, value in node.items():
                     walk(value, f"{name}/{key}" if name else str(key))
             elif isinstance(node, tf.Variable) or not hasattr(node, "variables"):
-                local = strategy.experimental_local_results(node)[0]
-                found[name] = int.from_bytes(hashlib.sha256(local.numpy().tobytes()).digest()[:5])
+                found[name if name not in found else f"{name} ({len(found)})"] = node
             else:
                 variables = node.variables() if callable(node.variables) else node.variables
                 walk({variable.name: variable for variable in variables}, name)
 
-        walk({**self.trackables(), "averages": {name: dict(enumerate(group)) for name, group in self.averages.items()}}, "")
+        averages = {name: dict(enumerate(group)) for name, group in self.averages.items()}
+        walk({**self.trackables(), "optimizers": self.task.optimizers, "averages": averages}, "")
         return found
 
     def update_averages(self, step: tf.Tensor) -> None:
@@ -130,6 +143,19 @@ class LossScale:
 def replicated(value: tf.Tensor, name: str) -> tf.Variable:
     """Makes a variable that every replica holds and updates alike."""
     return tf.Variable(value, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, name=name)
+
+
+def _saved(optimizer: tf.keras.optimizers.legacy.Optimizer, variables: list[tf.Variable]) -> dict[str, Any]:
+    """Gives an optimizer's variables as they are saved.
+
+    Not by Keras' own tracking of slots: it makes the slots of split variables anew whenever it is asked, and then misses them.
+    """
+    slots = {slot: [optimizer.get_slot(variable, slot) for variable in variables] for slot in optimizer.get_slot_names()}
+    known = {id(variable) for group in slots.values() for variable in group}
+    return {
+        "slots": {slot: split_alike(group, variables) for slot, group in slots.items()},
+        "others": [variable for variable in optimizer.variables() if id(variable) not in known],
+    }
 
 
 def _variables(owner: Callback) -> dict[str, tf.Variable]:

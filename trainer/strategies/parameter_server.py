@@ -72,15 +72,15 @@ class ParameterServer(Strategy):
         """Creates the strategy in the chief: connects to the servers and workers."""
         import tensorflow as tf
 
-        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-        return tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=self._make_partitioner(len(cluster.jobs["ps"])))
+        from trainer.shards import SplitParameters
 
-    def _make_partitioner(self, num_servers: int) -> tf.distribute.experimental.partitioners.Partitioner | None:
-        import tensorflow as tf
-
-        partitioners, most = tf.distribute.experimental.partitioners, self._max_shards or num_servers
+        tf.get_logger().setLevel("WARNING")  # it has a line for every call
+        resolver, partitioners = tf.distribute.cluster_resolver.TFConfigClusterResolver(), tf.distribute.experimental.partitioners
+        most = self._max_shards or len(cluster.jobs["ps"])
         if self._partitioner == "min_size":
-            return partitioners.MinSizePartitioner(min_shard_bytes=self._shard_bytes, max_shards=most)
+            return SplitParameters(resolver, partitioners.MinSizePartitioner(self._shard_bytes, max_shards=most))
         if self._partitioner == "max_size":
-            return partitioners.MaxSizePartitioner(max_shard_bytes=self._shard_bytes, max_shards=most)
-        return partitioners.FixedShardsPartitioner(num_shards=most) if self._partitioner == "fixed_shards" else None
+            return SplitParameters(resolver, partitioners.MaxSizePartitioner(self._shard_bytes, max_shards=most))
+        if self._partitioner == "fixed_shards":
+            return SplitParameters(resolver, partitioners.FixedShardsPartitioner(most))
+        return tf.distribute.ParameterServerStrategy(resolver)
