@@ -343,6 +343,18 @@ def test_a_parameter_server_that_is_lost_while_its_variables_are_saved_is_no_fau
     def lost(path):
         raise tf.errors.UnavailableError(None, None, "failed to connect to all addresses")
 
-    monkeypatch.setattr(checkpoints._checkpoint, "write", lost)
+    monkeypatch.setattr(checkpoints, "_write", lost)
     with pytest.raises(tf.errors.UnavailableError):
         checkpoints.save(1, None)
+
+
+def test_saves_of_variables_that_others_hold_are_traced_once(tmp_path):
+    variable = tf.Variable(0.0)
+    checkpoints = Checkpoints(tmp_path, {"x": variable}, Checkpoint(keep=9), elsewhere=True)
+    for step in (1, 2, 3):
+        variable.assign(step)
+        checkpoints.save(step, None)
+    assert checkpoints._write.experimental_get_tracing_count() == 1
+    for step in (1, 2, 3):
+        checkpoints.restore(step)
+        assert float(variable) == step

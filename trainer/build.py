@@ -169,6 +169,7 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
             experiment.checkpoint,
             peers,
             None if cluster.is_chief else scratch_of(run_dir, str(cluster.task)),
+            elsewhere=how.asynchronous,
         ),
         open_writers=lambda position: summaries.open_writers(experiment.summary.writers, run_dir, position) if cluster.is_chief else [],
         channel=channel,

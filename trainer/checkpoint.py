@@ -41,6 +41,8 @@ class Checkpoints:
         config: what to keep.
         peers: the processes that save and restore together; None: this one is alone.
         scratch: where a process that is not the chief writes what TensorFlow makes it write; it is removed at once.
+        elsewhere: whether other processes hold the variables. TensorFlow would trace such a save anew each time, and they would keep
+            every trace in memory.
 
     Attributes:
         directory: where they are.
@@ -54,11 +56,14 @@ class Checkpoints:
         config: CheckpointConfig,
         peers: Peers | None = None,
         scratch: Path | None = None,
+        *,
+        elsewhere: bool = False,
     ) -> None:
         self.directory, self.config, self._peers, self._scratch = directory, config, peers, scratch
         self.skipped: list[str] = []
         self._damaged: set[int] = set()
         self._checkpoint = tf.train.Checkpoint(**trackables)
+        self._write = tf.function(self._checkpoint.write, autograph=False) if elsewhere else self._checkpoint.write
 
     def save(self, step: int, metrics: Mapping[str, float] | None) -> None:
         """Writes and commits the state as the checkpoint of `step`, then applies the retention policy.
@@ -76,7 +81,7 @@ class Checkpoints:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self.remove(step)
-            self._checkpoint.write(str(self.directory / f"ckpt-{step}"))
+            self._write(tf.constant(str(self.directory / f"ckpt-{step}")))
             commit(self.directory, step, metrics)
             # Only now that there is a newer one: the damaged would push the good ones out of the newest `keep`.
             for damaged in self._damaged - {step}:
