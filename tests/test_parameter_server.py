@@ -306,6 +306,9 @@ def test_split_variables_train_and_their_checkpoints_fit_every_strategy(tmp_path
     assert code == 0, out + err
     assert "Continuing from the checkpoint of step 70." in out
     assert json.loads((run_dir / "result.json").read_text())["step"] == 80
+    code, _, err = run(tmp_path, f"resume={run_dir}", "mode=export")
+    assert code == 2
+    assert "a SavedModel cannot refer to a variable that is in pieces; add strategy=one_device" in err
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ class ParameterServer(Strategy):
 
     joins: ClassVar[bool] = True
     cannot: ClassVar[frozenset[str]] = frozenset(
-        {"loss_scaling", "partitioned_precision", "jit", "accumulate_communication", "deterministic", "inline"}
+        {"loss_scaling", "partitioned_precision", "partitioned_export", "jit", "accumulate_communication", "deterministic", "inline"}
     )
     servers: ClassVar[frozenset[str]] = frozenset({"worker", "ps"})
     replaceable: ClassVar[frozenset[str]] = frozenset({"worker"})
