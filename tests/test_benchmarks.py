@@ -111,13 +111,13 @@ def test_ratios_are_those_of_the_medians():
     assert summary["ring_bytes"] == 10_000_000
     assert (summary["link_bound_ms"], summary["memory_bound_ms"]) == (10.0, 2.5)
     text = table("title", summary)
-    assert "| Steadfast | 100.0 | 100.0 to 100.0 | 2.00 | 50% | 20.0 | 11.00 |" in text
+    assert "| Steadfast, shared memory | 100.0 | 100.0 to 100.0 | 2.00 | 50% | 20.0 | 11.00 |" in text
     assert "one after the other: 60.0 ms (83% of the ceiling), in 16 bits 55.0 ms (91%)" in text
 
 
 def test_rows_that_nothing_is_compared_with_stay_empty():
     summary = summarise({"link": RESULTS["link"], "steadfast": [report(100.0, None)]})
-    assert "| Steadfast | 100.0 | 100.0 to 100.0 |  |  | 20.0 |  |" in table("title", summary)
+    assert "| Steadfast, shared memory | 100.0 | 100.0 to 100.0 |  |  | 20.0 |  |" in table("title", summary)
 
 
 @pytest.mark.slow
