@@ -6,8 +6,8 @@ import pytest
 
 from trainer import batching
 from trainer.batching import BatchSizes
-from trainer.config import Batch
 from trainer.errors import ConfigError
+from trainer.schema import Batch
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import tensorflow as tf
 from tests.training import train
 from trainer import checkpoint
 from trainer.checkpoint import Checkpoints, restore_weights
-from trainer.config import Best
-from trainer.config import Checkpoint as Options
 from trainer.errors import CheckpointError
+from trainer.schema import Best
+from trainer.schema import Checkpoint as Options
 
 
 def state(value, names=("a", "b"), shape=(3,)):

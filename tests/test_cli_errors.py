@@ -11,8 +11,8 @@ import pytest
 from command_line import run_apart, run_here
 
 from trainer import launch
-from trainer.config import Experiment
 from trainer.errors import ConfigError
+from trainer.schema import Experiment
 
 MODELS = "cnn, mobilenet, resnet50, softmax, tutorial_cnn"
 NOT_OVERRIDE = "is not an override; write key=value or group=choice, and quote special characters"

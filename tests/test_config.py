@@ -12,9 +12,9 @@ from command_line import ROOT
 
 from trainer import config, signatures
 from trainer.cli import compose
-from trainer.config import GROUPS, Experiment
 from trainer.errors import ConfigError
 from trainer.overrides import rewrite
+from trainer.schema import GROUPS, Experiment
 
 CONF = ROOT / "conf"
 CHOICES = sorted((file.parent.name, file.stem) for group in GROUPS for file in (CONF / group).glob("*.yaml"))

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from command_line import ROOT, run_apart, run_here
 
-from trainer.config import GROUPS, Experiment
 from trainer.helptext import first_comment
+from trainer.schema import GROUPS, Experiment
 
 # Measured at 0.7 s; a loaded machine may take several times as long, importing TensorFlow longer still.
 LIMIT_SECS = 6

@@ -30,7 +30,7 @@ def changed(key):
     elif isinstance(value, int | float):
         node[last] = value + 1
     elif isinstance(value, list):
-        node[last] = value[1:]
+        node[last] = value[1:] or ["more"]
     elif isinstance(value, dict):
         node[last] = {"more": 1}
     elif value is None and isinstance(getattr(getattr(DEFAULT, key.split(".")[0]), last, None), type(None)):

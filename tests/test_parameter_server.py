@@ -16,7 +16,7 @@ from tests import training
 from tests.processes import final_variables, finish, only_run, run, start
 from trainer.checkpoint import Checkpoints
 from trainer.cluster import Task, local
-from trainer.config import Checkpoint
+from trainer.schema import Checkpoint
 
 TASK = '''
 import pathlib

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from trainer.config import Train
 from trainer.policies import Epochs, Interval, to_remove
+from trainer.schema import Train
 
 SHAPES = [(10, 5), (10, 3), (10, 10), (10, 4), (7, 16), (2, 5), (1, 1), (1, 8), (3, 2), (1437, 128), (100, 99)]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.config import Batch
 from trainer.errors import ConfigError
+from trainer.schema import Batch
 
 
 @dataclass(frozen=True)

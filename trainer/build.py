@@ -19,10 +19,10 @@ import hydra
 from trainer import batching, refusals, rundir
 from trainer.channel import Channel
 from trainer.cluster import Cluster
-from trainer.config import Experiment
 from trainer.errors import ConfigError
 from trainer.files import scratch_of
 from trainer.protocols import Callback, Dataset, Task
+from trainer.schema import Experiment
 from trainer.strategies import devices
 from trainer.strategies.base import Strategy
 from trainer.strategies.one_device import OneDevice

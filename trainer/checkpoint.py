@@ -20,10 +20,10 @@ from typing import Any
 import tensorflow as tf
 
 from trainer import policies
-from trainer.config import Checkpoint as CheckpointConfig
 from trainer.errors import CheckpointError
 from trainer.files import fsync_directory, write_atomically
 from trainer.peers import Peers
+from trainer.schema import Checkpoint as CheckpointConfig
 from trainer.shards import whole
 
 _LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)

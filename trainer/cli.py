@@ -22,12 +22,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from trainer import config, helptext
-from trainer.config import Experiment
 from trainer.errors import ConfigError
 from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
 from trainer.explain import EXPECTED, explain
 from trainer.overrides import rewrite
 from trainer.process import WorkerProcess
+from trainer.schema import Experiment
 
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 

@@ -15,9 +15,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, InterpolationResolutionError, OmegaConfBaseException
 
 from trainer import rules
-from trainer.config import GROUPS, Experiment, plain
+from trainer.config import plain
 from trainer.errors import ConfigError
 from trainer.rules import did_you_mean, unknown_key
+from trainer.schema import GROUPS, Experiment
 
 EXPECTED = (ConfigError, HydraException, OmegaConfBaseException, yaml.YAMLError)
 

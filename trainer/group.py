@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.cluster import Cluster, Task
-from trainer.config import Experiment
 from trainer.console import Console
 from trainer.exitcodes import CRASHED, DONE, RESTARTABLE
 from trainer.files import scratch_of
 from trainer.process import WorkerProcess, log_of
 from trainer.rundir import RunDirectory
+from trainer.schema import Experiment
 from trainer.strategies.base import Strategy
 
 _LOOK_SECS = 5.0  # between two looks for those who are awaited

@@ -10,7 +10,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from trainer.config import GROUPS, Experiment
+from trainer.schema import GROUPS, Experiment
 
 _WIDTH = 120
 _USAGE = """\

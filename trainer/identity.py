@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainer import config
-from trainer.config import Experiment
+from trainer.schema import Experiment
 
 FREE = (
     "name", "runs_dir", "mode", "resume", "choices", "checkpoint", "summary", "restart", "launch", "train.steps_per_loop",
+    "preemption", "watchdog", "verify", "resume_allow",
     "strategy.hosts", "strategy.isolate", "strategy.start_timeout_secs", "strategy.timeout_secs",
     "evaluate.sidecar",
 )  # fmt: skip

@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 
 from trainer import batching, build, cluster, isolation, refusals
 from trainer.cluster import Cluster, Task
-from trainer.config import Experiment
 from trainer.console import Console, duration
 from trainer.errors import ConfigError
 from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
 from trainer.isolation import IsolationError, Namespace
 from trainer.process import WorkerProcess, log_of
 from trainer.rundir import RunDirectory, join_run, open_run
+from trainer.schema import Experiment
 from trainer.strategies.base import Strategy
 from trainer.supervisor import Supervisor
 

@@ -12,11 +12,11 @@ from trainer import build, server
 from trainer.channel import Channel
 from trainer.checkpoint import restore_weights
 from trainer.cluster import Cluster
-from trainer.config import Experiment
 from trainer.engine import Engine
 from trainer.errors import CheckpointError
 from trainer.files import write_atomically
 from trainer.ledger import Ledger
+from trainer.schema import Experiment
 from trainer.sidecar import Sidecar
 
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from trainer.config import GROUPS, PAIRS, run_problem
+from trainer.config import run_problem
 from trainer.errors import ConfigError
+from trainer.schema import GROUPS, PAIRS
 
 _NO_NAME = re.compile(r"null|true|false|-?[\d.]+", re.IGNORECASE)
 _OTHER = {**dict(PAIRS), **{second: first for first, second in PAIRS}}

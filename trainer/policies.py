@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.config import Train
+from trainer.schema import Train
 
 
 @dataclass(frozen=True)

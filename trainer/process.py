@@ -20,8 +20,8 @@ from trainer import cluster
 from trainer.cluster import Cluster, Task
 
 if TYPE_CHECKING:
-    from trainer.config import Experiment
     from trainer.rundir import RunDirectory
+    from trainer.schema import Experiment
 
 
 class WorkerProcess:

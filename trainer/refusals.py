@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainer import rules
-from trainer.config import Experiment
 from trainer.errors import ConfigError
+from trainer.schema import Experiment
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -18,9 +18,9 @@ from typing import Any
 import yaml
 
 from trainer import config, identity
-from trainer.config import Experiment
 from trainer.errors import ConfigError
 from trainer.files import write_atomically
+from trainer.schema import Experiment
 
 _PACKAGES = ("tensorflow", "tf-keras", "tensorboard", "numpy", "hydra-core", "omegaconf", "steadfast")
 _LOCK_WAIT_SECS = 5.0  # a worker whose supervisor was killed needs a moment to notice

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from trainer.channel import Channel
 from trainer.checkpoint import Checkpoints, committed, verify
-from trainer.config import Experiment
 from trainer.errors import CheckpointError
 from trainer.evaluation import Evaluator, Stopped
 from trainer.policies import Epochs
 from trainer.rundir import result_of
+from trainer.schema import Experiment
 from trainer.summaries import JsonLines, Writer, open_writers
 
 _FILE = "evaluations.jsonl"

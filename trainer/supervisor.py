@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from types import FrameType
 
 from trainer.cluster import Cluster
-from trainer.config import Experiment
 from trainer.console import Console
 from trainer.exitcodes import CRASHED, RESTARTABLE
 from trainer.group import Group, how
 from trainer.process import WorkerProcess, log_of
 from trainer.rundir import RunDirectory
+from trainer.schema import Experiment
 from trainer.strategies.base import Strategy
 
 

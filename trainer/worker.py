@@ -25,9 +25,9 @@ from typing import Any
 from trainer import cluster, config
 from trainer.channel import Channel, Warnings, to_socket
 from trainer.cluster import Cluster
-from trainer.config import Experiment
 from trainer.errors import CheckpointError, ConfigError, DivergedError, NonFiniteError
 from trainer.exitcodes import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
+from trainer.schema import Experiment
 
 
 class StopRequest:
