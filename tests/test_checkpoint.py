@@ -1,19 +1,22 @@
 """Checkpoints that can be trusted: whatever is damaged, the newest whole one is restored, or the run says that there is none."""
 
+import concurrent.futures
+import errno
 import json
 import os
 import shutil
+import threading
+import zlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.training import train
-from trainer import checkpoint
 from trainer.checkpoint import Checkpoints, restore_weights
 from trainer.errors import CheckpointError
-from trainer.schema import Best
-from trainer.schema import Checkpoint as Options
+from trainer.markers import committed, marker
+from trainer.policies import Best, EveryNth, Newest
 
 
 def state(value, names=("a", "b"), shape=(3,)):
@@ -28,16 +31,16 @@ def values(trackables):
     }
 
 
-def save(directory, *steps, metrics=None, options=None):
+def save(directory, *steps, metrics=None, keep=()):
     """Saves a state that tells its step, as each of some steps."""
     for step in steps:
-        Checkpoints(directory, state(step), options or Options(keep=9)).save(step, metrics)
+        Checkpoints(directory, state(step), keep).save(step, metrics)
 
 
-def restored(directory, options=None):
+def restored(directory):
     """Restores into a fresh state; gives step, state and what was skipped."""
     trackables = state(0)
-    made = Checkpoints(directory, trackables, options or Options(keep=9))
+    made = Checkpoints(directory, trackables)
     return made.restore_latest(), values(trackables), made.skipped
 
 
@@ -56,17 +59,17 @@ def test_no_checkpoint_is_a_fresh_start(tmp_path):
 
 def test_the_marker_holds_step_metrics_sizes_and_hashes(tmp_path):
     save(tmp_path, 5, metrics={"accuracy": 0.5})
-    marker = json.loads((tmp_path / "ckpt-5.json").read_text())
-    assert (marker["step"], marker["metrics"]) == (5, {"accuracy": 0.5})
-    assert sorted(marker["files"]) == ["ckpt-5.data-00000-of-00001", "ckpt-5.index"]
-    assert marker["files"]["ckpt-5.index"]["bytes"] == (tmp_path / "ckpt-5.index").stat().st_size
+    content = json.loads((tmp_path / "ckpt-5.json").read_text())
+    assert (content["step"], content["metrics"]) == (5, {"accuracy": 0.5})
+    assert sorted(content["files"]) == ["ckpt-5.data-00000-of-00001", "ckpt-5.index"]
+    assert content["files"]["ckpt-5.index"]["bytes"] == (tmp_path / "ckpt-5.index").stat().st_size
     assert sorted(os.listdir(tmp_path)) == ["ckpt-5.data-00000-of-00001", "ckpt-5.index", "ckpt-5.json"]
 
 
 def test_the_newest_are_kept(tmp_path):
     for step in (1, 2, 3, 10, 20):
-        save(tmp_path, step, options=Options(keep=2))
-    assert checkpoint.committed(tmp_path) == [10, 20]
+        save(tmp_path, step, keep=[Newest(2)])
+    assert committed(tmp_path) == [10, 20]
     assert {name.split(".")[0] for name in os.listdir(tmp_path)} == {"ckpt-10", "ckpt-20"}
 
 
@@ -74,18 +77,106 @@ def test_the_newest_are_kept(tmp_path):
     ("mode", "keep", "best", "kept"), [("max", 1, [2], [2, 5]), ("min", 1, [4], [4, 5]), ("max", 2, [2, 3], [2, 3, 5])]
 )
 def test_the_best_are_kept_besides(tmp_path, mode, keep, best, kept):
-    options = Options(keep=1, best=Best(metric="accuracy", mode=mode, keep=keep))
+    policies = [Newest(1), Best("accuracy", mode, keep)]
     for step, accuracy in enumerate([0.5, 0.9, 0.7, 0.2, 0.6], start=1):
-        save(tmp_path, step, metrics={"accuracy": accuracy}, options=options)
-    assert Checkpoints(tmp_path, {}, options).best() == best
-    assert checkpoint.committed(tmp_path) == kept
+        save(tmp_path, step, metrics={"accuracy": accuracy}, keep=policies)
+    assert Checkpoints(tmp_path, {}, policies).best() == best
+    assert committed(tmp_path) == kept
 
 
 def test_neither_a_missing_metric_nor_one_that_is_no_number_is_best(tmp_path):
-    options = Options(keep=9, best=Best(metric="loss", mode="min", keep=9))
+    policies = [Best("loss", "min", 9)]
     for step, metrics in enumerate([None, {"loss": float("nan")}, {"loss": 2.0}, {"accuracy": 1.0}, {"loss": 1.0}], start=1):
-        save(tmp_path, step, metrics=metrics, options=options)
-    assert Checkpoints(tmp_path, {}, options).best() == [5, 3]
+        save(tmp_path, step, metrics=metrics, keep=policies)
+    assert Checkpoints(tmp_path, {}, policies).best() == [5, 3]
+
+
+def test_every_nth_is_kept_for_good(tmp_path):
+    save(tmp_path, *range(1, 9), keep=[Newest(2), EveryNth(3)])
+    assert committed(tmp_path) == [3, 6, 7, 8]
+
+
+def test_the_marker_describes_every_variable(tmp_path):
+    save(tmp_path, 5)
+    variables = json.loads((tmp_path / "ckpt-5.json").read_text())["variables"]
+    crc = f"{zlib.crc32(np.full(3, 6.0, np.float32).tobytes()):08x}"
+    assert sorted(variables) == ["step", "weights/a", "weights/b"]
+    assert variables["weights/b"] == {"shape": [3], "dtype": "float32", "crc32": crc}
+
+
+def hook_that_waits():
+    """Gives a hook that stops the writing, an event that says that it is reached, and one that lets it go on."""
+    reached, released = threading.Event(), threading.Event()
+
+    def hook():
+        reached.set()
+        assert released.wait(60)
+
+    return hook, reached, released
+
+
+def test_in_the_background_the_state_of_the_moment_is_written_while_training_goes_on(tmp_path):
+    hook, reached, released = hook_that_waits()
+    trackables, counts = state(1), []
+    made = Checkpoints(tmp_path, trackables, background=True, before_commit=hook, after_commit=counts.append)
+    made.save(1, None)
+    trackables["step"].assign(2)
+    trackables["weights"]["a"].assign_add([1.0] * 3)
+    assert reached.wait(60)
+    assert committed(tmp_path) == counts == []
+    released.set()
+    made.wait()
+    assert committed(tmp_path) == counts == [1]
+    assert restored(tmp_path)[1] == values(state(1))
+
+
+def test_the_fused_updates_leave_a_snapshot_alone(tmp_path):
+    hook, _, released = hook_that_waits()
+    variable, slots = tf.Variable(tf.ones([4])), [tf.Variable(tf.zeros([4])), tf.Variable(tf.zeros([4]))]
+    made = Checkpoints(tmp_path, {"x": variable, "slots": slots}, background=True, before_commit=hook)
+    made.save(1, None)
+    for _ in range(3):
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle, m=slots[0].handle, v=slots[1].handle, beta1_power=0.9, beta2_power=0.99, lr=0.1, beta1=0.9, beta2=0.99,
+            epsilon=1e-7, grad=tf.ones([4]),
+        )  # fmt: skip
+    released.set()
+    made.wait()
+    assert not np.allclose(variable, 1.0)
+    made.restore(1)
+    np.testing.assert_array_equal([variable, *slots], [[1.0] * 4, [0.0] * 4, [0.0] * 4])
+
+
+def test_a_write_that_fails_in_the_background_is_told_and_leaves_the_older_ones(tmp_path):
+    save(tmp_path, 1)
+
+    def full():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    made = Checkpoints(tmp_path, state(2), background=True, before_commit=full)
+    made.save(2, None)
+    with pytest.raises(CheckpointError, match=r"the checkpoint of step 2 could not be written to .*: .*No space left on device"):
+        made.save(3, None)
+    assert {name.split(".")[0] for name in os.listdir(tmp_path)} == {"ckpt-1"}
+    made.save(3, None)
+    concurrent.futures.wait([made._writing])
+    with pytest.raises(CheckpointError, match="the checkpoint of step 3"):
+        made.check()
+    made.check()
+
+
+def test_a_checkpoint_in_the_background_does_not_count_before_its_marker(tmp_path):
+    hook, reached, released = hook_that_waits()
+    save(tmp_path, 1)
+    made = Checkpoints(tmp_path, state(2), [Newest(1)], background=True, before_commit=hook)
+    made.save(2, None)
+    assert reached.wait(60)
+    # What a kill at this moment would leave.
+    shutil.copytree(tmp_path, tmp_path.with_name("killed"))
+    released.set()
+    made.wait()
+    assert restored(tmp_path.with_name("killed"))[0] == 1
+    assert committed(tmp_path) == [2]
 
 
 def truncate(directory, step):
@@ -169,7 +260,7 @@ def test_damaged_checkpoints_do_not_push_the_good_ones_out(tmp_path):
     flip_a_bit(tmp_path, 5)
     flip_a_bit(tmp_path, 6)
     trackables = state(0)
-    made = Checkpoints(tmp_path, trackables, Options(keep=2))
+    made = Checkpoints(tmp_path, trackables, [Newest(2)])
     assert made.restore_latest() == 1
     assert made.steps() == [1, 5, 6]
     made.save(2, None)
@@ -181,7 +272,7 @@ def test_a_damaged_checkpoint_is_written_again(tmp_path):
     save(tmp_path, 1, 2)
     truncate(tmp_path, 2)
     trackables = state(0)
-    made = Checkpoints(tmp_path, trackables, Options())
+    made = Checkpoints(tmp_path, trackables)
     made.restore_latest()
     trackables["step"].assign(77)
     made.save(2, None)
@@ -199,7 +290,7 @@ def test_what_a_kill_left_unfinished_goes_at_the_next_save(tmp_path):
 def test_a_failed_write_leaves_the_older_ones(tmp_path):
     directory = tmp_path / "checkpoints"
     save(directory, 1, 2)
-    made = Checkpoints(directory, state(3), Options(keep=1))
+    made = Checkpoints(directory, state(3), [Newest(1)])
     directory.rename(tmp_path / "aside")
     directory.write_text("a file where the directory was")
     with pytest.raises(CheckpointError) as caught:
@@ -209,7 +300,7 @@ def test_a_failed_write_leaves_the_older_ones(tmp_path):
     directory.unlink()
     (tmp_path / "aside").rename(directory)
     assert restored(directory)[0] == 2
-    assert checkpoint.committed(directory) == [1, 2]
+    assert committed(directory) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +318,7 @@ def test_a_failed_write_leaves_the_older_ones(tmp_path):
 def test_another_set_of_variables_is_refused_by_name(tmp_path, other, message):
     save(tmp_path, 5)
     with pytest.raises(CheckpointError) as caught:
-        Checkpoints(tmp_path, other, Options()).restore_latest()
+        Checkpoints(tmp_path, other).restore_latest()
     assert str(caught.value) == f"the checkpoint of step 5 does not fit this experiment: {message}"
 
 
@@ -242,7 +333,7 @@ def model(units=2, layers=1):
 def save_model(directory, step, *, averages=None):
     saved = model()
     tracked = {"models": {"model": saved}, "step": tf.Variable(step), "averages": {} if averages is None else {"model": averages}}
-    Checkpoints(directory, tracked, Options(keep=9)).save(step, None)
+    Checkpoints(directory, tracked).save(step, None)
     return [weight.copy() for weight in saved.get_weights()]
 
 
@@ -307,6 +398,6 @@ def test_no_run_there_has_no_weights(tmp_path):
 def test_a_checkpoint_claims_only_the_metrics_of_its_own_step(tmp_path):
     options = ["evaluate.every_steps=4", "evaluate.every_epochs=null", "checkpoint.every_secs=0.000001", "checkpoint.keep=99"]
     train(tmp_path, *options, "train.steps_per_loop=1")
-    metrics = {step: checkpoint.marker(tmp_path / "checkpoints", step)["metrics"] for step in range(1, 9)}
+    metrics = {step: marker(tmp_path / "checkpoints", step)["metrics"] for step in range(1, 9)}
     assert [step for step in metrics if metrics[step]] == [4, 8]
     assert metrics[4].keys() == {"loss", "accuracy"}

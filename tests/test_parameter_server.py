@@ -16,7 +16,6 @@ from tests import training
 from tests.processes import final_variables, finish, only_run, run, start
 from trainer.checkpoint import Checkpoints
 from trainer.cluster import Task, local
-from trainer.schema import Checkpoint
 
 TASK = '''
 import pathlib
@@ -341,23 +340,11 @@ def test_workers_read_files_and_the_broken_one_is_told_of_once(tmp_path):
 
 
 def test_a_parameter_server_that_is_lost_while_its_variables_are_saved_is_no_fault_of_the_disk(tmp_path, monkeypatch):
-    checkpoints = Checkpoints(tmp_path, {"x": tf.Variable(1.0)}, Checkpoint())
+    checkpoints = Checkpoints(tmp_path, {"x": tf.Variable(1.0)})
 
-    def lost(path):
+    def lost(checkpoint):
         raise tf.errors.UnavailableError(None, None, "failed to connect to all addresses")
 
-    monkeypatch.setattr(checkpoints, "_write", lost)
+    monkeypatch.setattr("trainer.checkpoint.Snapshot", lost)
     with pytest.raises(tf.errors.UnavailableError):
         checkpoints.save(1, None)
-
-
-def test_saves_of_variables_that_others_hold_are_traced_once(tmp_path):
-    variable = tf.Variable(0.0)
-    checkpoints = Checkpoints(tmp_path, {"x": variable}, Checkpoint(keep=9), elsewhere=True)
-    for step in (1, 2, 3):
-        variable.assign(step)
-        checkpoints.save(step, None)
-    assert checkpoints._write.experimental_get_tracing_count() == 1
-    for step in (1, 2, 3):
-        checkpoints.restore(step)
-        assert float(variable) == step

@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
-from trainer.policies import Epochs, Interval, to_remove
-from trainer.schema import Train
+from trainer.policies import Best, Elapsed, Epochs, EveryNth, Interval, Newest, Saved, keep_policies, to_remove
+from trainer.schema import Best as BestOptions
+from trainer.schema import Checkpoint, Train
 
 SHAPES = [(10, 5), (10, 3), (10, 10), (10, 4), (7, 16), (2, 5), (1, 1), (1, 8), (3, 2), (1437, 128), (100, 99)]
 
@@ -86,17 +87,46 @@ def test_known_intervals():
     assert [step for step in range(12) if Interval(epochs, 11).due(step)] == [11]
 
 
+def saved(*steps, **accuracies):
+    return [Saved(step, {"accuracy": accuracies[f"at_{step}"]} if f"at_{step}" in accuracies else {}) for step in steps]
+
+
 @pytest.mark.parametrize(
-    ("steps", "keep", "protected", "removed"),
+    ("steps", "policies", "removed"),
     [
-        ([], 2, set(), []),
-        ([5], 1, set(), []),
-        ([1, 2, 3], 2, set(), [1]),
-        ([3, 1, 2], 1, set(), [1, 2]),
-        ([1, 2, 3, 4], 2, {1}, [2]),
-        ([1, 2, 3, 4], 2, {4}, [1, 2]),
-        ([1, 2], 5, set(), []),
+        ([], [Newest(2)], []),
+        ([5], [Newest(1)], []),
+        ([1, 2, 3], [Newest(2)], [1]),
+        ([1, 2], [Newest(5)], []),
+        ([1, 2, 3], [], []),
+        ([1, 2, 3, 4], [Newest(2), EveryNth(1)], []),
+        ([1, 2, 3, 4, 5], [Newest(1), EveryNth(2)], [1, 3]),
+        ([1, 2, 3, 4], [Newest(2), Best("accuracy", "max", 1)], [2]),
+        ([1, 2, 3, 4], [Newest(2), Best("accuracy", "min", 1)], [1]),
     ],
 )
-def test_retention(steps, keep, protected, removed):
-    assert to_remove(steps, keep, protected) == removed
+def test_what_no_policy_keeps_is_removed(steps, policies, removed):
+    assert to_remove(saved(*steps, at_1=0.9, at_2=0.5, at_4=0.7), policies) == removed
+
+
+def test_of_equally_good_ones_the_earlier_is_kept():
+    assert Best("accuracy", "max", 2).ranked(saved(1, 2, 3, at_1=0.5, at_2=0.7, at_3=0.7)) == [2, 3]
+    assert Best("accuracy", "max", 1).ranked(saved(1, 2, 3, at_1=0.5, at_2=0.7, at_3=0.7)) == [2]
+
+
+def test_a_configuration_selects_policies():
+    assert keep_policies(Checkpoint()) == [Newest(2)]
+    chosen = Checkpoint(keep=3, keep_every_steps=100, best=BestOptions(metric="loss", mode="min", keep=4))
+    assert keep_policies(chosen) == [Newest(3), EveryNth(100), Best("loss", "min", 4)]
+
+
+def test_a_clock_is_due_when_its_time_has_gone_by_since_the_last_save():
+    now = [100.0]
+    elapsed = Elapsed(30.0, lambda: now[0])
+    due = []
+    for now[0] in (129.9, 130.0, 131.0):
+        due.append(elapsed.due())
+    elapsed.restart()
+    now[0] = 160.9
+    assert [*due, elapsed.due()] == [False, True, True, False]
+    assert not Elapsed(None, lambda: now[0]).due()

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import hydra
 
-from trainer import batching, refusals, rundir
+from trainer import batching, policies, refusals, rundir
 from trainer.channel import Channel
 from trainer.cluster import Cluster
 from trainer.errors import ConfigError
-from trainer.files import scratch_of
 from trainer.protocols import Callback, Dataset, Task
 from trainer.schema import Experiment
 from trainer.strategies import devices
@@ -166,10 +165,9 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
         checkpoints=Checkpoints(
             run_dir / "checkpoints",
             state.trackables(),
-            experiment.checkpoint,
+            policies.keep_policies(experiment.checkpoint),
             peers,
-            None if cluster.is_chief else scratch_of(run_dir, str(cluster.task)),
-            elsewhere=how.asynchronous,
+            background=experiment.checkpoint.async_write,
         ),
         open_writers=lambda position: summaries.open_writers(experiment.summary.writers, run_dir, position) if cluster.is_chief else [],
         channel=channel,
@@ -210,7 +208,7 @@ def sidecar(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cl
     _, task, state = _learner(experiment, strategy, dataset, plan, sizes)
     test = Source(dataset.test, sizes.per_replica, num_replicas=1)
     loop = Loops(strategy, input_outside=OneDevice.input_outside).evaluate(task, dataset, test)
-    checkpoints = Checkpoints(run_dir / "checkpoints", state.trackables(), experiment.checkpoint)
+    checkpoints = Checkpoints(run_dir / "checkpoints", state.trackables())
     return Parts(checkpoints, Evaluator(state, loop, test, Peers(strategy)), plan.epochs)
 
 
@@ -304,7 +302,7 @@ def _state(experiment: Experiment, task: Task) -> TrainState:
 
 def _plan(experiment: Experiment, dataset: Dataset, sizes: batching.BatchSizes) -> Plan:
     from trainer.engine import Plan
-    from trainer.policies import Epochs, Interval
+    from trainer.policies import Elapsed, Epochs, Interval
 
     epochs = Epochs(dataset.train.num_examples, sizes.global_size, experiment.train.steps_per_epoch)
     total = epochs.total_steps(experiment.train)
@@ -315,5 +313,5 @@ def _plan(experiment: Experiment, dataset: Dataset, sizes: batching.BatchSizes) 
         summarise=Interval(epochs, total, experiment.summary.every_steps),
         evaluate=None if evaluate.sidecar else Interval(epochs, total, evaluate.every_steps, evaluate.every_epochs),
         save=Interval(epochs, total, save.every_steps, save.every_epochs),
-        save_secs=save.every_secs,
+        save_clock=Elapsed(save.every_secs),
     )

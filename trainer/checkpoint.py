@@ -1,30 +1,22 @@
-"""Checkpoints that can be trusted: data, fsync, then a marker by rename. A checkpoint exists when its marker does.
-
-checkpoints/ckpt-<step>.index, ckpt-<step>.data-*     TensorFlow's own format
-checkpoints/ckpt-<step>.json                          the marker: sizes and SHA-256 of every file, metrics
-"""
+"""Checkpoints that can be trusted: written whole or not at all, and restored only if every file is what its marker says."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
-import os
+import contextlib
 import re
-import shutil
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from trainer import policies
 from trainer.errors import CheckpointError
-from trainer.files import fsync_directory, write_atomically
+from trainer.markers import commit, committed, marker, remove, unfinished, verify
 from trainer.peers import Peers
-from trainer.schema import Checkpoint as CheckpointConfig
+from trainer.policies import Best, Keep, Saved, to_remove
 from trainer.shards import whole
+from trainer.snapshot import Snapshot
 
 _LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
 """A process that holds variables is gone: no fault of the disk's, or of the checkpoint's."""
@@ -33,16 +25,16 @@ _LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineE
 class Checkpoints:
     """The checkpoints of one run.
 
-    Saving reads variables, which can make the replicas communicate: every process takes part, the chief alone commits.
+    Taking the state reads variables, which can make the replicas communicate: every process takes part, the chief alone writes.
 
     Args:
         directory: where they are; the same for every process.
         trackables: what is saved, by name.
-        config: what to keep.
+        keep: what retention keeps; none: everything.
         peers: the processes that save and restore together; None: this one is alone.
-        scratch: where a process that is not the chief writes what TensorFlow makes it write; it is removed at once.
-        elsewhere: whether other processes hold the variables. TensorFlow would trace such a save anew each time, and they would keep
-            every trace in memory.
+        background: whether training goes on while a checkpoint is written.
+        before_commit: called when the files of a checkpoint are written and its marker is not.
+        after_commit: called with the step of a checkpoint that counts from now on.
 
     Attributes:
         directory: where they are.
@@ -53,63 +45,79 @@ class Checkpoints:
         self,
         directory: Path,
         trackables: Mapping[str, Any],
-        config: CheckpointConfig,
+        keep: Sequence[Keep] = (),
         peers: Peers | None = None,
-        scratch: Path | None = None,
         *,
-        elsewhere: bool = False,
+        background: bool = False,
+        before_commit: Callable[[], None] = lambda: None,
+        after_commit: Callable[[int], None] = lambda step: None,
     ) -> None:
-        self.directory, self.config, self._peers, self._scratch = directory, config, peers, scratch
+        self.directory, self._keep, self._peers = directory, keep, peers
+        self._before_commit, self._after_commit = before_commit, after_commit
         self.skipped: list[str] = []
         self._damaged: set[int] = set()
         self._checkpoint = tf.train.Checkpoint(**trackables)
-        self._write = tf.function(self._checkpoint.write, autograph=False) if elsewhere else self._checkpoint.write
+        self._thread = ThreadPoolExecutor(1, "checkpoint") if background else None
+        self._writing: Future[None] | None = None
 
     def save(self, step: int, metrics: Mapping[str, float] | None) -> None:
-        """Writes and commits the state as the checkpoint of `step`, then applies the retention policy.
+        """Saves the state as the checkpoint of `step`, then applies the retention policy; in the background, if so made.
 
         Args:
             step: number of updates made.
             metrics: metrics of the test split at this step, by which the best checkpoints are known; None: not evaluated.
 
         Raises:
-            CheckpointError: it could not be written; the older ones are untouched.
+            CheckpointError: it, or the one before it, could not be written; the older ones are untouched.
         """
-        if self._scratch is not None:
-            self._take_part(self._scratch)
-            return
+        self.wait()  # one at a time: a disk that is too slow holds the training up and not the memory
+        snapshot = Snapshot(self._checkpoint)
+        if self._peers is not None and not self._peers.is_chief:
+            self._after_commit(step)
+        elif self._thread is None:
+            self._write(snapshot, step, metrics)
+        else:
+            self._writing = self._thread.submit(self._write, snapshot, step, metrics)
+
+    def check(self) -> None:
+        """Raises the error of a checkpoint that could not be written in the background, if that is known by now."""
+        if self._writing is not None and self._writing.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Returns when what was saved counts.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write(self, snapshot: Snapshot, step: int, metrics: Mapping[str, float] | None) -> None:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self.remove(step)
-            self._write(tf.constant(str(self.directory / f"ckpt-{step}")))
-            commit(self.directory, step, metrics)
-            # Only now that there is a newer one: the damaged would push the good ones out of the newest `keep`.
+            remove(self.directory, step)
+            snapshot.write(str(self.directory / f"ckpt-{step}"))
+            self._before_commit()
+            commit(self.directory, step, metrics, snapshot.variables())
+            # Only now that there is a newer one: the damaged would push the good ones out of the newest.
             for damaged in self._damaged - {step}:
-                self.remove(damaged)
+                remove(self.directory, damaged)
             self._damaged.clear()
             self._retain()
-        except _LOST:
-            raise
         except (OSError, tf.errors.OpError) as error:
+            self._clear_away(step)
             raise CheckpointError(
                 f"the checkpoint of step {step} could not be written to {self.directory}: {_first_line(error)}"
             ) from error
-        self._barrier()
+        self._after_commit(step)
 
-    def _take_part(self, scratch: Path) -> None:
-        """Does what the chief's save needs of the other processes, and returns when it is committed."""
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(mode=0o700)
-        try:
-            self._checkpoint.write(str(scratch / "ckpt"))
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-        self._barrier()
-
-    def _barrier(self) -> None:
-        # Whoever goes on sees the marker, and nobody leaves while the chief is still writing.
-        if self._peers is not None:
-            self._peers.barrier()
+    def _clear_away(self, step: int) -> None:
+        """Removes what was written of a checkpoint that does not count: on a full disk its space is needed."""
+        if step not in committed(self.directory):
+            with contextlib.suppress(OSError):
+                remove(self.directory, step)
 
     def restore_latest(self) -> int | None:
         """Restores the newest checkpoint that verifies.
@@ -163,74 +171,15 @@ class Checkpoints:
 
     def best(self) -> list[int]:
         """Gives the steps of the best checkpoints by the configured metric, the best first."""
-        metric, sign = self.config.best.metric, 1 if self.config.best.mode == "min" else -1
-        # What is not a number is neither better nor worse than anything.
-        scored = [
-            (sign * value, step)
-            for step in committed(self.directory)
-            if not math.isnan(value := marker(self.directory, step)["metrics"].get(metric, math.nan))
-        ]
-        return [step for _, step in sorted(scored)[: self.config.best.keep]]
+        saved = self._saved()
+        return [step for policy in self._keep if isinstance(policy, Best) for step in policy.ranked(saved)]
 
-    def remove(self, step: int) -> None:
-        """Removes a checkpoint, the marker first: what is half removed must not count as whole."""
-        (self.directory / f"ckpt-{step}.json").unlink(missing_ok=True)
-        for file in _data_files(self.directory, step):
-            file.unlink()
+    def _saved(self) -> list[Saved]:
+        return [Saved(step, marker(self.directory, step)["metrics"]) for step in committed(self.directory)]
 
     def _retain(self) -> None:
-        steps = committed(self.directory)
-        for step in policies.to_remove(steps, self.config.keep, set(self.best())):
-            self.remove(step)
-        # What has no marker was being written when a process was killed.
-        unfinished = {int(match[1]) for file in self.directory.glob("ckpt-*") if (match := re.match(r"ckpt-(\d+)\.", file.name))}
-        for step in unfinished - set(steps):
-            self.remove(step)
-
-
-def commit(directory: Path, step: int, metrics: Mapping[str, float] | None) -> None:
-    """Makes a written checkpoint count: its files reach the disk, then their marker appears by rename."""
-    files = {}
-    for file in _data_files(directory, step):
-        with file.open("rb+") as opened:
-            os.fsync(opened.fileno())
-        files[file.name] = {"bytes": file.stat().st_size, "sha256": _sha256(file)}
-    fsync_directory(directory)
-    content = {"step": step, "time": time.time(), "metrics": dict(metrics or {}), "files": files}
-    write_atomically(directory / f"ckpt-{step}.json", json.dumps(content, indent=1))
-
-
-def committed(directory: Path) -> list[int]:
-    """Gives the steps of the committed checkpoints in a directory, ascending."""
-    return sorted(int(match[1]) for file in directory.glob("ckpt-*.json") if (match := re.fullmatch(r"ckpt-(\d+)\.json", file.name)))
-
-
-def marker(directory: Path, step: int) -> dict[str, Any]:
-    """Reads a checkpoint's marker; one that cannot be read, or is none of this step, says nothing."""
-    nothing: dict[str, Any] = {"metrics": {}, "files": {}}
-    try:
-        content = json.loads((directory / f"ckpt-{step}.json").read_text())
-        files = content["files"].values()
-        sound = content["step"] == step and isinstance(content["metrics"], dict) and all({"bytes", "sha256"} <= set(file) for file in files)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return nothing
-    return content if sound else nothing
-
-
-def verify(directory: Path, step: int) -> str | None:
-    """Says what is wrong with a committed checkpoint, or None if every file is what its marker says."""
-    content = marker(directory, step)
-    if not content["files"]:
-        return "its marker is damaged"
-    for name, expected in content["files"].items():
-        file = directory / name
-        if not file.is_file():
-            return f"{name} is missing"
-        if file.stat().st_size != expected["bytes"]:
-            return f"{name} has {file.stat().st_size} bytes instead of {expected['bytes']}"
-        if _sha256(file) != expected["sha256"]:
-            return f"the content of {name} has changed"
-    return None
+        for step in [*to_remove(self._saved(), self._keep), *unfinished(self.directory)]:
+            remove(self.directory, step)
 
 
 def restore_weights(source: Path, models: Mapping[str, tf.keras.Model]) -> tuple[int, list[str]]:
@@ -263,15 +212,6 @@ def restore_weights(source: Path, models: Mapping[str, tf.keras.Model]) -> tuple
             ) from error
         return step, skipped
     raise CheckpointError(f"init_from ({source}): there is no checkpoint that verifies")
-
-
-def _data_files(directory: Path, step: int) -> list[Path]:
-    return sorted(file for file in directory.glob(f"ckpt-{step}.*") if file.suffix != ".json")
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _misfit(error: BaseException) -> str:

@@ -19,15 +19,16 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.channel import Channel
-from trainer.checkpoint import Checkpoints, marker
+from trainer.checkpoint import Checkpoints
 from trainer.collectives import first_difference
 from trainer.errors import NonFiniteError
 from trainer.evaluation import Evaluator, Stopped
 from trainer.ledger import Ledger
 from trainer.loop import TrainLoop, unpack
+from trainer.markers import marker
 from trainer.pace import Pace
 from trainer.peers import Peers
-from trainer.policies import Epochs, Interval
+from trainer.policies import Elapsed, Epochs, Interval
 from trainer.protocols import Callback
 from trainer.state import TrainState
 from trainer.summaries import Writer
@@ -42,8 +43,8 @@ class Plan:
         epochs: the reporting epochs.
         summarise: when training metrics are written.
         evaluate: when the test split is evaluated; None: not by those who train, but for the result.
-        save: when the state is saved.
-        save_secs: also save when so many seconds have gone by; None: not.
+        save: after which steps the state is saved.
+        save_clock: also saves when the chief's clock says so.
     """
 
     total_steps: int
@@ -51,7 +52,7 @@ class Plan:
     summarise: Interval
     evaluate: Interval | None
     save: Interval
-    save_secs: float | None = None
+    save_clock: Elapsed
 
     def next_event(self, step: int) -> int:
         """Gives the first step after `step` at which something is due."""
@@ -110,7 +111,7 @@ class Engine:
         self.step, self._count, self._reported, self._ended, self._learning_rate = 0, 1, 0, False, math.nan
         self._writers: list[Writer] = []
         self._evaluated: dict[str, float] | None = None
-        self._saved_at, self._saved_step = time.monotonic(), 0
+        self._saved_step = 0
         self._window_began, self._window_step = time.monotonic(), 0
 
     @property
@@ -145,6 +146,7 @@ class Engine:
         finally:
             for writer in self._writers:
                 writer.close()
+            self.checkpoints.wait()  # what was saved before an error counts too
 
     @property
     def _finished(self) -> bool:
@@ -152,8 +154,8 @@ class Engine:
 
     def _agree(self, stop: bool) -> bool:
         """Agrees on what only one process knows: how long the next call is, whether the clock says to save, whether to stop."""
-        due = self.plan.save_secs is not None and time.monotonic() - self._saved_at >= self.plan.save_secs
-        chiefs = (due, self.pace.count) if self.peers.is_chief else (0, 0)
+        self.checkpoints.check()
+        chiefs = (self.plan.save_clock.due(), self.pace.count) if self.peers.is_chief else (0, 0)
         stopping, save, self._count = self.peers.sums(stop, *chiefs)
         if save:
             self._save()
@@ -256,7 +258,8 @@ class Engine:
         self.channel.phase("save", step)
         with self._ledger.timed("save", step):
             self.checkpoints.save(step, self._evaluated)
-        self._saved_at, self._saved_step = time.monotonic(), step
+        self.plan.save_clock.restart()
+        self._saved_step = step
 
     def result(self) -> dict[str, Any]:
         """Gives what a finished training came to: step, metrics of the test split, best checkpoint, time, attempts."""

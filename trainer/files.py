@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import tempfile
 from pathlib import Path
 
 
@@ -20,12 +18,6 @@ def write_atomically(path: Path, text: str) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     fsync_directory(path.parent)
-
-
-def scratch_of(run_dir: Path, task: str) -> Path:
-    """Gives the place for what one process of a run must write and nobody reads; always the same, so that a kill leaves none for good."""
-    digest = hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()
-    return Path(tempfile.gettempdir()) / f"steadfast-{os.getuid()}-{digest[:12]}-{task}"
 
 
 def fsync_directory(directory: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import shutil
 import signal
 import socket
 import time
@@ -13,7 +12,6 @@ from typing import Any
 from trainer.cluster import Cluster, Task
 from trainer.console import Console
 from trainer.exitcodes import CRASHED, DONE, RESTARTABLE
-from trainer.files import scratch_of
 from trainer.process import WorkerProcess, log_of
 from trainer.rundir import RunDirectory
 from trainer.schema import Experiment
@@ -98,8 +96,6 @@ class Group:
         for process in self._living.values():
             process.discard()
         self._living.clear()
-        for task in self._members:
-            shutil.rmtree(scratch_of(self._run.path, str(task)), ignore_errors=True)
 
     def _begin(self, member: Cluster) -> None:
         self._living[member.task] = process = self._start()

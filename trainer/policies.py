@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from trainer.schema import Train
+from trainer.schema import Checkpoint, Train
 
 
 @dataclass(frozen=True)
@@ -80,12 +84,90 @@ class Interval:
         return min(candidate for candidate in candidates if candidate > step)
 
 
-def to_remove(steps: list[int], keep: int, protected: set[int]) -> list[int]:
-    """Gives the checkpoints that retention removes: all but the newest `keep` and the protected (best) ones.
+class Elapsed:
+    """Every so many seconds. The chief's clock decides; the others follow it.
 
     Args:
-        steps: steps of the committed checkpoints; those without a marker do not count, else a kill could leave none.
-        keep: how many of the newest stay, at least 1.
-        protected: steps that stay whatever their age.
+        secs: how many; None: never.
+        clock: seconds, monotonic.
     """
-    return [step for step in sorted(steps)[:-keep] if step not in protected]
+
+    def __init__(self, secs: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._secs, self._clock, self._since = secs, clock, clock()
+
+    def due(self) -> bool:
+        """Says whether so many seconds have gone by since `restart`."""
+        return self._secs is not None and self._clock() - self._since >= self._secs
+
+    def restart(self) -> None:
+        """Starts to count anew."""
+        self._since = self._clock()
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What retention knows of a committed checkpoint: its step, and the metrics of the test split, if it was evaluated there."""
+
+    step: int
+    metrics: Mapping[str, float]
+
+
+class Keep(Protocol):
+    """One reason to keep a checkpoint. What no policy keeps is removed."""
+
+    def kept(self, saved: Sequence[Saved]) -> set[int]:
+        """Gives the steps that stay, of all that are committed, ascending by step."""
+
+
+@dataclass(frozen=True)
+class Newest:
+    """Keeps the newest `count`, at least 1. What has no marker does not count, else a kill could leave none."""
+
+    count: int
+
+    def kept(self, saved: Sequence[Saved]) -> set[int]:
+        return {one.step for one in saved[-self.count :]}
+
+
+@dataclass(frozen=True)
+class EveryNth:
+    """Keeps those whose step is a multiple of `steps`, for good."""
+
+    steps: int
+
+    def kept(self, saved: Sequence[Saved]) -> set[int]:
+        return {one.step for one in saved if one.step % self.steps == 0}
+
+
+@dataclass(frozen=True)
+class Best:
+    """Keeps the best `count` by a metric of the test split; `mode`: whether larger (max) or smaller (min) is better."""
+
+    metric: str
+    mode: str
+    count: int
+
+    def kept(self, saved: Sequence[Saved]) -> set[int]:
+        return set(self.ranked(saved))
+
+    def ranked(self, saved: Sequence[Saved]) -> list[int]:
+        """Gives the steps of the best, the best first; of equals the earlier. What is not a number is neither better nor worse."""
+        sign = 1 if self.mode == "min" else -1
+        scored = [(sign * value, one.step) for one in saved if not math.isnan(value := one.metrics.get(self.metric, math.nan))]
+        return [step for _, step in sorted(scored)[: self.count]]
+
+
+def keep_policies(checkpoint: Checkpoint) -> list[Keep]:
+    """Gives what a configuration keeps."""
+    found: list[Keep] = [Newest(checkpoint.keep)]
+    if checkpoint.keep_every_steps is not None:
+        found.append(EveryNth(checkpoint.keep_every_steps))
+    if checkpoint.best.metric is not None:
+        found.append(Best(checkpoint.best.metric, checkpoint.best.mode, checkpoint.best.keep))
+    return found
+
+
+def to_remove(saved: Sequence[Saved], policies: Sequence[Keep]) -> list[int]:
+    """Gives the steps that no policy keeps, ascending; none without policies."""
+    kept = set().union(*(policy.kept(saved) for policy in policies))
+    return [one.step for one in saved if one.step not in kept] if policies else []

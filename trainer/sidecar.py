@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.channel import Channel
-from trainer.checkpoint import Checkpoints, committed, verify
+from trainer.checkpoint import Checkpoints
 from trainer.errors import CheckpointError
 from trainer.evaluation import Evaluator, Stopped
+from trainer.markers import committed, verify
 from trainer.policies import Epochs
 from trainer.rundir import result_of
 from trainer.schema import Experiment

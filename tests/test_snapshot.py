@@ -1,0 +1,54 @@
+"""Snapshots: what `tf.train.Checkpoint.write` would have written, taken at one moment."""
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.snapshot import Snapshot
+
+
+def content(prefix):
+    reader = tf.train.load_checkpoint(str(prefix))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def test_the_files_are_those_of_tensorflow(tmp_path):
+    model = tf.keras.Sequential([tf.keras.layers.Dense(4, input_shape=(3,)), tf.keras.layers.BatchNormalization()])
+    checkpoint = tf.train.Checkpoint(model=model, step=tf.Variable(7, dtype=tf.int64), nested={"a": [tf.Variable(1.5)]})
+    checkpoint.write(str(tmp_path / "theirs"))
+    Snapshot(checkpoint).write(str(tmp_path / "ours"))
+    theirs, ours = content(tmp_path / "theirs"), content(tmp_path / "ours")
+    assert theirs.keys() == ours.keys()
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(value, ours[name], err_msg=name)
+    assert sorted(file.name for file in tmp_path.glob("ours*")) == ["ours.data-00000-of-00001", "ours.index"]
+    tf.train.Checkpoint(model=model, step=tf.Variable(0, dtype=tf.int64), nested={"a": [tf.Variable(0.0)]}).read(
+        str(tmp_path / "ours")
+    ).assert_consumed()
+
+
+def test_replicated_variables_are_written_once_and_those_of_each_replica_as_their_mean(tmp_path):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice())
+    with strategy.scope():
+        both = tf.Variable([1.0, 2.0])
+        each = tf.Variable(
+            0.0, trainable=False, synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.MEAN
+        )
+    for number, part in enumerate(strategy.experimental_local_results(each)):
+        part.assign(float(number))
+    snapshot = Snapshot(tf.train.Checkpoint(both=both, each=each))
+    snapshot.write(str(tmp_path / "x"))
+    found = content(tmp_path / "x")
+    np.testing.assert_array_equal(found["both/.ATTRIBUTES/VARIABLE_VALUE"], [1.0, 2.0])
+    assert found["each/.ATTRIBUTES/VARIABLE_VALUE"] == 0.5
+    assert snapshot.variables()["both"]["shape"] == [2]
+
+
+def test_a_snapshot_does_not_change_with_the_variable(tmp_path):
+    variable = tf.Variable(tf.zeros([1000]))
+    snapshot = Snapshot(tf.train.Checkpoint(x=variable))
+    before = snapshot.variables()
+    variable.assign_add(tf.ones([1000]))
+    variable.scatter_nd_update([[3]], [9.0])
+    assert snapshot.variables() == before
+    snapshot.write(str(tmp_path / "x"))
+    np.testing.assert_array_equal(content(tmp_path / "x")["x/.ATTRIBUTES/VARIABLE_VALUE"], np.zeros(1000))
