@@ -37,7 +37,7 @@ LAYERS = (
     ("trainer.config",),
     ("trainer.schema",),
     ("trainer.targets",),
-    ("trainer.signatures", "trainer.tf_config"),
+    ("trainer.provenance", "trainer.signatures", "trainer.tf_config"),
     ("trainer.rules",),
     ("trainer.errors", "trainer.exitcodes", "trainer.files", "trainer.isolation", "trainer"),
 )
@@ -47,7 +47,7 @@ PARENT = {
     "trainer", "trainer.batching", "trainer.build", "trainer.channel", "trainer.cli", "trainer.cluster", "trainer.config",
     "trainer.console", "trainer.errors", "trainer.exitcodes", "trainer.explain", "trainer.files", "trainer.helptext", "trainer.identity",
     "trainer.launch", "trainer.ledger", "trainer.overrides", "trainer.pace", "trainer.policies", "trainer.protocols", "trainer.rules",
-    "trainer.rundir", "trainer.schema",
+    "trainer.markers", "trainer.provenance", "trainer.rundir", "trainer.schema",
     "trainer.signatures", "trainer.strategies", "trainer.strategies.base", "trainer.strategies.mirrored",
     "trainer.strategies.auto", "trainer.strategies.central_storage", "trainer.strategies.devices", "trainer.strategies.tpu",
     "trainer.strategies.multi_worker", "trainer.strategies.parameter_server", "trainer.strategies.one_device", "trainer.group",

@@ -127,6 +127,7 @@ WRONG: dict[str, str | list[str]] = {
     "resume=.": f"resume (.): {NO_RUN}",
     "mode=evaluate": "mode (evaluate) needs a run; add resume=<run directory>",
     "mode=export resume=never": "mode (export) needs a run; add resume=<run directory>",
+    "resume_allow=[seed]": "resume_allow (['seed']) needs a run; add resume=<run directory>",
     # Targets.
     "model._target_=trainer.models.cn.cnn": "model._target_ (trainer.models.cn.cnn): no module 'cn' in trainer.models; did you mean 'cnn'?",
     "model._target_=trainer.models.cnn.cn": "model._target_ (trainer.models.cnn.cn): no 'cn' in trainer.models.cnn; did you mean 'cnn'?",
@@ -245,6 +246,19 @@ def test_a_file_in_the_way_of_the_runs(work: Path, tmp_path: Path) -> None:
     assert outcome.code == 2
 
 
+def test_a_key_to_allow_that_does_not_exist(work: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").touch()
+    outcome = run_here(f"resume={tmp_path}/run", "resume_allow=[optimizer.learning_rte,schedul,seed,model]")
+    assert outcome.err == lines(
+        [
+            "resume_allow: unknown key 'optimizer.learning_rte'; did you mean 'learning_rate'?",
+            "resume_allow: unknown key 'schedul'; did you mean 'schedule'?",
+        ]
+    )
+    assert outcome.code == 2
+
+
 def test_a_record_that_cannot_be_read(work: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").touch()
@@ -324,6 +338,17 @@ def test_a_resumed_run_is_composed_of_its_own_overrides(work: Path, tmp_path: Pa
     experiment, _, config_dir = stand_in.runs[0]
     assert (experiment.model["width"], experiment.train.steps, experiment.train.epochs) == (3, None, 9)
     assert config_dir == str(tmp_path / "theirs")
+
+
+def test_a_resumed_run_is_composed_of_the_last_commands_overrides(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").touch()
+    record = {"overrides": ["seed=1"], "lineage": [{"overrides": ["seed=2"]}, {"overrides": ["seed=3", "resume_allow=[seed]", "jit=true"]}]}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    stand_in = launches(monkeypatch)
+    assert run_here(f"resume={tmp_path}/run", "jit=false").code == 0
+    experiment, _, _ = stand_in.runs[0]
+    assert (experiment.seed, experiment.jit, experiment.resume_allow) == (3, False, [])
 
 
 def test_a_sweep_runs_every_point_and_writes_nothing_itself(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,39 +40,13 @@ def test_a_new_run_is_described_once(here):
     assert described["config_dir"] == "/own"
     assert described["argv"] == sys.argv
     assert described["versions"].keys() >= {"tensorflow", "tf-keras", "hydra-core", "omegaconf", "numpy"}
-    assert (described["git"], described["devices"], described["num_replicas"]) == (None, None, None)
+    assert (described["git"], described["devices"], described["num_replicas"], described["lineage"]) == (None, None, None, [])
     run.release()
     before = (run.path / "run.json").read_bytes()
     again = open_run(experiment, ["seed=3", "name=null"], None)
     assert (again.path, again.is_new) == (run.path, False)
     assert (run.path / "run.json").read_bytes() == before
     again.release()
-
-
-def test_commit_and_uncommitted_changes_are_recorded(here):
-    def git(*arguments):
-        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-        return subprocess.run(["git", *identity, *arguments], check=True, capture_output=True, text=True).stdout
-
-    git("init", "-q")
-    (here / "model.py").write_text("width = 1\n")
-    git("add", "model.py")
-    git("commit", "-q", "-m", "first")
-    (here / "model.py").write_text("width = 2\n")
-    run = opened()
-    recorded = json.loads((run.path / "run.json").read_text())["git"]
-    assert recorded["sha"] == git("rev-parse", "HEAD").strip()
-    assert "-width = 1\n+width = 2\n" in recorded["diff"]
-    run.release()
-
-
-def test_devices_are_added_once(here):
-    run = opened()
-    rundir.add_devices(run.path, ["CPU:0", "CPU:1"], 2)
-    rundir.add_devices(run.path, ["GPU:0"], 1)
-    described = json.loads((run.path / "run.json").read_text())
-    assert (described["devices"], described["num_replicas"]) == (["CPU:0", "CPU:1"], 2)
-    run.release()
 
 
 def test_a_second_user_is_refused_and_told_who_holds_it(here):
@@ -171,22 +145,23 @@ def test_a_directory_whose_description_was_cut_short_is_described_anew(here):
     again.release()
 
 
-def test_another_experiment_in_the_same_directory_is_refused(here):
+def test_what_the_run_cannot_be_continued_with_is_refused_line_by_line(here):
     run = opened()
     run.release()
-    resume = f"resume={run.path}"
-    experiment = compose([resume, "batch.global_size=64", "seed=2"])
+    experiment = compose([f"resume={run.path}", "batch.global_size=64", "seed=2"])
     with pytest.raises(ConfigError) as caught:
         open_run(experiment, [], None)
-    assert str(caught.value) == (
-        f"{run.path} was trained with seed=0, not 2 (and 1 more); leave it as it was, "
-        f"or start a new run (init_from={run.path} takes its weights)"
+    assert caught.value.problems == (
+        f"{run.path} was trained with other values:",
+        "  seed: 0 -> 2",
+        "  batch.global_size: 128 -> 64",
+        "leave them as they were, allow them with resume_allow=[seed,batch.global_size], "
+        f"or start a new run (init_from={run.path} takes its weights)",
     )
-    one = compose([resume, "batch.global_size=64"])
-    with pytest.raises(ConfigError, match=r"was trained with batch\.global_size=128, not 64; leave"):
-        open_run(one, [], None)
     # A refusal holds no lock and changes nothing.
-    opened().release()
+    again = opened()
+    assert json.loads((run.path / "run.json").read_text())["lineage"] == []
+    again.release()
 
 
 def test_a_named_run_may_be_continued_longer_and_on_other_hardware(here):
@@ -194,7 +169,60 @@ def test_a_named_run_may_be_continued_longer_and_on_other_hardware(here):
     run.release()
     again = open_run(compose([f"resume={run.path}", "train.steps=99", "strategy=mirrored", "checkpoint.keep=9"]), [], None)
     assert (again.path, again.is_new) == (run.path, False)
+    assert {change.key for change in again.changes} >= {"train.steps", "strategy._target_", "checkpoint.keep"}
+    assert again.record_continue([], None) == []
     again.release()
+
+
+def continued(path, *overrides, saved=None):
+    """Continues a run, which comes to a checkpoint or to nothing; gives what is told."""
+    run = open_run(compose([f"resume={path}", *overrides]), list(overrides), None)
+    told = run.record_continue(list(overrides), None)
+    if saved is not None:
+        (path / "checkpoints").mkdir(exist_ok=True)
+        (path / "checkpoints" / f"ckpt-{saved}.json").write_text("{}")
+    run.withdraw()
+    run.release()
+    return told
+
+
+def lineage(path):
+    return json.loads((path / "run.json").read_text())["lineage"]
+
+
+def test_an_allowed_change_is_part_of_the_run_from_then_on(here):
+    run = opened()
+    run.release()
+    assert continued(run.path, "seed=2", "resume_allow=[seed]", saved=5) == ["Changed: seed: 0 -> 2"]
+    (entry,) = lineage(run.path)
+    assert entry["overrides"] == ["seed=2", "resume_allow=[seed]"]
+    assert (entry["checkpoint"], entry["changes"]) == (None, [{"key": "seed", "before": 0, "now": 2}])
+    assert continued(run.path, "seed=2", saved=6) == []
+    assert (lineage(run.path)[1]["checkpoint"], lineage(run.path)[1]["changes"]) == (5, [])
+    with pytest.raises(ConfigError, match=r"seed: 2 -> 3\nleave it as it was"):
+        continued(run.path, "seed=3")
+    # The first command finds the directory still, and must not fall back unasked.
+    with pytest.raises(ConfigError, match=r"seed: 2 -> 0\ngo on as it was with resume="):
+        opened()
+    assert continued(run.path, "seed=0", "resume_allow=[seed]", saved=7) == ["Changed: seed: 2 -> 0"]
+    opened().release()
+
+
+def test_a_change_that_came_to_nothing_is_no_part_of_the_run(here):
+    run = opened()
+    run.release()
+    assert continued(run.path, saved=5) == []
+    assert continued(run.path, "seed=2", "resume_allow=[seed]") == ["Changed: seed: 0 -> 2"]
+    assert len(lineage(run.path)) == 1
+    opened().release()
+
+
+def test_a_run_without_a_record_can_be_continued(here):
+    run = opened()
+    run.release()
+    (run.path / "run.json").unlink()
+    assert continued(run.path, "train.steps=9", saved=1) == []
+    assert len(lineage(run.path)) == 1
 
 
 def test_a_tampered_configuration_is_found(here):
@@ -202,7 +230,7 @@ def test_a_tampered_configuration_is_found(here):
     run.release()
     path = run.path / "config.yaml"
     path.write_text(path.read_text().replace("seed: 0", "seed: 7", 1))
-    with pytest.raises(ConfigError, match=r"was trained with seed=7, not 0; leave it as it was"):
+    with pytest.raises(ConfigError, match=r"was trained with other values:\n  seed: 7 -> 0\n"):
         opened()
 
 

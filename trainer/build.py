@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import hydra
 
-from trainer import batching, policies, refusals, rundir
+from trainer import batching, policies, provenance, refusals
 from trainer.channel import Channel
 from trainer.cluster import Cluster
 from trainer.errors import ConfigError
@@ -153,7 +153,7 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     train_parts = {"options": _step_options(experiment, how, state, sizes), "schedule": schedule, "seed": experiment.seed}
     if cluster.is_chief:
         names = [device.name for kind in ("CPU", "GPU", "TPU") for device in tf.config.list_logical_devices(kind)]
-        rundir.add_devices(run_dir, names, sizes.num_replicas)
+        provenance.add_devices(run_dir, names, sizes.num_replicas)
     channel.line(f"Number of devices: {sizes.num_replicas}")
     channel.line(f"Batch: {sizes}; {plan.total_steps} steps, {plan.epochs.completed(plan.total_steps)} epochs")
     return Engine(
@@ -202,7 +202,7 @@ def sidecar(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cl
         # The training is on the same machine, and takes all memory of its GPUs.
         tf.config.set_visible_devices([], "GPU")
     strategy = _start(experiment, OneDevice(), cluster, channel)
-    sizes = batching.resolve(experiment.batch, rundir.num_replicas(run_dir))
+    sizes = batching.resolve(experiment.batch, provenance.num_replicas(run_dir))
     dataset: Dataset = instantiate(experiment.dataset, "dataset")
     plan = _plan(experiment, dataset, sizes)
     _, task, state = _learner(experiment, strategy, dataset, plan, sizes)

@@ -110,11 +110,28 @@ def _check_run(experiment: Experiment) -> list[str]:
         problems.append(f"name ({name}) must be usable in a directory's name; use letters, digits, '.', '_' and '-', at most 100")
     if resumes and (line := run_problem(experiment.resume)):
         problems.append(line)
+    problems += _check_allowed(experiment, resumes=resumes)
     if not resumes and experiment.mode in MODES and experiment.mode != "train":
         problems.append(f"mode ({experiment.mode}) needs a run; add resume=<run directory>")
     if not resumes and (line := _check_runs_dir(experiment.runs_dir)):
         problems.append(line)
     return problems
+
+
+def _check_allowed(experiment: Experiment, *, resumes: bool) -> list[str]:
+    names, leaves = experiment.resume_allow, plain(experiment)
+    if names and not resumes:
+        return [f"resume_allow ({names}) needs a run; add resume=<run directory>"]
+    return [f"resume_allow: {line}" for name in names if (line := _unknown_name(name, leaves))]
+
+
+def _unknown_name(name: str, root: Mapping[str, Any]) -> str | None:
+    node: Any = root
+    for part in name.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            return rules.unknown_key(name, node if isinstance(node, Mapping) else (), root)
+        node = node[part]
+    return None
 
 
 def _check_runs_dir(runs_dir: str) -> str | None:

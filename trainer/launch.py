@@ -84,13 +84,18 @@ def _in_directory(
             console.line(f"Already finished: {_summary(result)}")
             console.line(f"Run directory: {directory.path}")
             return DONE
+        if experiment.mode == "train" and place.is_chief and not directory.is_new:
+            for line in directory.record_continue(overrides, config_dir):
+                console.line(line)
         code = _train(experiment, strategy, declared, network, directory, console, spare)
         console.close()
         if code == WRONG_INPUT and place.is_chief:
             directory.discard()
         elif code == DONE and experiment.mode == "train" and (result := directory.result(experiment)):
             console.line(f"Done: {_summary(result)}")
-        if code not in (WRONG_INPUT, CRASHED):
+        if code in (WRONG_INPUT, CRASHED):
+            directory.withdraw()
+        else:
             console.line(f"Run directory: {directory.path}")
         return code
     finally:

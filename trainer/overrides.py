@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from trainer.config import run_problem
 from trainer.errors import ConfigError
+from trainer.provenance import latest, read
 from trainer.schema import GROUPS, PAIRS
 
 _NO_NAME = re.compile(r"null|true|false|-?[\d.]+", re.IGNORECASE)
@@ -52,25 +52,21 @@ def _sets_one(override: str) -> bool:
     return _key(override) in _OTHER and not override.startswith("~") and _value(override) != "null"
 
 
-def _saved(resume: str) -> dict[str, Any]:
-    """Reads what the run was started with."""
+def _saved(resume: str) -> Mapping[str, Any]:
+    """Reads what the run was last trained with."""
     if "," in resume and not Path(resume).exists():
         raise ConfigError(f"resume ({resume}) must be one run; resume runs one at a time")
     if line := run_problem(resume):
         raise ConfigError(line)
-    record = Path(resume).expanduser() / "run.json"
-    if not record.is_file():
-        return {}
-    try:
-        saved = json.loads(record.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"resume ({resume}): its run.json cannot be read: {error}") from error
-    return saved if isinstance(saved, dict) else {}
+    return latest(read(Path(resume).expanduser()))
 
 
 def _without(saved: Iterable[str], new: Iterable[str]) -> list[str]:
-    """Leaves out saved overrides that new ones replace: the same key, the other of its pair, the options of a group."""
-    keys = {_key(item) for item in new}
+    """Leaves out saved overrides that new ones replace: the same key, the other of its pair, the options of a group.
+
+    What was allowed to that command is not allowed to this one.
+    """
+    keys = {"resume_allow", *(_key(item) for item in new)}
     keys |= {_OTHER[key] for key in keys if key in _OTHER}
     chosen = tuple(f"{key}." for key in keys if key in GROUPS)
     return [item for item in saved if _key(item) not in keys and not _key(item).startswith(chosen)]

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.metadata
 import json
 import os
-import platform
 import shutil
-import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from trainer import config, identity
+from trainer import config, identity, provenance
 from trainer.errors import ConfigError
 from trainer.files import write_atomically
+from trainer.identity import Change, Kind
+from trainer.markers import committed
 from trainer.schema import Experiment
 
-_PACKAGES = ("tensorflow", "tf-keras", "tensorboard", "numpy", "hydra-core", "omegaconf", "steadfast")
 _LOCK_WAIT_SECS = 5.0  # a worker whose supervisor was killed needs a moment to notice
 
 
@@ -34,10 +30,14 @@ class RunDirectory:
         is_new: whether it was made a run just now.
         made: the directories that were created for it, the innermost first.
         aside: where an earlier run of the same name has been moved to; None: there was none.
+        changes: in what the experiment differs from the run that is there.
     """
 
     def __init__(self, path: Path, *, is_new: bool, lock: int, made: list[Path], aside: Path | None) -> None:
         self.path, self.is_new, self.lock, self.made, self.aside = path, is_new, lock, made, aside
+        self.changes: list[Change] = []
+        self._continued_at: int | None = None
+        self._recorded = False
 
     def result(self, experiment: Experiment) -> dict[str, Any] | None:
         """Gives result.json if the run is finished for the length that `experiment` asks for."""
@@ -46,6 +46,25 @@ class RunDirectory:
     def release(self) -> None:
         """Gives up the lock."""
         os.close(self.lock)
+
+    def record_continue(self, overrides: list[str], config_dir: str | None) -> list[str]:
+        """Records in run.json that a command goes on training here.
+
+        Returns:
+            What the user should know of it, a line each.
+        """
+        self._continued_at, self._recorded = self._newest(), True
+        lines = provenance.add_entry(self.path, overrides, config_dir, self._continued_at, self.changes)
+        told = [f"Changed: {change}" for change in self.changes if change.kind is not Kind.FREE]
+        return told + ([f"warning: {line}" for line in lines] if self._continued_at is not None else [])
+
+    def withdraw(self) -> None:
+        """Takes the record of this command back if nothing has been saved since: what it changed is no part of the run."""
+        if self._recorded and self._newest() == self._continued_at:
+            provenance.withdraw_entry(self.path)
+
+    def _newest(self) -> int | None:
+        return max(committed(self.path / "checkpoints"), default=None)
 
     def discard(self) -> None:
         """Removes a directory that was created just now and in which nothing has been trained; one moved aside comes back."""
@@ -74,10 +93,9 @@ def open_run(experiment: Experiment, overrides: list[str], config_dir: str | Non
     """Finds or makes the directory of an experiment and locks it.
 
     Raises:
-        ConfigError: another process holds it, or it holds another experiment.
+        ConfigError: another process holds it, or what was trained there cannot be continued as this experiment.
     """
     path = _path(experiment)
-    allowed = identity.FREE if experiment.resume in ("auto", "never") else identity.FREE + identity.RESUMABLE
     # One that is no run yet was made by another process of this one.
     aside = _move_aside(path) if experiment.resume == "never" and (path / "config.yaml").exists() else None
     made = [place for place in (path, *path.parents) if not place.exists()]
@@ -87,9 +105,11 @@ def open_run(experiment: Experiment, overrides: list[str], config_dir: str | Non
     run = RunDirectory(path, is_new=not (path / "config.yaml").exists(), lock=lock, made=made, aside=aside)
     try:
         if run.is_new:
-            _describe(run.path, experiment, overrides, config_dir)
+            provenance.describe(run.path, overrides, config_dir)
+            # Last, because it is what makes the directory a run.
+            write_atomically(run.path / "config.yaml", yaml.safe_dump(config.plain(experiment), sort_keys=False))
         else:
-            _check_same(run.path, experiment, allowed)
+            run.changes = _check_same(run.path, experiment)
     except BaseException:
         run.release()
         raise
@@ -145,67 +165,13 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _check_same(path: Path, experiment: Experiment, allowed: tuple[str, ...]) -> None:
+def _check_same(path: Path, experiment: Experiment) -> list[Change]:
+    """Gives what differs from the run, as far as that is allowed.
+
+    What the run was trained with is config.yaml, which is written once, and what later commands have changed since.
+    """
     saved = config.restore(yaml.safe_load((path / "config.yaml").read_text()))
-    differences = identity.changes(saved, experiment, allowed)
-    if differences:
-        key, before, now = differences[0]
-        more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
-        raise ConfigError(
-            f"{path} was trained with {key}={before}, not {now}{more}; leave it as it was, "
-            f"or start a new run (init_from={path} takes its weights)"
-        )
-
-
-def _describe(path: Path, experiment: Experiment, overrides: list[str], config_dir: str | None) -> None:
-    """Writes config.yaml and run.json, once; config.yaml last, because it is what makes the directory a run."""
-    description = {
-        "argv": sys.argv,
-        "overrides": overrides,
-        "config_dir": config_dir,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "host": socket.gethostname(),
-        "python": platform.python_version(),
-        "versions": {name: version for name in _PACKAGES if (version := _version(name))},
-        "git": _git(),
-        "devices": None,
-        "num_replicas": None,
-    }
-    write_atomically(path / "run.json", json.dumps(description, indent=1))
-    write_atomically(path / "config.yaml", yaml.safe_dump(config.plain(experiment), sort_keys=False))
-
-
-def add_devices(path: Path, devices: list[str], num_replicas: int) -> None:
-    """Completes run.json with what only TensorFlow can tell."""
-    if not (path / "run.json").exists():
-        return
-    description = json.loads((path / "run.json").read_text())
-    if description["devices"] is None:
-        write_atomically(path / "run.json", json.dumps({**description, "devices": devices, "num_replicas": num_replicas}, indent=1))
-
-
-def num_replicas(path: Path) -> int:
-    """Gives the number of replicas that `add_devices` has told; 1 where nobody has."""
-    try:
-        return json.loads((path / "run.json").read_text())["num_replicas"] or 1
-    except FileNotFoundError:
-        return 1
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _git() -> dict[str, Any] | None:
-    """Gives commit and uncommitted changes of the project in the current directory; None outside a repository."""
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True, timeout=10, errors="replace").stdout
-
-    try:
-        return {"sha": git("rev-parse", "HEAD").strip(), "diff": git("diff", "HEAD")[:1_000_000]}
-    except (OSError, subprocess.SubprocessError):
-        return None
+    found = identity.changes({**identity.content(saved), **provenance.changed(provenance.read(path))}, identity.content(experiment))
+    if lines := identity.refusal(path, found, experiment):
+        raise ConfigError(*lines)
+    return found

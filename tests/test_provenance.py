@@ -1,0 +1,130 @@
+"""run.json: what is recorded of a run's commands, and what is told when code or versions have changed."""
+
+import json
+import subprocess
+
+import pytest
+
+from trainer import provenance
+from trainer.errors import ConfigError
+from trainer.identity import Change
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A new run in a directory that is no repository."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    provenance.describe(tmp_path / "run", ["seed=1"], None)
+    return tmp_path / "run"
+
+
+def edit(run, **values):
+    path = run / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def git(*arguments):
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    return subprocess.run(["git", *identity, *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def commit(path, text):
+    path.write_text(text)
+    git("add", str(path))
+    git("commit", "-q", "-m", "more")
+    return git("rev-parse", "HEAD").strip()
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository with one file, which has uncommitted changes."""
+    monkeypatch.chdir(tmp_path)
+    git("init", "-q")
+    commit(tmp_path / "model.py", "width = 1\n")
+    (tmp_path / "model.py").write_text("width = 2\n")
+    return tmp_path
+
+
+def test_commit_and_uncommitted_changes_are_recorded(repository):
+    provenance.describe(repository, [], None)
+    recorded = provenance.read(repository)["git"]
+    assert recorded["sha"] == git("rev-parse", "HEAD").strip()
+    assert "-width = 1\n+width = 2\n" in recorded["diff"]
+    assert provenance.add_entry(repository, [], None, 3, []) == []
+    entry = provenance.latest(provenance.read(repository))
+    assert (entry["git"]["sha"], entry["git"]["dirty"]) == (recorded["sha"], True)
+
+
+def test_other_uncommitted_changes_are_told(repository):
+    provenance.describe(repository, [], None)
+    (repository / "model.py").write_text("width = 3\n")
+    expected = "uncommitted changes of the code are not those that the run was trained with (model.py)"
+    assert provenance.add_entry(repository, [], None, 3, []) == [expected]
+    assert provenance.add_entry(repository, [], None, 3, []) == []
+    (repository / "model.py").write_text("width = 1\n")
+    assert provenance.add_entry(repository, [], None, 3, []) == [
+        "uncommitted changes of the code are not those that the run was trained with"
+    ]
+    assert provenance.latest(provenance.read(repository))["git"]["dirty"] is False
+
+
+def test_another_commit_is_told_with_its_files(repository):
+    first = commit(repository / "model.py", "width = 2\n")
+    provenance.describe(repository, [], None)
+    for number in range(7):
+        last = commit(repository / f"part{number}.py", "")
+    (line,) = provenance.add_entry(repository, [], None, 3, [])
+    files = "part0.py, part1.py, part2.py, part3.py, part4.py and 2 more"
+    assert line == f"the code is at commit {last[:10]}, the run was at {first[:10]} ({files})"
+    # Back to where it was, and from a commit that this repository does not know.
+    git("checkout", "-q", first)
+    assert len(provenance.add_entry(repository, [], None, 3, [])) == 1
+    edit(repository, lineage=[], git={"sha": "0" * 40, "diff": ""})
+    assert provenance.add_entry(repository, [], None, 3, []) == [f"the code is at commit {first[:10]}, the run was at {'0' * 10}"]
+
+
+def test_other_versions_are_told(run):
+    record = provenance.read(run)
+    versions = {name: version for name, version in record["versions"].items() if name != "numpy"}
+    edit(run, python="3.9.1", versions={**versions, "tensorflow": "2.3.4"})
+    here = record["versions"]
+    assert provenance.add_entry(run, [], None, 3, []) == [
+        f"this is Python {record['python']}, the run had 3.9.1",
+        f"this is tensorflow {here['tensorflow']}, the run had 2.3.4",
+        f"numpy is {here['numpy']}, the run had none",
+    ]
+    # Against the last command, not against the first.
+    assert provenance.add_entry(run, [], None, 3, []) == []
+
+
+def test_the_lineage_tells_who_changed_what(run):
+    provenance.add_entry(run, ["seed=2"], "/own", 3, [Change("seed", 1, 2), Change("jit", False, True)])
+    provenance.add_entry(run, ["seed=4"], None, 5, [Change("seed", 2, 4)])
+    record = provenance.read(run)
+    assert [entry["checkpoint"] for entry in record["lineage"]] == [3, 5]
+    assert provenance.latest(record)["overrides"] == ["seed=4"]
+    assert record["lineage"][0].keys() >= {"argv", "overrides", "config_dir", "started", "host", "python", "versions", "git", "changes"}
+    assert provenance.changed(record) == {"seed": 4, "jit": True}
+    provenance.withdraw_entry(run)
+    assert provenance.changed(provenance.read(run)) == {"seed": 2, "jit": True}
+    assert provenance.latest({"overrides": ["a"]}) == {"overrides": ["a"]}
+    assert provenance.changed({}) == {}
+
+
+def test_devices_are_added_once(run):
+    provenance.add_devices(run, ["CPU:0", "CPU:1"], 2)
+    provenance.add_devices(run, ["GPU:0"], 1)
+    assert (provenance.read(run)["devices"], provenance.num_replicas(run)) == (["CPU:0", "CPU:1"], 2)
+
+
+def test_no_record(tmp_path):
+    provenance.add_devices(tmp_path, ["CPU:0"], 2)
+    assert list(tmp_path.iterdir()) == []
+    assert provenance.num_replicas(tmp_path) == 1
+
+
+def test_a_record_that_cannot_be_read_is_told(run):
+    (run / "run.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"resume \(.*run\): its run\.json cannot be read: "):
+        provenance.read(run)
