@@ -31,7 +31,7 @@ LAYERS = (
     ("trainer.snapshot",),
     ("trainer.compression", "trainer.shared_memory"),
     ("trainer.peers", "trainer.shards"),
-    ("trainer.explain", "trainer.helptext", "trainer.overrides", "trainer.refusals", "trainer.rundir"),
+    ("trainer.explain", "trainer.faults", "trainer.helptext", "trainer.overrides", "trainer.refusals", "trainer.rundir"),
     ("trainer.batching", "trainer.cluster", "trainer.collectives", "trainer.identity", "trainer.policies", "trainer.randomness"),
     ("trainer.channel", "trainer.console", "trainer.ledger", "trainer.markers", "trainer.pace", "trainer.protocols", "trainer.schedulers"),
     ("trainer.config",),
@@ -45,7 +45,8 @@ LAYERS = (
 
 PARENT = {
     "trainer", "trainer.batching", "trainer.build", "trainer.channel", "trainer.cli", "trainer.cluster", "trainer.config",
-    "trainer.console", "trainer.errors", "trainer.exitcodes", "trainer.explain", "trainer.files", "trainer.helptext", "trainer.identity",
+    "trainer.console", "trainer.errors", "trainer.exitcodes", "trainer.explain", "trainer.faults", "trainer.files",
+    "trainer.helptext", "trainer.identity",
     "trainer.launch", "trainer.ledger", "trainer.overrides", "trainer.pace", "trainer.policies", "trainer.protocols", "trainer.rules",
     "trainer.markers", "trainer.provenance", "trainer.rundir", "trainer.schema",
     "trainer.signatures", "trainer.strategies", "trainer.strategies.base", "trainer.strategies.mirrored",

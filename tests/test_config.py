@@ -18,7 +18,7 @@ from trainer.schema import GROUPS, Experiment
 
 CONF = ROOT / "conf"
 CHOICES = sorted((file.parent.name, file.stem) for group in GROUPS for file in (CONF / group).glob("*.yaml"))
-TARGETS = [(group, choice) for group, choice in CHOICES if group not in ("checkpoint", "callbacks", "launch", "experiment")] + [
+TARGETS = [(group, choice) for group, choice in CHOICES if group not in ("checkpoint", "callbacks", "fault", "launch", "experiment")] + [
     ("callbacks", "early_stopping")
 ]
 
@@ -40,6 +40,7 @@ def test_defaults() -> None:
         "strategy": "one_device",
         "checkpoint": "default",
         "callbacks": "none",
+        "fault": [],
         "launch": "process",
         "experiment": None,
     }

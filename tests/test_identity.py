@@ -53,7 +53,7 @@ def changed(key):
     elif isinstance(value, list):
         node[last] = value[1:] or ["more"]
     elif isinstance(value, dict):
-        node[last] = {"more": 1}
+        node[last] = {"more": {} if key == "fault" else 1}
     elif value is None and isinstance(getattr(getattr(DEFAULT, key.split(".")[0]), last, None), type(None)):
         node[last] = "4" if key in ("name", "init_from", "checkpoint.best.metric") else 4
     else:

@@ -19,6 +19,7 @@ from trainer.channel import Channel
 from trainer.cli import compose
 from trainer.cluster import Cluster, Task
 from trainer.errors import ConfigError
+from trainer.faults import Faults
 from trainer.group import Group
 from trainer.sidecar import Sidecar
 from trainer.strategies.base import Strategy
@@ -59,6 +60,9 @@ def parts(inline):
     return build.sidecar(EXPERIMENT, inline, Channel(lambda message: None), ALONE)
 
 
+NO_FAULTS = Faults({}, Path(), Cluster(), Channel(lambda message: None), ())
+
+
 class Told(list):
     """What was told, and a sidecar's channel and parts with it; the parts look at any run's checkpoints."""
 
@@ -71,7 +75,7 @@ class Told(list):
             self.parts.checkpoints.directory = run_dir / "checkpoints"
             return self.parts
 
-        return Sidecar(run_dir, EXPERIMENT, made, Channel(self.append))
+        return Sidecar(run_dir, EXPERIMENT, made, Channel(self.append), NO_FAULTS)
 
     @property
     def texts(self):

@@ -20,6 +20,7 @@ from trainer import batching, policies, provenance, refusals
 from trainer.channel import Channel
 from trainer.cluster import Cluster
 from trainer.errors import ConfigError
+from trainer.faults import Faults
 from trainer.protocols import Callback, Dataset, Task
 from trainer.schema import Experiment
 from trainer.strategies import devices
@@ -116,7 +117,7 @@ class _Parts:
         return instantiate(self.experiment.optimizer, "optimizer", self.schedule, leave_out=("learning_rate",))
 
 
-def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cluster | None = None) -> Engine:
+def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cluster | None = None, faults: Faults | None = None) -> Engine:
     """Builds the engine of a run, with all that it needs.
 
     Args:
@@ -124,12 +125,11 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
         run_dir: the run directory.
         channel: tells the user.
         cluster: the cluster as this process sees it; None: it is alone.
+        faults: what is rehearsed; None: nothing.
 
     Raises:
         ConfigError: something in the configuration that only this machine, the data or the model can tell.
     """
-    import tensorflow as tf
-
     from trainer import summaries
     from trainer.checkpoint import Checkpoints
     from trainer.engine import Engine
@@ -137,6 +137,7 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     from trainer.pace import Pace
 
     cluster = cluster or Cluster()
+    faults = faults or Faults({}, run_dir, cluster, channel, ())
     how, why = strategy_of(experiment).resolve(cluster, devices.count_gpus)
     if why:
         channel.line(why)
@@ -145,22 +146,22 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     peers = _peers(how, strategy, cluster)
     sizes = batching.resolve(experiment.batch, strategy.num_replicas_in_sync)
     dataset: Dataset = instantiate(experiment.dataset, "dataset")
-    plan = _plan(experiment, dataset, sizes)
+    plan = _plan(experiment, dataset, sizes, faults.stops)
     schedule, task, state = _learner(experiment, strategy, dataset, plan, sizes)
     refusals.check(experiment, how, cluster, task.models.values())
     source, test = _sources(dataset, sizes, experiment.seed)
     loops = _loops(how, strategy, cluster)
-    train_parts = {"options": _step_options(experiment, how, state, sizes), "schedule": schedule, "seed": experiment.seed}
+    options = _step_options(experiment, how, state, sizes)
+    parts = {"state": state, "options": options, "schedule": schedule, "seed": experiment.seed, "poison": _poison(strategy, faults)}
     if cluster.is_chief:
-        names = [device.name for kind in ("CPU", "GPU", "TPU") for device in tf.config.list_logical_devices(kind)]
-        provenance.add_devices(run_dir, names, sizes.num_replicas)
+        provenance.add_devices(run_dir, devices.names(), sizes.num_replicas)
     channel.line(f"Number of devices: {sizes.num_replicas}")
     channel.line(f"Batch: {sizes}; {plan.total_steps} steps, {plan.epochs.completed(plan.total_steps)} epochs")
     return Engine(
         run_dir=run_dir,
         plan=plan,
         state=state,
-        loop=loops.train(task, dataset, source, state=state, **train_parts),
+        loop=loops.train(task, dataset, source, **parts),
         evaluator=Evaluator(state, loops.evaluate(task, dataset, test), test, peers),
         checkpoints=Checkpoints(
             run_dir / "checkpoints",
@@ -168,12 +169,14 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
             policies.keep_policies(experiment.checkpoint),
             peers,
             background=experiment.checkpoint.async_write,
+            before_commit=partial(faults.reached, "save"),
         ),
         open_writers=lambda position: summaries.open_writers(experiment.summary.writers, run_dir, position) if cluster.is_chief else [],
         channel=channel,
         pace=Pace(experiment.train.steps_per_loop),
         global_size=sizes.global_size,
         peers=peers,
+        faults=faults,
     )
 
 
@@ -276,6 +279,18 @@ def _step_options(experiment: Experiment, how: Strategy, state: TrainState, size
     )
 
 
+def _poison(strategy: tf.distribute.Strategy, faults: Faults) -> tf.Variable | None:
+    """Makes what a step asks whether its features are to be no numbers; in no checkpoint, for that happens once."""
+    import tensorflow as tf
+
+    if not faults.poisons:
+        return None
+    with strategy.scope():
+        poison = tf.Variable(False, trainable=False, name="poison")
+    faults.poison = poison.assign
+    return poison
+
+
 def _schedule(experiment: Experiment, total_steps: int, global_size: int) -> Callable[[Any], Any]:
     """Builds the learning rate, scaled linearly with the batch if a reference batch is given (Goyal et al. 2017)."""
     reference = experiment.schedule["reference_batch"]
@@ -300,7 +315,7 @@ def _state(experiment: Experiment, task: Task) -> TrainState:
     )
 
 
-def _plan(experiment: Experiment, dataset: Dataset, sizes: batching.BatchSizes) -> Plan:
+def _plan(experiment: Experiment, dataset: Dataset, sizes: batching.BatchSizes, stops: frozenset[int] = frozenset()) -> Plan:
     from trainer.engine import Plan
     from trainer.policies import Elapsed, Epochs, Interval
 
@@ -314,4 +329,5 @@ def _plan(experiment: Experiment, dataset: Dataset, sizes: batching.BatchSizes) 
         evaluate=None if evaluate.sidecar else Interval(epochs, total, evaluate.every_steps, evaluate.every_epochs),
         save=Interval(epochs, total, save.every_steps, save.every_epochs),
         save_clock=Elapsed(save.every_secs),
+        stops=stops,
     )

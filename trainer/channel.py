@@ -6,6 +6,8 @@ TensorFlow's own noise goes to the log; what is meant for a person goes here and
     {"kind": "phase", "phase": "join|serve|start|compile|train|evaluate|save", "step": ...}
     {"kind": "progress", "step": ..., "total": ..., "rate": ..., "secs_left": ..., "metrics": {...}}
     {"kind": "stop"}                                                 a process that only serves was asked to stop
+    {"kind": "fault", "text": ...}                                   a fault is rehearsed
+    {"kind": "inflict", "who": "ps-0", "signal": ...}                and this process is to get this signal
     {"kind": "problem", "lines": [...]}                              wrong configuration or input: exit code 2
     {"kind": "crash", "text": ...}                                   the user's traceback: exit code 1
 """
@@ -62,6 +64,15 @@ class Channel:
     def stop(self) -> None:
         """Says that this process was asked to stop, and that those who train should be."""
         self._send({"kind": "stop"})
+
+    def fault(self, text: str) -> None:
+        """Says, whichever process this is, that a fault is rehearsed."""
+        _log.info(text)
+        self._send({"kind": "fault", "text": text})
+
+    def inflict(self, who: str, number: int) -> None:
+        """Asks for a signal to another process, for a fault."""
+        self._send({"kind": "inflict", "who": who, "signal": number})
 
     def problem(self, lines: list[str]) -> None:
         """Reports the user's wrong configuration or input."""

@@ -66,6 +66,11 @@ class Cluster:
         return [Task(job, index) for job in ("chief", "worker") for index in range(len(self.jobs.get(job, ())))]
 
     @property
+    def tasks(self) -> list[Task]:
+        """All processes but those that evaluate."""
+        return [Task(job, index) for job, addresses in self.jobs.items() for index in range(len(addresses))]
+
+    @property
     def others(self) -> dict[Task, str]:
         """The addresses of all others that train."""
         tasks = {Task(job, index): address for job, addresses in self.jobs.items() for index, address in enumerate(addresses)}

@@ -10,16 +10,24 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from trainer import rules, targets
 from trainer.errors import ConfigError
-from trainer.schema import GROUPS, MODES, PAIRS, Experiment
+from trainer.schema import GROUPS, MODES, PAIRS, Experiment, Fault
 
 # What the engine passes to a target by position, and what it reads from the node itself.
 _PASSED = {"model": ("input_shape", "num_classes"), "optimizer": ("learning_rate",), "schedule": ("peak", "total_steps")}
 _ENGINE_KEYS = {
     "optimizer": {"learning_rate": "Annotated[float, '> 0']"},
     "schedule": {"reference_batch": "Annotated[int | None, '>= 1']"},
+}
+# What a fault of some kind cannot be otherwise.
+_ONLY: dict[str, dict[str, Any]] = {
+    "crash": {"delay_secs": 0.0},
+    "corrupt": {"who": "chief", "delay_secs": 0.0},
+    "full_disk": {"who": "chief", "when": "save", "delay_secs": 0.0},
+    "nan": {"when": "step", "delay_secs": 0.0},
 }
 _TARGET_GROUPS = ("model", "dataset", "task", "optimizer", "schedule", "strategy")
 
@@ -37,6 +45,7 @@ def load(cfg: DictConfig, choices: Mapping[str, Any]) -> Experiment:
     container: Any = OmegaConf.to_container(cfg, resolve=True)
     problems = _unknown(container, Experiment, "", _known(container, Experiment))
     problems += [f"{name} has no value; add {name}=<value>" for name in sorted(OmegaConf.missing_keys(cfg))]
+    problems += _untyped_faults(container)
     if container.get("choices") is not None:
         problems.append("choices is filled in by the program; remove it")
     experiment = restore({name: value for name, value in container.items() if name != "choices"})
@@ -56,6 +65,8 @@ def restore(container: Mapping[str, Any]) -> Experiment:
     assert isinstance(experiment, Experiment)
     for name, value in free.items():
         setattr(experiment, name, value)
+    faults = experiment.fault if isinstance(experiment.fault, Mapping) else {}
+    experiment.fault = {name: fault for name, node in faults.items() if (fault := _fault(node))}
     return experiment
 
 
@@ -79,6 +90,7 @@ def check(experiment: Experiment) -> list[str]:
         *_check_run(experiment),
         *_check_saving(experiment),
         *_check_sidecar(experiment),
+        *_check_faults(experiment),
         *_check_targets(experiment),
     ]
 
@@ -174,6 +186,52 @@ def _check_sidecar(experiment: Experiment) -> list[str]:
     if experiment.launch.inline:
         problems.append("evaluate.sidecar (true) needs a process of its own, launch.inline (true) allows none; add evaluate.sidecar=false")
     return problems
+
+
+def _check_faults(experiment: Experiment) -> list[str]:
+    problems = []
+    for name, fault in experiment.fault.items():
+        path, only = f"fault.{name}", _ONLY.get(fault.what, {})
+        problems += _check_values(fault, f"{path}.")
+        if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", str(name)):
+            problems.append(f"{path} must be usable as a file's name; use letters, digits, '.', '_' and '-', at most 100")
+        for key, value in only.items():
+            if getattr(fault, key) != value:
+                given, needed = rules.shown(getattr(fault, key)), rules.shown(value)
+                problems.append(f"{path}.{key} ({given}) must be {needed} where {path}.what is {fault.what}")
+        if fault.what == "slow" and not fault.delay_secs:
+            problems.append(f"{path}.delay_secs ({fault.delay_secs}) must be > 0 where {path}.what is slow")
+    return problems
+
+
+def _untyped_faults(container: Mapping[str, Any]) -> list[str]:
+    """Checks keys and types of faults, which are a free mapping to Hydra: it could not add one to a typed one."""
+    faults = container.get("fault") or {}
+    if not isinstance(faults, Mapping):
+        return [f"fault ({faults}) must be a mapping from names to faults; choose one with fault=<choice>"]
+    problems = []
+    for name, node in faults.items():
+        if not isinstance(node, Mapping):
+            example = "{what:kill,who:chief,when:step,at:75}"
+            problems.append(f"fault.{name} ({rules.shown(node)}) must be a mapping; write +fault.{name}={example}")
+            continue
+        hints = _fields(Fault)
+        for key, value in node.items():
+            if key not in hints:
+                problems.append(rules.unknown_key(f"fault.{name}.{key}", hints, {}))
+            elif _fault({key: value}) is None:
+                kind = {int: "an int", float: "a float"}.get(hints[key], "a str")
+                problems.append(f"fault.{name}.{key} ({rules.shown(value)}) must be {kind}")
+    return problems
+
+
+def _fault(node: Any) -> Fault | None:
+    """Makes a fault of its plain container; None if that is none, which is told by `load`."""
+    try:
+        made = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Fault), node))
+    except (OmegaConfBaseException, ValueError, TypeError):
+        return None
+    return made if isinstance(made, Fault) else None
 
 
 def _check_targets(experiment: Experiment) -> list[str]:

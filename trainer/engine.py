@@ -23,6 +23,7 @@ from trainer.checkpoint import Checkpoints
 from trainer.collectives import first_difference
 from trainer.errors import NonFiniteError
 from trainer.evaluation import Evaluator, Stopped
+from trainer.faults import Faults
 from trainer.ledger import Ledger
 from trainer.loop import TrainLoop, unpack
 from trainer.markers import marker
@@ -45,6 +46,7 @@ class Plan:
         evaluate: when the test split is evaluated; None: not by those who train, but for the result.
         save: after which steps the state is saved.
         save_clock: also saves when the chief's clock says so.
+        stops: steps at which a call ends for another reason, and nothing is due.
     """
 
     total_steps: int
@@ -53,11 +55,13 @@ class Plan:
     evaluate: Interval | None
     save: Interval
     save_clock: Elapsed
+    stops: frozenset[int] = frozenset()
 
     def next_event(self, step: int) -> int:
         """Gives the first step after `step` at which something is due."""
         epoch_end = self.epochs.end(self.epochs.completed(step))
-        return min(epoch_end, *(interval.next_after(step) for interval in self._intervals))
+        stops = [stop for stop in self.stops if stop > step]
+        return min(epoch_end, *(interval.next_after(step) for interval in self._intervals), *stops)
 
     def event_at(self, step: int) -> bool:
         """Says whether anything is due after `step` steps."""
@@ -87,6 +91,7 @@ class Engine:
         pace: how many steps go into one graph call.
         global_size: examples in a step.
         peers: the processes that run every step together.
+        faults: what is rehearsed.
     """
 
     def __init__(
@@ -103,10 +108,12 @@ class Engine:
         pace: Pace,
         global_size: int,
         peers: Peers,
+        faults: Faults,
     ) -> None:
         self.run_dir, self.plan, self.state, self.loop = run_dir, plan, state, loop
         self.evaluator, self.checkpoints, self.channel, self.pace = evaluator, checkpoints, channel, pace
         self._open_writers, self._global_size, self.peers = open_writers, global_size, peers
+        self._faults = faults
         self._ledger = Ledger(run_dir, is_chief=peers.is_chief)
         self.step, self._count, self._reported, self._ended, self._learning_rate = 0, 1, 0, False, math.nan
         self._writers: list[Writer] = []
@@ -134,8 +141,10 @@ class Engine:
         self.peers.require_alike(lambda: self.loop.trace(opened), first_difference)
         try:
             self._events(stop_requested)
+            self._faults.reached("step", self.step)
             while not self._finished and not self._agree(stop_requested()):
                 self._advance(opened)
+                self._faults.reached("step", self.step)
                 self._events(stop_requested)
             if not self._finished:
                 self._save()
@@ -182,6 +191,8 @@ class Engine:
         first = not self.pace.started
         self._evaluated = None
         self.channel.phase("compile" if first else "train", step)
+        if first:
+            self._faults.reached("compile")
         began = time.monotonic()
         window, learning_rate = self.loop.run(opened, tf.constant(count, tf.int64))
         window, self._learning_rate = window.numpy(), float(learning_rate)
@@ -219,6 +230,7 @@ class Engine:
         rate = self._rate()
         if self.plan.evaluate is not None and self.plan.evaluate.due(step):
             self.channel.phase("evaluate", step)
+            self._faults.reached("evaluate")
             with self._ledger.timed("eval", step):
                 self._evaluated = self.evaluator.evaluate(stop_requested)
         epoch = self.plan.epochs.completed(step)
@@ -257,6 +269,8 @@ class Engine:
             return
         self.channel.phase("save", step)
         with self._ledger.timed("save", step):
+            if not self.peers.is_chief:
+                self._faults.reached("save")  # the chief's comes when its files are written
             self.checkpoints.save(step, self._evaluated)
         self.plan.save_clock.restart()
         self._saved_step = step

@@ -112,6 +112,9 @@ class Group:
             return
         if message["kind"] == "signal":
             return
+        if message["kind"] == "inflict":
+            self._inflict(message["who"], message["signal"])
+            return
         task: Task = message["from"]
         if message["kind"] == "exit":
             del self._living[task]
@@ -126,6 +129,12 @@ class Group:
                 self._reached(task, message["phase"])
             self._show(task, message)
 
+    def _inflict(self, who: str, number: int) -> None:
+        """Does to a process what a rehearsal asks for."""
+        for task, process in self._living.items():
+            if str(task) == who:
+                process.signal(number)
+
     def _reached(self, task: Task, phase: str) -> None:
         self._present.add(task)
         if phase == "join" and self._members[task].jobs:
@@ -136,6 +145,7 @@ class Group:
     def _show(self, task: Task, message: dict[str, Any]) -> None:
         final = message["kind"] in ("problem", "crash")
         concerns = message["kind"] == "line" and (task.job == "evaluator" or message["text"].startswith("warning: "))
+        concerns = concerns or message["kind"] == "fault"
         # What concerns all is said by all.
         if (final and not self._told) or (not final and (task == self._shown or concerns)):
             self._console.show(message, log_of(self._run, task))

@@ -10,7 +10,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from trainer.schema import GROUPS, Experiment
+from trainer.schema import GROUPS, Experiment, Fault
 
 _WIDTH = 120
 _USAGE = """\
@@ -27,6 +27,7 @@ Examples
   python train.py resume=runs/<run> train.epochs=40           go on with a run; the same command does it too
   python train.py experiment=mnist_tutorial dataset.path=...  a recipe under version control
   python train.py mode=evaluate resume=runs/<run>             evaluate (or export) what was trained
+  python train.py fault=kill_chief_at_50                      a rehearsal of a failure, in a run directory of its own
   python train.py --config-dir=conf_of_mine model=mine        your own model: a YAML file with a _target_
 
 Flags
@@ -91,6 +92,8 @@ def _schema_rows(schema: Any, path: str) -> list[tuple[str, str]]:
         default = item.default if item.default_factory is MISSING else item.default_factory()
         if is_dataclass(default):
             rows += _schema_rows(type(default), f"{path}{item.name}.")
+        elif item.name == "fault":
+            rows += _schema_rows(Fault, "fault.<name>.")
         elif item.name not in (*GROUPS, "choices"):
             rows.append((f"{path}{item.name}={_shown(default)}", item.metadata["help"]))
     return rows

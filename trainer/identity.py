@@ -33,7 +33,7 @@ KINDS: Mapping[Kind, tuple[str, ...]] = {
     ),
     Kind.SEMANTIC: (
         "seed", "precision", "jit", "deterministic", "init_from", "train.steps_per_epoch", "train.clip_norm", "train.ema_decay", "batch",
-        "evaluate", "divergence", "dataset", "task", "optimizer", "schedule", "callbacks",
+        "evaluate", "divergence", "dataset", "task", "optimizer", "schedule", "callbacks", "fault",
         "model.dropout", "model.l2", "model.momentum", "model.weights",
     ),
     Kind.STRUCTURAL: (

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from trainer import batching, build, cluster, isolation, refusals
+from trainer import batching, build, cluster, faults, isolation, refusals
 from trainer.cluster import Cluster, Task
 from trainer.console import Console, duration
 from trainer.errors import ConfigError
@@ -56,6 +56,10 @@ def run(experiment: Experiment, overrides: list[str], config_dir: str | None = N
                 f"here they are {experiment.mode} and {str(experiment.evaluate.sidecar).lower()}"
             )
         declared = Cluster(place.task, source=place.source)  # it reads checkpoints, and joins nobody
+    tasks = declared.tasks if declared else strategy.tasks(None) or [Cluster().task]
+    if experiment.evaluate.sidecar:
+        tasks = [*tasks, Task("evaluator", 0)]
+    faults.check(experiment, tasks, strategy.servers | {"evaluator"}, declared=declared is not None)
     num_replicas = strategy.num_replicas()
     if num_replicas is not None:
         batching.resolve(experiment.batch, num_replicas)

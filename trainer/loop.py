@@ -10,6 +10,7 @@ the engine's own code took most of the time to the first step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -18,7 +19,7 @@ import tensorflow as tf
 from trainer import randomness
 from trainer.collectives import CollectiveLog
 from trainer.input import Feed, Source, feed
-from trainer.protocols import Dataset, Metrics, Task
+from trainer.protocols import Batch, Dataset, Metrics, Task
 from trainer.state import TrainState
 from trainer.step import Step, StepOptions, sums_of
 
@@ -34,6 +35,7 @@ class TrainLoop:
     Args:
         schedule: the learning rate of a step.
         seed: the experiment's seed.
+        poison: whether features are to be no numbers, for a rehearsal; None: they never are.
     """
 
     def __init__(
@@ -47,9 +49,11 @@ class TrainLoop:
         options: StepOptions,
         schedule: Callable[[tf.Tensor], tf.Tensor],
         seed: int,
+        poison: tf.Variable | None = None,
     ) -> None:
         self.strategy, self._task, self._state, self._dataset = strategy, task, state, dataset
         self.feed, self._options, self._schedule, self._seed = feed, options, schedule, seed
+        self._poison = poison
         self.collectives = CollectiveLog()
 
     @tf.function(autograph=False)
@@ -102,6 +106,8 @@ class TrainLoop:
         batch, draws = self.feed.give(taken, index, replica)
         with randomness.step_seed(lambda: randomness.fold_seed(self._seed, index, replica)):
             batch = {**batch, **self._dataset.transform(batch, draws)}
+            if self._poison is not None:
+                batch = poisoned(batch, self._poison)
             step = Step(index, self._options, self.collectives)
             metrics = self._task.train_step(batch, step)
             step.end()
@@ -148,6 +154,12 @@ class Loops:
     def evaluate(self, task: Task, dataset: Dataset, source: Source) -> EvalLoop:
         """Makes the loop over a split's batches."""
         return EvalLoop(self._strategy, task, dataset, feed(source, self._strategy, outside=self._outside))
+
+
+def poisoned(batch: Batch, poison: tf.Variable) -> Batch:
+    """Makes everything in a batch that has a fraction, but the examples' weight, no number if `poison` holds."""
+    fractions = {name: value for name, value in batch.items() if value.dtype.is_floating and name != "weight"}
+    return {**batch, **{name: tf.where(poison, tf.cast(math.nan, value.dtype), value) for name, value in fractions.items()}}
 
 
 def pack(task: Task, metrics: Metrics) -> tf.Tensor:

@@ -14,6 +14,7 @@ from trainer.checkpoint import restore_weights
 from trainer.cluster import Cluster
 from trainer.engine import Engine
 from trainer.errors import CheckpointError
+from trainer.faults import Faults
 from trainer.files import write_atomically
 from trainer.ledger import Ledger
 from trainer.schema import Experiment
@@ -22,14 +23,17 @@ from trainer.sidecar import Sidecar
 
 def run(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cluster, stop: Callable[[], bool], began: float) -> bool:
     """Does what `mode` says; returns whether it was finished, or stopped on request."""
-    if cluster.task.job == "evaluator":
-        sidecar = Sidecar(run_dir, experiment, lambda: build.sidecar(experiment, run_dir, channel, cluster), channel)
-        return sidecar.run(stop, told=cluster.source == "local")
     how, _ = build.strategy_of(experiment).resolve(cluster)
+    rehearsed = experiment.fault if experiment.mode == "train" else {}
+    faults = Faults(rehearsed, run_dir, cluster, channel, how.servers | {"evaluator"})
+    faults.reached("start")
+    if cluster.task.job == "evaluator":
+        sidecar = Sidecar(run_dir, experiment, lambda: build.sidecar(experiment, run_dir, channel, cluster), channel, faults)
+        return sidecar.run(stop, told=cluster.source == "local")
     if cluster.task.job in how.servers:
         return server.serve(cluster, run_dir, channel, stop)
     servers = server.Servers(cluster, how.servers, run_dir)
-    engine = build.engine(experiment, run_dir, channel, cluster)
+    engine = build.engine(experiment, run_dir, channel, cluster, faults)
     finished = _run(experiment, engine, run_dir, channel, lambda: stop() or servers.want_to_stop(), began)
     # Together, else the first to go looks like a failure to those who still have something to do.
     engine.peers.barrier()

@@ -14,7 +14,7 @@ MODES = ("train", "evaluate", "export")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 WRITERS = ("tensorboard", "jsonl")
 
-GROUPS = ("model", "dataset", "task", "optimizer", "schedule", "strategy", "checkpoint", "callbacks", "launch", "experiment")
+GROUPS = ("model", "dataset", "task", "optimizer", "schedule", "strategy", "checkpoint", "callbacks", "fault", "launch", "experiment")
 PAIRS = (("train.steps", "train.epochs"), ("batch.global_size", "batch.per_replica"))
 
 
@@ -134,15 +134,19 @@ class Divergence:
 class Fault:
     """A fault to rehearse: who does what when, once in a run."""
 
-    what: str = key("kill", "what happens", "kill | terminate | freeze | crash | slow | full_disk | corrupt | nan")
+    what: str = key(
+        "kill",
+        "what happens; slow: from then on and in every attempt, all others once in a run",
+        "kill | terminate | freeze | crash | slow | full_disk | corrupt | nan",
+    )
     who: str = key("chief", "to whom: chief, supervisor, or a process of the run such as worker-1, ps-0")
     when: str = key(
         "step",
         "in which phase: start, compile, evaluate, save (before the checkpoint counts), step",
         "start | compile | step | evaluate | save",
     )
-    at: int = key(1, "step: after this many; evaluate and save: the n-th of the attempt", ">= 1")
-    delay_secs: float = key(0.0, "so much later, the process going on meanwhile; slow: by how much at each turn", ">= 0")
+    at: int = key(1, "step: after this many (nan: in this one); evaluate and save: the n-th of the attempt", ">= 1")
+    delay_secs: float = key(0.0, "so much later, the process going on meanwhile; slow: how long it rests each time", ">= 0")
 
 
 @dataclass
@@ -193,4 +197,5 @@ class Experiment:
     schedule: Any = key(None, "learning rate over time")
     strategy: Any = key(None, "which hardware, and how it works together")
     callbacks: Any = key(None, "what is told of the run's events")
+    fault: Any = key(None, "faults to rehearse, by name; each is a Fault")
     choices: Any = key(None, "which choice was made in each group; filled in")

@@ -19,6 +19,7 @@ from trainer.channel import Channel
 from trainer.checkpoint import Checkpoints
 from trainer.errors import CheckpointError
 from trainer.evaluation import Evaluator, Stopped
+from trainer.faults import Faults
 from trainer.markers import committed, verify
 from trainer.policies import Epochs
 from trainer.rundir import result_of
@@ -55,10 +56,11 @@ class Sidecar:
         experiment: the effective configuration.
         build: makes the parts; called when there is something to evaluate, so that the training has begun.
         channel: tells the user.
+        faults: what is rehearsed.
     """
 
-    def __init__(self, run_dir: Path, experiment: Experiment, build: Callable[[], Parts], channel: Channel) -> None:
-        self._run_dir, self._experiment, self._build, self._channel = run_dir, experiment, build, channel
+    def __init__(self, run_dir: Path, experiment: Experiment, build: Callable[[], Parts], channel: Channel, faults: Faults) -> None:
+        self._run_dir, self._experiment, self._build, self._channel, self._faults = run_dir, experiment, build, channel, faults
         self._directory = run_dir / "checkpoints"
         self._parts: Parts | None = None
         self._writers: list[Writer] = []
@@ -124,6 +126,7 @@ class Sidecar:
     def _evaluate(self, step: int, stop: Callable[[], bool]) -> None:
         assert self._parts is not None
         self._channel.phase("evaluate", step)
+        self._faults.reached("evaluate")
         metrics = self._parts.evaluator.evaluate(stop)
         if not self._writers:
             others = [name for name in self._experiment.summary.writers if name != "jsonl"]

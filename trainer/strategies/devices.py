@@ -84,3 +84,10 @@ def count_gpus() -> int:
     import tensorflow as tf
 
     return len(tf.config.list_physical_devices("GPU"))
+
+
+def names() -> list[str]:
+    """Gives the full names of this machine's devices, as TensorFlow uses them."""
+    import tensorflow as tf
+
+    return [device.name for kind in ("CPU", "GPU", "TPU") for device in tf.config.list_logical_devices(kind)]
