@@ -40,7 +40,7 @@ def test_defaults() -> None:
         "strategy": "one_device",
         "checkpoint": "default",
         "callbacks": "none",
-        "fault": [],
+        "fault": None,
         "launch": "process",
         "experiment": None,
     }

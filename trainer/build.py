@@ -125,7 +125,7 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
         run_dir: the run directory.
         channel: tells the user.
         cluster: the cluster as this process sees it; None: it is alone.
-        faults: what is rehearsed; None: nothing.
+        faults: what is rehearsed; None: all that is configured.
 
     Raises:
         ConfigError: something in the configuration that only this machine, the data or the model can tell.
@@ -137,7 +137,7 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     from trainer.pace import Pace
 
     cluster = cluster or Cluster()
-    faults = faults or Faults({}, run_dir, cluster, channel, ())
+    faults = faults or Faults(experiment.fault, run_dir, cluster, channel, ())
     how, why = strategy_of(experiment).resolve(cluster, devices.count_gpus)
     if why:
         channel.line(why)
@@ -155,8 +155,7 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     parts = {"state": state, "options": options, "schedule": schedule, "seed": experiment.seed, "poison": _poison(strategy, faults)}
     if cluster.is_chief:
         provenance.add_devices(run_dir, devices.names(), sizes.num_replicas)
-    channel.line(f"Number of devices: {sizes.num_replicas}")
-    channel.line(f"Batch: {sizes}; {plan.total_steps} steps, {plan.epochs.completed(plan.total_steps)} epochs")
+    _tell(channel, sizes, plan)
     return Engine(
         run_dir=run_dir,
         plan=plan,
@@ -178,6 +177,11 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
         peers=peers,
         faults=faults,
     )
+
+
+def _tell(channel: Channel, sizes: batching.BatchSizes, plan: Plan) -> None:
+    channel.line(f"Number of devices: {sizes.num_replicas}")
+    channel.line(f"Batch: {sizes}; {plan.total_steps} steps, {plan.epochs.completed(plan.total_steps)} epochs")
 
 
 def sidecar(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cluster) -> sidecar_module.Parts:
