@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
     ("trainer.main",),
     ("trainer.cli",),
-    ("trainer.launch",),
+    ("trainer.inventory", "trainer.launch"),
     ("trainer.supervisor",),
     ("trainer.group",),
     ("trainer.process",),
@@ -48,7 +48,7 @@ PARENT = {
     "trainer.console", "trainer.errors", "trainer.exitcodes", "trainer.explain", "trainer.faults", "trainer.files",
     "trainer.helptext", "trainer.identity",
     "trainer.launch", "trainer.ledger", "trainer.overrides", "trainer.pace", "trainer.policies", "trainer.protocols", "trainer.rules",
-    "trainer.markers", "trainer.provenance", "trainer.rundir", "trainer.schema",
+    "trainer.inventory", "trainer.markers", "trainer.provenance", "trainer.rundir", "trainer.schema",
     "trainer.signatures", "trainer.strategies", "trainer.strategies.base", "trainer.strategies.mirrored",
     "trainer.strategies.auto", "trainer.strategies.central_storage", "trainer.strategies.devices", "trainer.strategies.tpu",
     "trainer.strategies.multi_worker", "trainer.strategies.parameter_server", "trainer.strategies.one_device", "trainer.group",

@@ -21,7 +21,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, flag_override
 
-from trainer import config, helptext
+from trainer import config, helptext, inventory
 from trainer.errors import ConfigError
 from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
 from trainer.explain import EXPECTED, explain
@@ -76,7 +76,9 @@ def _composed(overrides: list[str], config_dir: str | None) -> tuple[DictConfig,
 
 
 def _front(spare: WorkerProcess | None) -> int:
-    """Rewrites the command line, then lets Hydra run it; returns the worst exit code of its points."""
+    """Rewrites the command line, then lets Hydra run it, unless it asks for something else; returns the worst exit code of its points."""
+    if sys.argv[1:2] == [inventory.COMMAND]:
+        return inventory.run(sys.argv[2:])
     args, flags = _parse(sys.argv[1:])
     overrides, config_dir = args.overrides, args.config_dir and os.path.abspath(args.config_dir)
     if not args.shell_completion:

@@ -17,6 +17,7 @@ _USAGE = """\
 Steadfast: declare an experiment, train it on anything from a laptop to a pod, and never lose a step.
 
 usage: python train.py [group=choice ...] [key=value ...] [-m] [--config-dir DIR] [--cfg job]
+       python train.py checkpoints runs/<run>                 list what a run has saved, and verify it
 """
 _EXAMPLES = """\
 Examples

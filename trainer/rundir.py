@@ -165,13 +165,15 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _check_same(path: Path, experiment: Experiment) -> list[Change]:
-    """Gives what differs from the run, as far as that is allowed.
-
-    What the run was trained with is config.yaml, which is written once, and what later commands have changed since.
-    """
+def trained_with(path: Path) -> dict[str, Any]:
+    """Gives the leaves of a run's configuration: config.yaml, which is written once, and what later commands have changed."""
     saved = config.restore(yaml.safe_load((path / "config.yaml").read_text()))
-    found = identity.changes({**identity.content(saved), **provenance.changed(provenance.read(path))}, identity.content(experiment))
+    return {**identity.content(saved), **provenance.changed(provenance.read(path))}
+
+
+def _check_same(path: Path, experiment: Experiment) -> list[Change]:
+    """Gives what differs from the run, as far as that is allowed."""
+    found = identity.changes(trained_with(path), identity.content(experiment))
     if lines := identity.refusal(path, found, experiment):
         raise ConfigError(*lines)
     return found
