@@ -22,7 +22,20 @@ OPTIONS = [
 ]  # fmt: skip
 
 SIGNALLER = '''
-import json, os, pathlib, select, signal, socket
+import json, os, pathlib, threading
+
+from trainer.signals import Signals
+
+requested, request = threading.Event(), Signals.request
+
+
+def noticed(self, number):
+    request(self, number)
+    requested.set()
+
+
+Signals.request = noticed
+
 
 class Signaller:
     """Sends a signal at each of some evaluations, each once over all attempts: to this worker, or to its supervisor."""
@@ -40,12 +53,9 @@ class Signaller:
             with self.record.open("a") as file:
                 file.write(f"{step} {os.getpid()}\\n")
             # Training may go on only when the signal has come round: the supervisor passes it on, or dies and takes this worker along.
-            reading, writing = socket.socketpair()
-            writing.setblocking(False)
-            signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
             os.kill(os.getpid() if self.to == "worker" else os.getppid(), self.number)
-            assert select.select([reading], [], [], 30)[0], "no signal came"
-            signal.set_wakeup_fd(-1)
+            assert requested.wait(30), "no signal came"
+            requested.clear()
         return False
 '''
 

@@ -16,6 +16,7 @@ LAYERS = (
     ("trainer.inventory", "trainer.launch"),
     ("trainer.supervisor",),
     ("trainer.group",),
+    ("trainer.watchdog",),
     ("trainer.process",),
     ("trainer.worker",),
     ("trainer.modes",),
@@ -39,7 +40,7 @@ LAYERS = (
     ("trainer.targets",),
     ("trainer.provenance", "trainer.signatures", "trainer.tf_config"),
     ("trainer.rules",),
-    ("trainer.errors", "trainer.exitcodes", "trainer.files", "trainer.isolation", "trainer"),
+    ("trainer.errors", "trainer.exitcodes", "trainer.files", "trainer.isolation", "trainer.signals", "trainer"),
 )
 """Arrows point downward only: a module imports from later lines, and a package's own modules one another."""
 
@@ -53,7 +54,7 @@ PARENT = {
     "trainer.strategies.auto", "trainer.strategies.central_storage", "trainer.strategies.devices", "trainer.strategies.tpu",
     "trainer.strategies.multi_worker", "trainer.strategies.parameter_server", "trainer.strategies.one_device", "trainer.group",
     "trainer.isolation", "trainer.main", "trainer.process", "trainer.schedulers", "trainer.supervisor", "trainer.targets",
-    "trainer.refusals", "trainer.tf_config", "trainer.worker",
+    "trainer.markers", "trainer.refusals", "trainer.signals", "trainer.tf_config", "trainer.watchdog", "trainer.worker",
 }  # fmt: skip
 """What the parent process imports, or may: no TensorFlow and nothing heavy at their top."""
 

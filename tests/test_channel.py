@@ -26,6 +26,22 @@ def test_every_message_has_its_form(caplog):
     assert caplog.messages == ["Number of devices: 1"]
 
 
+def test_what_comes_often_is_thinned_but_a_change_never_is():
+    sent, now = [], [0.0]
+    channel = Channel(sent.append, lambda: now[0])
+    for turn in range(21):  # two seconds
+        now[0] = turn / 10
+        channel.phase("train", turn)
+        channel.progress(turn + 1, 99, 1.0, None, {})
+    channel.phase("evaluate", 21)
+    channel.beat()
+    assert [message["step"] for message in sent if message["kind"] == "phase"] == [0, 3, 6, 9, 12, 15, 18, 21]
+    assert [message["step"] for message in sent if message["kind"] == "progress"] == [1, 4, 7, 10, 13, 16, 19]
+    now[0] += 1
+    channel.beat()
+    assert sent[-1] == sent[-2] == {"kind": "phase", "phase": "evaluate", "step": 21}
+
+
 def test_a_line_with_a_percent_sign_is_kept_as_it_is(caplog):
     with caplog.at_level(logging.INFO, "trainer.channel"):
         Channel(lambda message: None).line("100% of %s")

@@ -158,10 +158,9 @@ def test_a_checkpoint_that_goes_before_it_is_restored_is_nothing_to_speak_of(run
 def test_a_stop_leaves_no_half_evaluation(run_dir, told):
     assert not told.of(run_dir).run(lambda: {"kind": "phase", "phase": "evaluate", "step": 2} in told, told=False)
     assert lines(run_dir) == []
-    assert {"kind": "stop"} not in told
 
 
-def test_one_that_is_told_when_to_leave_asks_for_the_stop_of_all_and_waits(run_dir, told):
+def test_one_that_is_told_when_to_leave_waits_for_that(run_dir, told):
     (run_dir / "result.json").unlink()
     count = iter(range(100))
 
@@ -171,7 +170,7 @@ def test_one_that_is_told_when_to_leave_asks_for_the_stop_of_all_and_waits(run_d
         return True
 
     assert not told.of(run_dir).run(stop, told=True)
-    assert list(told) == [{"kind": "stop"}]
+    assert next(count) == 14
 
 
 def test_the_result_of_another_length_is_not_the_end(run_dir, told):
@@ -292,8 +291,11 @@ class Member:
         self.members.processes.pop(str(self.task))
         self.messages.put({"kind": "exit", "code": 0, "from": self.task})
 
-    def signal(self, number):
-        self.members.signalled.append(str(self.task))
+    def request(self, number):
+        self.members.signalled.append((str(self.task), number))
+
+    def is_stopped(self):
+        return False
 
     def discard(self):
         self.members.discarded.append(str(self.task))
@@ -348,7 +350,7 @@ def test_a_group_passes_a_signal_to_those_who_train(members):
 
     made.group._begin = beginning
     assert made.group.run() == 143
-    assert made.signalled == ["worker-0", "worker-1"]
+    assert made.signalled == [("worker-0", signal.SIGTERM), ("worker-1", signal.SIGTERM)]
 
 
 # Real processes.

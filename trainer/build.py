@@ -161,7 +161,7 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
         plan=plan,
         state=state,
         loop=loops.train(task, dataset, source, **parts),
-        evaluator=Evaluator(state, loops.evaluate(task, dataset, test), test, peers),
+        evaluator=Evaluator(state, loops.evaluate(task, dataset, test), test, peers, channel),
         checkpoints=Checkpoints(
             run_dir / "checkpoints",
             state.trackables(),
@@ -216,7 +216,7 @@ def sidecar(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cl
     test = Source(dataset.test, sizes.per_replica, num_replicas=1)
     loop = Loops(strategy, input_outside=OneDevice.input_outside).evaluate(task, dataset, test)
     checkpoints = Checkpoints(run_dir / "checkpoints", state.trackables())
-    return Parts(checkpoints, Evaluator(state, loop, test, Peers(strategy)), plan.epochs)
+    return Parts(checkpoints, Evaluator(state, loop, test, Peers(strategy), channel), plan.epochs)
 
 
 def _start(experiment: Experiment, how: Strategy, cluster: Cluster, channel: Channel) -> tf.distribute.Strategy:

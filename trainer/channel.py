@@ -3,9 +3,9 @@
 TensorFlow's own noise goes to the log; what is meant for a person goes here and is shown by `trainer.console`.
 
     {"kind": "line", "text": ...}                                    a line for the user
-    {"kind": "phase", "phase": "join|serve|start|compile|train|evaluate|save", "step": ...}
+    {"kind": "phase", "phase": "join|serve|wait|start|compile|train|evaluate|save", "step": ...}
     {"kind": "progress", "step": ..., "total": ..., "rate": ..., "secs_left": ..., "metrics": {...}}
-    {"kind": "stop"}                                                 a process that only serves was asked to stop
+    {"kind": "signal", "number": ...}                                it has got a signal, which may concern others
     {"kind": "fault", "text": ...}                                   a fault is rehearsed
     {"kind": "inflict", "who": "ps-0", "signal": ...}                and this process is to get this signal
     {"kind": "problem", "lines": [...]}                              wrong configuration or input: exit code 2
@@ -24,13 +24,13 @@ from typing import Any
 
 _log = logging.getLogger(__name__)
 
-_PROGRESS_SECS = 0.1
+_BEAT_SECS = 0.25
 
 Send = Callable[[dict[str, Any]], None]
 
 
 class Channel:
-    """The worker's end. What comes often is thinned out: a fast loop would keep the supervisor busy on a core of its own.
+    """The worker's end. What comes often is thinned out, to four a second: a fast loop would keep the supervisor busy on a core of its own.
 
     Args:
         send: delivers one message.
@@ -39,8 +39,8 @@ class Channel:
 
     def __init__(self, send: Send, clock: Callable[[], float] = time.monotonic) -> None:
         self._send, self._clock = send, clock
-        self._phase = ""
-        self._progress_at = float("-inf")
+        self._phase, self._step = "", 0
+        self._phase_at = self._progress_at = float("-inf")
 
     def line(self, text: str) -> None:
         """Shows a line to the user, and keeps it in the log."""
@@ -48,22 +48,23 @@ class Channel:
         self._send({"kind": "line", "text": text})
 
     def phase(self, phase: str, step: int) -> None:
-        """Says what the worker does now, if that is something else than before."""
-        if phase == self._phase:
-            return
-        self._phase = phase
-        self._send({"kind": "phase", "phase": phase, "step": step})
+        """Says what the worker does now; said again, it is a sign of life."""
+        if phase != self._phase or self._clock() - self._phase_at >= _BEAT_SECS:
+            self._phase_at = self._clock()
+            self._send({"kind": "phase", "phase": phase, "step": step})
+        self._phase, self._step = phase, step
+
+    def beat(self) -> None:
+        """Says that what the worker does makes progress."""
+        self.phase(self._phase, self._step)
 
     def progress(self, step: int, total: int, rate: float, secs_left: float | None, metrics: Mapping[str, float]) -> None:
-        """Says how far training is, ten times a second at most; `rate` in examples a second, `secs_left` None while unknown."""
-        if self._clock() - self._progress_at < _PROGRESS_SECS:
+        """Says how far training is; `rate` in examples a second, `secs_left` None while unknown."""
+        self._step = step
+        if self._clock() - self._progress_at < _BEAT_SECS:
             return
         self._progress_at = self._clock()
         self._send({"kind": "progress", "step": step, "total": total, "rate": rate, "secs_left": secs_left, "metrics": dict(metrics)})
-
-    def stop(self) -> None:
-        """Says that this process was asked to stop, and that those who train should be."""
-        self._send({"kind": "stop"})
 
     def fault(self, text: str) -> None:
         """Says, whichever process this is, that a fault is rehearsed."""

@@ -125,8 +125,12 @@ class Engine:
     def _callbacks(self) -> Mapping[str, Callback]:
         return self.state.callbacks
 
-    def train(self, stop_requested: Callable[[], bool]) -> bool:
+    def train(self, stop_requested: Callable[[], bool], save_requested: Callable[[], bool] = lambda: False) -> bool:
         """Trains to the end, or until a stop is requested.
+
+        Args:
+            stop_requested: whether one was requested of this process.
+            save_requested: whether a save was, since it was asked last.
 
         Returns:
             Whether the training is finished; if not, the state has been saved.
@@ -142,7 +146,7 @@ class Engine:
         try:
             self._events(stop_requested)
             self._faults.reached("step", self.step)
-            while not self._finished and not self._agree(stop_requested()):
+            while not self._finished and not self._agree(stop_requested(), save_requested()):
                 self._advance(opened)
                 self._faults.reached("step", self.step)
                 self._events(stop_requested)
@@ -161,12 +165,12 @@ class Engine:
     def _finished(self) -> bool:
         return (self.step >= self.plan.total_steps or self._ended) and self._reported >= self.step
 
-    def _agree(self, stop: bool) -> bool:
-        """Agrees on what only one process knows: how long the next call is, whether the clock says to save, whether to stop."""
+    def _agree(self, stop: bool, save: bool) -> bool:
+        """Agrees on what only one process knows: how long the next call is, whether to save, whether to stop."""
         self.checkpoints.check()
         chiefs = (self.plan.save_clock.due(), self.pace.count) if self.peers.is_chief else (0, 0)
-        stopping, save, self._count = self.peers.sums(stop, *chiefs)
-        if save:
+        stopping, saving, due, self._count = self.peers.sums(stop, save, *chiefs)
+        if saving or due:
             self._save()
         return stopping > 0
 
@@ -272,6 +276,7 @@ class Engine:
             if not self.peers.is_chief:
                 self._faults.reached("save")  # the chief's comes when its files are written
             self.checkpoints.save(step, self._evaluated)
+        self.peers.barrier()  # so that the chief, which alone writes, is waited for as long as saving may take
         self.plan.save_clock.restart()
         self._saved_step = step
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from trainer.channel import Channel
 from trainer.input import Source
 from trainer.loop import EvalLoop, unpack
 from trainer.pace import Pace
@@ -26,10 +27,11 @@ class Evaluator:
         loop: the compiled evaluation loop.
         source: the test split.
         peers: the processes that evaluate together.
+        channel: is told that it goes on.
     """
 
-    def __init__(self, state: TrainState, loop: EvalLoop, source: Source, peers: Peers) -> None:
-        self._state, self._loop, self._source, self._peers = state, loop, source, peers
+    def __init__(self, state: TrainState, loop: EvalLoop, source: Source, peers: Peers, channel: Channel) -> None:
+        self._state, self._loop, self._source, self._peers, self._channel = state, loop, source, peers, channel
         self._pace = Pace("auto")
 
     def evaluate(self, stop_requested: Callable[[], bool]) -> dict[str, float]:
@@ -48,6 +50,7 @@ class Evaluator:
         opened = self._loop.feed.start(0)
         total, done = tf.zeros([2 * len(self._state.task.metrics)], tf.float64), 0
         while done < self._source.num_steps:
+            self._channel.beat()
             stopping, count = self._peers.sums(stop_requested(), self._pace.count if self._peers.is_chief else 0)
             if stopping:
                 raise Stopped

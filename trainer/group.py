@@ -12,10 +12,13 @@ from typing import Any
 from trainer.cluster import Cluster, Task
 from trainer.console import Console
 from trainer.exitcodes import CRASHED, DONE, RESTARTABLE
+from trainer.markers import committed
 from trainer.process import WorkerProcess, log_of
 from trainer.rundir import RunDirectory
 from trainer.schema import Experiment
+from trainer.signals import SAVE, STOP
 from trainer.strategies.base import Strategy
+from trainer.watchdog import Watch
 
 _LOOK_SECS = 5.0  # between two looks for those who are awaited
 _CAUSE_SECS = 3.0  # how long the cause of a lost peer may take to be known
@@ -27,6 +30,7 @@ class Group:
 
     Attributes:
         failed: the process whose end was the end of the attempt; None while none failed.
+        why: words how it ended.
 
     Args:
         run: the run directory.
@@ -58,11 +62,16 @@ class Group:
         self._messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._living: dict[Task, WorkerProcess] = {}
         self._joining: dict[Task, float] = {}
+        self._look_at = 0.0
         self._present: set[Task] = set()
+        self._watch = Watch(experiment.watchdog)
+        self._asked: set[Task | None] = set()
+        self._stopped_by, self._grace_ends = 0, float("inf")
         self._deadline: float | None = None
         self._code = DONE
         self._told = self._has_left = False
         self.failed: Task | None = None
+        self.why = ""
 
     def run(self) -> int:
         """Runs the processes until all have ended.
@@ -75,21 +84,22 @@ class Group:
                 self._begin(member)
             while self._living and (self._deadline is None or time.monotonic() < self._deadline):
                 self._next()
+            self._look_for_cause()
             return self._code
         finally:
             self.end()
 
     def signal(self, number: int) -> None:
-        """Passes a signal on: to those who train, who then save together and leave."""
-        if self._joining:
-            # TensorFlow hears no signal while it waits for the others; nothing has been trained yet that could be lost.
-            self._code = 128 + number
-            self._deadline = time.monotonic()
-        living = list(self._living.items())
-        trainers = [process for task, process in living if task.job not in self._servers]
-        for process in trainers or [process for _, process in living]:
-            process.signal(number)
-        self._messages.put({"kind": "signal"})
+        """Takes a signal; also in a handler, hence at any moment."""
+        self._messages.put({"kind": "signal", "number": number, "from": None})
+
+    def stopped_by(self) -> int:
+        """Gives the signal that requested a stop, also one that nobody has looked at, 0 if none did; after `run`."""
+        while not self._messages.empty():
+            message = self._messages.get()
+            if message["kind"] == "signal" and message["number"] in STOP:
+                self._stopped_by = self._stopped_by or message["number"]
+        return self._stopped_by
 
     def end(self) -> None:
         """Ends whoever is still there."""
@@ -99,32 +109,31 @@ class Group:
 
     def _begin(self, member: Cluster) -> None:
         self._living[member.task] = process = self._start()
+        self._watch.begin(member.task)
         process.assign(self._run, self._experiment, member, self._messages)
 
     def _next(self) -> None:
+        at, act = min(self._alarms(), key=lambda alarm: alarm[0])
         try:
-            look = min(_LOOK_SECS, self._start_timeout_secs) if self._joining else None
-            if self._deadline is not None:
-                look = max(0.0, self._deadline - time.monotonic())
-            message = self._messages.get(timeout=look)
+            message = self._messages.get(timeout=None if at == float("inf") else max(0.0, at - time.monotonic()))
         except queue.Empty:
-            self._look()
-            return
-        if message["kind"] == "signal":
+            act()
             return
         if message["kind"] == "inflict":
             self._inflict(message["who"], message["signal"])
             return
         task: Task = message["from"]
-        if message["kind"] == "exit":
+        if message["kind"] == "signal":
+            self._requested(task, message["number"])
+        elif message["kind"] == "exit":
             del self._living[task]
             self._joining.pop(task, None)
             self._present.discard(task)
+            self._watch.end(task)
             self._ended(task, int(message["code"]))
-        elif message["kind"] == "stop":
-            if len(self._members) > 1:
-                self.signal(signal.SIGTERM)
         else:
+            if message["kind"] in ("phase", "progress"):
+                self._watch.heard(task, message)
             if message["kind"] == "phase":
                 self._reached(task, message["phase"])
             self._show(task, message)
@@ -135,12 +144,85 @@ class Group:
             if str(task) == who:
                 process.signal(number)
 
+    def _alarms(self) -> list[tuple[float, Callable[[], None]]]:
+        """Gives when something is to be done although nobody says anything, and what."""
+        alarms: list[tuple[float, Callable[[], None]]] = [(self._grace_ends, self._end_grace)]
+        if self._deadline is not None:
+            return [*alarms, (self._deadline, lambda: None)]
+        if self._joining:
+            alarms.append((self._look_at, self._look))
+        if (alarm := self._watch.alarm()) is not None:
+            alarms.append((alarm[0], self._end_stall))
+        return alarms
+
     def _reached(self, task: Task, phase: str) -> None:
         self._present.add(task)
         if phase == "join" and self._members[task].jobs:
-            self._joining[task] = time.monotonic()
+            if not self._joining:
+                self._look_at = time.monotonic() + min(_LOOK_SECS, self._start_timeout_secs)
+            self._joining.setdefault(task, time.monotonic())
+            self._leave_early()
         else:
             self._joining.pop(task, None)
+
+    def _requested(self, source: Task | None, number: int) -> None:
+        """Does what a signal asks for that the parent got, or one of the processes."""
+        name = signal.Signals(number).name
+        if number == SAVE:
+            self._pass_on(number)
+        elif source in self._asked:
+            self._leave_at_once(f"a second {name}")
+        elif self._asked:
+            # Whoever stops a machine or a container sends one signal to every process in it.
+            self._asked.add(source)
+        else:
+            self._asked.add(source)
+            self._stopped_by = number
+            self._console.line(f"{name}{f' to {source}' if source else ''}: saving, then leaving; once more leaves at once.")
+            self._grace_ends = time.monotonic() + (self._experiment.preemption.grace_secs or float("inf"))
+            self._pass_on(number)
+            self._leave_early()
+
+    def _pass_on(self, number: int) -> None:
+        """Passes a request on to those who train, who then do it together."""
+        for process in [self._living[task] for task in self._trainers()] or self._living.values():
+            process.request(number)
+
+    def _trainers(self) -> list[Task]:
+        return [task for task in self._living if task.job not in self._servers]
+
+    def _leave_early(self) -> None:
+        """Leaves on request while nothing has been trained that could be lost: TensorFlow hears nothing while it waits for the others."""
+        trainers = self._trainers()
+        is_early = not any(self._watch.has_begun(task) for task in trainers) if trainers else bool(self._joining)
+        if self._stopped_by and is_early and self._deadline is None:
+            self._code, self._deadline = 128 + self._stopped_by, time.monotonic()
+
+    def _end_grace(self) -> None:
+        self._leave_at_once(f"preemption.grace_secs ({self._experiment.preemption.grace_secs:g}) are over")
+
+    def _leave_at_once(self, why: str) -> None:
+        self._deadline, self._grace_ends = time.monotonic(), float("inf")
+        if not self._has_left:  # else all has been saved
+            self._code = CRASHED
+            self._console.error(f"{why}: {left_without_saving(self._run)}")
+
+    def _end_stall(self) -> None:
+        hung, lines = self._watch.report(self._living, {task: log_of(self._run, task) for task in self._living})
+        for line in lines:
+            self._console.line(line)
+        if hung.job in self._replaceable:
+            self._living[hung].signal(signal.SIGKILL)
+            self._watch.renew()
+        else:
+            self.failed, self.why, self._code, self._deadline = hung, "made no progress", RESTARTABLE, time.monotonic()
+
+    def _look_for_cause(self) -> None:
+        """Names the process that is stopped, if one is, and not the one that lost it."""
+        if self._code == RESTARTABLE:
+            for task, process in self._living.items():
+                if process.is_stopped():
+                    self.failed, self.why = task, "was stopped by a signal"
 
     def _show(self, task: Task, message: dict[str, Any]) -> None:
         final = message["kind"] in ("problem", "crash")
@@ -159,7 +241,7 @@ class Group:
             self._console.line(f"warning: {task} {how(code)}; starting it again alone")
             self._begin(member)
         elif self.failed is None or (self._code == RESTARTABLE and code != RESTARTABLE):
-            self.failed, self._code = task, code
+            self.failed, self.why, self._code = task, how(code), code
             # Who lost a peer often ends before the peer that was the cause; every other end is a cause itself.
             self._deadline = time.monotonic() + (_CAUSE_SECS if code == RESTARTABLE else 0.0)
 
@@ -180,8 +262,7 @@ class Group:
 
     def _look(self) -> None:
         """Says who is awaited, and gives up when it takes too long."""
-        if not self._joining or self._deadline is not None:
-            return
+        self._look_at = time.monotonic() + min(_LOOK_SECS, self._start_timeout_secs)
         task, since = next(iter(self._joining.items()))
         missing = [f"{other} ({address})" for other, address in self._members[task].others.items() if not self._is_there(other, address)]
         if not missing:
@@ -208,4 +289,12 @@ class Group:
 
 def how(code: int) -> str:
     """Words how a process ended."""
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else "lost its peers"
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return "lost its peers" if code == RESTARTABLE else "failed"
+
+
+def left_without_saving(run: RunDirectory) -> str:
+    """Words what a stop comes to that could not save."""
+    steps = committed(run.path / "checkpoints")
+    return f"left without saving; {f'the newest checkpoint is that of step {steps[-1]}' if steps else 'there is no checkpoint yet'}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +17,12 @@ from trainer.cluster import Cluster, Task
 from trainer.console import Console, duration
 from trainer.errors import ConfigError
 from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
+from trainer.group import left_without_saving
 from trainer.isolation import IsolationError, Namespace
 from trainer.process import WorkerProcess, log_of
 from trainer.rundir import RunDirectory, join_run, open_run
 from trainer.schema import Experiment
+from trainer.signals import STOP, Signals
 from trainer.strategies.base import Strategy
 from trainer.supervisor import Supervisor
 
@@ -185,7 +189,24 @@ def _train_here(experiment: Experiment, place: Cluster, directory: RunDirectory,
 
     log = log_of(directory, place.task)
     channel = Channel(lambda message: console.show(message, log))
-    return worker.run(experiment, directory.path, channel, place, worker.StopRequest(), time.time())
+    asked: list[int] = []
+
+    def leave() -> None:
+        console.error(left_without_saving(directory))
+        os._exit(CRASHED)
+
+    def asked_for(number: int) -> None:
+        if number not in STOP:
+            return
+        if asked:
+            leave()
+        asked.append(number)
+        if grace := experiment.preemption.grace_secs:
+            timer = threading.Timer(grace, leave)
+            timer.daemon = True
+            timer.start()
+
+    return worker.run(experiment, directory.path, channel, place, Signals(asked_for), time.time())
 
 
 def _summary(result: dict[str, Any]) -> str:

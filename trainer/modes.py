@@ -19,9 +19,10 @@ from trainer.files import write_atomically
 from trainer.ledger import Ledger
 from trainer.schema import Experiment
 from trainer.sidecar import Sidecar
+from trainer.signals import Signals
 
 
-def run(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cluster, stop: Callable[[], bool], began: float) -> bool:
+def run(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cluster, signals: Signals, began: float) -> bool:
     """Does what `mode` says; returns whether it was finished, or stopped on request."""
     how, _ = build.strategy_of(experiment).resolve(cluster)
     rehearsed = experiment.fault if experiment.mode == "train" else {}
@@ -29,28 +30,44 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cluste
     faults.reached("start")
     if cluster.task.job == "evaluator":
         sidecar = Sidecar(run_dir, experiment, lambda: build.sidecar(experiment, run_dir, channel, cluster), channel, faults)
-        return sidecar.run(stop, told=cluster.source == "local")
+        return sidecar.run(signals.stop, told=cluster.source == "local")
     if cluster.task.job in how.servers:
-        return server.serve(cluster, run_dir, channel, stop)
+        return server.serve(cluster, run_dir, channel, signals.stop)
     servers = server.Servers(cluster, how.servers, run_dir)
     engine = build.engine(experiment, run_dir, channel, cluster, faults)
-    finished = _run(experiment, engine, run_dir, channel, lambda: stop() or servers.want_to_stop(), began)
+    finished = _run(experiment, engine, run_dir, channel, lambda: signals.stop() or servers.want_to_stop(), signals.save, began)
     # Together, else the first to go looks like a failure to those who still have something to do.
     engine.peers.barrier()
     servers.dismiss(finished=finished)
     return finished
 
 
-def _run(experiment: Experiment, engine: Engine, run_dir: Path, channel: Channel, stop: Callable[[], bool], began: float) -> bool:
+def _run(
+    experiment: Experiment,
+    engine: Engine,
+    run_dir: Path,
+    channel: Channel,
+    stop: Callable[[], bool],
+    save: Callable[[], bool],
+    began: float,
+) -> bool:
     if experiment.mode == "train":
-        return _train(experiment, engine, run_dir, channel, stop, began)
+        return _train(experiment, engine, run_dir, channel, stop, save, began)
     step = engine.checkpoints.restore_latest()
     if step is None:
         raise CheckpointError(f"{run_dir} has no checkpoint yet; train it first")
     return (_evaluate if experiment.mode == "evaluate" else _export)(engine, run_dir, channel, step)
 
 
-def _train(experiment: Experiment, engine: Engine, run_dir: Path, channel: Channel, stop: Callable[[], bool], began: float) -> bool:
+def _train(
+    experiment: Experiment,
+    engine: Engine,
+    run_dir: Path,
+    channel: Channel,
+    stop: Callable[[], bool],
+    save: Callable[[], bool],
+    began: float,
+) -> bool:
     ledger = Ledger(run_dir, is_chief=engine.peers.is_chief)
     if experiment.init_from and not engine.checkpoints.steps():
         step, skipped = restore_weights(Path(experiment.init_from).expanduser(), engine.state.task.models)
@@ -61,7 +78,7 @@ def _train(experiment: Experiment, engine: Engine, run_dir: Path, channel: Chann
     ledger.add("start", engine.step, time.time() - began)
     for line in engine.loop.first_lines():
         channel.line(line)
-    if not engine.train(stop):
+    if not engine.train(stop, save):
         return False
     for line in engine.loop.last_lines():
         channel.line(line)

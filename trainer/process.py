@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer import cluster
+from trainer import cluster, signals
 from trainer.cluster import Cluster, Task
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class WorkerProcess:
         self._early = tempfile.TemporaryFile()  # noqa: SIM115 - what is said before there is a log
         # A session of its own: Ctrl-C in the terminal reaches the parent alone, which passes it on once.
         # -P: the current directory must not come before this package on the path.
-        with theirs:
+        with theirs, signals.held():
             self.process = subprocess.Popen(
                 within([sys.executable, "-P", "-m", "trainer.worker", "--socket", str(theirs.fileno())]),
                 stdin=subprocess.DEVNULL,
@@ -86,10 +86,26 @@ class WorkerProcess:
         with suppress(BrokenPipeError, ConnectionResetError):
             self._socket.sendall(b"leave\n")
 
+    def request(self, number: int) -> None:
+        """Passes on what a signal asks for.
+
+        Not as a signal: whoever stops a machine or a container sends one to every process in it, and then this would be the second.
+        """
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._socket.sendall(f"signal {int(number)}\n".encode())
+
     def signal(self, number: int) -> None:
         """Sends a signal, unless the process has ended."""
         if self.process.poll() is None:
             self.process.send_signal(number)
+
+    def is_stopped(self) -> bool:
+        """Says whether the process is stopped (SIGSTOP); where the system does not tell, it is not."""
+        try:
+            stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        except OSError:
+            return False
+        return stat.rpartition(")")[2].split()[0] in ("T", "t")
 
     def discard(self) -> None:
         """Ends the process at once; for one that was never told what to do, or in an emergency."""

@@ -61,14 +61,11 @@ def serve(cluster: Cluster, run_dir: Path, channel: Channel, stop: Callable[[], 
     channel.line(f"Serving at {server.target}")
     while is_local or _read(word) not in (_FINISHED, _STOPPED):
         time.sleep(_LOOK_SECS)
-        if stop() and not asked:
+        if stop() and not is_local and not asked:
             asked = True
-            channel.stop()
-            if not is_local:
-                write_atomically(word, _STOP)
-        if not is_local:
-            # Whoever supervises says that the chief is awaited, also after a crash of it, and gives up in the end.
-            channel.phase("serve" if _answers(cluster.jobs["chief"][0]) else "join", 0)
+            write_atomically(word, _STOP)
+        # Whoever supervises says that the chief of a declared cluster is awaited, also after a crash of it, and gives up in the end.
+        channel.phase("serve" if is_local or _answers(cluster.jobs["chief"][0]) else "join", 0)
     finished = _read(word) == _FINISHED
     word.unlink()
     return finished

@@ -73,12 +73,11 @@ class Sidecar:
 
         Args:
             stop: whether a stop was requested.
-            told: whether this process is told to leave when the training was stopped; it then asks for that, and waits.
+            told: whether this process is told to leave when the training was stopped; it then waits for that.
 
         Returns:
             Whether the run is over and all of it evaluated; if not, a stop was requested.
         """
-        asked = False
         try:
             while True:
                 # Before the look at the checkpoints: whatever the run has saved until its end is then among them.
@@ -88,11 +87,9 @@ class Sidecar:
                 if stop():
                     if over or not told:
                         return False
-                    if not asked:
-                        self._channel.stop()
-                    asked = True
                 elif over:
                     return True
+                self._channel.phase("wait", max(self._done, default=0))
                 time.sleep(_LOOK_SECS)
         finally:
             for writer in [*self._writers, self._lines]:
@@ -105,6 +102,7 @@ class Sidecar:
             stamp = self._stamp(step)
             if step in self._done or stamp is None or (step, stamp) in self._damaged:
                 continue
+            self._channel.phase("start", step)
             if problem := verify(self._directory, step):
                 # One that was removed meanwhile, or written anew, is not damaged.
                 if self._stamp(step) == stamp:

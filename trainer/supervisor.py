@@ -6,8 +6,8 @@ nothing from one point to the next.
 
 from __future__ import annotations
 
+import queue
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -15,10 +15,12 @@ from types import FrameType
 from trainer.cluster import Cluster
 from trainer.console import Console
 from trainer.exitcodes import CRASHED, RESTARTABLE
-from trainer.group import Group, how
+from trainer.group import Group, left_without_saving
+from trainer.markers import committed
 from trainer.process import WorkerProcess, log_of
 from trainer.rundir import RunDirectory
 from trainer.schema import Experiment
+from trainer.signals import SAVE, STOP
 from trainer.strategies.base import Strategy
 
 
@@ -46,8 +48,8 @@ class Supervisor:
         self._run, self._experiment, self._strategy, self._members = run, experiment, strategy, members
         self._console, self._start = console, start
         self._group: Group | None = None
-        self._stopped_by, self._stop = 0, threading.Event()
-        self._failures = 0
+        self._signalled: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._failures, self._newest = 0, self._newest_step()
 
     def supervise(self) -> int:
         """Runs the processes.
@@ -58,50 +60,57 @@ class Supervisor:
         restart = self._experiment.restart
         with self._signals():
             while True:
-                self._group = Group(
+                self._group = group = Group(
                     self._run, self._experiment, self._strategy, self._members(), self._console, self._start, self._may_restart
                 )
-                code = self._group.run()
+                if not self._signalled.empty():
+                    return 128 + self._signalled.get()
+                code = group.run()
+                self._group = None  # from here on a signal is for this object
                 if code >= 0 and code != RESTARTABLE:
                     return code
-                assert self._group.failed is not None
-                log = log_of(self._run, self._group.failed)
-                self._console.line(f"warning: {self._group.failed} {how(code)}; its log is {log}")
-                if self._stopped_by:
+                log = log_of(self._run, group.failed) if group.failed else self._run.path / "logs"
+                self._console.line(f"warning: {group.failed} {group.why}; its log is {log}")
+                if group.stopped_by():
                     # It was to save and leave, and did not come to it: no exit code may say that it did.
+                    self._console.error(left_without_saving(self._run))
                     return CRASHED
-                backoff = restart.backoff_secs * 2**self._failures
                 if not self._may_restart():
                     self._console.error(f"gave up after {restart.max_restarts} restarts (restart.max_restarts); the log is {log}")
                     return CRASHED
-                self._group = None
-                if not self._wait(backoff):
-                    return 128 + self._stopped_by
+                if number := self._wait(restart.backoff_secs * 2 ** (self._failures - 1)):
+                    return 128 + number
 
     def _may_restart(self) -> bool:
+        """Says whether something may be started again; what makes progress may fail for ever."""
+        if (newest := self._newest_step()) > self._newest:
+            self._newest, self._failures = newest, 0
         self._failures += 1
         return self._failures <= self._experiment.restart.max_restarts
 
-    def _wait(self, secs: float) -> bool:
-        """Waits before a restart; returns False if a signal came meanwhile."""
+    def _newest_step(self) -> int:
+        return max(committed(self._run.path / "checkpoints"), default=0)
+
+    def _wait(self, secs: float) -> int:
+        """Waits before a restart; returns the signal that came meanwhile, 0 if none did."""
         self._console.line(f"Restarting from the newest checkpoint in {secs:g} s.")
-        return not self._stop.wait(secs)
+        try:
+            return self._signalled.get(timeout=secs)
+        except queue.Empty:
+            return 0
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(number, self._handle) for number in numbers]
+        before = {number: signal.signal(number, self._handle) for number in (*STOP, SAVE)}
         try:
             yield
         finally:
-            for number, handler in zip(numbers, before, strict=True):
+            for number, handler in before.items():
                 signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        first = not self._stopped_by
-        self._stopped_by = self._stopped_by or number
-        self._stop.set()
+        # It may interrupt anything: a queue of this kind alone bears that.
         if self._group is not None:
             self._group.signal(number)
-        if first:
-            self._console.line(f"{signal.Signals(number).name}: saving, then leaving; once more leaves at once.")
+        elif number in STOP:
+            self._signalled.put(number)

@@ -19,7 +19,6 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from trainer import cluster, config
@@ -28,27 +27,10 @@ from trainer.cluster import Cluster
 from trainer.errors import CheckpointError, ConfigError, DivergedError, NonFiniteError
 from trainer.exitcodes import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
 from trainer.schema import Experiment
+from trainer.signals import Signals
 
 
-class StopRequest:
-    """Remembers the first SIGINT or SIGTERM; a second one leaves at once."""
-
-    def __init__(self) -> None:
-        self.signal = 0
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._handle)
-
-    def __call__(self) -> bool:
-        """Says whether a stop was requested."""
-        return self.signal != 0
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.signal:
-            os._exit(128 + number)
-        self.signal = number
-
-
-def run(experiment: Experiment, run_dir: Path, channel: Channel, place: Cluster, stop: StopRequest, began: float) -> int:
+def run(experiment: Experiment, run_dir: Path, channel: Channel, place: Cluster, signals: Signals, began: float) -> int:
     """Runs one attempt and reports how it ended.
 
     Args:
@@ -56,7 +38,7 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel, place: Cluster,
         run_dir: the run directory.
         channel: tells the user.
         place: which process of the run this is.
-        stop: whether a stop was requested.
+        signals: what is asked for from outside.
         began: Unix time when the process was started.
 
     Returns:
@@ -69,11 +51,11 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel, place: Cluster,
 
     try:
         cluster.enter(place)
-        if modes.run(experiment, run_dir, channel, place, stop, began):
+        if modes.run(experiment, run_dir, channel, place, signals, began):
             return DONE
         # Said here, by the one who has saved: a worker that dies on the way out must not be taken for one that did.
         channel.line("Stopped after saving; the same command continues.")
-        return 128 + (stop.signal or signal.SIGTERM)  # it may have reached another process
+        return 128 + (signals.number or signal.SIGTERM)  # it may have reached another process
     except ConfigError as error:
         channel.problem(list(error.problems))
         return WRONG_INPUT
@@ -122,8 +104,8 @@ def users_traceback(error: BaseException) -> str:
     return "".join([*lines, *traceback.format_exception_only(error)]).rstrip()
 
 
-def _listen(connection: socket.socket, assignments: queue.Queue[dict[str, Any]]) -> None:
-    """Takes the assignment from the supervisor, and leaves when the supervisor is gone, however it went."""
+def _listen(connection: socket.socket, assignments: queue.Queue[dict[str, Any]], signals: Signals) -> None:
+    """Takes the assignment and requests from the supervisor, and leaves when the supervisor is gone, however it went."""
     try:
         _, (lock, log), _, _ = socket.recv_fds(connection, 1, 2)
         os.set_inheritable(lock, False)
@@ -131,8 +113,10 @@ def _listen(connection: socket.socket, assignments: queue.Queue[dict[str, Any]])
         os.close(log)
         with connection.makefile("rb") as lines:
             assignments.put(json.loads(lines.readline()))
-            if lines.readline() == b"leave\n":
-                os._exit(DONE)
+            for line in lines:
+                if line == b"leave\n":
+                    os._exit(DONE)
+                signals.request(int(line.removeprefix(b"signal ")))
     except (ValueError, ConnectionResetError):
         pass  # the end came first
     os._exit(CRASHED)
@@ -144,18 +128,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=int, required=True)
     connection = socket.socket(fileno=parser.parse_args().socket)
-    stop = StopRequest()
+    send = to_socket(connection)
+    signals = Signals(lambda number: send({"kind": "signal", "number": number}))
     assignments: queue.Queue[dict[str, Any]] = queue.Queue()
-    threading.Thread(target=_listen, args=(connection, assignments), daemon=True, name="supervisor").start()
+    threading.Thread(target=_listen, args=(connection, assignments, signals), daemon=True, name="supervisor").start()
     _import_tensorflow()
+    signals.let_in()  # the threads that exist by now do not take part in it
     assignment = assignments.get()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     if (directory := os.getcwd()) not in sys.path:
         sys.path.insert(0, directory)
-    send = to_socket(connection)
     logging.getLogger("trainer").addHandler(Warnings(send))
     experiment, place = config.restore(assignment["experiment"]), cluster.restore(assignment["cluster"])
-    code = run(experiment, Path(assignment["run_dir"]), Channel(send), place, stop, began)
+    code = run(experiment, Path(assignment["run_dir"]), Channel(send), place, signals, began)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

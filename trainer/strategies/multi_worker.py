@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from trainer.cluster import Cluster, Task
 from trainer.errors import ConfigError
+from trainer.signals import sigterm_kept
 from trainer.strategies.base import Strategy
 
 if TYPE_CHECKING:
@@ -109,9 +109,8 @@ class MultiWorker(Strategy):
             timeout_seconds=self._timeout_secs,
             implementation=tf.distribute.experimental.CommunicationImplementation[implementation.upper()],
         )
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-        # TensorFlow has taken SIGTERM for a service of its own that is not used here; this puts Python's handler back.
-        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        with sigterm_kept():  # TensorFlow takes it for a service of its own that is not used here
+            strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
         if self._meeting is not None:
             self._meeting.open()  # the first one listens: the strategy has waited for it
         return strategy
