@@ -90,9 +90,9 @@ import os, sys, threading
 from trainer.signals import Signals
 Signals(lambda number: None)
 def helper():
+    print(flush=True)
     sys.stdin.read()
 def main():
-    print(flush=True)
     helper()
 main()
 """
