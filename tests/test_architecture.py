@@ -54,7 +54,7 @@ PARENT = {
     "trainer.strategies.auto", "trainer.strategies.central_storage", "trainer.strategies.devices", "trainer.strategies.tpu",
     "trainer.strategies.multi_worker", "trainer.strategies.parameter_server", "trainer.strategies.one_device", "trainer.group",
     "trainer.isolation", "trainer.main", "trainer.process", "trainer.schedulers", "trainer.supervisor", "trainer.targets",
-    "trainer.markers", "trainer.refusals", "trainer.signals", "trainer.tf_config", "trainer.watchdog", "trainer.worker",
+    "trainer.refusals", "trainer.signals", "trainer.tf_config", "trainer.watchdog", "trainer.worker",
 }  # fmt: skip
 """What the parent process imports, or may: no TensorFlow and nothing heavy at their top."""
 
