@@ -130,13 +130,19 @@ def run_steadfast(job: Job, steps: int, *more: str) -> tuple[list[dict[str, Any]
 
 
 def read_ledger(run: Path) -> list[dict[str, Any]]:
-    """Reads where a run's time went."""
+    """Reads the marks of `trainer.ledger`."""
     return [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
 
 
-def event_at(ledger: list[dict[str, Any]], event: str) -> float:
-    """Gives the Unix time of the last entry of an event."""
-    return [entry["at"] for entry in ledger if entry["event"] == event][-1]
+def first_step_at(ledger: list[dict[str, Any]]) -> float:
+    """Gives the Unix time when the first call of the last attempt's loop was done."""
+    start = max(number for number, mark in enumerate(ledger) if mark["does"] == "start")
+    return next(mark["at"] for mark in ledger[start:] if mark["does"] == "step")
+
+
+def end_at(ledger: list[dict[str, Any]]) -> float:
+    """Gives the Unix time when the training had saved for the last time."""
+    return [mark["at"] for mark in ledger if mark["does"] == "end"][-1]
 
 
 def installed(peer: str) -> bool:

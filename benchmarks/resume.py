@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness import data_file, event_at, interleave, read_ledger, run_child, table
+from benchmarks.harness import data_file, first_step_at, interleave, read_ledger, run_child, table
 
 EARLY, LATE, MORE = 10, 1_000_000, 10
 
@@ -45,7 +45,7 @@ def resume_secs(run: Path, step: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copytree(run, Path(folder) / run.name))
         child = run_child([sys.executable, "train.py", f"resume={copy}", f"train.steps={step + MORE}"])
-        return event_at(read_ledger(copy), "first_step") - child.started_at
+        return first_step_at(read_ledger(copy)) - child.started_at
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from benchmarks.harness import (
     STEADFAST,
     Job,
     data_file,
-    event_at,
+    first_step_at,
     installed,
     interleave,
     run_peer,
@@ -24,7 +24,7 @@ from benchmarks.harness import (
 def steadfast_start(job: Job) -> tuple[float, float]:
     """Measures Steadfast: seconds to the first step, peak memory in MiB."""
     ledger, child = run_steadfast(job, 1)
-    return event_at(ledger, "first_step") - child.started_at, child.peak_mib
+    return first_step_at(ledger) - child.started_at, child.peak_mib
 
 
 def peer_start(name: str, job: Job) -> tuple[float, float]:

@@ -121,7 +121,19 @@ def final_variables(run_dir: Path) -> dict[str, np.ndarray]:
     return {name: np.asarray(reader.get_tensor(name)) for name in reader.get_variable_to_shape_map() if not name.startswith("_CHECK")}
 
 
+CLOCK_KEYS = {"examples_per_sec", "input_wait_fraction", "goodput"}
+
+
 def log(run_dir: Path) -> list[dict]:
     """Gives metrics.jsonl without what depends on the clock."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "examples_per_sec"} for line in lines]
+    return [{key: value for key, value in line.items() if key not in CLOCK_KEYS} for line in lines]
+
+
+def curve(run_dir: Path, folder: str, tag: str = "loss") -> list[tuple[int, float]]:
+    """Gives (step, value) of a scalar as TensorBoard shows it; `folder`: train or eval."""
+    from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+    from tensorboard.util.tensor_util import make_ndarray
+
+    accumulator = EventAccumulator(str(run_dir / "events" / folder)).Reload()
+    return [(event.step, float(make_ndarray(event.tensor_proto))) for event in accumulator.Tensors(tag)]

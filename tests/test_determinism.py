@@ -1,10 +1,8 @@
 """Bit for bit: what must not change a single bit of a run."""
 
-import json
-from pathlib import Path
-
 import pytest
 
+from tests.processes import log
 from tests.training import RANDOM, assert_same_bits, engine, train, variables
 
 STRATEGIES = {"one_device": ["strategy=one_device"], "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"]}
@@ -22,12 +20,6 @@ def straight(strategy, tmp_path_factory):
     return run_dir, train(run_dir, *RANDOM, *strategy, "train.ema_decay=0.9", "summary.every_steps=3", "evaluate.every_steps=4")
 
 
-def lines(run_dir: Path) -> list[dict]:
-    """Gives the log without what depends on the clock."""
-    kept = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "examples_per_sec"} for line in kept]
-
-
 @pytest.mark.parametrize("steps_per_loop", [1, 7, "auto"])
 def test_steps_per_loop_changes_no_bit(strategy, straight, tmp_path, steps_per_loop):
     other = train(
@@ -40,7 +32,7 @@ def test_steps_per_loop_changes_no_bit(strategy, straight, tmp_path, steps_per_l
         f"train.steps_per_loop={steps_per_loop}",
     )
     assert_same_bits(straight[1], other)
-    assert lines(straight[0]) == lines(tmp_path)
+    assert log(straight[0]) == log(tmp_path)
 
 
 @pytest.mark.parametrize("stopped_at", [1, 4, 5])
@@ -51,7 +43,7 @@ def test_a_resumed_run_equals_one_never_stopped(strategy, straight, tmp_path, st
     assert resumed.checkpoints.steps() == [stopped_at]
     resumed.train(lambda: False)
     assert_same_bits(straight[1], variables(resumed))
-    assert lines(straight[0]) == lines(tmp_path)
+    assert log(straight[0]) == log(tmp_path)
 
 
 def test_another_seed_gives_another_run(strategy, straight, tmp_path):

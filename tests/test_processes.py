@@ -2,11 +2,13 @@
 
 import json
 import signal
+import time
 
 import pytest
 
-from tests.processes import OPTIONS, final_variables, log, only_run, run, signaller, wait_gone
+from tests.processes import OPTIONS, curve, final_variables, log, only_run, run, signaller, wait_gone
 from tests.training import assert_same_bits
+from trainer.ledger import Ledger
 
 STRATEGIES = {"one_device": [], "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"]}
 
@@ -29,17 +31,35 @@ def straight(tmp_path_factory):
 def assert_same_run(run_dir, other):
     assert_same_bits(final_variables(run_dir), final_variables(other))
     assert log(run_dir) == log(other)
+    for folder in ("train", "eval"):
+        assert curve(run_dir, folder) == curve(other, folder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_worker_killed_several_times_is_restarted_and_loses_nothing(straight, tmp_path, strategy):
     killer = signaller(tmp_path, [4, 12, 20], signal.SIGKILL)
+    began = time.time()
     code, out, err = run(tmp_path, *OPTIONS, *STRATEGIES[strategy], killer)
+    secs = time.time() - began
     assert code == 0, err
     assert out.count("was killed by SIGKILL") == 3
-    assert json.loads((only_run(tmp_path) / "result.json").read_text())["attempts"] == 4
     assert_same_run(straight(strategy), only_run(tmp_path))
+    assert_time_is_accounted_for(only_run(tmp_path), out, secs)
+
+
+def assert_time_is_accounted_for(run_dir, out, secs):
+    """Of a command that took `secs` seconds and was restarted three times."""
+    account, result = Ledger(run_dir).summary(), json.loads((run_dir / "result.json").read_text())
+    assert 0.99 * secs <= account.wall_secs <= secs
+    assert (account.attempts, result["attempts"]) == (4, 4)
+    assert all(account.secs[name] > 0 for name in ("step", "start", "compile", "eval", "save", "lost", "end"))
+    # Before the last processes have gone.
+    assert sum(result["time"].values()) == pytest.approx(result["wall_secs"], abs=0.01)
+    assert result["wall_secs"] == pytest.approx(account.wall_secs - account.secs["end"], abs=0.2)
+    assert f"in 4 attempts, goodput {100 * result['goodput']:.0f} %\nTime: " in out
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert all(0 < line["goodput"] < 1 and line["input_wait_fraction"] == 0 for line in lines if line["split"] == "train")
 
 
 def test_a_killed_supervisor_leaves_no_orphan_and_the_same_command_continues(straight, tmp_path):

@@ -453,8 +453,8 @@ def test_a_task_of_a_declared_cluster(tmp_path, monkeypatch):
     (code, out, err), trained = finish(evaluator), finish(worker)
     assert (code, trained[0]) == (0, 0), err + trained[2]
     assert "test loss" not in trained[1].split("Done:")[0]
-    assert out.splitlines()[-3].startswith("step 24: test loss")
-    assert out.splitlines()[-2].startswith("Done: step 24")
+    assert out.splitlines()[-4].startswith("step 24: test loss")
+    assert out.splitlines()[-3].startswith("Done: step 24")
     before = (only_run(tmp_path) / "evaluations.jsonl").read_bytes()
     code, _, err = finish(started("evaluator"))
     assert code == 0, err

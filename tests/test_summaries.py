@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.summary.writer import event_file_writer
-from tensorboard.util.tensor_util import make_ndarray
 
+from tests.processes import curve
 from trainer.summaries import JsonLines, TensorBoard, open_writers
 
 
@@ -18,11 +17,6 @@ def files_in_order(monkeypatch):
 
 def lines(run_dir):
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-
-
-def events(run_dir, folder, tag):
-    accumulator = EventAccumulator(str(run_dir / "events" / folder)).Reload()
-    return [(event.step, float(make_ndarray(event.tensor_proto))) for event in accumulator.Tensors(tag)]
 
 
 def write(writer, split, steps, offset=0.0):
@@ -70,9 +64,9 @@ def test_tensorboard_reads_the_values_of_both_splits(tmp_path):
     writer.scalars("train", 20, {"loss": 0.25, "learning_rate": 0.0625})
     writer.scalars("test", 20, {"loss": 0.75})
     writer.close()
-    assert events(tmp_path, "train", "loss") == [(10, 0.5), (20, 0.25)]
-    assert events(tmp_path, "train", "learning_rate") == [(10, 0.125), (20, 0.0625)]
-    assert events(tmp_path, "eval", "loss") == [(20, 0.75)]
+    assert curve(tmp_path, "train", "loss") == [(10, 0.5), (20, 0.25)]
+    assert curve(tmp_path, "train", "learning_rate") == [(10, 0.125), (20, 0.0625)]
+    assert curve(tmp_path, "eval", "loss") == [(20, 0.75)]
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -81,14 +75,23 @@ def test_tensorboard_drops_what_was_superseded(tmp_path, position, split):
     write(TensorBoard(tmp_path, 0), split, [1, 2, 3, 4, 5])
     write(TensorBoard(tmp_path, position), split, range(position + 1, 6), offset=0.5)
     expected = [(step, step + 0.5 * (step > position)) for step in range(1, 6)]
-    assert events(tmp_path, TensorBoard.FOLDERS[split], "loss") == expected
+    assert curve(tmp_path, TensorBoard.FOLDERS[split], "loss") == expected
 
 
 def test_tensorboard_drops_what_was_superseded_twice(tmp_path):
     write(TensorBoard(tmp_path, 0), "train", [1, 2, 3, 4])
     write(TensorBoard(tmp_path, 2), "train", [3, 4, 5], offset=0.25)
     write(TensorBoard(tmp_path, 3), "train", [4, 5, 6], offset=0.5)
-    assert events(tmp_path, "train", "loss") == [(1, 1.0), (2, 2.0), (3, 3.25), (4, 4.5), (5, 5.5), (6, 6.5)]
+    assert curve(tmp_path, "train", "loss") == [(1, 1.0), (2, 2.0), (3, 3.25), (4, 4.5), (5, 5.5), (6, 6.5)]
+
+
+def test_an_event_that_a_kill_cut_off_hides_none_of_the_next_attempt(tmp_path):
+    write(TensorBoard(tmp_path, 0), "train", [1, 2, 3, 4])
+    (file,) = (tmp_path / "events" / "train").iterdir()
+    with file.open("r+b") as opened:
+        opened.truncate(file.stat().st_size - 5)
+    write(TensorBoard(tmp_path, 2), "train", [3, 4, 5], offset=0.5)
+    assert curve(tmp_path, "train") == [(1, 1.0), (2, 2.0), (3, 3.5), (4, 4.5), (5, 5.5)]
 
 
 def test_only_the_configured_writers_are_opened(tmp_path):

@@ -108,8 +108,8 @@ class ChunkedTrainLoop(TrainLoop):
             self._begun = tf.Variable(0, dtype=tf.int64, trainable=False, name="begun")
         self._report: dict[str, float] = {}
 
-    def run(self, opened: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Runs `count` (scalar int64) steps; returns as `TrainLoop.run` does."""
+    def run(self, opened: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Runs `count` (scalar int64) steps; returns as `TrainLoop.run` does, but that waiting for input is not measured: zero."""
         state, count = self._state, int(count)
         start, begun = int(state.step.numpy()), int(self._begun.numpy())
         chunks = self._workers.run(self._chunk, opened, self._board, start, count)
@@ -122,7 +122,7 @@ class ChunkedTrainLoop(TrainLoop):
         state.step.assign(start + count)
         state.window.assign(window)
         state.epoch.assign(epoch)
-        return tf.constant(window), self._schedule(tf.constant(start + count - 1, tf.int64))
+        return tf.constant(window), self._schedule(tf.constant(start + count - 1, tf.int64)), tf.zeros([], tf.float64)
 
     def report(self) -> dict[str, float]:
         """Gives what is particular to steps that are handed out, for the log: of the last call, `steps_repeated` of the whole run."""

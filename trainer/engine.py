@@ -114,12 +114,12 @@ class Engine:
         self.evaluator, self.checkpoints, self.channel, self.pace = evaluator, checkpoints, channel, pace
         self._open_writers, self._global_size, self.peers = open_writers, global_size, peers
         self._faults = faults
-        self._ledger = Ledger(run_dir, is_chief=peers.is_chief)
+        self.ledger = Ledger(run_dir, writes=peers.is_chief)
         self.step, self._count, self._reported, self._ended, self._learning_rate = 0, 1, 0, False, math.nan
         self._writers: list[Writer] = []
         self._evaluated: dict[str, float] | None = None
         self._saved_step = 0
-        self._window_began, self._window_step = time.monotonic(), 0
+        self._window_began, self._window_step, self._window_waited = time.monotonic(), 0, 0.0
 
     @property
     def _callbacks(self) -> Mapping[str, Callback]:
@@ -175,8 +175,7 @@ class Engine:
         return stopping > 0
 
     def _restore(self) -> None:
-        with self._ledger.timed("restore", self.step):
-            restored = self.checkpoints.restore_latest()
+        restored = self.checkpoints.restore_latest()
         for line in self.checkpoints.skipped:
             self.channel.line(f"warning: {line}")
         if restored is not None:
@@ -185,8 +184,14 @@ class Engine:
         self.step, self._reported = int(self.state.step.numpy()), int(self.state.reported.numpy())
         self._ended = bool(self.state.ended.numpy())
         self._writers = self._open_writers(self._reported)
-        self._window_began, self._window_step = time.monotonic(), self.step
+        self._begin_window()
         self._saved_step = restored or 0
+        self._enter("compile")
+
+    def _enter(self, phase: str) -> None:
+        """Says what is being done from now on: to those who watch, and to the ledger."""
+        self.channel.phase(phase, self.step)
+        self.ledger.enter(phase, self.step)
 
     def _advance(self, opened: Any) -> None:
         """Runs the steps up to the next event, or as many as the pace allows, in one graph call."""
@@ -194,18 +199,20 @@ class Engine:
         count = min(self.plan.next_event(step) - step, self._count)
         first = not self.pace.started
         self._evaluated = None
-        self.channel.phase("compile" if first else "train", step)
+        self._enter("compile" if first else "train")
         if first:
             self._faults.reached("compile")
         began = time.monotonic()
-        window, learning_rate = self.loop.run(opened, tf.constant(count, tf.int64))
+        window, learning_rate, waited = self.loop.run(opened, tf.constant(count, tf.int64))
         window, self._learning_rate = window.numpy(), float(learning_rate)
         self.step = step + count
+        self._window_waited += float(waited)
+        self.ledger.ran(self.step, float(waited))
         secs = time.monotonic() - began
         self.pace.took(count, secs)
         if first:
-            self._ledger.add("first_step", step + count, secs)
-            self._window_began, self._window_step = time.monotonic(), step + count
+            self._enter("train")
+            self._begin_window()
         if not all(math.isfinite(x) for x in window):
             raise NonFiniteError(
                 f"the loss became {unpack(self.state.task, window)['loss']} within steps {step} to {step + count - 1}; "
@@ -216,7 +223,11 @@ class Engine:
             step + count, self.plan.total_steps, rate, remaining / rate if rate else None, unpack(self.state.task, window)
         )
 
+    def _begin_window(self) -> None:
+        self._window_began, self._window_step, self._window_waited = time.monotonic(), self.step, 0.0
+
     def _rate(self) -> float:
+        """Gives the examples a second since the last event."""
         steps, secs = self.step - self._window_step, time.monotonic() - self._window_began
         return steps * self._global_size / secs if steps else 0.0
 
@@ -231,15 +242,14 @@ class Engine:
     def _report(self, step: int, stop_requested: Callable[[], bool]) -> None:
         # Evaluation first: it can be interrupted, and then none of this step's lines may have been written yet.
         self._evaluated = None
-        rate = self._rate()
+        speed = {"examples_per_sec": self._rate(), "input_wait_fraction": self._window_waited / (time.monotonic() - self._window_began)}
         if self.plan.evaluate is not None and self.plan.evaluate.due(step):
-            self.channel.phase("evaluate", step)
+            self._enter("evaluate")
             self._faults.reached("evaluate")
-            with self._ledger.timed("eval", step):
-                self._evaluated = self.evaluator.evaluate(stop_requested)
+            self._evaluated = self.evaluator.evaluate(stop_requested, self._enter)
         epoch = self.plan.epochs.completed(step)
         if self.plan.summarise.due(step):
-            self._summarise(step, epoch, rate)
+            self._summarise(step, epoch, speed)
         if self.plan.epochs.ends_at(step):
             values = unpack(self.state.task, self.state.epoch.numpy())
             metric = next((name for name in values if name != "loss"), "loss")
@@ -255,11 +265,11 @@ class Engine:
                     self.state.ended.assign(True)
         self._reported = step
         self.state.reported.assign(step)
-        self._window_began, self._window_step = time.monotonic(), step
+        self._begin_window()
 
-    def _summarise(self, step: int, epoch: int, rate: float) -> None:
+    def _summarise(self, step: int, epoch: int, speed: Mapping[str, float]) -> None:
         values = unpack(self.state.task, self.state.window.numpy())
-        values |= {"learning_rate": self._learning_rate, "examples_per_sec": rate, **self.loop.report()}
+        values |= {"learning_rate": self._learning_rate, **speed, **self.loop.report(), "goodput": self.ledger.summary().goodput}
         self._write("train", step, {"epoch": epoch, **values})
         self.state.window.assign(tf.zeros_like(self.state.window))
 
@@ -271,11 +281,10 @@ class Engine:
         step = self.step
         if step == self._saved_step:
             return
-        self.channel.phase("save", step)
-        with self._ledger.timed("save", step):
-            if not self.peers.is_chief:
-                self._faults.reached("save")  # the chief's comes when its files are written
-            self.checkpoints.save(step, self._evaluated)
+        self._enter("save")
+        if not self.peers.is_chief:
+            self._faults.reached("save")  # the chief's comes when its files are written
+        self.checkpoints.save(step, self._evaluated)
         self.peers.barrier()  # so that the chief, which alone writes, is waited for as long as saving may take
         self.plan.save_clock.restart()
         self._saved_step = step
@@ -284,10 +293,14 @@ class Engine:
         """Gives what a finished training came to: step, metrics of the test split, best checkpoint, time, attempts."""
         directory, step = self.checkpoints.directory, self.step
         best = [{"step": s, "metrics": marker(directory, s)["metrics"]} for s in self.checkpoints.best()[:1]]
+        metrics = self._evaluated or marker(directory, step)["metrics"] or self.evaluator.evaluate(lambda: False, self._enter)
+        spent = self.ledger.summary()
         return {
             "step": step,
-            "metrics": self._evaluated or marker(directory, step)["metrics"] or self.evaluator.evaluate(lambda: False),
+            "metrics": metrics,
             "best": best[0] if best else None,
-            "wall_secs": round(self._ledger.wall_secs(), 3),
-            "attempts": self._ledger.attempts(),
+            "wall_secs": round(spent.wall_secs, 3),
+            "attempts": spent.attempts,
+            "goodput": round(spent.goodput, 4),
+            "time": {name: round(secs, 3) for name, secs in spent.secs.items()},
         }

@@ -34,19 +34,23 @@ class Evaluator:
         self._state, self._loop, self._source, self._peers, self._channel = state, loop, source, peers, channel
         self._pace = Pace("auto")
 
-    def evaluate(self, stop_requested: Callable[[], bool]) -> dict[str, float]:
+    def evaluate(self, stop_requested: Callable[[], bool], enter: Callable[[str], None] = lambda phase: None) -> dict[str, float]:
         """Gives the metrics over the split.
+
+        Args:
+            stop_requested: whether one was requested of this process.
+            enter: is told before each graph call whether it will `compile`, or just `evaluate`.
 
         Raises:
             Stopped: a stop was requested meanwhile; the weights are as before.
         """
         self._state.swap_averages()
         try:
-            return unpack(self._state.task, self._sums(stop_requested))
+            return unpack(self._state.task, self._sums(stop_requested, enter))
         finally:
             self._state.swap_averages()
 
-    def _sums(self, stop_requested: Callable[[], bool]) -> np.ndarray:
+    def _sums(self, stop_requested: Callable[[], bool], enter: Callable[[str], None]) -> np.ndarray:
         opened = self._loop.feed.start(0)
         total, done = tf.zeros([2 * len(self._state.task.metrics)], tf.float64), 0
         while done < self._source.num_steps:
@@ -54,6 +58,7 @@ class Evaluator:
             stopping, count = self._peers.sums(stop_requested(), self._pace.count if self._peers.is_chief else 0)
             if stopping:
                 raise Stopped
+            enter("evaluate" if self._pace.started else "compile")
             count = min(count, self._source.num_steps - done)
             with self._pace.measured(count):
                 total = self._loop.run(opened, total, tf.constant(done, tf.int64), tf.constant(count, tf.int64))

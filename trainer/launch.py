@@ -19,6 +19,7 @@ from trainer.errors import ConfigError
 from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
 from trainer.group import left_without_saving
 from trainer.isolation import IsolationError, Namespace
+from trainer.ledger import CATEGORIES, Ledger, process_start
 from trainer.process import WorkerProcess, log_of
 from trainer.rundir import RunDirectory, join_run, open_run
 from trainer.schema import Experiment
@@ -45,6 +46,7 @@ def run(experiment: Experiment, overrides: list[str], config_dir: str | None = N
     Raises:
         ConfigError: the configuration cannot work; nothing has been written.
     """
+    began = process_start() if spare else time.time()  # what has a worker already is the only run of this process
     strategy = build.strategy_of(experiment)
     declared = cluster.declared(strategy.tasks) if strategy.joins else None
     place = declared or Cluster()
@@ -68,7 +70,7 @@ def run(experiment: Experiment, overrides: list[str], config_dir: str | None = N
     if num_replicas is not None:
         batching.resolve(experiment.batch, num_replicas)
     with _network(experiment, strategy, declared) as network:
-        return _in_directory(experiment, overrides, config_dir, spare, strategy, declared, network)
+        return _in_directory(experiment, overrides, config_dir, spare, strategy, declared, network, began)
 
 
 def _in_directory(
@@ -79,6 +81,7 @@ def _in_directory(
     strategy: Strategy,
     declared: Cluster | None,
     network: Network,
+    began: float,
 ) -> int:
     """Runs an experiment that is known to be possible, in its run directory."""
     place = declared or Cluster()
@@ -95,12 +98,16 @@ def _in_directory(
         if experiment.mode == "train" and place.is_chief and not directory.is_new:
             for line in directory.record_continue(overrides, config_dir):
                 console.line(line)
-        code = _train(experiment, strategy, declared, network, directory, console, spare)
+        ledger = Ledger(directory.path, writes=place.is_chief and experiment.mode == "train")
+        ledger.enter("begin", at=began)
+        code = _train(experiment, strategy, declared, network, directory, console, spare, ledger)
+        ledger.enter("exit")
         console.close()
         if code == WRONG_INPUT and place.is_chief:
             directory.discard()
         elif code == DONE and experiment.mode == "train" and (result := directory.result(experiment)):
             console.line(f"Done: {_summary(result)}")
+            console.line(f"Time: {_times(result)}")
         if code in (WRONG_INPUT, CRASHED):
             directory.withdraw()
         else:
@@ -119,6 +126,7 @@ def _train(
     directory: RunDirectory,
     console: Console,
     spare: WorkerProcess | None,
+    ledger: Ledger,
 ) -> int:
     if experiment.launch.inline:
         return _train_here(experiment, declared or Cluster(), directory, console)
@@ -141,7 +149,7 @@ def _train(
             return WorkerProcess(namespace.command)
         return spares.pop() if spares else WorkerProcess()
 
-    return Supervisor(directory, experiment, strategy, members, console, start).supervise()
+    return Supervisor(directory, experiment, strategy, members, console, start, ledger).supervise()
 
 
 def _evaluators(experiment: Experiment, declared: Cluster | None) -> list[Cluster]:
@@ -212,4 +220,10 @@ def _train_here(experiment: Experiment, place: Cluster, directory: RunDirectory,
 def _summary(result: dict[str, Any]) -> str:
     metrics = ", ".join(f"test {name} {value:.4f}" for name, value in result["metrics"].items())
     attempts = f" in {result['attempts']} attempts" if result["attempts"] > 1 else ""
-    return f"step {result['step']}, {metrics}, {duration(result['wall_secs'])}{attempts}"
+    return f"step {result['step']}, {metrics}, {duration(result['wall_secs'])}{attempts}, goodput {100 * result['goodput']:.0f} %"
+
+
+def _times(result: dict[str, Any]) -> str:
+    """Words where the time went, the most first: `93 % steps, 4 % start, 2 % compile`."""
+    percent = {CATEGORIES[name]: 100 * secs / result["wall_secs"] for name, secs in result["time"].items()}
+    return ", ".join(f"{share:.0f} % {name}" for name, share in sorted(percent.items(), key=lambda item: -item[1]) if share >= 0.5)

@@ -57,27 +57,30 @@ class TrainLoop:
         self.collectives = CollectiveLog()
 
     @tf.function(autograph=False)
-    def run(self, opened: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def run(self, opened: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Runs `count` (scalar int64) steps.
 
         Returns:
-            The sums of the summary window, [2 * metrics] float64, and the learning rate of the last step, float32.
+            The sums of the summary window, [2 * metrics] float64, the learning rate of the last step, float32, and how many seconds
+            the steps waited for their input, float64.
         """
         state = self._state
         self.collectives = CollectiveLog()  # of this trace
         end = state.step.read_value() + count
 
-        def one_step(index: tf.Tensor, window: tf.Tensor, epoch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        def one_step(index: tf.Tensor, window: tf.Tensor, epoch: tf.Tensor, waited: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            taken = self.feed.take(opened)
+            waited += input_wait(index, taken)  # before the step: TensorFlow keeps the order of operations that read the clock and the like
             # Added step by step: the order of additions, hence every bit, does not depend on the length of the loop.
-            sums = self._step(index, self.feed.take(opened))
-            return index + 1, window + sums, epoch + sums
+            sums = self._step(index, taken)
+            return index + 1, window + sums, epoch + sums, waited
 
-        start = (state.step.read_value(), state.window.read_value(), state.epoch.read_value())
-        _, window, epoch = tf.while_loop(lambda index, *_: index < end, one_step, start)
+        start = (state.step.read_value(), state.window.read_value(), state.epoch.read_value(), tf.zeros([], tf.float64))
+        _, window, epoch, waited = tf.while_loop(lambda index, *_: index < end, one_step, start)
         state.step.assign(end)
         state.window.assign(window)
         state.epoch.assign(epoch)
-        return window, self._schedule(end - 1)
+        return window, self._schedule(end - 1), waited
 
     def trace(self, opened: Any) -> list[str]:
         """Traces the step without running it; gives its collectives in order, a line each."""
@@ -160,6 +163,22 @@ def poisoned(batch: Batch, poison: tf.Variable) -> Batch:
     """Makes everything in a batch that has a fraction, but the examples' weight, no number if `poison` holds."""
     fractions = {name: value for name, value in batch.items() if value.dtype.is_floating and name != "weight"}
     return {**batch, **{name: tf.where(poison, tf.cast(math.nan, value.dtype), value) for name, value in fractions.items()}}
+
+
+def input_wait(index: tf.Tensor, taken: Any) -> tf.Tensor:
+    """Gives how many seconds a step of the loop waited for what it takes, scalar float64.
+
+    The executor fetches ahead, while the step before still runs. The index of a step, however, comes out of the step before when
+    that has made all its updates: only what is still missing then is waited for.
+    """
+    tensors = tf.nest.flatten(taken, expand_composites=True)
+    if not tensors:
+        return tf.zeros([], tf.float64)
+    with tf.control_dependencies([index]):
+        free = tf.timestamp()
+    with tf.control_dependencies(tensors):
+        there = tf.timestamp()
+    return tf.maximum(there - free, 0.0)
 
 
 def pack(task: Task, metrics: Metrics) -> tf.Tensor:

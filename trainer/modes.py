@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,8 +33,10 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cluste
     if cluster.task.job in how.servers:
         return server.serve(cluster, run_dir, channel, signals.stop)
     servers = server.Servers(cluster, how.servers, run_dir)
+    if experiment.mode == "train":
+        Ledger(run_dir, writes=cluster.is_chief).enter("start", at=began)
     engine = build.engine(experiment, run_dir, channel, cluster, faults)
-    finished = _run(experiment, engine, run_dir, channel, lambda: signals.stop() or servers.want_to_stop(), signals.save, began)
+    finished = _run(experiment, engine, run_dir, channel, lambda: signals.stop() or servers.want_to_stop(), signals.save)
     # Together, else the first to go looks like a failure to those who still have something to do.
     engine.peers.barrier()
     servers.dismiss(finished=finished)
@@ -49,10 +50,9 @@ def _run(
     channel: Channel,
     stop: Callable[[], bool],
     save: Callable[[], bool],
-    began: float,
 ) -> bool:
     if experiment.mode == "train":
-        return _train(experiment, engine, run_dir, channel, stop, save, began)
+        return _train(experiment, engine, run_dir, channel, stop, save)
     step = engine.checkpoints.restore_latest()
     if step is None:
         raise CheckpointError(f"{run_dir} has no checkpoint yet; train it first")
@@ -66,27 +66,30 @@ def _train(
     channel: Channel,
     stop: Callable[[], bool],
     save: Callable[[], bool],
-    began: float,
 ) -> bool:
-    ledger = Ledger(run_dir, is_chief=engine.peers.is_chief)
     if experiment.init_from and not engine.checkpoints.steps():
         step, skipped = restore_weights(Path(experiment.init_from).expanduser(), engine.state.task.models)
         for line in skipped:
             channel.line(f"warning: init_from: {line}")
         engine.state.reset_averages()
         channel.line(f"Initial weights: step {step} of {experiment.init_from}.")
-    ledger.add("start", engine.step, time.time() - began)
     for line in engine.loop.first_lines():
         channel.line(line)
-    if not engine.train(stop, save):
-        return False
+    finished = engine.train(stop, save)
+    if finished:
+        _finish(experiment, engine, run_dir, channel)
+    engine.ledger.enter("end", engine.step)
+    return finished
+
+
+def _finish(experiment: Experiment, engine: Engine, run_dir: Path, channel: Channel) -> None:
+    """Says and writes what the training came to."""
     for line in engine.loop.last_lines():
         channel.line(line)
     # With the length that was asked for: a later command that asks for more is not finished by this.
     result = {**engine.result(), "train": {"steps": experiment.train.steps, "epochs": experiment.train.epochs}}
     if engine.peers.is_chief:
         write_atomically(run_dir / "result.json", json.dumps(result, indent=1))
-    return True
 
 
 def _evaluate(engine: Engine, run_dir: Path, channel: Channel, step: int) -> bool:

@@ -16,6 +16,7 @@ from trainer.cluster import Cluster
 from trainer.console import Console
 from trainer.exitcodes import CRASHED, RESTARTABLE
 from trainer.group import Group, left_without_saving
+from trainer.ledger import Ledger
 from trainer.markers import committed
 from trainer.process import WorkerProcess, log_of
 from trainer.rundir import RunDirectory
@@ -34,6 +35,7 @@ class Supervisor:
         members: gives the processes of an attempt.
         console: shows messages to the user.
         start: starts one process that does not know yet what it is to do.
+        ledger: is told of restarts.
     """
 
     def __init__(
@@ -44,9 +46,10 @@ class Supervisor:
         members: Callable[[], list[Cluster]],
         console: Console,
         start: Callable[[], WorkerProcess],
+        ledger: Ledger,
     ) -> None:
         self._run, self._experiment, self._strategy, self._members = run, experiment, strategy, members
-        self._console, self._start = console, start
+        self._console, self._start, self._ledger = console, start, ledger
         self._group: Group | None = None
         self._signalled: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._failures, self._newest = 0, self._newest_step()
@@ -93,6 +96,7 @@ class Supervisor:
 
     def _wait(self, secs: float) -> int:
         """Waits before a restart; returns the signal that came meanwhile, 0 if none did."""
+        self._ledger.enter("restart")
         self._console.line(f"Restarting from the newest checkpoint in {secs:g} s.")
         try:
             return self._signalled.get(timeout=secs)

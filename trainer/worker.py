@@ -16,7 +16,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from trainer.channel import Channel, Warnings, to_socket
 from trainer.cluster import Cluster
 from trainer.errors import CheckpointError, ConfigError, DivergedError, NonFiniteError
 from trainer.exitcodes import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
+from trainer.ledger import process_start
 from trainer.schema import Experiment
 from trainer.signals import Signals
 
@@ -124,7 +124,7 @@ def _listen(connection: socket.socket, assignments: queue.Queue[dict[str, Any]],
 
 def main() -> None:
     """Entry point of the process."""
-    began = time.time()
+    began = process_start()
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=int, required=True)
     connection = socket.socket(fileno=parser.parse_args().socket)
