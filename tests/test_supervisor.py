@@ -9,6 +9,7 @@ from trainer import supervisor
 from trainer.cli import compose
 from trainer.cluster import Task
 from trainer.exitcodes import RESTARTABLE
+from trainer.ledger import Ledger
 from trainer.strategies.base import Strategy
 from trainer.supervisor import Supervisor
 
@@ -38,7 +39,7 @@ def supervise(tmp_path, monkeypatch):
 
         monkeypatch.setattr(supervisor, "Group", Played)
         console = SimpleNamespace(line=said.append, error=said.append)
-        made = Supervisor(SimpleNamespace(path=tmp_path), compose(list(options)), Strategy(), list, console, lambda: None)
+        made = Supervisor(SimpleNamespace(path=tmp_path), compose(list(options)), Strategy(), list, console, lambda: None, Ledger(tmp_path))
         monkeypatch.setattr(made, "_wait", lambda secs: waited.append(secs) or 0)
         code = made.supervise()
         assert not left
