@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
     ("trainer.main",),
     ("trainer.cli",),
-    ("trainer.inventory", "trainer.launch"),
+    ("trainer.verify", "trainer.verify_run"),
+    ("trainer.differences", "trainer.inventory", "trainer.launch"),
     ("trainer.supervisor",),
     ("trainer.group",),
     ("trainer.watchdog",),
@@ -55,6 +56,7 @@ PARENT = {
     "trainer.strategies.multi_worker", "trainer.strategies.parameter_server", "trainer.strategies.one_device", "trainer.group",
     "trainer.isolation", "trainer.main", "trainer.process", "trainer.schedulers", "trainer.supervisor", "trainer.targets",
     "trainer.refusals", "trainer.signals", "trainer.tf_config", "trainer.watchdog", "trainer.worker",
+    "trainer.differences", "trainer.verify", "trainer.verify_run",
 }  # fmt: skip
 """What the parent process imports, or may: no TensorFlow and nothing heavy at their top."""
 

@@ -117,9 +117,14 @@ def _front(spare: WorkerProcess | None) -> int:
 def _run(cfg: DictConfig, config_dir: str | None, spare: WorkerProcess | None) -> int:
     settings = HydraConfig.get()
     experiment = config.load(cfg, settings.runtime.choices)
+    given = [str(item) for item in settings.overrides.task]
+    if experiment.mode == "verify":
+        from trainer import verify
+
+        return verify.run(experiment, given, config_dir)
     from trainer import launch  # only now: neither --help nor an error needs it
 
-    return launch.run(experiment, [str(item) for item in settings.overrides.task], config_dir, spare)
+    return launch.run(experiment, given, config_dir, spare)
 
 
 def _wants_tracebacks() -> bool:

@@ -59,6 +59,7 @@ class Faults:
         self._checkpoints = run_dir / "checkpoints"
         self._reached: Counter[str] = Counter()
         self._waiting = {name: fault for name, fault in faults.items() if self._is_mine(fault)}
+        self._step = 0
         self._slow: set[str] = set()
         self._is_poisoned = False
         self.stops = frozenset(step for fault in faults.values() for step in _stops(fault))
@@ -77,6 +78,7 @@ class Faults:
             RuntimeError: the user's code is to crash.
         """
         self._reached[when] += 1
+        self._step = step if when == "step" else self._step
         number = step if when == "step" else self._reached[when]
         if when == "step" and self._is_poisoned:
             self._is_poisoned = False
@@ -98,7 +100,7 @@ class Faults:
             time.sleep(fault.delay_secs)
             return
         del self._waiting[name]
-        if not self._record(name, moment):
+        if not self._record(name, fault, moment):
             return
         self._tell(name, fault, moment)
         if fault.what in _SIGNALS and fault.delay_secs:
@@ -108,7 +110,7 @@ class Faults:
         else:
             self._act(fault, f"fault {name}: rehearsed {moment}")
 
-    def _record(self, name: str, moment: str) -> bool:
+    def _record(self, name: str, fault: Fault, moment: str) -> bool:
         """Writes down that it happens, before it does: nothing of this process may be left to do so afterwards."""
         self._directory.mkdir(parents=True, exist_ok=True)
         try:
@@ -116,7 +118,8 @@ class Faults:
         except FileExistsError:
             return False
         try:
-            os.write(file, json.dumps({"fault": name, "moment": moment, "at": time.time()}).encode())
+            record = {"fault": name, "who": fault.who, "moment": moment, "step": self._step, "at": time.time()}
+            os.write(file, json.dumps(record).encode())
             os.fsync(file)
         finally:
             os.close(file)

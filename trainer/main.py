@@ -22,7 +22,8 @@ def main() -> NoReturn:
 
 
 def _will_train(arguments: list[str]) -> bool:
-    """Guesses whether a worker will be needed: not to list or show something, to sweep, or to train in this process."""
+    """Guesses whether a worker will be needed: not to list or show something, to sweep, to verify, or to train in this process."""
     if arguments[:1] == ["checkpoints"]:
         return False
-    return not any(argument.startswith(("-", "launch")) and not argument.startswith(("--config-dir", "-cd")) for argument in arguments)
+    none = ("-", "launch", "mode=verify")
+    return not any(argument.startswith(none) and not argument.startswith(("--config-dir", "-cd")) for argument in arguments)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-MODES = ("train", "evaluate", "export")
+MODES = ("train", "verify", "evaluate", "export")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 WRITERS = ("tensorboard", "jsonl")
 
@@ -153,7 +153,7 @@ class Fault:
 class Verify:
     """mode=verify: the experiment straight, and again with kills, compared to the bit."""
 
-    steps: int = key(200, "how many steps, at most what the experiment trains", ">= 2")
+    steps: int = key(200, "how many steps, at most train.steps; evaluated and saved a few times on the way", ">= 2")
     kills: int = key(3, "how many kills, at random moments", ">= 1")
     seed: int | None = key(None, "of the random moments, to repeat them; null: a new one, which is told", ">= 0")
 
@@ -172,7 +172,9 @@ class Experiment:
     name: str | None = key(None, "first part of the run directory's name; null: <model>-<dataset>")
     runs_dir: str = key("runs", "where run directories are made")
     seed: int = key(0, "the only source of randomness", ">= 0, <= 9007199254740991")
-    mode: str = key("train", "what to do: train, or evaluate or export a run (with resume=)", " | ".join(MODES))
+    mode: str = key(
+        "train", "what to do: train; verify that kills change nothing; evaluate or export a run (with resume=)", " | ".join(MODES)
+    )
     precision: str = key("float32", "float32, mixed_bfloat16 or mixed_float16", " | ".join(PRECISIONS))
     jit: bool = key(False, "compile forward and backward pass with XLA")
     deterministic: bool = key(False, "deterministic kernels; a GPU needs it to repeat bit for bit, a CPU does not")
