@@ -27,7 +27,7 @@ def advance(run: Path, step: int) -> None:
     """
     import tensorflow as tf
 
-    from trainer.checkpoint import commit
+    from trainer.markers import commit
 
     directory = run / "checkpoints"
     reader = tf.train.load_checkpoint(str(directory / f"ckpt-{EARLY}"))
