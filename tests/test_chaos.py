@@ -1,0 +1,165 @@
+"""Whatever is done to whichever process in whichever phase, the run ends as one that nothing happened to.
+
+Each cell is a run of real processes with one fault, at a random moment of the phase. It is started again by the same command as
+long as it stopped on request or was killed as a whole. Then everything is compared with the straight run: a synchronous one to the
+bit. `STEADFAST_CHAOS_SEED=<seed>` repeats the moments of a failure, which tells its seed.
+"""
+
+import itertools
+import json
+import os
+import random
+import signal
+import time
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.processes import final_variables, finish, log, only_run, start
+
+SEED = int(os.environ.get("STEADFAST_CHAOS_SEED") or time.time_ns() % 10**9)
+
+# 24 steps of one graph call each, 6 evaluations, 8 saves; every random part is in it: dropout, augmentation, averages.
+OPTIONS = [
+    "model.width=4", "model.dropout=0.3", "dataset.crop=1", "train.steps=24", "train.steps_per_loop=1", "train.ema_decay=0.9",
+    "batch.global_size=16", "evaluate.every_steps=4", "evaluate.every_epochs=null", "summary.every_steps=5",
+    "checkpoint.every_steps=3", "checkpoint.every_epochs=null", "checkpoint.best.metric=accuracy",
+    "callbacks=early_stopping", "callbacks.early_stopping.patience=99", "restart.backoff_secs=0", "restart.max_restarts=8",
+    "watchdog.stall_secs=8", "watchdog.compile_secs=60", "watchdog.evaluate_secs=8", "watchdog.save_secs=8",
+]  # fmt: skip
+STRATEGIES = {
+    "one_device": ["strategy=one_device"],
+    "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"],
+    "multi_worker": ["strategy=multi_worker", "model.batch_norm=true"],
+    "parameter_server": ["strategy=parameter_server", "strategy.workers=2", "strategy.ps=1"],
+}
+OTHERS = {"one_device": [], "mirrored": [], "multi_worker": ["worker-1"], "parameter_server": ["worker-1", "ps-0"]}
+WHATS, PHASES = ("kill", "terminate", "freeze"), ("start", "step", "save", "evaluate")
+
+
+def cells():
+    """Gives (strategy, what, who, when): everything under the first three, what is particular to parameter servers under the last."""
+    for strategy, what, when in itertools.product(STRATEGIES, WHATS, PHASES):
+        whos = ["chief", *OTHERS[strategy]]
+        if what == "freeze" and (when in ("start", "save") or strategy == "mirrored"):
+            continue  # as long as a freeze takes to be noticed, two phases must do; and mirrored has the processes of one_device
+        if strategy == "parameter_server" and when in ("start", "save") and what == "terminate":
+            continue
+        # A frozen supervisor is nobody's loss: the workers go on.
+        yield from ((strategy, what, who, when) for who in whos)
+        if what != "freeze" and strategy in ("one_device", "multi_worker"):
+            yield strategy, what, "supervisor", when
+
+
+WORST = {
+    ("multi_worker", "kill", "worker-1", "save"),
+    ("multi_worker", "terminate", "worker-1", "evaluate"),
+    ("parameter_server", "kill", "ps-0", "step"),
+}
+CELLS = [pytest.param(*cell, id="-".join(cell), marks=[] if cell in WORST else [pytest.mark.slow]) for cell in cells()]
+
+
+def fault(what, who, when, moment):
+    """Words a fault at a random moment as an override."""
+    at = {"start": 1, "step": moment.randint(1, 23), "save": moment.randint(1, 7), "evaluate": moment.randint(1, 5)}[when]
+    delay = moment.choice([0, 0, round(moment.uniform(0, 0.2), 3)])
+    return f"+fault.chaos={{what:{what},who:{who},when:{when},at:{at},delay_secs:{delay}}}"
+
+
+def run_to_the_end(directory, *overrides):
+    """Gives the command until the run is finished; gives the exit codes, and all that was printed."""
+    mark, codes, told = uuid.uuid4().hex, [], ""
+    while codes[-1:] != [0]:
+        code, out, err = finish(start(directory, *OPTIONS, *overrides, STEADFAST_TEST=mark))
+        codes.append(code)
+        told += f"\n--- {code}\n{out}{err}"
+        assert code in (0, 143, -signal.SIGKILL), told
+        assert len(codes) <= 3, told
+    wait_for_orphans(mark)
+    return codes, told
+
+
+def wait_for_orphans(mark, limit_secs=20):
+    """Waits until no process is left that has a mark in its environment."""
+    deadline = time.monotonic() + limit_secs
+    while living := marked(mark):
+        for pid in living:
+            try:
+                descriptor = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            with os.fdopen(descriptor):
+                assert time.monotonic() < deadline, subprocess.run(
+                    ["ps", "-fp", str(pid)], capture_output=True, text=True, check=False
+                ).stdout
+                signal.sigtimedwait([signal.SIGRTMAX], 0.1)  # nobody sends it: a pause
+
+
+def marked(mark):
+    """Gives the processes that have a mark in their environment."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (place / "environ").read_bytes():
+                found.append(int(place.name))
+        except OSError:
+            continue  # it has ended, or is another user's
+    return found
+
+
+def names(run_dir):
+    """Gives the files of a run but logs, events (their names tell the time) and what says that there was a fault."""
+    files = {str(file.relative_to(run_dir)) for file in run_dir.rglob("*") if file.is_file()}
+    return {name for name in files if name.split("/")[0] not in ("logs", "events", "faults")}
+
+
+def result(run_dir):
+    found = json.loads((run_dir / "result.json").read_text())
+    return {key: found[key] for key in ("step", "metrics", "best")}
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """Gives the straight run of a strategy, made once."""
+    made = {}
+
+    def of(strategy):
+        if strategy not in made:
+            directory = tmp_path_factory.mktemp(strategy)
+            assert run_to_the_end(directory, *STRATEGIES[strategy])[0] == [0]
+            made[strategy] = only_run(directory)
+        return made[strategy]
+
+    return of
+
+
+@pytest.mark.parametrize(("strategy", "what", "who", "when"), CELLS)
+def test_a_run_ends_as_if_nothing_had_happened(tmp_path, straight, strategy, what, who, when):
+    moment = random.Random(f"{SEED}-{strategy}-{what}-{who}-{when}")
+    override = fault(what, who, when, moment)
+    print(f"STEADFAST_CHAOS_SEED={SEED}: {override}")
+    codes, told = run_to_the_end(tmp_path, *STRATEGIES[strategy], override)
+    print(told)
+    run_dir, expected = only_run(tmp_path), straight(strategy)
+    assert list((run_dir / "faults").iterdir()), "nothing happened"
+    assert codes[:-1] in {"kill": ([], [-9]), "terminate": ([143], []), "freeze": ([],)}[what]
+    assert names(run_dir) == names(expected)
+    assert result(run_dir)["step"] == 24
+    if strategy == "parameter_server":
+        assert [line["step"] for line in log(run_dir)] == [line["step"] for line in log(expected)]
+        return
+    assert result(run_dir) == result(expected)
+    assert log(run_dir) == log(expected)
+    ours, theirs = final_variables(run_dir), final_variables(expected)
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(ours[name], value, err_msg=name)
+
+
+def test_the_matrix_has_enough_cells():
+    found = list(cells())
+    assert len(found) == len(set(found)) >= 60
+    assert set(found) >= WORST
+    assert {cell[:2] for cell in found} >= set(itertools.product(STRATEGIES, ("kill", "terminate")))
