@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.processes import final_variables, finish, log, only_run, start
+from tests.processes import final_variables, finish, log, only_run, start, wait_gone
 
 SEED = int(os.environ.get("STEADFAST_CHAOS_SEED") or time.time_ns() % 10**9)
 
@@ -81,20 +81,10 @@ def run_to_the_end(directory, *overrides):
     return codes, told
 
 
-def wait_for_orphans(mark, limit_secs=20):
+def wait_for_orphans(mark):
     """Waits until no process is left that has a mark in its environment."""
-    deadline = time.monotonic() + limit_secs
     while living := marked(mark):
-        for pid in living:
-            try:
-                descriptor = os.pidfd_open(pid)
-            except ProcessLookupError:
-                continue
-            with os.fdopen(descriptor):
-                assert time.monotonic() < deadline, subprocess.run(
-                    ["ps", "-fp", str(pid)], capture_output=True, text=True, check=False
-                ).stdout
-                signal.sigtimedwait([signal.SIGRTMAX], 0.1)  # nobody sends it: a pause
+        wait_gone(living[0])
 
 
 def marked(mark):
