@@ -348,3 +348,23 @@ def test_a_parameter_server_that_is_lost_while_its_variables_are_saved_is_no_fau
     monkeypatch.setattr("trainer.checkpoint.Snapshot", lost)
     with pytest.raises(tf.errors.UnavailableError):
         checkpoints.save(1, None)
+
+
+@pytest.mark.slow
+def test_a_frozen_worker_is_replaced_alone_and_a_frozen_server_ends_the_attempt(begin, tmp_path):
+    stall = ["watchdog.stall_secs=15", "checkpoint.every_steps=50", "checkpoint.every_epochs=null"]
+    live, everyone = begin(tmp_path, *counting(tmp_path, 600, [152, 352]), *stall), {}
+    for gate, number, frozen in ((152, 2, "worker-1"), (352, 1, "ps-0")):
+        # Both at the first; at the second the one that was replaced may still be on its way.
+        live.until(lambda gate=gate, number=number: len(list((tmp_path / "gates").glob(f"waits-{gate}-*"))) >= number)
+        everyone |= live.hold("chief-0", "ps-0", "worker-0", "worker-1")
+        os.kill(live.pid(frozen), signal.SIGSTOP)
+        live.open(gate)
+    code, out, err = finish(live.process)
+    assert code == 0, out + err
+    gone(everyone)
+    assert "warning: worker-1 makes no progress: serve at step 0" in out
+    assert "warning: worker-1 was killed by SIGKILL; starting it again alone" in out
+    assert "warning: ps-0 was stopped by a signal" in out
+    result = json.loads((only_run(tmp_path) / "result.json").read_text())
+    assert (result["step"], result["attempts"]) == (600, 2)
