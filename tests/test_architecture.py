@@ -41,7 +41,8 @@ LAYERS = (
     ("trainer.targets",),
     ("trainer.provenance", "trainer.signatures", "trainer.tf_config"),
     ("trainer.rules",),
-    ("trainer.errors", "trainer.exitcodes", "trainer.files", "trainer.isolation", "trainer.signals", "trainer"),
+    ("trainer.files",),
+    ("trainer.errors", "trainer.exitcodes", "trainer.isolation", "trainer.signals", "trainer"),
 )
 """Arrows point downward only: a module imports from later lines, and a package's own modules one another."""
 

@@ -22,7 +22,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from trainer import config, helptext, inventory
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, StorageError
 from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
 from trainer.explain import EXPECTED, explain
 from trainer.overrides import rewrite
@@ -167,6 +167,9 @@ def _guarded(action: Callable[[], int], *expected: type[BaseException]) -> int:
         for line in explain(error):
             print(f"error: {line}", file=sys.stderr)
         return WRONG_INPUT
+    except StorageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return CRASHED
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except Exception:

@@ -17,6 +17,10 @@ class CheckpointError(OSError):
     """The environment's: a checkpoint that cannot be written, or none that can be trusted; exit code 1."""
 
 
+class StorageError(OSError):
+    """The environment's: a file of the run that cannot be written; exit code 1."""
+
+
 class DivergedError(RuntimeError):
     """The run's: processes that must be in the same state are not; exit code 1."""
 

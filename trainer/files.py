@@ -3,21 +3,52 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from trainer.errors import StorageError
+
+
+@contextmanager
+def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
+    """Tells of a file that cannot be written which it is and why, in one line: the disk is full, read-only, or gone.
+
+    Args:
+        path: the file, or the directory of those that are written.
+        others: what else than an OSError the block raises in such a case.
+
+    Raises:
+        StorageError: instead of them.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, StorageError) or not isinstance(error, (OSError, *others)):
+            raise
+        reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
+        raise StorageError(f"{path} could not be written: {reason}") from error
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a file so that a reader, or a restart after a power cut, sees the old or the new content and nothing between."""
+    """Writes a file so that a reader, or a restart after a power cut, sees the old or the new content and nothing between.
+
+    Raises:
+        StorageError: it cannot be written; the old content is there.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as opened:
-            opened.write(text)
-            opened.flush()
-            os.fsync(opened.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    fsync_directory(path.parent)
+    with writing(path):
+        try:
+            with temporary.open("w", encoding="utf-8") as opened:
+                opened.write(text)
+                opened.flush()
+                os.fsync(opened.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            with suppress(OSError):  # what hinders the writing may hinder the removal; the cause is the former
+                temporary.unlink(missing_ok=True)
+            raise
+        fsync_directory(path.parent)
 
 
 def fsync_directory(directory: Path) -> None:

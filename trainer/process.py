@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import queue
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer import cluster, signals
 from trainer.cluster import Cluster, Task
+from trainer.files import writing
 
 if TYPE_CHECKING:
     from trainer.rundir import RunDirectory
@@ -62,16 +62,15 @@ class WorkerProcess:
             member: which process of the run it is.
             messages: receives each message that it sends, and finally {"kind": "exit", "code": ...}, each with "from": its task.
         """
-        log = log_of(run, member.task)
-        log.parent.mkdir(exist_ok=True)
+        path = log_of(run, member.task)
 
         def tell(message: dict[str, Any]) -> None:
             messages.put({**message, "from": member.task})
 
+        log = Log(path, lambda problem: tell({"kind": "line", "text": f"warning: {problem}"}))
         threads = [threading.Thread(target=target, args=(log, tell), daemon=True) for target in (self._pump, self._listen)]
         try:
-            with log.open("ab") as opened:
-                socket.send_fds(self._socket, [b"!"], [run.lock, opened.fileno()])
+            socket.send_fds(self._socket, [b"!"], [run.lock, log.fileno()])
             assignment = {"run_dir": str(run.path), "experiment": asdict(experiment), "cluster": member.plain()}
             self._socket.sendall(json.dumps(assignment).encode() + b"\n")
         except (BrokenPipeError, ConnectionResetError):
@@ -115,15 +114,14 @@ class WorkerProcess:
             self._end.join()  # it writes the last lines of the log, whose directory may be about to go
         self._socket.close()
 
-    def _pump(self, log: Path, tell: Callable[[dict[str, Any]], None]) -> None:
+    def _pump(self, log: Log, tell: Callable[[dict[str, Any]], None]) -> None:
         """What the user's code prints goes to the log and to the console."""
         assert self.process.stdout is not None
-        with log.open("ab", buffering=0) as opened:
-            for line in self.process.stdout:
-                opened.write(line)
-                tell({"kind": "output", "text": line.decode(errors="replace").rstrip("\n")})
+        for line in self.process.stdout:
+            log.write(line)
+            tell({"kind": "output", "text": line.decode(errors="replace").rstrip("\n")})
 
-    def _listen(self, log: Path, tell: Callable[[dict[str, Any]], None]) -> None:
+    def _listen(self, log: Log, tell: Callable[[dict[str, Any]], None]) -> None:
         try:
             with self._socket.makefile(encoding="utf-8") as lines:
                 for line in lines:
@@ -132,15 +130,51 @@ class WorkerProcess:
         except ConnectionResetError:
             pass  # it was killed with part of its instructions unread
 
-    def _wait(self, threads: list[threading.Thread], log: Path, tell: Callable[[dict[str, Any]], None]) -> None:
+    def _wait(self, threads: list[threading.Thread], log: Log, tell: Callable[[dict[str, Any]], None]) -> None:
         code = self.process.wait()
         for thread in threads:
             # A grandchild of the user's could hold the pipes open; the worker itself is dead.
             thread.join(timeout=5)
         self._early.seek(0)
-        with log.open("ab") as opened:
-            shutil.copyfileobj(self._early, opened)
+        log.write(self._early.read())
+        if not any(thread.is_alive() for thread in threads):
+            log.close()
         tell({"kind": "exit", "code": code})
+
+
+class Log:
+    """A process's log. What cannot be written to it is left out: nobody may wait for it, and the console has it too.
+
+    Args:
+        path: the file, which is appended to.
+        warn: told once of why it cannot be written.
+
+    Raises:
+        StorageError: it cannot even be opened.
+    """
+
+    def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
+        self._path, self._warn, self._warned = path, warn, False
+        with writing(path):
+            path.parent.mkdir(exist_ok=True)
+            self._file = path.open("ab", buffering=0)
+
+    def fileno(self) -> int:
+        """Gives its descriptor."""
+        return self._file.fileno()
+
+    def write(self, content: bytes) -> None:
+        """Appends, if that is possible."""
+        try:
+            self._file.write(content)
+        except OSError as error:
+            if not self._warned:
+                self._warn(f"{self._path} could not be written: {error.strerror}")
+            self._warned = True
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
 
 
 def log_of(run: RunDirectory, task: Task) -> Path:

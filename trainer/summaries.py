@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from trainer.files import write_atomically
+from trainer.files import write_atomically, writing
 
 
 class Writer(Protocol):
@@ -38,16 +39,20 @@ class JsonLines:
         if self._path.exists():
             keep = [line for line in self._path.read_text().splitlines() if _step(line) <= position]
             write_atomically(self._path, "".join(f"{line}\n" for line in keep))
-        self._file = self._path.open("a", buffering=1, encoding="utf-8")
+        with writing(self._path):
+            self._file = self._path.open("a", buffering=1, encoding="utf-8")
 
     def scalars(self, split: str, step: int, values: Mapping[str, float]) -> None:
-        self._file.write(json.dumps({"step": step, "split": split, **values}) + "\n")
+        with writing(self._path):
+            self._file.write(json.dumps({"step": step, "split": split, **values}) + "\n")
 
     def flush(self) -> None:
-        self._file.flush()
+        with writing(self._path):
+            self._file.flush()
 
     def close(self) -> None:
-        self._file.close()
+        with writing(self._path):
+            self._file.close()
 
 
 class TensorBoard:
@@ -62,6 +67,7 @@ class TensorBoard:
 
     def __init__(self, run_dir: Path, position: int) -> None:
         # Imported here: the package is slow to import, and a run may have no such writer.
+        import tensorflow as tf
         from tensorboard.compat.proto import event_pb2
         from tensorboard.plugins.scalar.summary import scalar_pb
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -70,25 +76,30 @@ class TensorBoard:
         self._start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._run_dir, self._position = run_dir, position
         self._writers: dict[str, Any] = {}
+        # Their thread's error comes out at whatever is called next.
+        self._writing = partial(writing, run_dir / "events", tf.errors.OpError)
 
     def scalars(self, split: str, step: int, values: Mapping[str, float]) -> None:
-        if split not in self._writers:
-            self._writers[split] = self._open(str(self._run_dir / "events" / self.FOLDERS[split]), flush_secs=5)
-            # From the beginning: TensorBoard takes the first of these in a run for its start, and only later ones for a restart.
-            self._add(split, self._position + 1, session_log=self._start)
-        for name, value in values.items():
-            self._add(split, step, summary=self._scalar_pb(name, value))
+        with self._writing():
+            if split not in self._writers:
+                self._writers[split] = self._open(str(self._run_dir / "events" / self.FOLDERS[split]), flush_secs=5)
+                # From the beginning: TensorBoard takes the first of these in a run for its start, and only later ones for a restart.
+                self._add(split, self._position + 1, session_log=self._start)
+            for name, value in values.items():
+                self._add(split, step, summary=self._scalar_pb(name, value))
 
     def flush(self) -> None:
         for writer in self._writers.values():
-            writer.flush()
+            with self._writing():
+                writer.flush()
 
     def _add(self, split: str, step: int, **content: Any) -> None:
         self._writers[split].add_event(self._event(wall_time=time.time(), step=step, **content))
 
     def close(self) -> None:
         for writer in self._writers.values():
-            writer.close()
+            with self._writing():
+                writer.close()
 
 
 def open_writers(names: list[str], run_dir: Path, position: int) -> list[Writer]:

@@ -17,13 +17,14 @@ import socket
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trainer import cluster, config
 from trainer.channel import Channel, Warnings, to_socket
 from trainer.cluster import Cluster
-from trainer.errors import CheckpointError, ConfigError, DivergedError, NonFiniteError
+from trainer.errors import CheckpointError, ConfigError, DivergedError, NonFiniteError, StorageError
 from trainer.exitcodes import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
 from trainer.ledger import process_start
 from trainer.schema import Experiment
@@ -59,7 +60,7 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel, place: Cluster,
     except ConfigError as error:
         channel.problem(list(error.problems))
         return WRONG_INPUT
-    except (CheckpointError, DivergedError, NonFiniteError) as error:
+    except (CheckpointError, DivergedError, NonFiniteError, StorageError) as error:
         channel.crash(str(error))
         return CRASHED
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError) as error:
@@ -142,8 +143,9 @@ def main() -> None:
     experiment, place = config.restore(assignment["experiment"]), cluster.restore(assignment["cluster"])
     code = run(experiment, Path(assignment["run_dir"]), Channel(send), place, signals, began)
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # a full disk: the log ends here, the exit code does not change
+            stream.flush()
     # Not sys.exit: TensorFlow's threads and tf.data's can make an orderly interpreter shutdown hang or crash.
     os._exit(code)
 
