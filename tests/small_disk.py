@@ -73,8 +73,9 @@ class Saboteur:
             require_small()
             DONE.touch()
             (run,) = pathlib.Path("runs").iterdir()
-            print("so it goes")
             self.what(run)
+            for number in range(2000):
+                print(f"line {number} of what the user's code has to say")
         return False
 '''
 
@@ -100,7 +101,8 @@ class SmallDisk:
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert self._holder.stdout is not None and self._holder.stderr is not None
+        assert self._holder.stdout is not None
+        assert self._holder.stderr is not None
         if self._holder.stdout.readline() != "mounted\n":
             pytest.skip(f"no file systems of one's own here: {self._holder.stderr.read().strip()}")
         self.path = Path(f"/proc/{self._holder.pid}/root{self._mounted}")

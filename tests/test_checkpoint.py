@@ -219,7 +219,7 @@ DAMAGES = {
     "a bit flipped": (flip_a_bit, f"the content of {DATA} has changed"),
     "data missing": (remove_data, f"{DATA} is missing"),
     "index missing": (remove_index, "ckpt-2.index is missing"),
-    "marker missing": (remove_marker, None),
+    "marker missing": (remove_marker, "it has no marker: it was not finished, or the marker was removed"),
     "marker empty": (marker_with(b""), "its marker is damaged"),
     "marker no text": (marker_with(b"\xff\x00\xfe"), "its marker is damaged"),
     "marker cut off": (marker_with(b'{"step": 2, "metr'), "its marker is damaged"),
@@ -239,8 +239,7 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(tmp_path, damage):
     inflict(tmp_path, 2)
     step, found, skipped = restored(tmp_path)
     assert (step, found) == (1, values(state(1)))
-    expected = [] if problem is None else [f"skipped the checkpoint of step 2: {problem.format(size=size, less=size - 1)}"]
-    assert skipped == expected
+    assert skipped == [f"skipped the checkpoint of step 2: {problem.format(size=size, less=size - 1)}"]
 
 
 def test_if_none_can_be_trusted_nothing_starts_afresh(tmp_path):
@@ -251,7 +250,8 @@ def test_if_none_can_be_trusted_nothing_starts_afresh(tmp_path):
         restored(tmp_path)
     assert str(caught.value) == (
         f"no checkpoint in {tmp_path} can be trusted (skipped the checkpoint of step 2: {DATA} is missing; "
-        "skipped the checkpoint of step 1: the content of ckpt-1.data-00000-of-00001 has changed); resume=never starts afresh"
+        "skipped the checkpoint of step 1: the content of ckpt-1.data-00000-of-00001 has changed); "
+        "bring one back, or start afresh with resume=never"
     )
 
 

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from trainer.errors import StorageError
 from trainer.files import write_atomically
 
 
@@ -33,7 +34,7 @@ def test_a_failed_first_write_leaves_nothing(tmp_path):
 
 def test_a_failed_replacement_leaves_no_temporary_file(tmp_path):
     (tmp_path / "taken").mkdir()
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(StorageError, match="taken could not be written: Is a directory"):
         write_atomically(tmp_path / "taken", "text")
     assert os.listdir(tmp_path) == ["taken"]
 

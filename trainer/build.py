@@ -169,6 +169,7 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
             peers,
             background=experiment.checkpoint.async_write,
             before_commit=partial(faults.reached, "save"),
+            saved_once=run_dir / ".saved",
         ),
         open_writers=lambda position: summaries.open_writers(experiment.summary.writers, run_dir, position) if cluster.is_chief else [],
         channel=channel,

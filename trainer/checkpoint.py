@@ -33,6 +33,7 @@ class Checkpoints:
         keep: what retention keeps; none: everything.
         peers: the processes that save and restore together; None: this one is alone.
         background: whether training goes on while a checkpoint is written.
+        saved_once: a file elsewhere that says that there has been a checkpoint: then to find none is a loss and no beginning.
         before_commit: called when the files of a checkpoint are written and its marker is not.
         after_commit: called with the step of a checkpoint that counts from now on.
 
@@ -49,11 +50,12 @@ class Checkpoints:
         peers: Peers | None = None,
         *,
         background: bool = False,
+        saved_once: Path | None = None,
         before_commit: Callable[[], None] = lambda: None,
         after_commit: Callable[[int], None] = lambda step: None,
     ) -> None:
         self.directory, self._keep, self._peers = directory, keep, peers
-        self._before_commit, self._after_commit = before_commit, after_commit
+        self._saved_once, self._before_commit, self._after_commit = saved_once, before_commit, after_commit
         self.skipped: list[str] = []
         self._damaged: set[int] = set()
         self._checkpoint = tf.train.Checkpoint(**trackables)
@@ -96,11 +98,13 @@ class Checkpoints:
 
     def _write(self, snapshot: Snapshot, step: int, metrics: Mapping[str, float] | None) -> None:
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self.directory.mkdir(exist_ok=True)  # not its parents: a run directory that was removed does not come back as half of one
             remove(self.directory, step)
             snapshot.write(str(self.directory / f"ckpt-{step}"))
             self._before_commit()
             commit(self.directory, step, metrics, snapshot.variables())
+            if self._saved_once is not None:
+                self._saved_once.touch()
             # Only now that there is a newer one: the damaged would push the good ones out of the newest.
             for damaged in self._damaged - {step}:
                 remove(self.directory, damaged)
@@ -123,33 +127,36 @@ class Checkpoints:
         """Restores the newest checkpoint that verifies.
 
         Returns:
-            Its step; None if there is no checkpoint at all.
+            Its step; None if there has never been a checkpoint.
 
         Raises:
-            CheckpointError: there are checkpoints but none that verifies, or one that does not fit the state.
+            CheckpointError: in every process: there are checkpoints, or have been, but none that verifies, or one that does not fit
+                the state.
         """
-        newest = self._newest() if self._peers is None or self._peers.is_chief else None
+        newest, problem = self._newest() if self._peers is None or self._peers.is_chief else (None, "")
         if self._peers is not None:
             # The chief's word: a shared file system may show the others something older.
             (step,) = self._peers.chiefs(-1 if newest is None else newest)
-            newest = None if step < 0 else step
+            newest, problem = None if step < 0 else step, self._peers.chiefs_text(problem)
+        if problem:
+            raise CheckpointError(problem)
         if newest is not None:
             self.restore(newest)
         return newest
 
-    def _newest(self) -> int | None:
+    def _newest(self) -> tuple[int | None, str]:
+        """Gives the newest step that verifies, and why the run must not go on without, if there is none."""
         steps = committed(self.directory)
-        for step in reversed(steps):
-            if problem := verify(self.directory, step):
-                self.skipped.append(f"skipped the checkpoint of step {step}: {problem}")
-                self._damaged.add(step)
-            else:
-                return step
-        if steps:
-            raise CheckpointError(
-                f"no checkpoint in {self.directory} can be trusted ({'; '.join(self.skipped)}); resume=never starts afresh"
-            )
-        return None
+        for step in sorted({*steps, *unfinished(self.directory)}, reverse=True):
+            problem = verify(self.directory, step)
+            if problem is None:
+                return step, ""
+            self.skipped.append(f"skipped the checkpoint of step {step}: {problem}")
+            self._damaged.add(step)
+        if not steps and (self._saved_once is None or not self._saved_once.exists()):
+            return None, ""  # one that was cut short may be there: it was to be the first
+        why = "; ".join(self.skipped) or "none is there, though the run has saved some"
+        return None, f"no checkpoint in {self.directory} can be trusted ({why}); bring one back, or start afresh with resume=never"
 
     def restore(self, step: int) -> None:
         """Restores the checkpoint of a step, every variable of it and of the state.
@@ -225,4 +232,5 @@ def _misfit(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0]
+    # Without what TensorFlow adds for its developers.
+    return re.sub(r"\{\{.*?\}\} | \[Op:\w+\]", "", str(error).strip().split("\n")[0])

@@ -44,7 +44,7 @@ def write_atomically(path: Path, text: str) -> None:
                 opened.flush()
                 os.fsync(opened.fileno())
             os.replace(temporary, path)
-        except OSError:
+        except BaseException:
             with suppress(OSError):  # what hinders the writing may hinder the removal; the cause is the former
                 temporary.unlink(missing_ok=True)
             raise

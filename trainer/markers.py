@@ -64,7 +64,9 @@ def marker(directory: Path, step: int) -> dict[str, Any]:
 
 
 def verify(directory: Path, step: int) -> str | None:
-    """Says what is wrong with a committed checkpoint, or None if every file is what its marker says."""
+    """Says what is wrong with a checkpoint, or None if every file is what its marker says."""
+    if not _path(directory, step).exists():
+        return "it has no marker: it was not finished, or the marker was removed"
     content = marker(directory, step)
     if not content["files"]:
         return "its marker is damaged"

@@ -43,6 +43,10 @@ class Peers:
         """Gives the chief's values to all."""
         return self.sums(*(value if self.is_chief else 0 for value in values))
 
+    def chiefs_text(self, text: str) -> str:
+        """Gives the chief's text to all."""
+        return text if self._count == 1 else self._text_of(self._chief, text)
+
     def barrier(self) -> None:
         """Returns when all processes have come here."""
         self.sums(0)

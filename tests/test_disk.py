@@ -1,0 +1,139 @@
+"""A disk that is full, read-only or gone: the run says so in one line, harms nothing, and goes on when the cause is gone."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.processes import final_variables
+from tests.small_disk import small_disk
+from tests.training import assert_same_bits
+from trainer.errors import StorageError
+from trainer.markers import committed, verify
+from trainer.process import Log
+from trainer.summaries import JsonLines, TensorBoard
+
+OPTIONS = [
+    "model=softmax", "train.steps=24", "batch.global_size=16", "evaluate.every_steps=4", "evaluate.every_epochs=null",
+    "checkpoint.every_steps=3", "checkpoint.every_epochs=null", "summary.every_steps=5", "restart.backoff_secs=0",
+]  # fmt: skip
+NO_SPACE, GONE = "No space left on device", "No such file or directory"
+
+
+def sabotage(what: str, at: int) -> str:
+    return f"+callbacks.saboteur={{_target_:saboteur.Saboteur,what:{what},at:{at}}}"
+
+
+def only_run(disk):
+    (found,) = (disk.path / "runs").iterdir()
+    return found
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """What runs come to whose disk is large enough, one for each strategy that is asked for."""
+    made = {}
+
+    def get(*strategy):
+        if strategy not in made:
+            with small_disk(tmp_path_factory.mktemp("straight"), size=16 << 20) as disk:
+                code, out, err = disk.run(*OPTIONS, *strategy)
+                assert code == 0, out + err
+                made[strategy] = final_variables(only_run(disk))
+        return made[strategy]
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ("what", "strategy", "cause"),
+    [
+        ("full", [], NO_SPACE),
+        pytest.param("no_inodes", [], NO_SPACE, marks=pytest.mark.slow),
+        pytest.param("read_only", [], "Read-only file system", marks=pytest.mark.slow),
+        pytest.param("full", ["checkpoint.async_write=true"], NO_SPACE, marks=pytest.mark.slow),
+        pytest.param("full", ["strategy=multi_worker"], NO_SPACE, marks=pytest.mark.slow),
+    ],
+    ids=["full", "no inodes", "read-only", "full, in the background", "full, two workers"],
+)
+def test_a_save_that_fails_harms_no_older_one_and_the_same_command_continues(straight, tmp_path, what, strategy, cause):
+    with small_disk(tmp_path, size=16 << 20) as disk:
+        code, out, err = disk.run(*OPTIONS, *strategy, sabotage(what, 8))
+        assert code == 1, out + err
+        first, second = err.splitlines()
+        assert first.startswith(f"the checkpoint of step 9 could not be written to runs/{only_run(disk).name}/checkpoints: ")
+        assert cause in first
+        assert "__wrapped__" not in first
+        assert second.startswith("error: the worker crashed; the whole log is ")
+        # What the user's code prints comes through, though its log has no room for it.
+        assert out.count("of what the user's code has to say") == 2000 * (2 if strategy == ["strategy=multi_worker"] else 1)
+        assert "restart" not in out.lower()
+        place = only_run(disk) / "checkpoints"
+        assert {file.name.split(".")[0] for file in place.iterdir()} == {"ckpt-3", "ckpt-6"}
+        assert [verify(place, step) for step in committed(place)] == [None, None]
+        disk.restore()
+        code, out, err = disk.run(*OPTIONS, *strategy, sabotage(what, 8))
+        assert code == 0, out + err
+        assert "Continuing from the checkpoint of step 6." in out
+        assert_same_bits(final_variables(only_run(disk)), straight(*[word for word in strategy if "async" not in word]))
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_for_the_metrics_is_told_of_them(straight, tmp_path):
+    with small_disk(tmp_path) as disk:
+        code, out, err = disk.run(*OPTIONS, sabotage("full", 4))
+        assert code == 1, out + err
+        assert len(err.splitlines()) == 2
+        assert err.startswith(f"runs/{only_run(disk).name}/")
+        assert f" could not be written: {NO_SPACE}\n" in err
+        disk.restore()
+        code, out, err = disk.run(*OPTIONS, sabotage("full", 4))
+        assert code == 0, out + err
+        assert_same_bits(final_variables(only_run(disk)), straight())
+        lines = [json.loads(line) for line in (only_run(disk) / "metrics.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines if line["split"] == "train"] == [5, 10, 15, 20, 24]
+
+
+@pytest.mark.slow
+def test_a_run_directory_that_is_removed_ends_the_run_and_does_not_come_back_in_part(tmp_path):
+    with small_disk(tmp_path) as disk:
+        code, out, err = disk.run(*OPTIONS, sabotage("removed", 8))
+        assert code == 1, out + err
+        assert GONE in err.splitlines()[0]
+        assert len(err.splitlines()) == 2
+        assert list((disk.path / "runs").iterdir()) == []
+        code, out, err = disk.run(*OPTIONS, sabotage("removed", 8))
+        assert code == 0, out + err
+        assert "Continuing" not in out
+
+
+def test_a_log_that_cannot_be_written_is_told_once_and_nobody_waits_for_it():
+    told = []
+    log = Log(Path("/dev/full"), told.append)
+    for _ in range(3):
+        log.write(b"a line\n")
+    log.close()
+    assert told == [f"/dev/full could not be written: {NO_SPACE}"]
+
+
+def test_metrics_that_cannot_be_written_are_one_line_with_the_cause(tmp_path):
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(StorageError) as caught:
+        JsonLines.scalars(opened_anyway(tmp_path), "train", 1, {"loss": 1.0})
+    assert str(caught.value) == f"{tmp_path}/metrics.jsonl could not be written: {NO_SPACE}"
+
+
+def opened_anyway(tmp_path):
+    """Opens the writer, which would replace what is no plain file."""
+    made = JsonLines.__new__(JsonLines)
+    made._path = tmp_path / "metrics.jsonl"
+    made._file = made._path.open("a", buffering=1)
+    return made
+
+
+def test_events_that_cannot_be_written_are_one_line_with_the_cause(tmp_path):
+    (tmp_path / "events").write_text("no directory")
+    with pytest.raises(StorageError) as caught:
+        TensorBoard(tmp_path, 0).scalars("train", 1, {"loss": 1.0})
+    assert str(caught.value).startswith(f"{tmp_path}/events could not be written: ")
+    assert "\n" not in str(caught.value)
