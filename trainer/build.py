@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from trainer import sidecar as sidecar_module
+    from trainer.checkpoint import Checkpoints
     from trainer.engine import Engine, Plan
     from trainer.input import Source
     from trainer.loop import Loops
@@ -131,7 +132,6 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
         ConfigError: something in the configuration that only this machine, the data or the model can tell.
     """
     from trainer import summaries
-    from trainer.checkpoint import Checkpoints
     from trainer.engine import Engine
     from trainer.evaluation import Evaluator
     from trainer.pace import Pace
@@ -162,15 +162,7 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
         state=state,
         loop=loops.train(task, dataset, source, **parts),
         evaluator=Evaluator(state, loops.evaluate(task, dataset, test), test, peers, channel),
-        checkpoints=Checkpoints(
-            run_dir / "checkpoints",
-            state.trackables(),
-            policies.keep_policies(experiment.checkpoint),
-            peers,
-            background=experiment.checkpoint.async_write,
-            before_commit=partial(faults.reached, "save"),
-            saved_once=run_dir / ".saved",
-        ),
+        checkpoints=_checkpoints(experiment, run_dir, state, peers, faults),
         open_writers=lambda position: summaries.open_writers(experiment.summary.writers, run_dir, position) if cluster.is_chief else [],
         channel=channel,
         pace=Pace(experiment.train.steps_per_loop),
@@ -268,6 +260,20 @@ def _peers(how: Strategy, strategy: tf.distribute.Strategy, cluster: Cluster) ->
 
     together = [] if how.asynchronous else cluster.trainers
     return Peers(strategy, together.index(cluster.task), len(together), is_chief=cluster.is_chief) if together else Peers(strategy)
+
+
+def _checkpoints(experiment: Experiment, run_dir: Path, state: TrainState, peers: Peers, faults: Faults) -> Checkpoints:
+    from trainer.checkpoint import Checkpoints
+
+    return Checkpoints(
+        run_dir / "checkpoints",
+        state.trackables(),
+        policies.keep_policies(experiment.checkpoint),
+        peers,
+        background=experiment.checkpoint.async_write,
+        saved_once=run_dir / ".saved",
+        before_commit=partial(faults.reached, "save"),
+    )
 
 
 def _step_options(experiment: Experiment, how: Strategy, state: TrainState, sizes: batching.BatchSizes) -> StepOptions:
