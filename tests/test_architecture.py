@@ -29,6 +29,7 @@ LAYERS = (
     ("trainer.loop",),
     ("trainer.callbacks", "trainer.strategies", "trainer.tasks", "trainer.optimizers", "trainer.schedules"),
     ("trainer.shipping", "trainer.step"),
+    ("trainer.guard",),
     ("trainer.checkpoint", "trainer.input", "trainer.state", "trainer.summaries"),
     ("trainer.snapshot",),
     ("trainer.compression", "trainer.shared_memory"),

@@ -99,6 +99,16 @@ WRONG: dict[str, str | list[str]] = {
     "checkpoint.keep=0": "checkpoint.keep (0) must be >= 1",
     "checkpoint.every_secs=-1": "checkpoint.every_secs (-1.0) must be > 0",
     "checkpoint.best.mode=mx": "checkpoint.best.mode (mx) must be one of max, min; did you mean 'max'?",
+    "divergence.action=skipp": "divergence.action (skipp) must be one of stop, skip, rollback; did you mean 'skip'?",
+    "divergence.max_skips=2000": "divergence.max_skips (2000) must be >= 1 and <= 1024",
+    "divergence.leave_out=2": ("divergence.leave_out (2) needs divergence.action=rollback, it is stop; add divergence.action=rollback"),
+    "divergence.action=rollback divergence.leave_out=20": (
+        "divergence.leave_out (20) must be <= divergence.max_skips (16); add divergence.max_skips=20"
+    ),
+    "divergence.action=rollback divergence.leave_out=2 evaluate.sidecar=true": (
+        "divergence.leave_out (2) removes checkpoints that evaluate.sidecar (true) may have evaluated; "
+        "add divergence.leave_out=1 or evaluate.sidecar=false"
+    ),
     "checkpoint.best.metric=loss": "checkpoint.best.mode (max) would keep the largest loss; add checkpoint.best.mode=min",
     "summary.writers=[jsnl]": "summary.writers (['jsnl']) each item must be one of tensorboard, jsonl; did you mean 'jsonl'?",
     "summary.writers=[jsonl,jsonl]": "summary.writers (['jsonl', 'jsonl']) must name each writer once",

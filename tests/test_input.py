@@ -165,7 +165,7 @@ def strategy(request):
     return STRATEGIES[request.param]()
 
 
-def batches_of(fed, strategy, start, count):
+def batches_of(fed, strategy, start, count, left_out=()):
     """Takes batches as the compiled loops do; gives each step's batch over all replicas, and the draws."""
 
     @tf.function
@@ -179,7 +179,7 @@ def batches_of(fed, strategy, start, count):
             lambda x: tf.concat(strategy.experimental_local_results(x), axis=0), strategy.run(replica_step, args=(step, taken))
         )
 
-    opened = fed.start(start)
+    opened = fed.start(start, left_out)
     return [tf.nest.map_structure(lambda x: x.numpy(), take(opened, tf.constant(step, tf.int64))) for step in range(start, start + count)]
 
 
@@ -200,6 +200,17 @@ def test_both_feeds_give_the_same_batches(strategy, start):
             assert got.keys() == expected.keys()
             assert all(got[key].tobytes() == expected[key].tobytes() for key in expected)
             assert got_draws.tobytes() == draws.tobytes()
+
+
+def test_both_feeds_pass_over_what_is_left_out(strategy):
+    replicas = strategy.num_replicas_in_sync
+    resident = train_source(8 // replicas, replicas, seed=1, num_draws=2)
+    for source in (resident, dataclasses.replace(resident, split=FromFiles(resident.split))):
+        found = batches_of(feed(source, strategy), strategy, 1, 4, left_out=[0, 3, 4])
+        for block, (batch, draws) in zip([2, 5, 6, 7], found, strict=True):
+            expected = step_of(source, block)
+            assert all(batch[key].tobytes() == expected[0][key].tobytes() for key in batch)
+            assert draws.tobytes() == expected[1].tobytes()
 
 
 def test_both_feeds_evaluate_the_same_examples(strategy):

@@ -58,6 +58,7 @@ FEATURES = {
     ],
     "files": ["dataset=image_folder", "dataset.path={images}", "dataset.image_size=[8,8]", "dataset.channels=1"],
     "inline": ["launch=inline"],
+    "skip": ["divergence.action=skip"],
 }  # fmt: skip
 
 NO_LOSS_SCALE = (
@@ -101,12 +102,27 @@ POOLED = (
     "add jit=false or deterministic=false"
 )
 
+NO_UNDO = (
+    "divergence.action ({}) cannot be used with strategy=parameter_server: other workers have gone on by the time that a step is "
+    "known to be bad; add divergence.action=stop"
+)
+NO_SPIKES = (
+    "divergence.spike_sigma (20.0) cannot be used with strategy=parameter_server: the losses of its workers have no order; "
+    "add divergence.spike_sigma=null"
+)
+NO_SKIP = (
+    "divergence.action (skip) cannot be used with strategy=tpu: replicas cannot leave an update out together there; "
+    "add divergence.action=rollback"
+)
+
 EARLY = {
     **{(name, "mixed_float16"): [NO_LOSS_SCALE] for name in ("central_storage", "parameter_server", "tpu")},
     **{(name, feature): [NO_JIT] for name in ("central_storage", "parameter_server") for feature in FEATURES if "jit" in feature},
     **{("parameter_server", feature): [UNORDERED] for feature in FEATURES if "deterministic" in feature},
     **{("parameter_server", feature): [NO_JIT, UNORDERED] for feature in FEATURES if "deterministic, jit" in feature},
     **{(name, "inline"): [NO_INLINE] for name in ("multi_worker", "parameter_server")},
+    ("parameter_server", "skip"): [NO_UNDO.format("skip")],
+    ("tpu", "skip"): [NO_SKIP],
 }
 """What the parent refuses: (strategy, feature) -> the message."""
 
@@ -257,6 +273,11 @@ def test_inline_is_allowed_where_this_process_is_all_that_is_to_start():
     assert refusal(compose(["strategy=multi_worker", "strategy.workers=1", "launch=inline"])) == []
 
 
+def test_workers_that_do_not_wait_for_each_other_neither_go_back_nor_know_a_spike():
+    given = ["strategy=parameter_server", "divergence.action=rollback", "divergence.spike_sigma=20"]
+    assert refusal(compose(given)) == [NO_UNDO.format("rollback"), NO_SPIKES]
+
+
 @pytest.mark.parametrize("compress", ["bfloat16", "float16"])
 def test_compression_and_a_loss_scale_exclude_each_other(compress):
     given = ["strategy=multi_worker", f"strategy.compress={compress}"]
@@ -342,6 +363,7 @@ APART = {
         ("clipping, averages, best, early stopping", "files"): [],
         ("jit, normalisation", "accumulation, normalisation"): [],
         ("deterministic, jit",): [],
+        ("skip",): [],
     },
     "parameter_server": {
         ("mixed_bfloat16", "accumulation"): [],

@@ -287,6 +287,8 @@ def _step_options(experiment: Experiment, how: Strategy, state: TrainState, size
         state.loss_scale,
         optimizer_reduces=how.optimizer_reduces,
         exchange=how.exchange(state.peak),
+        # Steps that are handed out have no numbers in common: their sums are looked at when they have come back.
+        guard=None if how.asynchronous else state.guard,
     )
 
 
@@ -311,6 +313,7 @@ def _schedule(experiment: Experiment, total_steps: int, global_size: int) -> Cal
 
 def _state(experiment: Experiment, task: Task) -> TrainState:
     from trainer import randomness
+    from trainer.guard import Guard
     from trainer.state import TrainState
 
     offset = 0
@@ -320,6 +323,7 @@ def _state(experiment: Experiment, task: Task) -> TrainState:
     return TrainState(
         task,
         callbacks,
+        Guard(experiment.divergence, task.optimizers),
         num_metrics=len(task.metrics),
         ema_decay=experiment.train.ema_decay,
         mixed_float16=experiment.precision == "mixed_float16",

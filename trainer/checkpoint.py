@@ -74,7 +74,7 @@ class Checkpoints:
         """
         self.wait()  # one at a time: a disk that is too slow holds the training up and not the memory
         snapshot = Snapshot(self._checkpoint)
-        if self._peers is not None and not self._peers.is_chief:
+        if not self._is_chief:
             self._after_commit(step)
         elif self._thread is None:
             self._write(snapshot, step, metrics)
@@ -123,8 +123,11 @@ class Checkpoints:
             with contextlib.suppress(OSError):
                 remove(self.directory, step)
 
-    def restore_latest(self) -> int | None:
+    def restore_latest(self, at_most: int | None = None) -> int | None:
         """Restores the newest checkpoint that verifies.
+
+        Args:
+            at_most: none of a later step; those are removed, for the run will come by there again. None: any.
 
         Returns:
             Its step; None if there has never been a checkpoint.
@@ -133,7 +136,8 @@ class Checkpoints:
             CheckpointError: in every process: there are checkpoints, or have been, but none that verifies, or one that does not fit
                 the state.
         """
-        newest, problem = self._newest() if self._peers is None or self._peers.is_chief else (None, "")
+        self.wait()
+        newest, problem = self._newest(at_most) if self._is_chief else (None, "")
         if self._peers is not None:
             # The chief's word: a shared file system may show the others something older.
             (step,) = self._peers.chiefs(-1 if newest is None else newest)
@@ -142,12 +146,22 @@ class Checkpoints:
             raise CheckpointError(problem)
         if newest is not None:
             self.restore(newest)
+            for step in committed(self.directory) if self._is_chief else ():
+                if at_most is not None and step > at_most:
+                    remove(self.directory, step)
         return newest
 
-    def _newest(self) -> tuple[int | None, str]:
+    @property
+    def _is_chief(self) -> bool:
+        return self._peers is None or self._peers.is_chief
+
+    def _newest(self, at_most: int | None) -> tuple[int | None, str]:
         """Gives the newest step that verifies, and why the run must not go on without, if there is none."""
+        self.skipped.clear()
         steps = committed(self.directory)
         for step in sorted({*steps, *unfinished(self.directory)}, reverse=True):
+            if at_most is not None and step > at_most:
+                continue
             problem = verify(self.directory, step)
             if problem is None:
                 return step, ""
@@ -155,8 +169,9 @@ class Checkpoints:
             self._damaged.add(step)
         if not steps and (self._saved_once is None or not self._saved_once.exists()):
             return None, ""  # one that was cut short may be there: it was to be the first
+        before = "" if at_most is None else f" of step {at_most} or before"
         why = "; ".join(self.skipped) or "none is there, though the run has saved some"
-        return None, f"no checkpoint in {self.directory} can be trusted ({why}); bring one back, or start afresh with resume=never"
+        return None, f"no checkpoint{before} in {self.directory} can be trusted ({why}); bring one back, or start afresh with resume=never"
 
     def restore(self, step: int) -> None:
         """Restores the checkpoint of a step, every variable of it and of the state.

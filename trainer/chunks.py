@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from trainer.errors import NonFiniteError
+from trainer.guard import ADVICE, Trouble
 from trainer.input import Source
-from trainer.loop import EvalLoop, Loops, TrainLoop
+from trainer.loop import EvalLoop, Loops, TrainLoop, unpack
 from trainer.protocols import Dataset, Task
 from trainer.shipping import Prefetched, Shipped
 
@@ -108,8 +110,12 @@ class ChunkedTrainLoop(TrainLoop):
             self._begun = tf.Variable(0, dtype=tf.int64, trainable=False, name="begun")
         self._report: dict[str, float] = {}
 
-    def run(self, opened: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Runs `count` (scalar int64) steps; returns as `TrainLoop.run` does, but that waiting for input is not measured: zero."""
+    def run(self, opened: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Trouble]:
+        """Runs `count` (scalar int64) steps; returns as `TrainLoop.run` does, but that waiting for input is not measured: zero.
+
+        Raises:
+            NonFiniteError: a sum of the metrics is not finite.
+        """
         state, count = self._state, int(count)
         start, begun = int(state.step.numpy()), int(self._begun.numpy())
         chunks = self._workers.run(self._chunk, opened, self._board, start, count)
@@ -117,16 +123,20 @@ class ChunkedTrainLoop(TrainLoop):
         window, epoch = state.window.numpy(), state.epoch.numpy()
         for first, size, (*sums, _, _, _) in chunks:
             self.feed.judge(first, size, sums[1])
+            if not np.isfinite(sums).all():
+                loss = unpack(self._task, sums)["loss"]
+                raise NonFiniteError(f"the loss became {loss} within steps {first} to {first + size - 1}; {ADVICE}")
             window, epoch = window + sums, epoch + sums
         state.repeated.assign_add(int(self._begun.numpy()) - begun - count)
         state.step.assign(start + count)
         state.window.assign(window)
         state.epoch.assign(epoch)
-        return tf.constant(window), self._schedule(tf.constant(start + count - 1, tf.int64)), tf.zeros([], tf.float64)
+        learning_rate = self._schedule(tf.constant(start + count - 1, tf.int64))
+        return tf.constant(window), learning_rate, tf.zeros([], tf.float64), state.guard.begin()
 
     def report(self) -> dict[str, float]:
         """Gives what is particular to steps that are handed out, for the log: of the last call, `steps_repeated` of the whole run."""
-        return {**self._report, "steps_repeated": float(self._state.repeated.numpy())}
+        return {**super().report(), **self._report, "steps_repeated": float(self._state.repeated.numpy())}
 
     def first_lines(self) -> Iterable[str]:
         """Says what each parameter server holds."""
@@ -160,7 +170,7 @@ class ChunkedTrainLoop(TrainLoop):
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
         opened = self.feed.open(next(iterator), start, count)
         # One operation, so that what comes after it comes after all of its updates too.
-        step = tf.function(lambda index: self._step(index, self.feed.take(opened)), autograph=False)
+        step = tf.function(lambda index: self._step(index, self.feed.take(opened))[0], autograph=False)
 
         def one_step(index: tf.Tensor, sums: tf.Tensor, stale: tf.Tensor, stalest: tf.Tensor) -> tuple[tf.Tensor, ...]:
             with tf.control_dependencies([self._begun.assign_add(1, read_value=False)]):

@@ -91,6 +91,7 @@ def check(experiment: Experiment) -> list[str]:
         *_check_saving(experiment),
         *_check_sidecar(experiment),
         *_check_faults(experiment),
+        *_check_divergence(experiment),
         *_check_targets(experiment),
     ]
 
@@ -234,6 +235,26 @@ def _fault(node: Any) -> Fault | None:
     except (OmegaConfBaseException, ValueError, TypeError):
         return None
     return made if isinstance(made, Fault) else None
+
+
+def _check_divergence(experiment: Experiment) -> list[str]:
+    problems, divergence = [], experiment.divergence
+    if divergence.leave_out > 1 and divergence.action != "rollback":
+        problems.append(
+            f"divergence.leave_out ({divergence.leave_out}) needs divergence.action=rollback, it is {divergence.action}; "
+            "add divergence.action=rollback"
+        )
+    if divergence.leave_out > divergence.max_skips:
+        problems.append(
+            f"divergence.leave_out ({divergence.leave_out}) must be <= divergence.max_skips ({divergence.max_skips}); "
+            f"add divergence.max_skips={divergence.leave_out}"
+        )
+    if divergence.leave_out > 1 and experiment.evaluate.sidecar and experiment.mode == "train":
+        problems.append(
+            f"divergence.leave_out ({divergence.leave_out}) removes checkpoints that evaluate.sidecar (true) may have evaluated; "
+            "add divergence.leave_out=1 or evaluate.sidecar=false"
+        )
+    return problems
 
 
 def _check_targets(experiment: Experiment) -> list[str]:

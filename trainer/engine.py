@@ -9,6 +9,7 @@ write the result
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +25,8 @@ from trainer.collectives import first_difference
 from trainer.errors import NonFiniteError
 from trainer.evaluation import Evaluator, Stopped
 from trainer.faults import Faults
+from trainer.files import write_atomically
+from trainer.guard import Guard
 from trainer.ledger import Ledger
 from trainer.loop import TrainLoop, unpack
 from trainer.markers import marker
@@ -116,10 +119,16 @@ class Engine:
         self._faults = faults
         self.ledger = Ledger(run_dir, writes=peers.is_chief)
         self.step, self._count, self._reported, self._ended, self._learning_rate = 0, 1, 0, False, math.nan
+        self._opened: Any = None
+        self._noted = run_dir / "left_out.json"
         self._writers: list[Writer] = []
         self._evaluated: dict[str, float] | None = None
         self._saved_step = 0
         self._window_began, self._window_step, self._window_waited = time.monotonic(), 0, 0.0
+
+    @property
+    def _guard(self) -> Guard:
+        return self.state.guard
 
     @property
     def _callbacks(self) -> Mapping[str, Callback]:
@@ -136,18 +145,19 @@ class Engine:
             Whether the training is finished; if not, the state has been saved.
 
         Raises:
-            NonFiniteError: the loss is not finite; no such state is ever saved.
+            NonFiniteError: the training has diverged, and is not to go on; no such state is ever saved.
             CheckpointError: nothing to be trusted to restore, or a checkpoint could not be written.
         """
-        self._restore()
-        opened = self.loop.feed.start(self.step)
+        if self._restore() is None and self._guard.rolls_back:
+            self._saved_step = -1
+            self._save()  # what the first steps roll back to
         # Before the first step: processes that communicate differently would add up what does not belong together, or hang.
-        self.peers.require_alike(lambda: self.loop.trace(opened), first_difference)
+        self.peers.require_alike(lambda: self.loop.trace(self._opened), first_difference)
         try:
             self._events(stop_requested)
             self._faults.reached("step", self.step)
             while not self._finished and not self._agree(stop_requested(), save_requested()):
-                self._advance(opened)
+                self._advance()
                 self._faults.reached("step", self.step)
                 self._events(stop_requested)
             if not self._finished:
@@ -174,26 +184,30 @@ class Engine:
             self._save()
         return stopping > 0
 
-    def _restore(self) -> None:
-        restored = self.checkpoints.restore_latest()
+    def _restore(self, at_most: int | None = None) -> int | None:
+        """Restores the newest checkpoint, of step `at_most` at the most, and opens all that begins there; gives its step."""
+        restored = self.checkpoints.restore_latest(at_most)
         for line in self.checkpoints.skipped:
             self.channel.line(f"warning: {line}")
         if restored is not None:
             self.channel.line(f"Continuing from the checkpoint of step {restored}.")
+        self._recall()
         self.peers.require_same("variables", lambda: self.state.digests(self.loop.strategy))
         self.step, self._reported = int(self.state.step.numpy()), int(self.state.reported.numpy())
         self._ended = bool(self.state.ended.numpy())
         self._writers = self._open_writers(self._reported)
         self._begin_window()
         self._saved_step = restored or 0
+        self._open()
         self._enter("compile")
+        return restored
 
     def _enter(self, phase: str) -> None:
         """Says what is being done from now on: to those who watch, and to the ledger."""
         self.channel.phase(phase, self.step)
         self.ledger.enter(phase, self.step)
 
-    def _advance(self, opened: Any) -> None:
+    def _advance(self) -> None:
         """Runs the steps up to the next event, or as many as the pace allows, in one graph call."""
         step = self.step
         count = min(self.plan.next_event(step) - step, self._count)
@@ -203,7 +217,7 @@ class Engine:
         if first:
             self._faults.reached("compile")
         began = time.monotonic()
-        window, learning_rate, waited = self.loop.run(opened, tf.constant(count, tf.int64))
+        window, learning_rate, waited, trouble = self.loop.run(self._opened, tf.constant(count, tf.int64))
         window, self._learning_rate = window.numpy(), float(learning_rate)
         self.step = step + count
         self._window_waited += float(waited)
@@ -213,11 +227,9 @@ class Engine:
         if first:
             self._enter("train")
             self._begin_window()
-        if not all(math.isfinite(x) for x in window):
-            raise NonFiniteError(
-                f"the loss became {unpack(self.state.task, window)['loss']} within steps {step} to {step + count - 1}; "
-                "try a smaller optimizer.learning_rate, train.clip_norm=1, or schedule.warmup_steps"
-            )
+        if (bad := int(trouble.step)) >= 0:
+            self._diverged(bad, self._guard.describe(bad, trouble.finding.numpy()))
+            return
         rate, remaining = self._rate(), (self.plan.total_steps - step - count) * self._global_size
         self.channel.progress(
             step + count, self.plan.total_steps, rate, remaining / rate if rate else None, unpack(self.state.task, window)
@@ -225,6 +237,31 @@ class Engine:
 
     def _begin_window(self) -> None:
         self._window_began, self._window_step, self._window_waited = time.monotonic(), self.step, 0.0
+
+    def _diverged(self, step: int, what: str) -> None:
+        """Ends the run, or goes back to before the steps to be left out and goes on without their samples."""
+        blocks = self._guard.blocks_without(step) if self._guard.rolls_back else None
+        if blocks is None:
+            raise self._guard.error(what)
+        first = self._guard.first_left_out(step)
+        self.channel.line(f"{what[0].upper()}{what[1:]}; rolling back, and leaving out the samples of {self._guard.told(step, blocks)}")
+        for writer in self._writers:
+            writer.close()
+        if self._restore(first) is None:
+            raise NonFiniteError(f"{what}, and there is no checkpoint of step {first} or before; add checkpoint.keep=<more>")
+        # Also what has been left out since that checkpoint.
+        self._guard.leave_out(blocks)
+        if self.peers.is_chief:
+            write_atomically(self._noted, json.dumps(blocks))
+        self._open()
+
+    def _recall(self) -> None:
+        """Leaves out also what an attempt left out that was killed before it saved again."""
+        noted = self._noted.read_text() if self.peers.is_chief and self._noted.exists() else "[]"
+        self._guard.leave_out(sorted({*self._guard.blocks(), *json.loads(self.peers.chiefs_text(noted))}))
+
+    def _open(self) -> None:
+        self._opened = self.loop.feed.start(self.step, self._guard.left_out.numpy())
 
     def _rate(self) -> float:
         """Gives the examples a second since the last event."""

@@ -1,11 +1,13 @@
 """Which example is trained when, and how it gets to the replica. The only place that knows the order of samples.
 
-Position p = step * global batch + i. Epoch = p div n; the example is a keyed permutation of p mod n. So the whole state of
-the input is the step number, and neither the number of replicas nor of workers has any part in the order.
+Position p = block * global batch + i. Epoch = p div n; the example is a keyed permutation of p mod n. A step's block is its own
+number, but for blocks that were left out: they are passed over. So the whole state of the input is the step number and the
+list of these, and neither the number of replicas nor of workers has any part in the order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,6 +42,19 @@ class SampleOrder:
         return epochs, tf.raw_ops.RandomIndexShuffle(index=offsets, seed=seeds, max_index=last, rounds=_ROUNDS)
 
 
+def block_of(step: tf.Tensor, left_out: tf.Tensor) -> tf.Tensor:
+    """Gives the number of the block of samples that a step is trained on.
+
+    Before the block k_i, the i-th of those left out, k_i - i blocks are trained on; it is passed over once they are.
+
+    Args:
+        step: int64 of any shape.
+        left_out: [n] int64, ascending.
+    """
+    trained_before = left_out - tf.range(tf.shape(left_out, tf.int64)[0])
+    return step + tf.math.count_nonzero(trained_before <= step[..., None], axis=-1)
+
+
 @dataclass(frozen=True)
 class Source:
     """Assembles one replica's batch of one step: the same function serves both feeds below, training and evaluation.
@@ -67,14 +82,14 @@ class Source:
         """Steps that see each example once; the last may be padded."""
         return -(-self.split.num_examples // self.global_size)
 
-    def assemble(self, step: tf.Tensor, replica: tf.Tensor) -> tuple[Batch, tf.Tensor]:
+    def assemble(self, block: tf.Tensor, replica: tf.Tensor) -> tuple[Batch, tf.Tensor]:
         """Gives the batch of one replica (with `id` and `weight`) and the draws for its augmentation.
 
         Args:
-            step: scalar int64, the training step or the number of the evaluation batch, from 0.
+            block: scalar int64, the block of samples of the training step or the number of the evaluation batch, from 0.
             replica: scalar integer, the replica's number among all.
         """
-        first = tf.cast(step, tf.int64) * self.global_size + tf.cast(replica, tf.int64) * self.per_replica
+        first = tf.cast(block, tf.int64) * self.global_size + tf.cast(replica, tf.int64) * self.per_replica
         positions = first + tf.range(self.per_replica, dtype=tf.int64)
         if self.order is None:
             # The last batch is filled up with example 0 at weight 0, so that its shape is static.
@@ -96,8 +111,14 @@ class Source:
 class Feed(Protocol):
     """How batches reach the replicas: `start` once, `take` once a step outside the replicas, `give` inside each of them."""
 
-    def start(self, step: int) -> Any:
-        """Opens the input at a step; what it returns is handed to the compiled loop."""
+    def start(self, step: int, left_out: Sequence[int] = ()) -> Any:
+        """Opens the input at a step; what it returns is handed to the compiled loop.
+
+        Args:
+            step: the step.
+            left_out: the blocks that are left out, ascending. Of the same length whenever training is opened: the loop is compiled
+                for it.
+        """
 
     def take(self, opened: Any) -> Any:
         """Takes what the next step needs from the opened input."""
@@ -115,16 +136,16 @@ class InGraph:
 
     source: Source
 
-    def start(self, step: int) -> tuple[()]:
-        return ()
+    def start(self, step: int, left_out: Sequence[int] = ()) -> tf.Tensor:
+        return tf.constant(left_out, tf.int64)
 
-    def take(self, opened: Any) -> tuple[()]:
-        return ()
+    def take(self, opened: tf.Tensor) -> tf.Tensor:
+        return opened
 
-    def give(self, taken: Any, step: tf.Tensor, replica: tf.Tensor) -> tuple[Batch, tf.Tensor]:
+    def give(self, taken: tf.Tensor, step: tf.Tensor, replica: tf.Tensor) -> tuple[Batch, tf.Tensor]:
         # The arrays live in the host's memory: only the batch, not the split, may travel to an accelerator.
         with tf.device("CPU:0"):
-            return self.source.assemble(step, replica)
+            return self.source.assemble(block_of(step, taken), replica)
 
 
 @dataclass(frozen=True)
@@ -134,13 +155,15 @@ class Pipeline:
     source: Source
     strategy: tf.distribute.Strategy
 
-    def start(self, step: int) -> Any:
+    def start(self, step: int, left_out: Sequence[int] = ()) -> Any:
+        blocks = tf.constant(left_out, tf.int64)
+
         def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
             local = self.source.num_replicas // context.num_input_pipelines
             first = context.input_pipeline_id * local
 
             def element(number: tf.Tensor) -> tuple[Batch, tf.Tensor]:
-                return self.source.assemble(number // local, first + number % local)
+                return self.source.assemble(block_of(number // local, blocks), first + number % local)
 
             numbers = tf.data.Dataset.range(step * local, tf.int64.max)
             # Two at a time: while one batch waits for its slowest file, the next is already being decoded.

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from trainer import randomness
 from trainer.collectives import CollectiveLog
+from trainer.guard import Trouble
 from trainer.input import Feed, Source, feed
 from trainer.protocols import Batch, Dataset, Metrics, Task
 from trainer.state import TrainState
@@ -57,30 +58,31 @@ class TrainLoop:
         self.collectives = CollectiveLog()
 
     @tf.function(autograph=False)
-    def run(self, opened: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def run(self, opened: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Trouble]:
         """Runs `count` (scalar int64) steps.
 
         Returns:
-            The sums of the summary window, [2 * metrics] float64, the learning rate of the last step, float32, and how many seconds
-            the steps waited for their input, float64.
+            The sums of the summary window, [2 * metrics] float64, the learning rate of the last step, float32, how many seconds the
+            steps waited for their input, float64, and what the guard noted: if that names a step, the state is good for nothing.
         """
-        state = self._state
+        state, guard = self._state, self._state.guard
         self.collectives = CollectiveLog()  # of this trace
         end = state.step.read_value() + count
 
-        def one_step(index: tf.Tensor, window: tf.Tensor, epoch: tf.Tensor, waited: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        def one_step(index: tf.Tensor, window: tf.Tensor, epoch: tf.Tensor, waited: tf.Tensor, trouble: Trouble) -> tuple[Any, ...]:
             taken = self.feed.take(opened)
             waited += input_wait(index, taken)  # before the step: TensorFlow keeps the order of operations that read the clock and the like
             # Added step by step: the order of additions, hence every bit, does not depend on the length of the loop.
-            sums = self._step(index, taken)
-            return index + 1, window + sums, epoch + sums, waited
+            sums, finding = self._step(index, taken)
+            return index + 1, window + sums, epoch + sums, waited, guard.note(trouble, index, finding)
 
-        start = (state.step.read_value(), state.window.read_value(), state.epoch.read_value(), tf.zeros([], tf.float64))
-        _, window, epoch, waited = tf.while_loop(lambda index, *_: index < end, one_step, start)
+        start = (state.step.read_value(), state.window.read_value(), state.epoch.read_value(), tf.zeros([], tf.float64), guard.begin())
+        _, window, epoch, waited, trouble = tf.while_loop(lambda index, *_: index < end, one_step, start)
         state.step.assign(end)
         state.window.assign(window)
         state.epoch.assign(epoch)
-        return window, self._schedule(end - 1), waited
+        guard.end(trouble)
+        return window, self._schedule(end - 1), waited, trouble
 
     def trace(self, opened: Any) -> list[str]:
         """Traces the step without running it; gives its collectives in order, a line each."""
@@ -88,8 +90,8 @@ class TrainLoop:
         return self.collectives.lines()
 
     def report(self) -> dict[str, float]:
-        """Gives what else the log should tell of the last call."""
-        return {}
+        """Gives what else the log should tell: of the last call, or of the whole run."""
+        return self._state.guard.report()
 
     def first_lines(self) -> Iterable[str]:
         """Gives what else the user should be told before the first step."""
@@ -97,12 +99,19 @@ class TrainLoop:
 
     def last_lines(self) -> Iterable[str]:
         """Gives what else the user should be told after the last step."""
-        return ()
+        if dropped := self._state.guard.report():
+            yield f"{dropped['updates_skipped']:.0f} updates were dropped (divergence.action=skip)."
 
-    def _step(self, index: tf.Tensor, taken: Any) -> tf.Tensor:
-        """Runs one step; gives the sums of its metrics, [2 * metrics] float64, already reduced, so any replica's will do."""
-        sums = self.strategy.run(self._replica_step, args=(index, taken))
-        return tf.cast(self.strategy.experimental_local_results(sums)[0], tf.float64)
+    def _step(self, index: tf.Tensor, taken: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Runs one step.
+
+        Returns:
+            The sums of its metrics, [2 * metrics] float64, and what the guard found, [4] float32. Both are already reduced, so any
+            replica's will do.
+        """
+        results = self.strategy.run(self._replica_step, args=(index, taken))
+        numbers = self.strategy.experimental_local_results(results)[0]
+        return tf.cast(numbers[:-4], tf.float64), numbers[-4:]
 
     def _replica_step(self, index: tf.Tensor, taken: Any) -> tf.Tensor:
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
@@ -114,8 +123,9 @@ class TrainLoop:
             step = Step(index, self._options, self.collectives)
             metrics = self._task.train_step(batch, step)
             step.end()
-        self._state.update_averages(index)
-        return pack(self._task, metrics)
+        self._state.update_averages(index, step.dropped)
+        sums = pack(self._task, metrics)
+        return tf.concat([tf.where(step.dropped, tf.zeros_like(sums), sums), step.finding], axis=0)
 
 
 class EvalLoop:

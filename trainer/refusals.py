@@ -145,6 +145,21 @@ TABLE = (
         _starts_several,
     ),
     Refusal(
+        "undo",
+        {"divergence.action": lambda action: action != "stop"},
+        "{strategy}: other workers have gone on by the time that a step is known to be bad; add divergence.action=stop",
+    ),
+    Refusal(
+        "spikes",
+        {"divergence.spike_sigma": lambda sigma: sigma is not None},
+        "{strategy}: the losses of its workers have no order; add divergence.spike_sigma=null",
+    ),
+    Refusal(
+        "conditional_update",
+        {"divergence.action": _is("skip")},
+        "{strategy}: replicas cannot leave an update out together there; add divergence.action=rollback",
+    ),
+    Refusal(
         None,
         {"jit": bool, "deterministic": bool},
         "max pooling: XLA has no deterministic gradient of it; add jit=false or deterministic=false",

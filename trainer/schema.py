@@ -13,6 +13,8 @@ from typing import Any
 MODES = ("train", "verify", "evaluate", "export")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 WRITERS = ("tensorboard", "jsonl")
+MAX_SKIPS = 1024
+"""How many blocks of samples a checkpoint has room for."""
 
 GROUPS = ("model", "dataset", "task", "optimizer", "schedule", "strategy", "checkpoint", "callbacks", "fault", "launch", "experiment")
 PAIRS = (("train.steps", "train.epochs"), ("batch.global_size", "batch.per_replica"))
@@ -121,13 +123,13 @@ class Divergence:
 
     action: str = key(
         "stop",
-        "stop; skip: leave out the update; rollback: go on from the checkpoint before it, without the samples",
+        "stop; skip: drop the update; rollback: go on from the newest checkpoint before it, without the samples",
         "stop | skip | rollback",
     )
     spike_sigma: float | None = key(None, "a loss so many standard deviations above the mean is a spike; null: none is", "> 0")
-    window: int = key(128, "losses that mean and deviation are taken of; there is no spike before", ">= 2")
-    leave_out: int = key(1, "steps whose samples a rollback leaves out, the offending one last", ">= 1")
-    max_skips: int = key(16, "give up after so many updates or samples of steps were left out", ">= 1, <= 1024")
+    window: int = key(128, "newest losses that mean and deviation are taken of; there is no spike before there are so many", ">= 2")
+    leave_out: int = key(1, "rollback: steps whose samples are left out, the offending one last", ">= 1")
+    max_skips: int = key(16, "skip, rollback: end the run when more steps than these would be left out", f">= 1, <= {MAX_SKIPS}")
 
 
 @dataclass

@@ -6,14 +6,14 @@ cannot be sent along. Those that give nothing back, like the report of a file th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context
 
 from trainer.errors import ConfigError
-from trainer.input import Feed, Source
+from trainer.input import Feed, Source, block_of
 from trainer.protocols import Batch
 
 _PYTHON_CALLS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
@@ -33,11 +33,13 @@ class Shipped(Feed):
         self._graph = self._assemble.graph.as_graph_def()
         self._calls_python = _leave_python_out(self._graph)
         self._source, self._send, self._sent = source, send, None
+        self._left_out = tf.zeros([0], tf.int64)
 
-    def start(self, step: int) -> Any:
+    def start(self, step: int, left_out: Sequence[int] = ()) -> Any:
         # Once: a worker that is started again gets all that was ever sent.
         if self._sent is None:
-            self._sent = self._send([*self._assemble.captured_inputs, tf.zeros([])])  # the last lest there be nothing to send
+            self._left_out = tf.constant(left_out, tf.int64)
+            self._sent = self._send([*self._assemble.captured_inputs, self._left_out])
         return self._sent
 
     def open(self, tensors: Any, start: tf.Tensor, count: tf.Tensor) -> Any:
@@ -66,11 +68,12 @@ class Shipped(Feed):
         if self._calls_python and weight < examples:
             for step in range(first, first + count):
                 for replica in range(self._source.num_replicas):
-                    self._assemble(tf.constant(step, tf.int64), tf.constant(replica, tf.int64))
+                    self._assemble(block_of(tf.constant(step, tf.int64), self._left_out), tf.constant(replica, tf.int64))
 
     def _assembled(self, step: tf.Tensor, replica: tf.Tensor, tensors: Any) -> tuple[Batch, tf.Tensor]:
         # The identity brings a tensor from the graph around the loop into the loop's own; nothing is copied.
-        given = [tf.identity(x) for x in (step, tf.cast(replica, tf.int64), *tensors)]
+        *captured, left_out = tensors
+        given = [tf.identity(x) for x in (block_of(step, left_out), tf.cast(replica, tf.int64), *captured)]
         inputs = {placeholder.name: x for placeholder, x in zip(self._assemble.inputs, given, strict=False)}
         names = [output.name for output in self._assemble.outputs]
         values = tf.graph_util.import_graph_def(self._graph, inputs, names, name="assemble")

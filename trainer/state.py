@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from trainer.protocols import Callback, Task
 from trainer.shards import split_alike
+
+if TYPE_CHECKING:
+    from trainer.guard import Guard
 
 
 class TrainState:
@@ -18,6 +21,7 @@ class TrainState:
     The input has no part in it: the order of samples is a function of the step.
 
     Attributes:
+        guard: what has been left out, and the losses that tell a spike.
         step: number of updates made, int64.
         reported: the last step whose evaluation and log lines are complete, int64; a run stopped within an evaluation
             repeats it.
@@ -31,9 +35,9 @@ class TrainState:
     """
 
     def __init__(
-        self, task: Task, callbacks: Mapping[str, Callback], *, num_metrics: int, ema_decay: float | None, mixed_float16: bool
+        self, task: Task, callbacks: Mapping[str, Callback], guard: Guard, *, num_metrics: int, ema_decay: float | None, mixed_float16: bool
     ) -> None:
-        self.task, self.callbacks, self.ema_decay = task, callbacks, ema_decay
+        self.task, self.callbacks, self.guard, self.ema_decay = task, callbacks, guard, ema_decay
         self.step = replicated(tf.constant(0, tf.int64), "step")
         self.reported = replicated(tf.constant(0, tf.int64), "reported")
         self.ended = replicated(tf.constant(False), "ended")
@@ -67,6 +71,7 @@ class TrainState:
             "models": dict(self.task.models),
             "optimizers": self._saved_optimizers,
             "averages": self._saved_averages,
+            "guard": self.guard.trackables(),
             "loss_scale": {} if self.loss_scale is None else dict(vars(self.loss_scale)),
             "callbacks": {name: _variables(callback) for name, callback in self.callbacks.items()},
         }
@@ -94,8 +99,10 @@ class TrainState:
         walk({**self.trackables(), "optimizers": self.task.optimizers, "averages": averages}, "")
         return found
 
-    def update_averages(self, step: tf.Tensor) -> None:
+    def update_averages(self, step: tf.Tensor, dropped: tf.Tensor) -> None:
         """Moves the averages towards the weights, in replica context, after update number `step` (scalar int64, from 0).
+
+        They stay if the update was `dropped` (bool scalar).
 
         average += (1 - d) * (weight - average) with d = min(decay, (1 + step) / (10 + step)), so that a young average is
         not held back by the initial weights (the rule of tf.train.ExponentialMovingAverage).
@@ -103,7 +110,7 @@ class TrainState:
         if self.ema_decay is None:
             return
         step = tf.cast(step, tf.float32)
-        decay = tf.minimum(self.ema_decay, (1.0 + step) / (10.0 + step))
+        decay = tf.where(dropped, 1.0, tf.minimum(self.ema_decay, (1.0 + step) / (10.0 + step)))
         for name, averages in self.averages.items():
             for average, variable in zip(averages, self.task.models[name].trainable_variables, strict=True):
                 average.assign_add((1.0 - decay) * (variable - average))

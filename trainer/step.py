@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from trainer import randomness
 from trainer.collectives import CollectiveLog, Collectives
+from trainer.guard import Guard
 from trainer.protocols import Batch, Metrics
 from trainer.state import LossScale
 
@@ -41,6 +42,7 @@ class StepOptions:
         loss_scale: the loss scale of mixed_float16; None: not needed.
         optimizer_reduces: whether the optimizer's own reduction cannot be left out; it is then given its share of the sum.
         exchange: sums gradients, and other tensors that must not be rounded, over the replicas; None: as one `all_reduce`.
+        guard: judges each update before it is made; None: nobody does.
     """
 
     global_size: int
@@ -50,6 +52,7 @@ class StepOptions:
     loss_scale: LossScale | None = None
     optimizer_reduces: bool = False
     exchange: Exchange | None = None
+    guard: Guard | None = None
 
 
 class Step:
@@ -59,6 +62,8 @@ class Step:
         index: scalar int64, number of the step, from 0.
         num_replicas: replicas that share the step.
         options: what every step has in common.
+        finding: what the guard found with the first update that is not sound, or else with the last; see `Guard.judge`.
+        dropped: whether an update was dropped, bool scalar.
 
     Args:
         log: what the replicas communicate, in order; shared by all of them.
@@ -70,6 +75,7 @@ class Step:
         self._replica = tf.distribute.get_replica_context()
         self.num_replicas: int = self._replica.num_replicas_in_sync
         self._collectives = Collectives(log)
+        self.finding, self.dropped = tf.zeros([4]), tf.constant(False)
 
     def minimize(
         self,
@@ -92,7 +98,9 @@ class Step:
         Returns:
             `loss` (without regularisation) and the other metrics as sums and weights over all replicas.
         """
-        variables = model.trainable_variables
+        skips = self.options.guard is not None and self.options.guard.skips
+        moving = _moving(model) if skips else []
+        before = [variable.read_value() for variable in moving]  # the forward pass is about to move them
         gradients, sums = self._accumulate(loss_fn, batch, model)
         names, statistics = list(sums), self._statistics(model)
         gradients, (packed, *totals) = self._sum_over_replicas(
@@ -100,8 +108,11 @@ class Step:
         )
         for variable, total in zip(statistics, totals, strict=True):
             variable.assign(total / self.num_replicas)
-        self._apply(optimizer, variables, gradients)
-        return {name: (packed[2 * i], packed[2 * i + 1]) for i, name in enumerate(names)}
+        reduced = {name: (packed[2 * i], packed[2 * i + 1]) for i, name in enumerate(names)}
+        self._apply(optimizer, model.trainable_variables, gradients, reduced)
+        for variable, old in zip(moving, before, strict=True):
+            variable.assign(tf.where(self.dropped, old, variable.read_value()))
+        return reduced
 
     def all_reduce(self, value: Any, op: str = "sum") -> Any:
         """Reduces a nest of tensors over all replicas, element by element; every replica gets the result.
@@ -206,32 +217,55 @@ class Step:
         summed = self.all_reduce([*gradients, *others])
         return summed[: len(gradients)], summed[len(gradients) :]
 
-    def _apply(self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients) -> None:
-        loss_scale = self.options.loss_scale
-        if loss_scale is None:
+    def _apply(self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients, sums: Sums) -> None:
+        """Judges the update, and makes it unless it is to be dropped."""
+        loss_scale, guard = self.options.loss_scale, self.options.guard
+        made = []  # what must all be so
+        if loss_scale is not None:
+            unscale = 1.0 / loss_scale.value
+            gradients = [gradient * unscale for gradient in gradients]
+            made.append(tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]))
+        norm = tf.linalg.global_norm(gradients)
+        if guard is not None:
+            # With a loss scale, gradients that are not finite are its daily business.
+            self._note(guard.judge(optimizer, *sums["loss"], tf.zeros([]) if loss_scale is not None else norm), guard)
+        if self.options.clip_norm is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, self.options.clip_norm, norm)
+        if guard is not None and guard.skips:
+            made.append(tf.logical_not(self.dropped))
+        if made:
+            self._update_if(tf.reduce_all(made), optimizer, variables, gradients)
+        else:
             self._update(optimizer, variables, gradients)
-            return
-        unscale = 1.0 / loss_scale.value
-        gradients = [gradient * unscale for gradient in gradients]
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
+        if loss_scale is not None:
+            loss_scale.update(made[0] | self.dropped)  # the scale is not to blame for a loss
 
+    def _note(self, finding: tf.Tensor, guard: Guard) -> None:
+        bad = self.finding[0] > 0.0
+        self.finding = tf.where(bad, self.finding, finding)
+        if guard.skips:
+            self.dropped = self.finding[0] > 0.0
+
+    def _update_if(self, made: tf.Tensor, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients) -> None:
         # A variable may not be updated under a condition inside a replica, so the condition is moved out of the replicas,
         # where it is one and the same for all of them: the gradients have been reduced.
-        def cross_replica(strategy: tf.distribute.Strategy, finite: Any, *gradients: Any) -> tf.Tensor:
-            finite = strategy.experimental_local_results(finite)[0]
+        def cross_replica(strategy: tf.distribute.Strategy, made: Any, *gradients: Any) -> tf.Tensor:
+            made = strategy.experimental_local_results(made)[0]
 
             def update() -> tf.Tensor:
                 strategy.extended.call_for_each_replica(lambda *own: self._update(optimizer, variables, own), args=gradients)
                 return tf.constant(True)
 
-            return tf.cond(finite, update, lambda: tf.constant(False))
+            return tf.cond(made, update, lambda: tf.constant(False))
 
-        self._replica.merge_call(cross_replica, args=(finite, *gradients))
-        loss_scale.update(finite)
+        self._replica.merge_call(cross_replica, args=(made, *gradients))
 
     def _update(self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients) -> None:
-        if self.options.clip_norm is not None:
-            gradients, _ = tf.clip_by_global_norm(gradients, self.options.clip_norm)
         if self.options.optimizer_reduces:
             gradients = [gradient / self.num_replicas for gradient in gradients]
         optimizer.apply_gradients(zip(gradients, variables, strict=True), experimental_aggregate_gradients=self.options.optimizer_reduces)
+
+
+def _moving(model: tf.keras.Model) -> list[tf.Variable]:
+    """Gives the variables that a forward pass moves, such as the moving statistics of batch normalisation; not frozen weights."""
+    return [variable for variable in model.non_trainable_variables if not variable.trainable]

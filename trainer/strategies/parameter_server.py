@@ -32,7 +32,17 @@ class ParameterServer(Strategy):
 
     joins: ClassVar[bool] = True
     cannot: ClassVar[frozenset[str]] = frozenset(
-        {"loss_scaling", "partitioned_precision", "partitioned_export", "jit", "accumulate_communication", "deterministic", "inline"}
+        {
+            "loss_scaling",
+            "partitioned_precision",
+            "partitioned_export",
+            "jit",
+            "accumulate_communication",
+            "deterministic",
+            "inline",
+            "undo",
+            "spikes",
+        }
     )
     servers: ClassVar[frozenset[str]] = frozenset({"worker", "ps"})
     replaceable: ClassVar[frozenset[str]] = frozenset({"worker"})

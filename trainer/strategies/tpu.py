@@ -24,7 +24,7 @@ class Tpu(Strategy):
         project: its project, likewise.
     """
 
-    cannot: ClassVar[frozenset[str]] = frozenset({"loss_scaling"})
+    cannot: ClassVar[frozenset[str]] = frozenset({"loss_scaling", "conditional_update"})
     input_outside: ClassVar[bool] = True
 
     def __init__(self, *, name: str | None = None, zone: str | None = None, project: str | None = None) -> None:
