@@ -169,9 +169,10 @@ class Checkpoints:
             self._damaged.add(step)
         if not steps and (self._saved_once is None or not self._saved_once.exists()):
             return None, ""  # one that was cut short may be there: it was to be the first
-        before = "" if at_most is None else f" of step {at_most} or before"
+        if at_most is not None and not self.skipped:
+            return None, ""  # they have gone their way, by the retention policy
         why = "; ".join(self.skipped) or "none is there, though the run has saved some"
-        return None, f"no checkpoint{before} in {self.directory} can be trusted ({why}); bring one back, or start afresh with resume=never"
+        return None, f"no checkpoint in {self.directory} can be trusted ({why}); bring one back, or start afresh with resume=never"
 
     def restore(self, step: int) -> None:
         """Restores the checkpoint of a step, every variable of it and of the state.

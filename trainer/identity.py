@@ -38,7 +38,7 @@ KINDS: Mapping[Kind, tuple[str, ...]] = {
     ),
     Kind.STRUCTURAL: (
         "model", "dataset._target_", "dataset.image_size", "dataset.channels", "dataset.num_classes", "task._target_",
-        "optimizer._target_", "callbacks.*._target_",
+        "optimizer._target_", "callbacks.*._target_", "divergence.window",
     ),
 }  # fmt: skip
 """Every key, or a section that stands for all below it; the longest entry holds. What nobody can know, such as the options of a
