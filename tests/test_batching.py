@@ -93,3 +93,15 @@ def test_every_suggested_size_works_and_none_is_nearer(key):
                     assert sizes.global_size == sizes.num_replicas * sizes.accumulate * sizes.micro
                     assert sizes.micro >= 1
     assert refused > 300
+
+
+def test_a_run_goes_on_with_its_own_global_batch():
+    per_replica = Batch(global_size=None, per_replica=16)
+    batching.require_same_global(per_replica, None, 3)
+    batching.require_same_global(per_replica, 3, 3)
+    batching.require_same_global(Batch(global_size=48), 3, 1)
+    with pytest.raises(ConfigError) as caught:
+        batching.require_same_global(per_replica, 3, 1)
+    assert str(caught.value) == (
+        "batch.per_replica (16) makes 16 examples a step on 1 replica, but the run was trained with 48 on 3; add batch.global_size=48"
+    )

@@ -1,16 +1,18 @@
 """The run directory: found by identity, described once, held by one process at a time."""
 
+import errno
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 import yaml
 
-from trainer import config, rundir
+from trainer import config, provenance, rundir
 from trainer.cli import compose
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, StorageError
 from trainer.identity import run_name
 from trainer.rundir import open_run
 
@@ -245,3 +247,22 @@ def test_a_result_counts_for_the_length_that_was_asked_for(here):
     (run.path / "result.json").write_text('{"step": 6, "tr')
     assert run.result(experiment) is None
     run.release()
+
+
+def test_the_same_batch_may_be_told_as_its_size_on_all_replicas(here):
+    run = opened("batch.per_replica=16", "batch.global_size=null")
+    provenance.add_devices(run.path, ["CPU:0"] * 3, 3)
+    run.release()
+    opened(f"resume={run.path}", "batch.global_size=48", "batch.per_replica=null").release()
+    with pytest.raises(ConfigError, match=r"batch.global_size"):
+        opened(f"resume={run.path}", "batch.global_size=32", "batch.per_replica=null")
+
+
+def test_a_directory_that_cannot_be_made_is_one_line(here, monkeypatch):
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.mkdir", full)
+    with pytest.raises(StorageError) as caught:
+        opened()
+    assert re.fullmatch(r"runs/cnn-digits-\w{8} could not be written: No space left on device", str(caught.value))

@@ -54,6 +54,25 @@ def resolve(batch: Batch, num_replicas: int) -> BatchSizes:
     return BatchSizes(batch.global_size, num_replicas, batch.accumulate)
 
 
+def require_same_global(batch: Batch, before: int | None, now: int) -> None:
+    """Makes sure that a run goes on with its own global batch where that follows from the number of replicas.
+
+    Args:
+        batch: the sizes as configured.
+        before: how many replicas the run had; None: not known.
+        now: how many it has.
+
+    Raises:
+        ConfigError: it would be another batch, and so other updates.
+    """
+    size = batch.per_replica
+    if size is not None and before not in (None, now):
+        raise ConfigError(
+            f"batch.per_replica ({size}) makes {size * now} examples a step on {now} replica{'s' * (now > 1)}, but the run was trained "
+            f"with {size * before} on {before}; add batch.global_size={size * before}"
+        )
+
+
 def _indivisible(name: str, value: int, by: str, divisor: int, unit: int) -> str:
     below = value // unit * unit
     nearest = f"{below} or {below + unit}" if below else f"{unit} or {2 * unit}"

@@ -144,6 +144,8 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     refusals.check(experiment, how, cluster)
     strategy = _start(experiment, how, cluster, channel)
     peers = _peers(how, strategy, cluster)
+    if experiment.mode == "train":
+        batching.require_same_global(experiment.batch, provenance.num_replicas(run_dir), strategy.num_replicas_in_sync)
     sizes = batching.resolve(experiment.batch, strategy.num_replicas_in_sync)
     dataset: Dataset = instantiate(experiment.dataset, "dataset")
     plan = _plan(experiment, dataset, sizes, faults.stops)
@@ -202,7 +204,7 @@ def sidecar(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cl
         # The training is on the same machine, and takes all memory of its GPUs.
         tf.config.set_visible_devices([], "GPU")
     strategy = _start(experiment, OneDevice(), cluster, channel)
-    sizes = batching.resolve(experiment.batch, provenance.num_replicas(run_dir))
+    sizes = batching.resolve(experiment.batch, provenance.num_replicas(run_dir) or 1)
     dataset: Dataset = instantiate(experiment.dataset, "dataset")
     plan = _plan(experiment, dataset, sizes)
     _, task, state = _learner(experiment, strategy, dataset, plan, sizes)

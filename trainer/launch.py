@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from trainer import batching, build, cluster, faults, isolation, refusals
+from trainer import batching, build, cluster, faults, isolation, provenance, refusals
 from trainer.cluster import Cluster, Task
 from trainer.console import Console, duration
 from trainer.errors import ConfigError
@@ -95,6 +95,9 @@ def _in_directory(
             console.line(f"Already finished: {_summary(result)}")
             console.line(f"Run directory: {directory.path}")
             return DONE
+        num_replicas = strategy.num_replicas()
+        if experiment.mode == "train" and num_replicas is not None:
+            batching.require_same_global(experiment.batch, provenance.num_replicas(directory.path), num_replicas)
         if experiment.mode == "train" and place.is_chief and not directory.is_new:
             for line in directory.record_continue(overrides, config_dir):
                 console.line(line)

@@ -90,9 +90,9 @@ def add_devices(path: Path, devices: list[str], num_replicas: int) -> None:
         _write(path, {**record, "devices": devices, "num_replicas": num_replicas})
 
 
-def num_replicas(path: Path) -> int:
-    """Gives the number of replicas that `add_devices` has told; 1 where nobody has."""
-    return read(path).get("num_replicas") or 1
+def num_replicas(path: Path) -> int | None:
+    """Gives the number of replicas that `add_devices` has told; None where nobody has."""
+    return read(path).get("num_replicas")
 
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:

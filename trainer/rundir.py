@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import yaml
 
 from trainer import config, identity, provenance
 from trainer.errors import ConfigError
-from trainer.files import write_atomically
+from trainer.files import write_atomically, writing
 from trainer.identity import Change, Kind
 from trainer.markers import committed
 from trainer.schema import Experiment
@@ -94,13 +95,25 @@ def open_run(experiment: Experiment, overrides: list[str], config_dir: str | Non
 
     Raises:
         ConfigError: another process holds it, or what was trained there cannot be continued as this experiment.
+        StorageError: it cannot be written to.
     """
     path = _path(experiment)
+    with writing(path):
+        return _open_at(path, experiment, overrides, config_dir)
+
+
+def _open_at(path: Path, experiment: Experiment, overrides: list[str], config_dir: str | None) -> RunDirectory:
     # One that is no run yet was made by another process of this one.
     aside = _move_aside(path) if experiment.resume == "never" and (path / "config.yaml").exists() else None
     made = [place for place in (path, *path.parents) if not place.exists()]
-    path.mkdir(parents=True, exist_ok=True)
-    lock = _lock(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = _lock(path)
+    except BaseException:
+        if aside is not None:
+            with suppress(OSError):  # onto nothing, or an empty directory, alone
+                aside.rename(path)
+        raise
     # Asked under the lock: who held it until now may have made this a run.
     run = RunDirectory(path, is_new=not (path / "config.yaml").exists(), lock=lock, made=made, aside=aside)
     try:
@@ -111,6 +124,8 @@ def open_run(experiment: Experiment, overrides: list[str], config_dir: str | Non
         else:
             run.changes = _check_same(run.path, experiment)
     except BaseException:
+        with suppress(OSError):  # what hinders the writing may hinder the removal; the cause is the former
+            run.discard()
         run.release()
         raise
     return run
@@ -119,8 +134,9 @@ def open_run(experiment: Experiment, overrides: list[str], config_dir: str | Non
 def join_run(experiment: Experiment) -> RunDirectory:
     """Gives the directory to a process that is not the chief: it leaves nothing there but its log, and the chief holds the lock."""
     path = _path(experiment)
-    path.mkdir(parents=True, exist_ok=True)
-    return RunDirectory(path, is_new=False, lock=os.open(path, os.O_RDONLY), made=[], aside=None)
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+        return RunDirectory(path, is_new=False, lock=os.open(path, os.O_RDONLY), made=[], aside=None)
 
 
 def _path(experiment: Experiment) -> Path:
@@ -173,7 +189,12 @@ def trained_with(path: Path) -> dict[str, Any]:
 
 def _check_same(path: Path, experiment: Experiment) -> list[Change]:
     """Gives what differs from the run, as far as that is allowed."""
-    found = identity.changes(trained_with(path), identity.content(experiment))
+    before, now = trained_with(path), identity.content(experiment)
+    replicas = provenance.num_replicas(path)
+    if replicas and before["batch.per_replica"] and now["batch.global_size"] == before["batch.per_replica"] * replicas:
+        # The same batch, told as its size on all replicas: so that the run can go on with another number of them.
+        before |= {key: now[key] for key in ("batch.global_size", "batch.per_replica")}
+    found = identity.changes(before, now)
     if lines := identity.refusal(path, found, experiment):
         raise ConfigError(*lines)
     return found
