@@ -2,11 +2,13 @@
 
 import concurrent.futures
 import errno
+import itertools
 import json
 import os
 import shutil
 import threading
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -277,6 +279,41 @@ def test_a_damaged_checkpoint_is_written_again(tmp_path):
     trackables["step"].assign(77)
     made.save(2, None)
     assert restored(tmp_path)[1]["step"] == 77
+
+
+class Killed(BaseException):
+    """Stands for the end of a process: nothing cleans up after it."""
+
+
+def killed_in(monkeypatch, directory, name, count):
+    """Saves another state of step 2, keeping one; a kill comes before the `count`th change of a file by `name`."""
+    calls = itertools.count(1)
+    original = getattr(Path, name)
+
+    def counted(self, *arguments, **options):
+        if self.name.startswith(("ckpt-", "new-")) and next(calls) == count:
+            raise Killed
+        return original(self, *arguments, **options)
+
+    other = state(7)
+    other["step"].assign(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, name, counted)
+        Checkpoints(directory, other, [Newest(1)]).save(2, {"accuracy": 0.5})
+
+
+@pytest.mark.parametrize(("name", "count"), [("open", 1), ("unlink", 1), ("replace", 1), ("replace", 2), ("replace", 3), ("replace", 9)])
+def test_a_checkpoint_that_is_saved_again_is_there_at_any_moment(tmp_path, monkeypatch, name, count):
+    save(tmp_path, 2)
+    old, new = values(state(2)), {**values(state(7)), "step": 2}
+    try:
+        killed_in(monkeypatch, tmp_path, name, count)
+        whole = True
+    except Killed:
+        whole = name != "open"
+    assert restored(tmp_path) == (2, new if whole else old, [])
+    assert sorted(os.listdir(tmp_path)) == ["ckpt-2.data-00000-of-00001", "ckpt-2.index", "ckpt-2.json"]
+    assert marker(tmp_path, 2)["metrics"] == ({"accuracy": 0.5} if whole else {})
 
 
 def test_what_a_kill_left_unfinished_goes_at_the_next_save(tmp_path):

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from trainer.errors import StorageError
-from trainer.files import write_atomically
+from trainer.files import clear_temporaries, write_atomically
 
 
 def test_writes_a_new_file_and_replaces_an_old_one(tmp_path):
@@ -46,3 +46,17 @@ def test_a_reader_keeps_what_it_has_opened(tmp_path):
         write_atomically(path, "new")
         assert opened.read() == "old"
     assert path.read_text() == "new"
+
+
+def test_what_a_kill_left_is_removed(tmp_path, monkeypatch):
+    path = tmp_path / "result.json"
+    write_atomically(path, "old")
+    with monkeypatch.context() as patched:
+        patched.setattr("os.replace", lambda *arguments: os._exit(3))
+        if (pid := os.fork()) == 0:
+            write_atomically(path, "new")
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+    assert len(os.listdir(tmp_path)) == 2
+    clear_temporaries(tmp_path)
+    assert os.listdir(tmp_path) == ["result.json"]
+    assert path.read_text() == "old"

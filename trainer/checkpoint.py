@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.errors import CheckpointError
-from trainer.markers import commit, committed, marker, remove, unfinished, verify
+from trainer.markers import begin, clear_away, commit, committed, marker, recover, remove, unfinished, verify
 from trainer.peers import Peers
 from trainer.policies import Best, Keep, Saved, to_remove
 from trainer.shards import whole
@@ -99,8 +99,7 @@ class Checkpoints:
     def _write(self, snapshot: Snapshot, step: int, metrics: Mapping[str, float] | None) -> None:
         try:
             self.directory.mkdir(exist_ok=True)  # not its parents: a run directory that was removed does not come back as half of one
-            remove(self.directory, step)
-            snapshot.write(str(self.directory / f"ckpt-{step}"))
+            snapshot.write(str(self.directory / begin(self.directory, step)))
             self._before_commit()
             commit(self.directory, step, metrics, snapshot.variables())
             if self._saved_once is not None:
@@ -111,17 +110,12 @@ class Checkpoints:
             self._damaged.clear()
             self._retain()
         except (OSError, tf.errors.OpError) as error:
-            self._clear_away(step)
+            with contextlib.suppress(OSError):
+                clear_away(self.directory, step)
             raise CheckpointError(
                 f"the checkpoint of step {step} could not be written to {self.directory}: {_first_line(error)}"
             ) from error
         self._after_commit(step)
-
-    def _clear_away(self, step: int) -> None:
-        """Removes what was written of a checkpoint that does not count: on a full disk its space is needed."""
-        if step not in committed(self.directory):
-            with contextlib.suppress(OSError):
-                remove(self.directory, step)
 
     def restore_latest(self, at_most: int | None = None) -> int | None:
         """Restores the newest checkpoint that verifies.
@@ -158,6 +152,7 @@ class Checkpoints:
     def _newest(self, at_most: int | None) -> tuple[int | None, str]:
         """Gives the newest step that verifies, and why the run must not go on without, if there is none."""
         self.skipped.clear()
+        recover(self.directory)
         steps = committed(self.directory)
         for step in sorted({*steps, *unfinished(self.directory)}, reverse=True):
             if at_most is not None and step > at_most:

@@ -123,7 +123,7 @@ class Engine:
         self._noted = run_dir / "left_out.json"
         self._writers: list[Writer] = []
         self._evaluated: dict[str, float] | None = None
-        self._saved_step = 0
+        self._saved: tuple[int, int] | None = None
         self._window_began, self._window_step, self._window_waited = time.monotonic(), 0, 0.0
 
     @property
@@ -149,7 +149,7 @@ class Engine:
             CheckpointError: nothing to be trusted to restore, or a checkpoint could not be written.
         """
         if self._restore() is None and self._guard.rolls_back:
-            self._saved_step = -1
+            self._saved = None
             self._save()  # what the first steps roll back to
         # Before the first step: processes that communicate differently would add up what does not belong together, or hang.
         self.peers.require_alike(lambda: self.loop.trace(self._opened), first_difference)
@@ -197,7 +197,7 @@ class Engine:
         self._ended = bool(self.state.ended.numpy())
         self._writers = self._open_writers(self._reported)
         self._begin_window()
-        self._saved_step = restored or 0
+        self._saved = (self.step, self._reported)
         self._open()
         self._enter("compile")
         return restored
@@ -316,7 +316,7 @@ class Engine:
 
     def _save(self) -> None:
         step = self.step
-        if step == self._saved_step:
+        if (step, self._reported) == self._saved:
             return
         self._enter("save")
         if not self.peers.is_chief:
@@ -324,7 +324,7 @@ class Engine:
         self.checkpoints.save(step, self._evaluated)
         self.peers.barrier()  # so that the chief, which alone writes, is waited for as long as saving may take
         self.plan.save_clock.restart()
-        self._saved_step = step
+        self._saved = (step, self._reported)
 
     def result(self) -> dict[str, Any]:
         """Gives what a finished training came to: step, metrics of the test split, best checkpoint, time, attempts."""

@@ -51,6 +51,12 @@ def write_atomically(path: Path, text: str) -> None:
         fsync_directory(path.parent)
 
 
+def clear_temporaries(directory: Path) -> None:
+    """Removes what a kill in `write_atomically` has left in a directory; to be called while nobody writes there."""
+    for file in directory.glob(".*.tmp"):
+        file.unlink(missing_ok=True)
+
+
 def fsync_directory(directory: Path) -> None:
     """Makes the names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY)

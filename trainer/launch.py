@@ -17,6 +17,7 @@ from trainer.cluster import Cluster, Task
 from trainer.console import Console, duration
 from trainer.errors import ConfigError
 from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
+from trainer.files import clear_temporaries
 from trainer.group import left_without_saving
 from trainer.isolation import IsolationError, Namespace
 from trainer.ledger import CATEGORIES, Ledger, process_start
@@ -140,6 +141,8 @@ def _train(
     evaluators = _evaluators(experiment, declared)
 
     def members() -> list[Cluster]:
+        if declared is None or declared.is_chief:
+            clear_temporaries(directory.path)  # between two attempts nobody writes
         # Anew for each attempt: the ports of a process that was killed may not be free at once.
         found = [declared] if declared else cluster.local(strategy.tasks(None)) or [Cluster()]
         if why_open:

@@ -17,7 +17,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.files import fsync_directory, write_atomically
+from trainer.files import clear_temporaries, fsync_directory, write_atomically
+
+_NEW = "new-"
+
+
+def begin(directory: Path, step: int) -> str:
+    """Prepares for writing a checkpoint.
+
+    Returns:
+        What its files' names begin with. Where a checkpoint of that step counts already (a stop in an evaluation saves before what
+        is due at the step, its repetition after that), the new one is written beside it: it stays until the new one is whole.
+    """
+    if _path(directory, step).exists():
+        return f"{_NEW}ckpt-{step}"
+    remove(directory, step)
+    return f"ckpt-{step}"
 
 
 def commit(directory: Path, step: int, metrics: Mapping[str, float] | None, variables: Mapping[str, Any] | None = None) -> None:
@@ -29,15 +44,42 @@ def commit(directory: Path, step: int, metrics: Mapping[str, float] | None, vari
         metrics: of the test split at this step, if it was evaluated.
         variables: what is in it: name -> {"shape", "dtype", "crc32"}.
     """
-    files = {}
-    for file in data_files(directory, step):
+    written, files = _new_files(directory, step), {}
+    for file in written or data_files(directory, step):
         with file.open("rb+") as opened:
             os.fsync(opened.fileno())
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
-        files[file.name] = {"bytes": file.stat().st_size, "sha256": digest}
+        files[file.name.removeprefix(_NEW)] = {"bytes": file.stat().st_size, "sha256": digest}
     fsync_directory(directory)
     content = {"step": step, "time": time.time(), "metrics": dict(metrics or {}), "files": files, "variables": dict(variables or {})}
-    write_atomically(_path(directory, step), json.dumps(content, indent=1))
+    marker = _path(directory, step)
+    write_atomically(marker.with_name(f"{_NEW}{marker.name}") if written else marker, json.dumps(content, indent=1))
+    if written:
+        _replace(directory, step)
+
+
+def recover(directory: Path) -> None:
+    """Puts whole checkpoints that were written beside others in their place, where a kill interrupted that, and removes half ones.
+
+    To be called while nothing is written.
+    """
+    clear_temporaries(directory)
+    for marker in directory.glob(f"{_NEW}ckpt-*.json"):
+        _replace(directory, int(marker.stem.rpartition("-")[2]))
+    for file in directory.glob(f"{_NEW}ckpt-*"):
+        file.unlink()
+
+
+def _replace(directory: Path, step: int) -> None:
+    """Puts a whole checkpoint in the place of another; what is done already stays done."""
+    _path(directory, step).unlink(missing_ok=True)
+    marker = directory / f"{_NEW}{_path(directory, step).name}"
+    for file in _new_files(directory, step):
+        if file != marker:
+            file.replace(directory / file.name.removeprefix(_NEW))
+    fsync_directory(directory)
+    marker.replace(_path(directory, step))
+    fsync_directory(directory)
 
 
 def committed(directory: Path) -> list[int]:
@@ -82,6 +124,14 @@ def verify(directory: Path, step: int) -> str | None:
     return None
 
 
+def clear_away(directory: Path, step: int) -> None:
+    """Removes what was written of a checkpoint that does not count: on a full disk its space is needed."""
+    for file in _new_files(directory, step):
+        file.unlink(missing_ok=True)
+    if not _path(directory, step).exists():
+        remove(directory, step)
+
+
 def remove(directory: Path, step: int) -> None:
     """Removes a checkpoint, the marker first: what is half removed must not count as whole."""
     _path(directory, step).unlink(missing_ok=True)
@@ -92,6 +142,10 @@ def remove(directory: Path, step: int) -> None:
 def data_files(directory: Path, step: int) -> list[Path]:
     """Gives the files of a checkpoint but its marker."""
     return sorted(file for file in directory.glob(f"ckpt-{step}.*") if file.suffix != ".json")
+
+
+def _new_files(directory: Path, step: int) -> list[Path]:
+    return sorted(directory.glob(f"{_NEW}ckpt-{step}.*"))
 
 
 def _path(directory: Path, step: int) -> Path:
