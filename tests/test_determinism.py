@@ -4,6 +4,7 @@ import pytest
 
 from tests.processes import log
 from tests.training import RANDOM, assert_same_bits, engine, train, variables
+from trainer.markers import marker
 
 STRATEGIES = {"one_device": ["strategy=one_device"], "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"]}
 
@@ -49,3 +50,27 @@ def test_a_resumed_run_equals_one_never_stopped(strategy, straight, tmp_path, st
 def test_another_seed_gives_another_run(strategy, straight, tmp_path):
     with pytest.raises(AssertionError, match="not bit-equal"):
         assert_same_bits(straight[1], train(tmp_path, *RANDOM, *strategy, "train.ema_decay=0.9", "seed=1"))
+
+
+@pytest.mark.parametrize("evaluation", [1, 2])
+def test_a_stop_within_an_evaluation_at_a_step_that_is_saved_leaves_no_trace(tmp_path, evaluation):
+    options = ["evaluate.every_steps=4", "checkpoint.every_steps=4", "checkpoint.keep=1", "checkpoint.best.metric=accuracy"]
+    stopped = []
+
+    def stop(made):
+        # Asked within the evaluation too, where the step is done and not yet reported.
+        if made.step == 4 * evaluation and int(made.state.reported.numpy()) < made.step and not stopped:
+            stopped.append(made.step)
+            return True
+        return False
+
+    expected = train(tmp_path / "straight", *options)
+    train(tmp_path / "stopped", *options, stop=stop)
+    assert stopped
+    assert_same_bits(expected, train(tmp_path / "stopped", *options))
+    for directory in ("straight", "stopped"):
+        made = engine(tmp_path / directory, *options)
+        assert made.checkpoints.restore_latest() == 8
+        assert_same_bits(expected, variables(made))
+    straight, other = (marker(tmp_path / directory / "checkpoints", 8) for directory in ("straight", "stopped"))
+    assert straight["metrics"] == other["metrics"] != {}

@@ -191,7 +191,7 @@ def test_a_stop_of_the_call_changes_no_bit(tmp_path):
 
 
 def test_a_step_of_no_numbers_is_seen_at_that_step(tmp_path):
-    with pytest.raises(NonFiniteError, match="within steps 4 to 4"):
+    with pytest.raises(NonFiniteError, match="the loss became nan after 4 steps"):
         train(tmp_path, "+fault.mine={what:nan,at:5}")
 
 
