@@ -134,10 +134,15 @@ def read_ledger(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
 
 
+def first_steps_at(ledger: list[dict[str, Any]]) -> list[float]:
+    """Gives the Unix time when the first call of the loop was done, for each attempt."""
+    starts = [number for number, mark in enumerate(ledger) if mark["does"] == "start"]
+    return [next(mark["at"] for mark in ledger[start:] if mark["does"] == "step") for start in starts]
+
+
 def first_step_at(ledger: list[dict[str, Any]]) -> float:
     """Gives the Unix time when the first call of the last attempt's loop was done."""
-    start = max(number for number, mark in enumerate(ledger) if mark["does"] == "start")
-    return next(mark["at"] for mark in ledger[start:] if mark["does"] == "step")
+    return first_steps_at(ledger)[-1]
 
 
 def end_at(ledger: list[dict[str, Any]]) -> float:
