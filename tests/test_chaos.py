@@ -2,7 +2,7 @@
 
 Each cell is a run of real processes with one fault, at a random moment of the phase. It is started again by the same command as
 long as it stopped on request or was killed as a whole. Then everything is compared with the straight run: a synchronous one to the
-bit. `STEADFAST_CHAOS_SEED=<seed>` repeats the moments of a failure, which tells its seed.
+bit. `STEADFAST_CHAOS_SEED=<seed>` draws other moments; a failure tells the seed that repeats it.
 """
 
 import itertools
@@ -10,7 +10,6 @@ import json
 import os
 import random
 import signal
-import time
 import uuid
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import pytest
 
 from tests.processes import final_variables, finish, log, only_run, start, wait_gone
 
-SEED = int(os.environ.get("STEADFAST_CHAOS_SEED") or time.time_ns() % 10**9)
+SEED = int(os.environ.get("STEADFAST_CHAOS_SEED", "4"))
 
 # 24 steps of one graph call each, 6 evaluations, 8 saves; every random part is in it: dropout, augmentation, averages.
 OPTIONS = [
