@@ -70,13 +70,16 @@ def fault(what, who, when, moment):
 def run_to_the_end(directory, *overrides):
     """Gives the command until the run is finished; gives the exit codes, and all that was printed."""
     mark, codes, told = uuid.uuid4().hex, [], ""
+    temporary = directory / "tmp"
+    temporary.mkdir()
     while codes[-1:] != [0]:
-        code, out, err = finish(start(directory, *OPTIONS, *overrides, STEADFAST_TEST=mark))
+        code, out, err = finish(start(directory, *OPTIONS, *overrides, STEADFAST_TEST=mark, TMPDIR=str(temporary)))
         codes.append(code)
         told += f"\n--- {code}\n{out}{err}"
         assert code in (0, 143, -signal.SIGKILL), told
         assert len(codes) <= 3, told
     wait_for_orphans(mark)
+    assert list(temporary.iterdir()) == []
     return codes, told
 
 

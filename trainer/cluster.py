@@ -181,9 +181,9 @@ def tpu_configured() -> str | None:
     return "local" if glob("/dev/accel[0-9]*") or glob("/dev/vfio/[0-9]*") else None
 
 
-def worker_environment() -> dict[str, str]:
-    """Gives the environment of a worker process."""
-    environment = dict(os.environ)
+def worker_environment(scratch: str | None = None) -> dict[str, str]:
+    """Gives the environment of a process of ours; `scratch`: the directory for its temporary files, if it has its own."""
+    environment = dict(os.environ) if scratch is None else {**os.environ, "TMPDIR": scratch}
     # A stale TF_CONFIG of the shell must not reach a strategy of one process: TensorFlow would wait for a cluster.
     environment.pop("TF_CONFIG", None)
     # A log that is read while the run goes on, and after a kill, must not sit in a buffer.

@@ -40,17 +40,19 @@ class WorkerProcess:
         self._end: threading.Thread | None = None
         self._socket, theirs = socket.socketpair()
         self._early = tempfile.TemporaryFile()  # noqa: SIM115 - what is said before there is a log
+        # TensorFlow leaves files there, as does whoever is killed.
+        self._scratch = tempfile.TemporaryDirectory(prefix="steadfast-", ignore_cleanup_errors=True)
         # A session of its own: Ctrl-C in the terminal reaches the parent alone, which passes it on once.
         # -P: the current directory must not come before this package on the path.
         with theirs, signals.held():
             self.process = subprocess.Popen(
-                within([sys.executable, "-P", "-m", "trainer.worker", "--socket", str(theirs.fileno())]),
+                within([sys.executable, "-P", "-m", "trainer.worker", "--socket", str(theirs.fileno()), "--scratch", self._scratch.name]),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=self._early,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
-                env=cluster.worker_environment(),
+                env=cluster.worker_environment(self._scratch.name),
             )
 
     def assign(self, run: RunDirectory, experiment: Experiment, member: Cluster, messages: queue.SimpleQueue[dict[str, Any]]) -> None:
@@ -113,6 +115,7 @@ class WorkerProcess:
         if self._end is not None:
             self._end.join()  # it writes the last lines of the log, whose directory may be about to go
         self._socket.close()
+        self._scratch.cleanup()
 
     def _pump(self, log: Log, tell: Callable[[dict[str, Any]], None]) -> None:
         """What the user's code prints goes to the log and to the console."""
@@ -139,6 +142,7 @@ class WorkerProcess:
         log.write(self._early.read())
         if not any(thread.is_alive() for thread in threads):
             log.close()
+        self._scratch.cleanup()
         tell({"kind": "exit", "code": code})
 
 

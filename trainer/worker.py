@@ -12,6 +12,7 @@ import logging
 import os
 import queue
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -105,7 +106,7 @@ def users_traceback(error: BaseException) -> str:
     return "".join([*lines, *traceback.format_exception_only(error)]).rstrip()
 
 
-def _listen(connection: socket.socket, assignments: queue.Queue[dict[str, Any]], signals: Signals) -> None:
+def _listen(connection: socket.socket, scratch: str, assignments: queue.Queue[dict[str, Any]], signals: Signals) -> None:
     """Takes the assignment and requests from the supervisor, and leaves when the supervisor is gone, however it went."""
     try:
         _, (lock, log), _, _ = socket.recv_fds(connection, 1, 2)
@@ -120,6 +121,7 @@ def _listen(connection: socket.socket, assignments: queue.Queue[dict[str, Any]],
                 signals.request(int(line.removeprefix(b"signal ")))
     except (ValueError, ConnectionResetError):
         pass  # the end came first
+    shutil.rmtree(scratch, ignore_errors=True)  # the supervisor, who would remove it, is gone
     os._exit(CRASHED)
 
 
@@ -128,11 +130,13 @@ def main() -> None:
     began = process_start()
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=int, required=True)
-    connection = socket.socket(fileno=parser.parse_args().socket)
+    parser.add_argument("--scratch", required=True)
+    args = parser.parse_args()
+    connection = socket.socket(fileno=args.socket)
     send = to_socket(connection)
     signals = Signals(lambda number: send({"kind": "signal", "number": number}))
     assignments: queue.Queue[dict[str, Any]] = queue.Queue()
-    threading.Thread(target=_listen, args=(connection, assignments, signals), daemon=True, name="supervisor").start()
+    threading.Thread(target=_listen, args=(connection, args.scratch, assignments, signals), daemon=True, name="supervisor").start()
     _import_tensorflow()
     signals.let_in()  # the threads that exist by now do not take part in it
     assignment = assignments.get()
