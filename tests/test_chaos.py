@@ -30,7 +30,7 @@ OPTIONS = [
 ]  # fmt: skip
 STRATEGIES = {
     "one_device": ["strategy=one_device"],
-    "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"],
+    "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2", "checkpoint.async_write=true"],
     "multi_worker": ["strategy=multi_worker", "model.batch_norm=true"],
     "parameter_server": ["strategy=parameter_server", "strategy.workers=2", "strategy.ps=1"],
 }
