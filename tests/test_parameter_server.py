@@ -289,7 +289,7 @@ def test_split_variables_train_and_their_checkpoints_fit_every_strategy(tmp_path
     ((first, first_number), (second, second_number)) = held(out)
     assert first + second == pytest.approx(sum(value.nbytes for value in saved.values()) / 1e6, abs=0.011)
     assert first_number + second_number > len(saved)  # shards
-    assert min(first, second) > 0.6 * max(first, second)
+    assert min(first, second) > 0.5 * max(first, second)
     # On one device: every variable is there, whole, and gives the same metrics; training goes on.
     alone = training.engine(run_dir, *LEARNER, "model.dropout=0.25", "train.steps=70")
     assert alone.checkpoints.restore_latest() == 60
