@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from tests.processes import final_variables, finish, log, only_run, start, wait_gone
+from trainer.markers import committed, verify
 
 SEED = int(os.environ.get("STEADFAST_CHAOS_SEED", "4"))
 
@@ -102,9 +103,19 @@ def marked(mark):
 
 
 def names(run_dir):
-    """Gives the files of a run but logs, events (their names tell the time) and what says that there was a fault."""
+    """Gives the files of a run but logs, events (their names tell the time), checkpoints, and what says that there was a fault."""
     files = {str(file.relative_to(run_dir)) for file in run_dir.rglob("*") if file.is_file()}
-    return {name for name in files if name.split("/")[0] not in ("logs", "events", "faults")}
+    return {name for name in files if name.split("/")[0] not in ("logs", "events", "faults", "checkpoints")}
+
+
+def saved(run_dir):
+    """Gives the steps of the checkpoints, of which nothing else is left; a stop may have saved more than was planned."""
+    directory = run_dir / "checkpoints"
+    steps = committed(directory)
+    whole = {f"ckpt-{step}.{end}" for step in steps for end in ("data-00000-of-00001", "index", "json")}
+    assert {file.name for file in directory.iterdir()} == whole
+    assert [verify(directory, step) for step in steps] == [None] * len(steps)
+    return steps
 
 
 def result(run_dir):
@@ -138,6 +149,7 @@ def test_a_run_ends_as_if_nothing_had_happened(tmp_path, straight, strategy, wha
     assert list((run_dir / "faults").iterdir()), "nothing happened"
     assert codes[:-1] in {"kill": ([], [-9]), "terminate": ([143], []), "freeze": ([],)}[what]
     assert names(run_dir) == names(expected)
+    assert saved(run_dir)[-1] == saved(expected)[-1] == 24
     assert result(run_dir)["step"] == 24
     if strategy == "parameter_server":
         assert [line["step"] for line in log(run_dir)] == [line["step"] for line in log(expected)]

@@ -74,3 +74,14 @@ def test_a_stop_within_an_evaluation_at_a_step_that_is_saved_leaves_no_trace(tmp
         assert_same_bits(expected, variables(made))
     straight, other = (marker(tmp_path / directory / "checkpoints", 8) for directory in ("straight", "stopped"))
     assert straight["metrics"] == other["metrics"] != {}
+
+
+def test_what_is_saved_on_request_does_not_become_the_best(tmp_path):
+    options = ["evaluate.every_steps=2", "checkpoint.every_steps=4", "checkpoint.best.metric=accuracy", "checkpoint.best.mode=min"]
+    straight = engine(tmp_path / "straight", *options)
+    assert straight.train(lambda: False)
+    train(tmp_path / "stopped", *options, stop=lambda made: made.step >= 2)
+    assert marker(tmp_path / "stopped" / "checkpoints", 2)["metrics"] == {}
+    again = engine(tmp_path / "stopped", *options)
+    assert again.train(lambda: False)
+    assert straight.checkpoints.best() == again.checkpoints.best() != []

@@ -181,7 +181,7 @@ class Engine:
         chiefs = (self.plan.save_clock.due(), self.pace.count) if self.peers.is_chief else (0, 0)
         stopping, saving, due, self._count = self.peers.sums(stop, save, *chiefs)
         if saving or due:
-            self._save()
+            self._save(self._evaluated if due else None)
         return stopping > 0
 
     def _restore(self, at_most: int | None = None) -> int | None:
@@ -274,7 +274,7 @@ class Engine:
         if step and self.plan.event_at(step) and self._reported < step:
             self._report(step, stop_requested)
             if self.plan.save.due(step) or self._ended:
-                self._save()
+                self._save(self._evaluated)
 
     def _report(self, step: int, stop_requested: Callable[[], bool]) -> None:
         # Evaluation first: it can be interrupted, and then none of this step's lines may have been written yet.
@@ -314,14 +314,15 @@ class Engine:
         for writer in self._writers:
             writer.scalars(split, step, values)
 
-    def _save(self) -> None:
+    def _save(self, metrics: Mapping[str, float] | None = None) -> None:
+        """Saves, unless nothing has changed; with metrics what was planned: a save on request must not become the best one."""
         step = self.step
         if (step, self._reported) == self._saved:
             return
         self._enter("save")
         if not self.peers.is_chief:
             self._faults.reached("save")  # the chief's comes when its files are written
-        self.checkpoints.save(step, self._evaluated)
+        self.checkpoints.save(step, metrics)
         self.peers.barrier()  # so that the chief, which alone writes, is waited for as long as saving may take
         self.plan.save_clock.restart()
         self._saved = (step, self._reported)
