@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import tensorflow as tf
 
@@ -109,7 +109,13 @@ class Source:
 
 
 class Feed(Protocol):
-    """How batches reach the replicas: `start` once, `take` once a step outside the replicas, `give` inside each of them."""
+    """How batches reach the replicas: `start` once, `take` once a step outside the replicas, `give` inside each of them.
+
+    Attributes:
+        fetches: whether what `take` gives may have to be waited for.
+    """
+
+    fetches: ClassVar[bool] = False
 
     def start(self, step: int, left_out: Sequence[int] = ()) -> Any:
         """Opens the input at a step; what it returns is handed to the compiled loop.
@@ -135,6 +141,7 @@ class InGraph:
     """
 
     source: Source
+    fetches: ClassVar[bool] = False
 
     def start(self, step: int, left_out: Sequence[int] = ()) -> tf.Tensor:
         return tf.constant(left_out, tf.int64)
@@ -154,6 +161,7 @@ class Pipeline:
 
     source: Source
     strategy: tf.distribute.Strategy
+    fetches: ClassVar[bool] = True
 
     def start(self, step: int, left_out: Sequence[int] = ()) -> Any:
         blocks = tf.constant(left_out, tf.int64)

@@ -71,7 +71,9 @@ class TrainLoop:
 
         def one_step(index: tf.Tensor, window: tf.Tensor, epoch: tf.Tensor, waited: tf.Tensor, trouble: Trouble) -> tuple[Any, ...]:
             taken = self.feed.take(opened)
-            waited += input_wait(index, taken)  # before the step: TensorFlow keeps the order of operations that read the clock and the like
+            if self.feed.fetches:
+                # Before the step: TensorFlow keeps the order of operations that read the clock and the like.
+                waited += input_wait(index, taken)
             # Added step by step: the order of additions, hence every bit, does not depend on the length of the loop.
             sums, finding = self._step(index, taken)
             return index + 1, window + sums, epoch + sums, waited, guard.note(trouble, index, finding)
@@ -181,12 +183,9 @@ def input_wait(index: tf.Tensor, taken: Any) -> tf.Tensor:
     The executor fetches ahead, while the step before still runs. The index of a step, however, comes out of the step before when
     that has made all its updates: only what is still missing then is waited for.
     """
-    tensors = tf.nest.flatten(taken, expand_composites=True)
-    if not tensors:
-        return tf.zeros([], tf.float64)
     with tf.control_dependencies([index]):
         free = tf.timestamp()
-    with tf.control_dependencies(tensors):
+    with tf.control_dependencies(tf.nest.flatten(taken, expand_composites=True)):
         there = tf.timestamp()
     return tf.maximum(there - free, 0.0)
 
