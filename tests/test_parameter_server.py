@@ -342,10 +342,10 @@ def test_workers_read_files_and_the_broken_one_is_told_of_once(tmp_path):
 def test_a_parameter_server_that_is_lost_while_its_variables_are_saved_is_no_fault_of_the_disk(tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path, {"x": tf.Variable(1.0)})
 
-    def lost(checkpoint):
+    def lost(camera):
         raise tf.errors.UnavailableError(None, None, "failed to connect to all addresses")
 
-    monkeypatch.setattr("trainer.checkpoint.Snapshot", lost)
+    monkeypatch.setattr("trainer.snapshot.Camera.take", lost)
     with pytest.raises(tf.errors.UnavailableError):
         checkpoints.save(1, None)
 

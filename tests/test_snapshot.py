@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from trainer.snapshot import Snapshot
+from trainer.snapshot import Camera
 
 
 def content(prefix):
@@ -15,7 +15,7 @@ def test_the_files_are_those_of_tensorflow(tmp_path):
     model = tf.keras.Sequential([tf.keras.layers.Dense(4, input_shape=(3,)), tf.keras.layers.BatchNormalization()])
     checkpoint = tf.train.Checkpoint(model=model, step=tf.Variable(7, dtype=tf.int64), nested={"a": [tf.Variable(1.5)]})
     checkpoint.write(str(tmp_path / "theirs"))
-    Snapshot(checkpoint).write(str(tmp_path / "ours"))
+    Camera(checkpoint).take().write(str(tmp_path / "ours"))
     theirs, ours = content(tmp_path / "theirs"), content(tmp_path / "ours")
     assert theirs.keys() == ours.keys()
     for name, value in theirs.items():
@@ -35,7 +35,7 @@ def test_replicated_variables_are_written_once_and_those_of_each_replica_as_thei
         )
     for number, part in enumerate(strategy.experimental_local_results(each)):
         part.assign(float(number))
-    snapshot = Snapshot(tf.train.Checkpoint(both=both, each=each))
+    snapshot = Camera(tf.train.Checkpoint(both=both, each=each)).take()
     snapshot.write(str(tmp_path / "x"))
     found = content(tmp_path / "x")
     np.testing.assert_array_equal(found["both/.ATTRIBUTES/VARIABLE_VALUE"], [1.0, 2.0])
@@ -45,10 +45,20 @@ def test_replicated_variables_are_written_once_and_those_of_each_replica_as_thei
 
 def test_a_snapshot_does_not_change_with_the_variable(tmp_path):
     variable = tf.Variable(tf.zeros([1000]))
-    snapshot = Snapshot(tf.train.Checkpoint(x=variable))
+    snapshot = Camera(tf.train.Checkpoint(x=variable)).take()
     before = snapshot.variables()
     variable.assign_add(tf.ones([1000]))
     variable.scatter_nd_update([[3]], [9.0])
     assert snapshot.variables() == before
     snapshot.write(str(tmp_path / "x"))
     np.testing.assert_array_equal(content(tmp_path / "x")["x/.ATTRIBUTES/VARIABLE_VALUE"], np.zeros(1000))
+
+
+def test_what_is_read_is_traced_once_and_is_what_is_there(tmp_path):
+    variable = tf.Variable(0.0)
+    camera = Camera(tf.train.Checkpoint(x=variable))
+    for value in (1.0, 2.0, 3.0):
+        variable.assign(value)
+        camera.take().write(str(tmp_path / f"{value}"))
+        assert content(tmp_path / f"{value}")["x/.ATTRIBUTES/VARIABLE_VALUE"] == value
+    assert camera._read.experimental_get_tracing_count() == 1

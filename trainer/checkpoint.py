@@ -16,7 +16,7 @@ from trainer.markers import begin, clear_away, commit, committed, marker, recove
 from trainer.peers import Peers
 from trainer.policies import Best, Keep, Saved, to_remove
 from trainer.shards import whole
-from trainer.snapshot import Snapshot
+from trainer.snapshot import Camera, Snapshot
 
 _LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
 """A process that holds variables is gone: no fault of the disk's, or of the checkpoint's."""
@@ -59,6 +59,7 @@ class Checkpoints:
         self.skipped: list[str] = []
         self._damaged: set[int] = set()
         self._checkpoint = tf.train.Checkpoint(**trackables)
+        self._camera = Camera(self._checkpoint)
         self._thread = ThreadPoolExecutor(1, "checkpoint") if background else None
         self._writing: Future[None] | None = None
 
@@ -73,7 +74,7 @@ class Checkpoints:
             CheckpointError: it, or the one before it, could not be written; the older ones are untouched.
         """
         self.wait()  # one at a time: a disk that is too slow holds the training up and not the memory
-        snapshot = Snapshot(self._checkpoint)
+        snapshot = self._camera.take()
         if not self._is_chief:
             self._after_commit(step)
         elif self._thread is None:
