@@ -36,26 +36,27 @@ STRATEGIES = {
     "parameter_server": ["strategy=parameter_server", "strategy.workers=2", "strategy.ps=1"],
 }
 OTHERS = {"one_device": [], "mirrored": [], "multi_worker": ["worker-1"], "parameter_server": ["worker-1", "ps-0"]}
+PARTICULAR = {("kill", "step"), ("kill", "save"), ("kill", "evaluate"), ("terminate", "step"), ("freeze", "step")}
+"""Of parameter servers, what is not the same as with other strategies."""
 WHATS, PHASES = ("kill", "terminate", "freeze"), ("start", "step", "save", "evaluate")
 
 
 def cells():
-    """Gives (strategy, what, who, when): everything under the first three, what is particular to parameter servers under the last."""
+    """Gives (strategy, what, who, when)."""
     for strategy, what, when in itertools.product(STRATEGIES, WHATS, PHASES):
         whos = ["chief", *OTHERS[strategy]]
         if what == "freeze" and (when in ("start", "save") or strategy == "mirrored"):
             continue  # as long as a freeze takes to be noticed, two phases must do; and mirrored has the processes of one_device
-        if strategy == "parameter_server" and when in ("start", "save") and what == "terminate":
+        if strategy == "parameter_server" and (what, when) not in PARTICULAR:
             continue
-        # A frozen supervisor is nobody's loss: the workers go on.
         yield from ((strategy, what, who, when) for who in whos)
-        if what != "freeze" and strategy in ("one_device", "multi_worker"):
+        # A frozen supervisor is nobody's loss: the workers go on.
+        if what != "freeze" and (strategy == "one_device" or (strategy == "multi_worker" and when in ("start", "step"))):
             yield strategy, what, "supervisor", when
 
 
 WORST = {
     ("multi_worker", "kill", "worker-1", "save"),
-    ("multi_worker", "terminate", "worker-1", "evaluate"),
     ("parameter_server", "kill", "ps-0", "step"),
 }
 CELLS = [pytest.param(*cell, id="-".join(cell), marks=[] if cell in WORST else [pytest.mark.slow]) for cell in cells()]

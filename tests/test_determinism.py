@@ -6,6 +6,8 @@ from tests.processes import log
 from tests.training import RANDOM, assert_same_bits, engine, train, variables
 from trainer.markers import marker
 
+slow = pytest.mark.slow
+
 STRATEGIES = {"one_device": ["strategy=one_device"], "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"]}
 
 
@@ -21,7 +23,7 @@ def straight(strategy, tmp_path_factory):
     return run_dir, train(run_dir, *RANDOM, *strategy, "train.ema_decay=0.9", "summary.every_steps=3", "evaluate.every_steps=4")
 
 
-@pytest.mark.parametrize("steps_per_loop", [1, 7, "auto"])
+@pytest.mark.parametrize("steps_per_loop", [pytest.param(1, marks=slow), 7, pytest.param("auto", marks=slow)])
 def test_steps_per_loop_changes_no_bit(strategy, straight, tmp_path, steps_per_loop):
     other = train(
         tmp_path,
@@ -36,7 +38,7 @@ def test_steps_per_loop_changes_no_bit(strategy, straight, tmp_path, steps_per_l
     assert log(straight[0]) == log(tmp_path)
 
 
-@pytest.mark.parametrize("stopped_at", [1, 4, 5])
+@pytest.mark.parametrize("stopped_at", [pytest.param(1, marks=slow), 4, pytest.param(5, marks=slow)])
 def test_a_resumed_run_equals_one_never_stopped(strategy, straight, tmp_path, stopped_at):
     options = [*RANDOM, *strategy, "train.ema_decay=0.9", "summary.every_steps=3", "evaluate.every_steps=4", "train.steps_per_loop=1"]
     train(tmp_path, *options, stop=lambda made: made.step >= stopped_at)
@@ -52,7 +54,7 @@ def test_another_seed_gives_another_run(strategy, straight, tmp_path):
         assert_same_bits(straight[1], train(tmp_path, *RANDOM, *strategy, "train.ema_decay=0.9", "seed=1"))
 
 
-@pytest.mark.parametrize("evaluation", [1, 2])
+@pytest.mark.parametrize("evaluation", [pytest.param(1, marks=slow), 2])
 def test_a_stop_within_an_evaluation_at_a_step_that_is_saved_leaves_no_trace(tmp_path, evaluation):
     options = ["evaluate.every_steps=4", "checkpoint.every_steps=4", "checkpoint.keep=1", "checkpoint.best.metric=accuracy"]
     stopped = []

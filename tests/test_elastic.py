@@ -126,6 +126,7 @@ def test_a_run_is_handed_from_each_strategy_to_the_next(straight, tmp_path, orde
     assert_continued(directory, straight)
 
 
+@pytest.mark.slow
 def test_stopped_on_three_replicas_it_goes_on_with_one_and_with_two(tmp_path):
     task = [*OPTIONS, "train.steps=9", "train.steps_per_loop=1", "task._target_=tests.toy_tasks.Recording"]
     straight = training.train(tmp_path / "straight", *task, f"+task.record={tmp_path}/ids")

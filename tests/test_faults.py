@@ -201,6 +201,7 @@ def test_a_full_disk_is_the_error_of_its_save(tmp_path):
     assert train(tmp_path, "checkpoint.every_steps=2", "+fault.mine={what:full_disk,when:save,at:2}")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_in_an_evaluation_and_in_a_save_ends_as_if_nothing_had_happened(tmp_path):
     kills = {"a": "evaluate,at:2", "b": "save,at:2"}
     chosen = [f"+fault.{name}={{what:kill,when:{moment}}}" for name, moment in kills.items()]

@@ -123,13 +123,12 @@ def test_a_worker_that_is_asked_to_stop_in_any_phase_saves_and_the_run_ends_as_i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", ["start", "compile", "evaluate", "save"])
+@pytest.mark.parametrize("phase", ["compile"])  # the others are in test_chaos.py
 def test_one_of_two_that_is_asked_to_stop_in_any_phase_stops_both(tmp_path, phase):
-    index = 0 if phase == "save" else 1  # the chief alone writes
-    probed = probe(tmp_path, phase, "stop", index=index)
+    probed = probe(tmp_path, phase, "stop", index=1)
     code, out, err = run(tmp_path, *OPTIONS, MULTI, probed)
     assert code == 143, out + err
-    assert f"SIGTERM to worker-{index}: saving, then leaving" in out
+    assert "SIGTERM to worker-1: saving, then leaving" in out
     code, out, err = run(tmp_path, *OPTIONS, MULTI, probed)
     assert code == 0, out + err
 

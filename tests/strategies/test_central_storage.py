@@ -31,6 +31,7 @@ def test_each_optimizer_agrees_with_mirrored(tmp_path, optimizer):
     assert np.abs(weights(mirrored) - weights(train(tmp_path / "central", "strategy=central_storage", *options))).max() <= 1e-6
 
 
+@pytest.mark.slow
 def test_a_stopped_run_continues_to_the_bit(tmp_path):
     options = ["strategy=central_storage", "strategy.virtual_devices=2", "model.dropout=0.3", "model.batch_norm=true"]
     straight = train(tmp_path / "straight", *options)
