@@ -184,6 +184,7 @@ def image_tree(tmp_path):
     return broken
 
 
+@pytest.mark.slow
 def test_a_corrupt_image_is_named_or_skipped_within_its_budget(tmp_path, image_tree):
     options = [
         "dataset=image_folder",

@@ -13,6 +13,7 @@ def learning_rates(run_dir):
     return {line["step"]: line["learning_rate"] for line in lines if line["split"] == "train"}
 
 
+@pytest.mark.slow
 def test_a_changed_key_is_refused_until_it_is_allowed_and_is_kept_from_then_on(tmp_path):
     assert run(tmp_path, *OPTIONS, "train.steps=3")[0] == 0
     path = only_run(tmp_path)

@@ -90,6 +90,7 @@ class Forgets:
 '''
 
 
+@pytest.mark.slow
 def test_a_callback_that_forgets_is_found(tmp_path):
     (tmp_path / "forgets.py").write_text(FORGETS)
     code, out, err = run(tmp_path, *SHORT, "verify.seed=1", "+callbacks.mine={_target_:forgets.Forgets}")

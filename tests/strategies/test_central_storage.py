@@ -24,7 +24,9 @@ def test_the_weights_are_those_of_one_device(tmp_path, case):
     assert np.abs(weights(one) - weights(other)).max() <= (5e-6 if case == "batch norm" else 1e-6)
 
 
-@pytest.mark.parametrize("optimizer", ["rmsprop", "adam", "adamw"])
+@pytest.mark.parametrize(
+    "optimizer", [pytest.param("rmsprop", marks=pytest.mark.slow), "adam", pytest.param("adamw", marks=pytest.mark.slow)]
+)
 def test_each_optimizer_agrees_with_mirrored(tmp_path, optimizer):
     options = ["strategy.virtual_devices=2", f"optimizer={optimizer}", "model.dropout=0.3"]
     mirrored = train(tmp_path / "mirrored", "strategy=mirrored", *options)
