@@ -123,9 +123,9 @@ def test_a_worker_that_is_asked_to_stop_in_any_phase_saves_and_the_run_ends_as_i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", ["compile"])  # the others are in test_chaos.py
-def test_one_of_two_that_is_asked_to_stop_in_any_phase_stops_both(tmp_path, phase):
-    probed = probe(tmp_path, phase, "stop", index=1)
+def test_one_of_two_that_is_asked_to_stop_while_it_compiles_stops_both(tmp_path):
+    # The other phases are in test_chaos.py.
+    probed = probe(tmp_path, "compile", "stop", index=1)
     code, out, err = run(tmp_path, *OPTIONS, MULTI, probed)
     assert code == 143, out + err
     assert "SIGTERM to worker-1: saving, then leaving" in out
