@@ -110,7 +110,7 @@ class ChunkedTrainLoop(TrainLoop):
             self._begun = tf.Variable(0, dtype=tf.int64, trainable=False, name="begun")
         self._report: dict[str, float] = {}
 
-    def run(self, opened: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Trouble]:
+    def run(self, opened: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Trouble]:
         """Runs `count` (scalar int64) steps; returns as `TrainLoop.run` does, but that waiting for input is not measured: zero.
 
         Raises:
@@ -131,8 +131,7 @@ class ChunkedTrainLoop(TrainLoop):
         state.step.assign(start + count)
         state.window.assign(window)
         state.epoch.assign(epoch)
-        learning_rate = self._schedule(tf.constant(start + count - 1, tf.int64))
-        return tf.constant(window), learning_rate, tf.zeros([], tf.float64), state.guard.begin()
+        return tf.constant(window), tf.zeros([], tf.float64), state.guard.begin()
 
     def report(self) -> dict[str, float]:
         """Gives what is particular to steps that are handed out, for the log: of the last call, `steps_repeated` of the whole run."""

@@ -10,7 +10,6 @@ write the result
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -118,7 +117,7 @@ class Engine:
         self._open_writers, self._global_size, self.peers = open_writers, global_size, peers
         self._faults = faults
         self.ledger = Ledger(run_dir, writes=peers.is_chief)
-        self.step, self._count, self._reported, self._ended, self._learning_rate = 0, 1, 0, False, math.nan
+        self.step, self._count, self._reported, self._ended = 0, 1, 0, False
         self._opened: Any = None
         self._noted = run_dir / "left_out.json"
         self._writers: list[Writer] = []
@@ -217,8 +216,8 @@ class Engine:
         if first:
             self._faults.reached("compile")
         began = time.monotonic()
-        window, learning_rate, waited, trouble = self.loop.run(self._opened, tf.constant(count, tf.int64))
-        window, self._learning_rate = window.numpy(), float(learning_rate)
+        window, waited, trouble = self.loop.run(self._opened, tf.constant(count, tf.int64))
+        window = window.numpy()
         self.step = step + count
         self._window_waited += float(waited)
         self.ledger.ran(self.step, float(waited))
@@ -306,7 +305,9 @@ class Engine:
 
     def _summarise(self, step: int, epoch: int, speed: Mapping[str, float]) -> None:
         values = unpack(self.state.task, self.state.window.numpy())
-        values |= {"learning_rate": self._learning_rate, **speed, **self.loop.report(), "goodput": self.ledger.summary().goodput}
+        # Asked for, not remembered: after a stop within this step's evaluation no step has run.
+        values |= {"learning_rate": self.loop.learning_rate(step - 1), **speed, **self.loop.report()}
+        values["goodput"] = self.ledger.summary().goodput
         self._write("train", step, {"epoch": epoch, **values})
         self.state.window.assign(tf.zeros_like(self.state.window))
 

@@ -58,12 +58,12 @@ class TrainLoop:
         self.collectives = CollectiveLog()
 
     @tf.function(autograph=False)
-    def run(self, opened: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Trouble]:
+    def run(self, opened: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Trouble]:
         """Runs `count` (scalar int64) steps.
 
         Returns:
-            The sums of the summary window, [2 * metrics] float64, the learning rate of the last step, float32, how many seconds the
-            steps waited for their input, float64, and what the guard noted: if that names a step, the state is good for nothing.
+            The sums of the summary window, [2 * metrics] float64, how many seconds the steps waited for their input, float64, and
+            what the guard noted: if that names a step, the state is good for nothing.
         """
         state, guard = self._state, self._state.guard
         self.collectives = CollectiveLog()  # of this trace
@@ -84,12 +84,16 @@ class TrainLoop:
         state.window.assign(window)
         state.epoch.assign(epoch)
         guard.end(trouble)
-        return window, self._schedule(end - 1), waited, trouble
+        return window, waited, trouble
 
     def trace(self, opened: Any) -> list[str]:
         """Traces the step without running it; gives its collectives in order, a line each."""
         self.run.get_concrete_function(opened, tf.TensorSpec([], tf.int64))
         return self.collectives.lines()
+
+    def learning_rate(self, step: int) -> float:
+        """Gives the learning rate of update number `step`, counted from 0."""
+        return float(self._schedule(tf.constant(step, tf.int64)))
 
     def report(self) -> dict[str, float]:
         """Gives what else the log should tell: of the last call, or of the whole run."""
