@@ -35,7 +35,7 @@ bench: $(STAMP) ## measure a step, and the start, against the peers (benchmarks/
 	$(BIN)/python -m benchmarks.start
 
 lock: $(STAMP) ## refresh the locked requirements from pyproject.toml
-	$(COMPILE) --upgrade --extra dev --output-file requirements.lock pyproject.toml
+	$(COMPILE) --upgrade --all-extras --output-file requirements.lock pyproject.toml
 	printf 'setuptools\nwheel\n' | $(COMPILE) --constraint requirements.lock --output-file requirements-build.lock -
 
 # One dependency is published as source only; without build isolation it is built by the locked setuptools, which

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
     ("trainer.main",),
     ("trainer.cli",),
+    ("trainer.sweep",),
     ("trainer.verify", "trainer.verify_run"),
     ("trainer.differences", "trainer.inventory", "trainer.launch"),
     ("trainer.supervisor",),
@@ -35,6 +36,7 @@ LAYERS = (
     ("trainer.compression", "trainer.shared_memory"),
     ("trainer.peers", "trainer.shards"),
     ("trainer.explain", "trainer.faults", "trainer.helptext", "trainer.overrides", "trainer.refusals", "trainer.rundir"),
+    ("trainer.outcome",),
     ("trainer.batching", "trainer.cluster", "trainer.collectives", "trainer.identity", "trainer.policies", "trainer.randomness"),
     ("trainer.channel", "trainer.console", "trainer.ledger", "trainer.markers", "trainer.pace", "trainer.protocols", "trainer.schedulers"),
     ("trainer.config",),
@@ -58,7 +60,7 @@ PARENT = {
     "trainer.strategies.multi_worker", "trainer.strategies.parameter_server", "trainer.strategies.one_device", "trainer.group",
     "trainer.isolation", "trainer.main", "trainer.process", "trainer.schedulers", "trainer.supervisor", "trainer.targets",
     "trainer.refusals", "trainer.signals", "trainer.tf_config", "trainer.watchdog", "trainer.worker",
-    "trainer.differences", "trainer.verify", "trainer.verify_run",
+    "trainer.differences", "trainer.verify", "trainer.verify_run", "trainer.outcome", "trainer.sweep", "trainer.sweep.points",
 }  # fmt: skip
 """What the parent process imports, or may: no TensorFlow and nothing heavy at their top."""
 

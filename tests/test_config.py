@@ -18,9 +18,9 @@ from trainer.schema import GROUPS, Experiment
 
 CONF = ROOT / "conf"
 CHOICES = sorted((file.parent.name, file.stem) for group in GROUPS for file in (CONF / group).glob("*.yaml"))
-TARGETS = [(group, choice) for group, choice in CHOICES if group not in ("checkpoint", "callbacks", "fault", "launch", "experiment")] + [
-    ("callbacks", "early_stopping")
-]
+TARGETS = [
+    (group, choice) for group, choice in CHOICES if group not in ("checkpoint", "callbacks", "fault", "launch", "search", "experiment")
+] + [("callbacks", "early_stopping")]
 
 
 def problems(*overrides: str, config_dir: Path | None = None) -> tuple[str, ...]:
@@ -42,6 +42,7 @@ def test_defaults() -> None:
         "callbacks": "none",
         "fault": None,
         "launch": "process",
+        "search": "grid",
         "experiment": None,
     }
     assert (experiment.batch.global_size, experiment.batch.per_replica) == (128, None)

@@ -28,7 +28,8 @@ class Kind(enum.Enum):
 KINDS: Mapping[Kind, tuple[str, ...]] = {
     Kind.FREE: (
         "name", "runs_dir", "mode", "resume", "resume_allow", "choices", "checkpoint", "summary", "restart", "preemption", "watchdog",
-        "verify", "launch", "evaluate.sidecar", "train.steps", "train.epochs", "train.steps_per_loop", "dataset.path", "dataset.max_bad",
+        "verify", "launch", "sweep", "search", "evaluate.sidecar", "train.steps", "train.epochs", "train.steps_per_loop",
+        "dataset.path", "dataset.max_bad",
         "strategy", "strategy.hosts", "strategy.isolate", "strategy.start_timeout_secs", "strategy.timeout_secs",
     ),
     Kind.SEMANTIC: (
@@ -55,7 +56,7 @@ _MAKES_VARIABLES: Mapping[str, Callable[[Any], bool]] = {
 """Semantic keys some of whose values make variables: a change from or to such a value is structural."""
 
 _KIND_OF = {entry: kind for kind, entries in KINDS.items() for entry in entries}
-_OF_ONE_COMMAND = ("resume", "resume_allow", "mode", "choices")
+_OF_ONE_COMMAND = ("resume", "resume_allow", "mode", "choices", "sweep", "search")
 
 
 class Change(NamedTuple):

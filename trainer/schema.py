@@ -16,7 +16,9 @@ WRITERS = ("tensorboard", "jsonl")
 MAX_SKIPS = 1024
 """How many blocks of samples a checkpoint has room for."""
 
-GROUPS = ("model", "dataset", "task", "optimizer", "schedule", "strategy", "checkpoint", "callbacks", "fault", "launch", "experiment")
+GROUPS = (
+    "model", "dataset", "task", "optimizer", "schedule", "strategy", "checkpoint", "callbacks", "fault", "launch", "search", "experiment",
+)  # fmt: skip
 PAIRS = (("train.steps", "train.epochs"), ("batch.global_size", "batch.per_replica"))
 
 
@@ -168,6 +170,30 @@ class Launch:
 
 
 @dataclass
+class Sweep:
+    """How the points of a sweep (`-m`) are run, and how its summary is sorted."""
+
+    name: str | None = key(None, "the summary's folder is <runs_dir>/sweeps/<name>; null: a name made of what is varied")
+    jobs: int = key(1, "how many points train at a time; cores and GPUs are divided between them", ">= 1")
+    on_error: str = key(
+        "continue", "after a failed point: continue with the others; stop at once; retry it, then continue", "continue | stop | retry"
+    )
+    retries: int = key(1, "retry: how often one point is tried again", ">= 1")
+    metric: str | None = key(None, "the metric of the test split that the summary is sorted by; null: accuracy, or the loss without one")
+    mode: str = key("auto", "whether larger (max) or smaller (min) is better; auto: smaller for a loss", "auto | max | min")
+
+
+@dataclass
+class Search:
+    """How the points of a sweep are chosen."""
+
+    method: str = key("grid", "grid: every combination; random; optuna: learns from the points before", "grid | random | optuna")
+    trials: int = key(20, "random, optuna: points in all, those of earlier commands included", ">= 1")
+    seed: int = key(0, "random, optuna: what is drawn", ">= 0, <= 4294967295")
+    prune: bool = key(True, "optuna: stop points whose metric stays behind the others'")
+
+
+@dataclass
 class Experiment:
     """The whole configuration of a run."""
 
@@ -194,6 +220,8 @@ class Experiment:
     divergence: Divergence = key(Divergence, "what to do when training diverges")
     verify: Verify = key(Verify, "what mode=verify does")
     launch: Launch = key(Launch, "how workers are started")
+    sweep: Sweep = key(Sweep, "how the points of a sweep are run")
+    search: Search = key(Search, "how the points of a sweep are chosen")
     model: Any = key(None, "what is trained")
     dataset: Any = key(None, "what it is trained on")
     task: Any = key(None, "step and metrics")
