@@ -8,6 +8,8 @@ PYTHON  ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do 
              $$p -c '$(SUITS)' 2>/dev/null && echo $$p && break; done)
 COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
              --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
+# Two at a time, each file by one process: what its tests share is made once.
+PYTEST  := $(BIN)/python -m pytest -n 2 --dist loadfile
 ARGS    ?=
 
 .PHONY: help train test test-all check bench lock
@@ -19,10 +21,10 @@ train: $(STAMP) ## train; options: make train ARGS="model=mobilenet train.steps=
 	$(BIN)/python train.py $(ARGS)
 
 test: $(STAMP) ## the quick tests; more pytest options in ARGS
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
 
 test-all: $(STAMP) ## every test, also those that start clusters and kill processes
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 check: $(STAMP) ## lint, format, types, and whether the installed packages agree
 	$(BIN)/ruff check .

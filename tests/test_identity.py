@@ -146,7 +146,7 @@ def test_what_names_the_run_and_is_free_all_the_same():
     assert free == ["train.steps", "train.epochs", "strategy._target_", "strategy.device"]
 
 
-@pytest.mark.parametrize("key", sorted(key for key in LEAVES if not key.startswith(("resume", "mode", "choices"))))
+@pytest.mark.parametrize("key", sorted(key for key in LEAVES if not key.startswith(("resume", "mode", "choices", "sweep", "search"))))
 def test_changes_names_the_key_and_both_values(key):
     now = changed(key)
     value = content(now).get(key)
@@ -158,7 +158,7 @@ def test_changes_names_the_key_and_both_values(key):
 
 def test_what_concerns_one_command_is_no_change():
     assert found("mode=train", "model=cnn") == []
-    now = content(compose([])) | {"resume": "runs/it", "resume_allow": ["seed"], "mode": "export", "choices.model": "another"}
+    now = content(compose([])) | {"resume": "runs/it", "resume_allow": ["seed"], "mode": "export", "choices.model": "another", "sweep.jobs": 2}
     assert changes(LEAVES, now) == []
 
 
