@@ -158,7 +158,8 @@ def test_changes_names_the_key_and_both_values(key):
 
 def test_what_concerns_one_command_is_no_change():
     assert found("mode=train", "model=cnn") == []
-    now = content(compose([])) | {"resume": "runs/it", "resume_allow": ["seed"], "mode": "export", "choices.model": "another", "sweep.jobs": 2}
+    other = {"resume": "runs/it", "resume_allow": ["seed"], "mode": "export", "choices.model": "another", "sweep.jobs": 2}
+    now = content(compose([])) | other
     assert changes(LEAVES, now) == []
 
 
