@@ -31,7 +31,7 @@ LAYERS = (
     ("trainer.callbacks", "trainer.strategies", "trainer.tasks", "trainer.optimizers", "trainer.schedules"),
     ("trainer.shipping", "trainer.step"),
     ("trainer.guard",),
-    ("trainer.checkpoint", "trainer.input", "trainer.state", "trainer.summaries"),
+    ("trainer.checkpoint", "trainer.hparams", "trainer.input", "trainer.state", "trainer.summaries"),
     ("trainer.snapshot",),
     ("trainer.compression", "trainer.shared_memory"),
     ("trainer.peers", "trainer.shards"),

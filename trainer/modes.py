@@ -12,9 +12,10 @@ from trainer.channel import Channel
 from trainer.checkpoint import restore_weights
 from trainer.cluster import Cluster
 from trainer.engine import Engine
-from trainer.errors import CheckpointError
+from trainer.errors import CheckpointError, NonFiniteError
 from trainer.faults import Faults
 from trainer.files import write_atomically
+from trainer.hparams import Session
 from trainer.ledger import Ledger
 from trainer.schema import Experiment
 from trainer.sidecar import Sidecar
@@ -75,19 +76,26 @@ def _train(
         channel.line(f"Initial weights: step {step} of {experiment.init_from}.")
     for line in engine.loop.first_lines():
         channel.line(line)
-    finished = engine.train(stop, save)
+    session = Session(run_dir, experiment, writes=engine.peers.is_chief)
+    session.begin()
+    try:
+        finished = engine.train(stop, save)
+    except NonFiniteError:
+        session.end(succeeded=False)
+        raise
     if finished:
-        _finish(experiment, engine, run_dir, channel)
+        _finish(experiment, engine, session, run_dir, channel)
     engine.ledger.enter("end", engine.step)
     return finished
 
 
-def _finish(experiment: Experiment, engine: Engine, run_dir: Path, channel: Channel) -> None:
+def _finish(experiment: Experiment, engine: Engine, session: Session, run_dir: Path, channel: Channel) -> None:
     """Says and writes what the training came to."""
     for line in engine.loop.last_lines():
         channel.line(line)
     # With the length that was asked for: a later command that asks for more is not finished by this.
     result = {**engine.result(), "train": {"steps": experiment.train.steps, "epochs": experiment.train.epochs}}
+    session.end(succeeded=True)
     if engine.peers.is_chief:
         write_atomically(run_dir / "result.json", json.dumps(result, indent=1))
 
