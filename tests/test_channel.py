@@ -15,13 +15,13 @@ def test_every_message_has_its_form(caplog):
     channel.phase("compile", 3)
     channel.progress(4, 10, 12.5, None, {"loss": 0.5})
     channel.problem(["seed: wrong"])
-    channel.crash("boom")
+    channel.crash("boom", "ValueError: boom")
     assert sent == [
         {"kind": "line", "text": "Number of devices: 1"},
         {"kind": "phase", "phase": "compile", "step": 3},
         {"kind": "progress", "step": 4, "total": 10, "rate": 12.5, "secs_left": None, "metrics": {"loss": 0.5}},
         {"kind": "problem", "lines": ["seed: wrong"]},
-        {"kind": "crash", "text": "boom"},
+        {"kind": "crash", "text": "boom", "cause": "ValueError: boom"},
     ]
     assert caplog.messages == ["Number of devices: 1"]
 

@@ -127,10 +127,17 @@ def test_problems_are_one_line_each_on_standard_error(make):
 
 
 def test_a_crash_shows_the_traceback_and_where_the_log_is(plain):
-    plain.show(kind="crash", text="Traceback (most recent call last):\nValueError: x")
+    plain.show(kind="crash", text="Traceback (most recent call last):\nValueError: x", cause="ValueError: x")
     expected = f"Traceback (most recent call last):\nValueError: x\nerror: the worker crashed; the whole log is {LOG}\n"
     assert plain.err.getvalue() == expected
     assert plain.take() == ""
+
+
+def test_the_first_cause_is_kept(plain):
+    assert plain.console.cause == ""
+    plain.show(kind="crash", text="Traceback ...", cause="ValueError: x").console.error("gave up")
+    assert plain.console.cause == "ValueError: x"
+    assert Shown(io.StringIO()).show(kind="problem", lines=["one", "two"]).console.cause == "one"
 
 
 def test_an_error_removes_the_bar_for_good(terminal):
@@ -147,7 +154,7 @@ def test_a_crash_clears_the_bar_first():
     console = Console(shared, shared, Clock())
     console.show(MESSAGE, LOG)
     drawn = shared.getvalue()
-    console.show({"kind": "crash", "text": "boom"}, LOG)
+    console.show({"kind": "crash", "text": "boom", "cause": "boom"}, LOG)
     assert shared.getvalue()[len(drawn) :].startswith(f"{CLEAR}boom\n")
 
 

@@ -112,6 +112,13 @@ def test_the_cause_is_named_and_not_who_lost_a_peer(play, ends, failed, why, cod
     assert (str(played.group.failed), played.group.why) == (failed, why)
 
 
+@pytest.mark.parametrize("code", [1, 2, 3])
+def test_users_code_that_leaves_without_a_word_is_a_crash_and_told(play, code):
+    played = play(TWO, [*TRAINING, ("worker-1", EXIT, code)])
+    assert (played.run(), str(played.group.failed)) == (1, "worker-1")
+    assert played.errors == [f"worker-1 left without a word; its log is {played.directory / 'logs' / 'worker-1.log'}"]
+
+
 def test_a_process_that_is_stopped_is_named_by_those_who_lost_it(play):
     played = play(TWO, [*TRAINING, ("worker-0", EXIT, RESTARTABLE)])
     played.stopped.add("worker-1")

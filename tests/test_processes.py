@@ -9,6 +9,7 @@ import pytest
 from tests.processes import OPTIONS, curve, final_variables, log, only_run, run, signaller, wait_gone
 from tests.training import assert_same_bits
 from trainer.ledger import Ledger
+from trainer.outcome import Outcome, State, outcome_of
 
 STRATEGIES = {"one_device": [], "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"]}
 
@@ -116,6 +117,7 @@ def test_a_crash_of_the_users_code_shows_the_users_own_traceback(tmp_path):
     ]
     assert "restart" not in out.lower()
     assert "AttributeError" in (tmp_path / log_path).read_text()
+    assert outcome_of(only_run(tmp_path)) == Outcome(State.FAILED, why="AttributeError: 'int' object has no attribute 'nothing'")
 
 
 def test_what_only_the_worker_can_tell_is_told_in_one_line_and_leaves_nothing(tmp_path):

@@ -51,7 +51,7 @@ def supervise(tmp_path, monkeypatch):
 def test_the_budget_ends_and_the_pauses_double(supervise):
     code, waited, said = supervise([([], -9), ([], RESTARTABLE), ([], -9), ([], -9)])
     assert (code, waited) == (1, [1.0, 2.0, 4.0])
-    assert said[-1].startswith("gave up after 3 restarts (restart.max_restarts)")
+    assert said[-1].startswith("gave up after 3 restarts (restart.max_restarts): worker-1 was killed by SIGKILL; the log is ")
     assert said[0].startswith("warning: worker-1 was killed by SIGKILL; its log is ")
 
 

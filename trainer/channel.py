@@ -9,7 +9,7 @@ TensorFlow's own noise goes to the log; what is meant for a person goes here and
     {"kind": "fault", "text": ...}                                   a fault is rehearsed
     {"kind": "inflict", "who": "ps-0", "signal": ...}                and this process is to get this signal
     {"kind": "problem", "lines": [...]}                              wrong configuration or input: exit code 2
-    {"kind": "crash", "text": ...}                                   the user's traceback: exit code 1
+    {"kind": "crash", "text": ..., "cause": ...}                     the user's traceback, and its error in one line: exit code 1
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class Channel:
         """Reports the user's wrong configuration or input."""
         self._send({"kind": "problem", "lines": lines})
 
-    def crash(self, text: str) -> None:
-        """Reports a crash with a short traceback."""
-        self._send({"kind": "crash", "text": text})
+    def crash(self, text: str, cause: str) -> None:
+        """Reports a crash with a short traceback, and with the error in one line."""
+        self._send({"kind": "crash", "text": text, "cause": cause})
 
 
 class Warnings(logging.Handler):

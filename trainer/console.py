@@ -16,6 +16,9 @@ _PLAIN_SECS = 30.0  # between two progress lines where there is no terminal
 class Console:
     """Shows a worker's messages.
 
+    Attributes:
+        cause: the first error that was shown, in one line; empty while there is none.
+
     Args:
         out: where lines and the bar go.
         err: where errors go.
@@ -28,6 +31,7 @@ class Console:
         self._bar = ""
         self._shown_at = clock()
         self._phase = ""
+        self.cause = ""
 
     def show(self, message: dict[str, Any], log: Path) -> None:
         """Shows one message of a worker; the forms are those of `trainer.channel`."""
@@ -42,6 +46,7 @@ class Console:
             for line in message["lines"]:
                 self.error(line)
         elif kind == "crash":
+            self.cause = self.cause or message["cause"]
             self._clear()
             print(message["text"], file=self._err)
             self.error(f"the worker crashed; the whole log is {log}")
@@ -54,6 +59,7 @@ class Console:
 
     def error(self, text: str) -> None:
         """Shows an error, without the bar."""
+        self.cause = self.cause or text
         self._clear()
         self._bar = ""
         print(f"error: {text}", file=self._err, flush=True)

@@ -241,6 +241,10 @@ class Group:
             self._console.line(f"warning: {task} {how(code)}; starting it again alone")
             self._begin(member)
         elif self.failed is None or (self._code == RESTARTABLE and code != RESTARTABLE):
+            if code > 0 and code != RESTARTABLE and not self._told:
+                # The user's code has left by itself, which is no way to end a run, whatever code it chose.
+                self._told, code = True, CRASHED
+                self._console.error(f"{task} left without a word; its log is {log_of(self._run, task)}")
             self.failed, self.why, self._code = task, how(code), code
             # Who lost a peer often ends before the peer that was the cause; every other end is a cause itself.
             self._deadline = time.monotonic() + (_CAUSE_SECS if code == RESTARTABLE else 0.0)

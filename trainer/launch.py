@@ -7,15 +7,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from trainer import batching, build, cluster, faults, isolation, provenance, refusals
+from trainer import batching, build, cluster, faults, isolation, outcome, provenance, refusals
 from trainer.cluster import Cluster, Task
 from trainer.console import Console, duration
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, StorageError
 from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
 from trainer.files import clear_temporaries
 from trainer.group import left_without_saving
@@ -102,9 +102,15 @@ def _in_directory(
         if experiment.mode == "train" and place.is_chief and not directory.is_new:
             for line in directory.record_continue(overrides, config_dir):
                 console.line(line)
-        ledger = Ledger(directory.path, writes=place.is_chief and experiment.mode == "train")
+        trains_here = place.is_chief and experiment.mode == "train"
+        ledger = Ledger(directory.path, writes=trains_here)
         ledger.enter("begin", at=began)
+        if trains_here:
+            outcome.forget_failure(directory.path)
         code = _train(experiment, strategy, declared, network, directory, console, spare, ledger)
+        if trains_here and code == CRASHED:
+            with suppress(StorageError):  # what is told already
+                outcome.record_failure(directory.path, console.cause)
         ledger.enter("exit")
         console.close()
         if code == WRONG_INPUT and place.is_chief:

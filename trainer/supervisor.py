@@ -79,7 +79,8 @@ class Supervisor:
                     self._console.error(left_without_saving(self._run))
                     return CRASHED
                 if not self._may_restart():
-                    self._console.error(f"gave up after {restart.max_restarts} restarts (restart.max_restarts); the log is {log}")
+                    budget = f"gave up after {restart.max_restarts} restarts (restart.max_restarts)"
+                    self._console.error(f"{budget}: {group.failed} {group.why}; the log is {log}")
                     return CRASHED
                 if number := self._wait(restart.backoff_secs * 2 ** (self._failures - 1)):
                     return 128 + number

@@ -31,6 +31,15 @@ from trainer.ledger import process_start
 from trainer.schema import Experiment
 from trainer.signals import Signals
 
+_OURS = (CheckpointError, DivergedError, NonFiniteError, StorageError)
+"""Their message says all; there is no need of a traceback."""
+
+_NAMED = re.compile(r"[\w.]*(?:Error|Exception): (.+)")
+_AROUND = (
+    "in user code:", "Exception encountered when calling layer", "Graph execution error", "Detected at node", "File ", "<stack traces",
+)  # fmt: skip
+"""How lines of TensorFlow's and Keras' begin that stand before the user's own message."""
+
 
 def run(experiment: Experiment, run_dir: Path, channel: Channel, place: Cluster, signals: Signals, began: float) -> int:
     """Runs one attempt and reports how it ended.
@@ -61,8 +70,8 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel, place: Cluster,
     except ConfigError as error:
         channel.problem(list(error.problems))
         return WRONG_INPUT
-    except (CheckpointError, DivergedError, NonFiniteError, StorageError) as error:
-        channel.crash(str(error))
+    except _OURS as error:
+        channel.crash(str(error), cause_of(error))
         return CRASHED
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError) as error:
         channel.line(f"warning: {str(error).strip().splitlines()[0]}")
@@ -92,7 +101,7 @@ def _import_tensorflow() -> None:
 
 def _crashed(error: Exception, channel: Channel) -> int:
     logging.getLogger(__name__).error("the worker crashed", exc_info=error)
-    channel.crash(users_traceback(error))
+    channel.crash(users_traceback(error), cause_of(error))
     return CRASHED
 
 
@@ -104,6 +113,16 @@ def users_traceback(error: BaseException) -> str:
     theirs = [frame for frame in theirs if "__autograph_generated_file" not in frame.filename and "importlib" not in frame.filename]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(theirs or frames[-1:])]
     return "".join([*lines, *traceback.format_exception_only(error)]).rstrip()
+
+
+def cause_of(error: BaseException) -> str:
+    """Words an error in one line: the innermost one, where TensorFlow and Keras have wrapped another and told where it came from."""
+    if isinstance(error, _OURS):
+        return str(error).splitlines()[0]
+    lines = [re.sub(r"^\{\{.*?\}\} ", "", line.strip()) for line in str(error).splitlines()]
+    named = [line for line in lines if (found := _NAMED.match(line)) and not found[1].startswith(_AROUND)]
+    told = [line for line in lines if line and not line.startswith(_AROUND)]
+    return named[-1] if named else ": ".join([type(error).__name__, *told[:1]])
 
 
 def _listen(connection: socket.socket, scratch: str, assignments: queue.Queue[dict[str, Any]], signals: Signals) -> None:
