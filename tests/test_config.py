@@ -217,10 +217,15 @@ def test_new_overrides_win_over_those_of_the_run(run_dir: Path, new: str, expect
     assert rewrite([f"resume={run_dir}", new])[0] == [item.format(f"resume={run_dir}") for item in expected]
 
 
-def test_a_resumed_run_brings_its_config_dir(run_dir: Path) -> None:
-    (run_dir / "run.json").write_text(json.dumps({"overrides": [], "config_dir": "/theirs"}))
-    assert rewrite([f"resume={run_dir}"])[1] == "/theirs"
+def test_a_resumed_run_brings_its_config_dir(run_dir: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    (run_dir / "run.json").write_text(json.dumps({"overrides": [], "config_dir": str(theirs)}))
+    assert problems(f"resume={run_dir}") == (
+        f"resume ({run_dir}) was trained with --config-dir={theirs}, where no directory is now; add --config-dir=<directory>",
+    )
     assert rewrite([f"resume='{run_dir}'"], "/new")[1] == "/new"
+    theirs.mkdir()
+    assert rewrite([f"resume={run_dir}"])[1] == str(theirs)
 
 
 def test_evaluating_a_run(run_dir: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import signal
@@ -15,19 +14,19 @@ from typing import Any, NoReturn
 
 import hydra
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, flag_override
 
-from trainer import config, helptext, inventory
+from trainer import arguments, config, helptext, inventory
 from trainer.errors import ConfigError, StorageError
 from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
 from trainer.explain import EXPECTED, explain
 from trainer.overrides import rewrite
 from trainer.process import WorkerProcess
 from trainer.schema import Experiment
+from trainer.searchpath import searched
 
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 
@@ -66,9 +65,8 @@ def compose(overrides: list[str], config_dir: str | Path | None = None) -> Exper
 
 def _composed(overrides: list[str], config_dir: str | None) -> tuple[DictConfig, dict[str, Any]]:
     """Composes rewritten overrides; gives the configuration, and the choice in each group."""
-    search = [f"hydra.searchpath=['file://{os.path.abspath(config_dir)}']"] if config_dir else []
-    with hydra.initialize_config_module("trainer.conf", version_base="1.3", job_name="steadfast"):
-        composed = hydra.compose("config", [*overrides, *search], return_hydra_config=True)
+    with searched(config_dir), hydra.initialize_config_module("trainer.conf", version_base="1.3", job_name="steadfast"):
+        composed = hydra.compose("config", overrides, return_hydra_config=True)
     choices = dict(composed.hydra.runtime.choices)
     with flag_override(composed, ["struct", "readonly"], [False, False]):
         del composed["hydra"]
@@ -79,19 +77,13 @@ def _front(spare: WorkerProcess | None) -> int:
     """Rewrites the command line, then lets Hydra run it, unless it asks for something else; returns the worst exit code of its points."""
     if sys.argv[1:2] == [inventory.COMMAND]:
         return inventory.run(sys.argv[2:])
-    args, flags = _parse(sys.argv[1:])
-    overrides, config_dir = args.overrides, args.config_dir and os.path.abspath(args.config_dir)
-    if not args.shell_completion:
-        overrides, config_dir = rewrite(overrides, config_dir)
-    if config_dir and not Path(config_dir).is_dir():
-        raise ConfigError(f"--config-dir ({config_dir}): no such directory")
+    args = arguments.parse(sys.argv[1:])
+    overrides, config_dir = rewrite(args.overrides, args.config_dir)
     if args.help:
         container: Any = OmegaConf.to_container(_composed(overrides, config_dir)[0])
         program = "python train.py" if sys.argv[0].endswith(".py") else Path(sys.argv[0]).name
         print(helptext.render(program, container, config_dir))
         return DONE
-    if config_dir and not args.config_dir:
-        flags.append(f"--config-dir={config_dir}")
     codes: list[int] = []
     given, plain = sys.argv, _wants_tracebacks()
 
@@ -103,11 +95,11 @@ def _front(spare: WorkerProcess | None) -> int:
         codes.append(code)
         return code
 
-    with _scratch(args.multirun) as scratch, _full_errors():
+    with searched(config_dir), _scratch(args.multirun) as scratch, _full_errors():
         if args.multirun and not any(item.startswith("hydra/") for item in overrides):
             _check_points(overrides, config_dir)
         try:
-            sys.argv = [given[0], *overrides, *scratch, *flags]
+            sys.argv = [given[0], *overrides, *scratch, *(["--multirun"] if args.multirun else []), *args.shows]
             hydra.main(version_base="1.3", config_path="pkg://trainer.conf", config_name="config")(job)()
         finally:
             sys.argv = given
@@ -129,21 +121,6 @@ def _run(cfg: DictConfig, config_dir: str | None, spare: WorkerProcess | None) -
 
 def _wants_tracebacks() -> bool:
     return os.environ.get(_FULL_ERROR) == "1"
-
-
-def _parse(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Parses the command line as Hydra does, but with flags and overrides in any order; gives its flags once more."""
-    parser = get_args_parser()
-
-    def fail(message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see --help")
-
-    parser.error = fail  # type: ignore[method-assign]
-    args = parser.parse_intermixed_args(given)
-    flags = list(given)
-    for item in args.overrides:
-        flags.remove(item)
-    return args, flags
 
 
 def _check_points(overrides: list[str], config_dir: str | None) -> None:

@@ -47,7 +47,7 @@ def render(program: str, composed: Mapping[str, Any], config_dir: str | None) ->
         composed: the composed configuration, as plain containers; the options of its targets are shown.
         config_dir: a user's own directory of choices.
     """
-    roots = [importlib.resources.files("trainer.conf"), *([Path(config_dir)] if config_dir else [])]
+    roots = [*([Path(config_dir)] if config_dir else []), importlib.resources.files("trainer.conf")]
     page = "\n".join([_USAGE, _groups(roots), _keys(), _options(composed), _EXAMPLES.rstrip()])
     return page.replace("python train.py", program)
 

@@ -23,13 +23,13 @@ def rewrite(overrides: list[str], config_dir: str | None = None) -> tuple[list[s
     brings its own overrides, which come first so that new ones win.
 
     Raises:
-        ConfigError: `resume` names no run.
+        ConfigError: `resume` names no run, or one whose own directory of choices is gone.
     """
     resume = next((_value(item) for item in reversed(overrides) if _key(item) == "resume"), "auto")
     if resume not in ("auto", "never", "null", ""):
         saved = _saved(resume)
         overrides = [*_without(saved.get("overrides") or [], overrides), *overrides]
-        config_dir = config_dir or saved.get("config_dir")
+        config_dir = config_dir or _saved_dir(resume, saved)
     overrides = [item for item in overrides if _chooses(item)]
     keys = {_key(item) for item in overrides}
     nulls = [f"{_OTHER[key]}=null" for item in overrides if _sets_one(item) and _OTHER[key := _key(item)] not in keys]
@@ -59,6 +59,15 @@ def _saved(resume: str) -> Mapping[str, Any]:
     if line := run_problem(resume):
         raise ConfigError(line)
     return latest(read(Path(resume).expanduser()))
+
+
+def _saved_dir(resume: str, saved: Mapping[str, Any]) -> str | None:
+    directory = saved.get("config_dir")
+    if directory and not Path(directory).is_dir():
+        raise ConfigError(
+            f"resume ({resume}) was trained with --config-dir={directory}, where no directory is now; add --config-dir=<directory>"
+        )
+    return directory
 
 
 def _without(saved: Iterable[str], new: Iterable[str]) -> list[str]:
