@@ -44,7 +44,7 @@ LAYERS = (
     ("trainer.schema",),
     ("trainer.targets",),
     ("trainer.provenance", "trainer.signatures", "trainer.tf_config"),
-    ("trainer.rules",),
+    ("trainer.rules", "trainer.tables"),
     ("trainer.files",),
     ("trainer.errors", "trainer.exitcodes", "trainer.isolation", "trainer.signals", "trainer"),
 )
@@ -63,6 +63,7 @@ PARENT = {
     "trainer.isolation", "trainer.main", "trainer.process", "trainer.schedulers", "trainer.supervisor", "trainer.targets",
     "trainer.refusals", "trainer.signals", "trainer.tf_config", "trainer.watchdog", "trainer.worker",
     "trainer.differences", "trainer.verify", "trainer.verify_run", "trainer.outcome", "trainer.sweep", "trainer.sweep.points",
+    "trainer.sweep.summary", "trainer.tables",
 }  # fmt: skip
 """What the parent process imports, or may: no TensorFlow and nothing heavy at their top."""
 

@@ -12,6 +12,7 @@ from trainer.errors import ConfigError
 from trainer.exitcodes import CRASHED, DONE
 from trainer.policies import Best, EveryNth, Newest, Saved, keep_policies
 from trainer.schema import Checkpoint
+from trainer.tables import aligned
 
 COMMAND = "checkpoints"
 
@@ -39,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
     if not rows:
         print(f"{path} has no checkpoint yet.")
     else:
-        _print_table([_HEAD, *rows])
+        print(*aligned([_HEAD, *rows], _ALIGN), sep="\n")
     for step in sorted(markers.unfinished(directory)):
         names = ", ".join(file.name for file in markers.data_files(directory, step))
         print(f"unfinished: {names}; being written now, or left by a kill: the next save removes them")
@@ -79,13 +80,6 @@ def _rows(directory: Path, checkpoint: Checkpoint) -> tuple[list[Sequence[str]],
         for step, (marker, problem) in found.items()
     ]
     return rows, any(problem for _, problem in found.values())
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [f"{cell:{align}{width}}" for cell, align, width in zip(row, _ALIGN, widths, strict=True)]
-        print("  ".join(cells).rstrip())
 
 
 def _size(count: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import fcntl
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,16 @@ def outcome_of(path: Path, experiment: Experiment | None = None) -> Outcome:
     if failure := _read(path / _FAILURE):
         return Outcome(State.FAILED, step, metrics, failure["error"])
     return Outcome(State.STOPPED if steps else State.WAITING, step, metrics)
+
+
+def main_metric(names: Collection[str]) -> str:
+    """Gives the metric that runs are compared by unless another is named."""
+    return "accuracy" if "accuracy" in names else "loss"
+
+
+def smaller_is_better(metric: str, mode: str = "auto") -> bool:
+    """Whether a smaller value of a metric is better; mode: max, min, or auto: of a loss it is."""
+    return mode == "min" or (mode == "auto" and "loss" in metric)
 
 
 def record_failure(path: Path, why: str) -> None:

@@ -1,0 +1,21 @@
+"""Tables and numbers as text for people. No TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def aligned(rows: Sequence[Sequence[str]], align: str) -> list[str]:
+    """Makes a line of each row, the columns below one another.
+
+    Args:
+        rows: cells of text, equally many in each row.
+        align: for each column `<` (text) or `>` (numbers).
+    """
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True)).rstrip() for row in rows]
+
+
+def number(value: float) -> str:
+    """Words a metric: four decimals, or three digits where those would be zeros."""
+    return f"{value:.4f}" if value == 0 or abs(value) >= 0.001 else f"{value:.3g}"
