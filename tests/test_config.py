@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from command_line import ROOT
 
 from trainer import config, signatures
 from trainer.cli import compose
+from trainer.comments import first_comment, key_comments
 from trainer.errors import ConfigError
 from trainer.overrides import rewrite
 from trainer.schema import GROUPS, Experiment
@@ -115,6 +117,17 @@ def test_every_yaml_begins_with_its_explanation(group: str, choice: str) -> None
     assert lines[0].startswith("# ")
     assert (lines[0] == "# @package _global_") == (group == "experiment")
     assert lines[1 if group == "experiment" else 0].startswith("# ")
+
+
+@pytest.mark.parametrize("file", sorted(CONF.rglob("*.yaml")), ids=lambda file: str(file.relative_to(CONF)))
+def test_every_yaml_explains_itself_and_its_keys(file: Path) -> None:
+    text = file.read_text()
+    assert first_comment(text)
+    silent = [name for name, comment in key_comments(text).items() if not comment]
+    assert [name for name in silent if name.rpartition(".")[2] not in ("_target_", "defaults")] == []
+    # A list of defaults is no mapping: what config.yaml chooses from is explained line by line.
+    groups = [line for line in text.splitlines() if re.match(r"  - \w+: ", line)]
+    assert [line for line in groups if " # " not in line] == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from command_line import ROOT, run_apart, run_here
 
-from trainer.helptext import first_comment
+from trainer.comments import first_comment
 from trainer.schema import GROUPS, Experiment
 
 # Measured at 0.7 s; a loaded machine may take several times as long, importing TensorFlow longer still.

@@ -10,6 +10,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+from trainer.comments import first_comment
 from trainer.schema import GROUPS, Experiment, Fault
 
 _WIDTH = 120
@@ -50,12 +51,6 @@ def render(program: str, composed: Mapping[str, Any], config_dir: str | None) ->
     roots = [*([Path(config_dir)] if config_dir else []), importlib.resources.files("trainer.conf")]
     page = "\n".join([_USAGE, _groups(roots), _keys(), _options(composed), _EXAMPLES.rstrip()])
     return page.replace("python train.py", program)
-
-
-def first_comment(text: str) -> str:
-    """Gives the first comment line of a YAML file, its explanation."""
-    comments = (line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#"))
-    return next((line for line in comments if line and not line.startswith("@package")), "")
 
 
 def _groups(roots: Sequence[Traversable]) -> str:
