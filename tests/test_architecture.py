@@ -51,7 +51,8 @@ LAYERS = (
 """Arrows point downward only: a module imports from later lines, and a package's own modules one another."""
 
 PARENT = {
-    "trainer", "trainer.arguments", "trainer.comments", "trainer.searchpath", "trainer.batching", "trainer.build", "trainer.channel", "trainer.cli",
+    "trainer", "trainer.arguments", "trainer.comments", "trainer.searchpath",
+    "trainer.batching", "trainer.build", "trainer.channel", "trainer.cli",
     "trainer.cluster", "trainer.config",
     "trainer.console", "trainer.errors", "trainer.exitcodes", "trainer.explain", "trainer.faults", "trainer.files",
     "trainer.helptext", "trainer.identity",

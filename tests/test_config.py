@@ -119,7 +119,12 @@ def test_every_yaml_begins_with_its_explanation(group: str, choice: str) -> None
     assert lines[1 if group == "experiment" else 0].startswith("# ")
 
 
-@pytest.mark.parametrize("file", sorted(CONF.rglob("*.yaml")), ids=lambda file: str(file.relative_to(CONF)))
+EXAMPLE = ROOT / "docs" / "examples" / "own_project" / "conf"
+
+
+@pytest.mark.parametrize(
+    "file", sorted([*CONF.rglob("*.yaml"), *EXAMPLE.rglob("*.yaml")]), ids=lambda file: str(file.relative_to(file.parents[2]))
+)
 def test_every_yaml_explains_itself_and_its_keys(file: Path) -> None:
     text = file.read_text()
     assert first_comment(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
+
+from trainer.comments import first_comment
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {"trainer": "trainer", "models": "trainer/models", "datasets": "trainer/datasets", "conf": "trainer/conf"}
@@ -58,19 +62,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """Makes a user's own project: a model in a package of theirs, and its choice in a configuration directory of theirs."""
-    package, choices = tmp_path / "my_package", tmp_path / "my_conf" / "model"
-    package.mkdir()
-    choices.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "net.py").write_text(
-        "from tensorflow import keras\n\n\n"
-        "def net(input_shape, num_classes, *, width: int = 4):\n"
-        "    flat = keras.layers.Flatten(input_shape=input_shape)\n"
-        "    return keras.Sequential([flat, keras.layers.Dense(width), keras.layers.Dense(num_classes)])\n"
-    )
-    (choices / "mine.yaml").write_text("_target_: my_package.net.net\nwidth: 8\n")
-    return tmp_path
+    """Gives a copy of the example of a user's own project."""
+    return Path(shutil.copytree(ROOT / "docs" / "examples" / "own_project", tmp_path / "project"))
 
 
 def test_every_package_is_listed() -> None:
@@ -110,9 +103,46 @@ def test_installed_command_runs_without_a_checkout(installed: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_installed_command_trains_a_users_own_model(installed: Path, project: Path) -> None:
-    own = ["--config-dir", "my_conf", "model=mine"]
-    assert "_target_: my_package.net.net" in run(installed / "steadfast", *own, "--cfg", "job", cwd=project)
-    run(installed / "steadfast", *own, "strategy=one_device", "train.steps=2", "train.epochs=null", cwd=project)
-    (result,) = project.glob("runs/*/result.json")
-    assert '"step": 2' in result.read_text()
+def test_a_project_of_ones_own(installed: Path, project: Path) -> None:
+    def steadfast(*arguments: str) -> str:
+        return run(installed / "steadfast", *arguments, cwd=project)
+
+    page = steadfast("--config-dir=conf", "--help")
+    assert page.startswith("Steadfast: ")
+    assert "usage: steadfast" in page
+    rows = [line.split() for line in page.splitlines()]
+    for choice in ("model/listener", "dataset/waves", "optimizer/adam", "experiment/first_try"):
+        explanation = first_comment((project / "conf" / f"{choice}.yaml").read_text())
+        assert [choice.partition("/")[2], *explanation.split()] in rows
+
+    recipe = ("--config-dir=conf", "experiment=first_try")
+    shown = yaml.safe_load(steadfast(*recipe, "--cfg", "job"))
+    assert (shown["model"]["_target_"], shown["train"]["steps"], shown["train"]["epochs"]) == ("nets.listener", 200, None)
+    assert shown["optimizer"]["learning_rate"] == 0.01  # theirs, under the name of ours
+    assert not (project / "runs").exists()
+
+    steadfast(*recipe, "train.steps=20")
+    (path,) = project.glob("runs/listener-waves-*")
+    assert json.loads((path / "result.json").read_text())["step"] == 20
+    again = yaml.safe_load(steadfast(f"resume={path}", "--cfg", "job"))
+    assert (again["model"]["filters"], again["train"]["steps"]) == (8, 20)
+
+    steadfast(*recipe, "-m", "model.filters=2,8", "train.steps=20")
+    points = {found for found in project.glob("runs/listener-waves-*") if json.loads((found / "result.json").read_text())["step"] == 20}
+    assert len(points) == 2
+    assert path in points  # the run from before is one of them
+
+
+@pytest.mark.slow
+def test_a_slip_in_a_project_of_ones_own(installed: Path, project: Path) -> None:
+    for slip, told in {
+        "model.filtres=2": "unknown key 'model.filtres'; did you mean 'filters'?",
+        "model.pooling=avg": "model.pooling ('avg') must be one of max, mean",
+        "model.filters=0": "model.filters (0) must be >= 1",
+        "dataset=wave": "dataset=wave: no such choice; choose one of cifar10, digits, image_folder, mnist, synthetic, waves; "
+        "did you mean 'waves'?",
+    }.items():
+        command = [installed / "steadfast", "--config-dir=conf", "experiment=first_try", slip]
+        done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {told}\n")
+    assert not (project / "runs").exists()

@@ -1,0 +1,34 @@
+"""A dataset of one's own: any function that returns a dataset. Its keyword arguments are the keys `dataset.<name>`."""
+
+from typing import Annotated
+
+import numpy as np
+
+from trainer.datasets.arrays import ArrayDataset, ArraySplit
+
+SAMPLES = 64
+
+
+def waves(
+    *,
+    num_examples: Annotated[int, ">= 10"] = 1000,
+    noise: Annotated[float, ">= 0"] = 0.1,
+):
+    """Makes sine, square and sawtooth waves, each with a phase of its own; a fifth of them is for testing.
+
+    Args:
+        num_examples: waves in all.
+        noise: standard deviation of the noise, where the waves go from -1 to 1.
+    """
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, num_examples)
+    phase = (np.linspace(0, 4, SAMPLES) + random.uniform(0, 1, (num_examples, 1))) % 1
+    shapes = np.stack([np.sin(2 * np.pi * phase), np.sign(phase - 0.5), 2 * phase - 1])
+    signals = shapes[labels, np.arange(num_examples)] + random.normal(0, noise, (num_examples, SAMPLES))
+    features, cut = signals.astype(np.float32)[..., None], num_examples * 4 // 5
+    return ArrayDataset(
+        train=ArraySplit(features[:cut], labels[:cut]),
+        test=ArraySplit(features[cut:], labels[cut:]),
+        input_shape=(SAMPLES, 1),
+        num_classes=3,
+    )
