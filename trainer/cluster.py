@@ -181,6 +181,11 @@ def tpu_configured() -> str | None:
     return "local" if glob("/dev/accel[0-9]*") or glob("/dev/vfio/[0-9]*") else None
 
 
+def wants_color() -> bool:
+    """Whether the terminal's user has nothing against colours (https://no-color.org)."""
+    return not os.environ.get("NO_COLOR")
+
+
 def worker_environment(scratch: str | None = None) -> dict[str, str]:
     """Gives the environment of a process of ours; `scratch`: the directory for its temporary files, if it has its own."""
     environment = dict(os.environ) if scratch is None else {**os.environ, "TMPDIR": scratch}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -80,8 +80,7 @@ class Console:
         text = progress_text(message)
         if self._is_terminal:
             self._clear()
-            done = int(_BAR_WIDTH * message["step"] / max(1, message["total"]))
-            self._bar = f"[{'#' * done}{'.' * (_BAR_WIDTH - done)}] {text}"
+            self._bar = f"{bar(message, _BAR_WIDTH)} {text}"
             self._draw()
         elif self._clock() - self._shown_at >= _PLAIN_SECS:
             self._shown_at = self._clock()
@@ -99,13 +98,23 @@ class Console:
 
 def progress_text(message: dict[str, Any]) -> str:
     """Words a progress message: `120/337  0:12 left  loss 0.2113  accuracy 0.9375  1,520 examples/s`."""
-    parts = [f"{message['step']}/{message['total']}"]
-    if message["secs_left"] is not None:
-        parts.append(f"{duration(message['secs_left'])} left")
+    parts = [position_text(message)]
     parts += [f"{name} {value:.4f}" for name, value in message["metrics"].items()]
     if message["rate"]:
         parts.append(f"{message['rate']:,.0f} examples/s")
     return "  ".join(parts)
+
+
+def position_text(message: Mapping[str, Any]) -> str:
+    """Words how far a progress message is: `120/337  0:12 left`."""
+    left = f"  {duration(message['secs_left'])} left" if message["secs_left"] is not None else ""
+    return f"{message['step']}/{message['total']}{left}"
+
+
+def bar(message: Mapping[str, Any], width: int) -> str:
+    """Draws how far a progress message is: `[#####...........]`; `width` without the brackets."""
+    done = int(width * message["step"] / max(1, message["total"]))
+    return f"[{'#' * done}{'.' * (width - done)}]"
 
 
 def duration(secs: float) -> str:

@@ -96,7 +96,7 @@ def _ranked(rows: Rows, metric: str, smaller: bool) -> Rows:
 
 
 def _text(rows: Rows, metric: str) -> str:
-    keys = _varied(rows)
+    keys = varied_keys(point for point, _ in rows)
     metrics = sorted(_metrics(rows), key=lambda name: name != metric)
     cells = [
         [
@@ -110,10 +110,21 @@ def _text(rows: Rows, metric: str) -> str:
     ]
     lines = [
         f"{counted(outcome.state for _, outcome in rows)}; the best {metric} first:",
-        *aligned([[*_short(keys), "state", "step", *metrics, "run"], *cells], "<" * (len(keys) + 1) + ">" * (len(metrics) + 1) + "<"),
+        *aligned([[*short(keys), "state", "step", *metrics, "run"], *cells], "<" * (len(keys) + 1) + ">" * (len(metrics) + 1) + "<"),
         *(f"{point.label}: {outcome.why}" for point, outcome in rows if outcome.why),
     ]
     return "".join(f"{line}\n" for line in lines)
+
+
+def varied_keys(points: Iterable[Point]) -> list[str]:
+    """Gives what points vary, in their order."""
+    return list(dict.fromkeys(key for point in points for key in point.varied))
+
+
+def short(keys: Sequence[str]) -> list[str]:
+    """Names keys by their last parts where no other has the same."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return [name if last.count(name) == 1 else key for name, key in zip(last, keys, strict=True)]
 
 
 def counted(states: Iterable[State]) -> str:
@@ -124,7 +135,7 @@ def counted(states: Iterable[State]) -> str:
 
 
 def _csv(rows: Rows) -> str:
-    keys, metrics, out = _varied(rows), _metrics(rows), io.StringIO()
+    keys, metrics, out = varied_keys(point for point, _ in rows), _metrics(rows), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*keys, "state", "step", *metrics, "run", "why"])
     for point, outcome in rows:
@@ -149,15 +160,5 @@ def _json(rows: Rows, metric: str, smaller: bool) -> str:
     return json.dumps({"metric": metric, "mode": "min" if smaller else "max", "points": points}, indent=1) + "\n"
 
 
-def _varied(rows: Rows) -> list[str]:
-    return list(dict.fromkeys(key for point, _ in rows for key in point.varied))
-
-
 def _metrics(rows: Rows) -> list[str]:
     return sorted({name for _, outcome in rows for name in outcome.metrics})
-
-
-def _short(keys: Sequence[str]) -> list[str]:
-    """Names keys by their last parts where no other has the same."""
-    last = [key.rpartition(".")[2] for key in keys]
-    return [name if last.count(name) == 1 else key for name, key in zip(last, keys, strict=True)]
