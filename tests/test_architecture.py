@@ -37,6 +37,7 @@ LAYERS = (
     ("trainer.peers", "trainer.shards"),
     ("trainer.explain", "trainer.faults", "trainer.helptext", "trainer.outcome", "trainer.overrides", "trainer.refusals"),
     ("trainer.rundir",),
+    ("trainer.choices",),
     ("trainer.arguments", "trainer.comments", "trainer.searchpath"),
     ("trainer.batching", "trainer.cluster", "trainer.collectives", "trainer.identity", "trainer.policies", "trainer.randomness"),
     ("trainer.channel", "trainer.console", "trainer.ledger", "trainer.markers", "trainer.pace", "trainer.protocols", "trainer.schedulers"),
@@ -51,7 +52,7 @@ LAYERS = (
 """Arrows point downward only: a module imports from later lines, and a package's own modules one another."""
 
 PARENT = {
-    "trainer", "trainer.arguments", "trainer.comments", "trainer.searchpath",
+    "trainer", "trainer.arguments", "trainer.choices", "trainer.comments", "trainer.searchpath",
     "trainer.batching", "trainer.build", "trainer.channel", "trainer.cli",
     "trainer.cluster", "trainer.config",
     "trainer.console", "trainer.errors", "trainer.exitcodes", "trainer.explain", "trainer.faults", "trainer.files",

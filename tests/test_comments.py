@@ -9,6 +9,8 @@ TEXT = """\
 
 _target_: a.b
 width: 3 # channels
+defaults:
+  - b
 name: 'a # b'  # a name with a hash
 # How many
 # there are.

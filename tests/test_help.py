@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from command_line import ROOT, run_apart, run_here
 
 from trainer.comments import first_comment
 from trainer.schema import GROUPS, Experiment
+
+MODELS = "cnn, mobilenet, resnet50, softmax, tutorial_cnn"
 
 # Measured at 0.7 s; a loaded machine may take several times as long, importing TensorFlow longer still.
 LIMIT_SECS = 6
@@ -60,40 +64,124 @@ def keys(schema: Any, path: str = "") -> list[str]:
     return found
 
 
-def test_every_key_is_listed_with_its_default(page: str) -> None:
-    words = page.split()
+@pytest.fixture
+def ask(work: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Gives what `--help` with further words prints."""
+    monkeypatch.chdir(work)
+
+    def answer(*words: str) -> str:
+        outcome = run_here("--help", *words)
+        assert (outcome.code, outcome.err) == (0, "")
+        assert not list(work.iterdir())
+        return outcome.out
+
+    return answer
+
+
+def test_every_key_is_listed_with_its_default(ask: Callable[..., str]) -> None:
+    words = ask("keys").split()
     for key in keys(Experiment()):
         assert any(word.startswith(key) for word in words), key
     assert "batch.global_size=128" in words
     assert "summary.writers=[tensorboard,jsonl]" in words
-    assert "learning_rate=0.001" in words
+    assert "optimizer.learning_rate=0.001" in words
+    assert "fault.<name>.what=kill" in words
 
 
-def test_no_line_is_too_long(page: str) -> None:
+def test_the_first_page_names_every_section(page: str) -> None:
+    named = page.split("and with --help <name>:")[1].split("\n\n")[0].split()
+    for key in keys(Experiment()):
+        assert f"{key}" in page or key.rstrip("=").split(".")[0] in (*named, *GROUPS), key
+
+
+def test_the_first_page_is_read_in_a_minute(page: str) -> None:
+    # Two screens, and a third of choices to look up.
+    assert len(page.splitlines()) <= 120
     assert max(len(line) for line in page.splitlines()) <= 120
+
+
+def test_a_choice_is_explained_with_its_keys(ask: Callable[..., str]) -> None:
+    head, _, choices = ask("model=mobilenet").partition("\n\n")
+    assert head == (
+        "model=mobilenet: MobileNetV2\n"
+        "  model.alpha=1.0     width: channels of each layer, relative to the paper's\n"
+        "  model.momentum=0.9  how much of batch normalisation's moving averages is kept at each step\n"
+        "  model.weights=null  HDF5 weights file of tf.keras.applications.MobileNetV2, with or without top"
+    )
+    assert ["softmax", "softmax", "regression:", "one", "linear", "layer"] in [line.split() for line in choices.splitlines()]
+
+
+@pytest.mark.parametrize(("group", "choice"), {file.parent.name: file.stem for file in sorted((ROOT / "conf").glob("*/*.yaml"))}.items())
+def test_a_choice_of_every_group_has_a_page_of_its_own(group: str, choice: str, ask: Callable[..., str]) -> None:
+    page = ask(f"{group}={choice}")
+    head = page.splitlines()[0]
+    assert head.startswith(f"{group}={choice}: ")
+    assert head.endswith(first_comment((ROOT / "conf" / group / f"{choice}.yaml").read_text()))
+    rows = [line.split() for line in page.splitlines() if line.startswith(f"  {group}.")]
+    assert [row for row in rows if len(row) == 1] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        (["optimizer"], ["optimizer.learning_rate=0.001"]),
+        (["train"], ["train.steps=null", "train.epochs=30"]),
+        (["checkpoint.best"], ["checkpoint.best.mode=max"]),
+        (["seed"], ["seed=0"]),
+        (["train.steps=5"], ["train.steps=5"]),
+        (["optimizer=sgd", "optimizer.momentum=0.5"], ["optimizer.nesterov=false", "optimizer.momentum=0.5"]),
+        (["callbacks=[early_stopping,none]"], ["callbacks.early_stopping.patience=5"]),
+        (["fault=[nan_at_30,slow_worker]"], ["fault.nan_at_30.what=nan", "fault.slow_worker.delay_secs=0.5"]),
+        (["experiment=mnist_tutorial"], ["model=tutorial_cnn", "train.steps_per_epoch=70", "optimizer.learning_rate=0.001"]),
+        (["sweep"], ["sweep.jobs=1"]),
+        (["search=random"], ["search.trials=20"]),
+        (["dataset=image_folder"], ["dataset.path=null"]),
+    ],
+)
+def test_what_is_asked_about_is_explained(words: list[str], rows: list[str], ask: Callable[..., str]) -> None:
+    found = {line.split()[0]: line.split()[1:] for line in ask(*words).splitlines() if line.startswith("  ")}
+    for row in rows:
+        assert found[row], row
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("modle", "unknown key 'modle'; did you mean 'model'?"),
+        ("kyes", "unknown key 'kyes'; did you mean 'keys'?"),
+        ("model.widht", "unknown key 'model.widht'; did you mean 'width'?"),
+        ("model=mobilnet", f"model=mobilnet: no such choice; choose one of {MODELS}; did you mean 'mobilenet'?"),
+        ("seed=x", "seed ('x') must be an int"),
+    ],
+)
+def test_what_does_not_exist_is_not_explained(word: str, told: str, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(work)
+    outcome = run_here("--help", word)
+    assert (outcome.code, outcome.out, outcome.err) == (2, "", f"error: {told}\n")
 
 
 def test_examples_compose(page: str, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(work)
     commands = [line.strip().removeprefix("python train.py") for line in page.splitlines() if line.startswith("  python train.py")]
     assert len(commands) >= 6
+    not_here = ("dataset.path", "--config-dir", "mode", "model=mine", "resume", "-m")
     for command in commands:
-        arguments = [word for word in command.split("  ")[0].split() if "<run>" not in word and word not in ("-m", "model=mine")]
-        arguments = [word.split(",")[0] for word in arguments if not word.startswith(("dataset.path", "--config-dir", "mode"))]
-        assert run_here("--cfg", "job", *arguments).code == 0, command
-
-
-def test_help_shows_the_keys_of_the_choices_that_are_made(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(work)
-    assert "momentum=0.9 nesterov=false" in run_here("--help", "optimizer=sgd").out
+        words = [word for word in shlex.split(command.split("  ")[0]) if not word.startswith(not_here)]
+        if "checkpoints" not in words:
+            points = [word.split(",")[0] if "(" not in word else word.split("=")[0] + "=1" for word in words]
+            assert run_here("--cfg", "job", *points).code == 0, command
 
 
 def test_help_shows_the_users_own_choices(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(work)
     (tmp_path / "theirs" / "model").mkdir(parents=True)
-    (tmp_path / "theirs" / "model" / "mine.yaml").write_text("# a model of mine\n_target_: a.b\n")
+    (tmp_path / "theirs" / "model" / "mine.yaml").write_text("# a model of mine\ndefaults: [cnn, _self_]\ndropout: 0.5  # half\n")
     page = run_here("--help", f"--config-dir={tmp_path}/theirs").out
     assert ["mine", "a", "model", "of", "mine"] in [line.split() for line in page.splitlines()]
+    rows = [line.split() for line in run_here("--help", "model=mine", f"--config-dir={tmp_path}/theirs").out.splitlines()]
+    assert ["model.dropout=0.5", "half"] in rows
+    # The comments of what it builds on are there too.
+    assert any(row[:2] == ["model.width=32", "channels"] for row in rows)
 
 
 def test_help_answers_at_once_without_tensorflow(work: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_project_of_ones_own(installed: Path, project: Path) -> None:
 
     page = steadfast("--config-dir=conf", "--help")
     assert page.startswith("Steadfast: ")
-    assert "usage: steadfast" in page
+    assert "Usage: steadfast" in page
     rows = [line.split() for line in page.splitlines()]
     for choice in ("model/listener", "dataset/waves", "optimizer/adam", "experiment/first_try"):
         explanation = first_comment((project / "conf" / f"{choice}.yaml").read_text())

@@ -20,10 +20,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from trainer import arguments, config, helptext, inventory
+from trainer.arguments import Arguments
+from trainer.choices import Choices
 from trainer.errors import ConfigError, StorageError
 from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
 from trainer.explain import EXPECTED, explain
-from trainer.overrides import rewrite
+from trainer.overrides import override_key, rewrite
 from trainer.process import WorkerProcess
 from trainer.schema import Experiment
 from trainer.searchpath import searched
@@ -78,12 +80,9 @@ def _front(spare: WorkerProcess | None) -> int:
     if sys.argv[1:2] == [inventory.COMMAND]:
         return inventory.run(sys.argv[2:])
     args = arguments.parse(sys.argv[1:])
-    overrides, config_dir = rewrite(args.overrides, args.config_dir)
     if args.help:
-        container: Any = OmegaConf.to_container(_composed(overrides, config_dir)[0])
-        program = "python train.py" if sys.argv[0].endswith(".py") else Path(sys.argv[0]).name
-        print(helptext.render(program, container, config_dir))
-        return DONE
+        return _help(args)
+    overrides, config_dir = rewrite(args.overrides, args.config_dir)
     codes: list[int] = []
     given, plain = sys.argv, _wants_tracebacks()
 
@@ -104,6 +103,17 @@ def _front(spare: WorkerProcess | None) -> int:
         finally:
             sys.argv = given
     return max(codes, default=DONE)
+
+
+def _help(args: Arguments) -> int:
+    """Prints the page that is asked for: the first one, or one about groups and keys, `optimizer` or `optimizer=sgd`."""
+    overrides, config_dir = rewrite([item for item in args.overrides if "=" in item], args.config_dir)
+    composed, chosen = _composed(overrides, config_dir)
+    topics = dict.fromkeys(override_key(item) for item in args.overrides if not item.startswith("hydra"))
+    program = "python train.py" if sys.argv[0].endswith(".py") else Path(sys.argv[0]).name
+    container: Any = OmegaConf.to_container(composed)
+    print(helptext.render(program, list(topics), container, Choices(config_dir, chosen)))
+    return DONE
 
 
 def _run(cfg: DictConfig, config_dir: str | None, spare: WorkerProcess | None) -> int:

@@ -16,6 +16,8 @@ def first_comment(text: str) -> str:
 def key_comments(text: str) -> dict[str, str]:
     """Gives the comment of every key that holds a value: behind it, or in the lines right above; "" where there is none.
 
+    The list of defaults is none of them.
+
     Raises:
         yaml.YAMLError: it is no YAML.
     """
@@ -26,6 +28,8 @@ def key_comments(text: str) -> dict[str, str]:
 def _walk(node: yaml.MappingNode, path: str, lines: list[str]) -> Iterator[tuple[str, str]]:
     for key, value in node.value:
         name = f"{path}{key.value}"
+        if name == "defaults":
+            continue  # Hydra's, no key of the configuration
         if isinstance(value, yaml.MappingNode) and not value.flow_style:
             yield from _walk(value, f"{name}.", lines)
         else:

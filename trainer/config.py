@@ -137,10 +137,11 @@ def _check_allowed(experiment: Experiment, *, resumes: bool) -> list[str]:
     names, leaves = experiment.resume_allow, plain(experiment)
     if names and not resumes:
         return [f"resume_allow ({names}) needs a run; add resume=<run directory>"]
-    return [f"resume_allow: {line}" for name in names if (line := _unknown_name(name, leaves))]
+    return [f"resume_allow: {line}" for name in names if (line := unknown_name(name, leaves))]
 
 
-def _unknown_name(name: str, root: Mapping[str, Any]) -> str | None:
+def unknown_name(name: str, root: Mapping[str, Any]) -> str | None:
+    """Says that a dotted key does not exist, or gives None if it does."""
     node: Any = root
     for part in name.split("."):
         if not isinstance(node, Mapping) or part not in node:

@@ -25,20 +25,25 @@ def rewrite(overrides: list[str], config_dir: str | None = None) -> tuple[list[s
     Raises:
         ConfigError: `resume` names no run, or one whose own directory of choices is gone.
     """
-    resume = next((_value(item) for item in reversed(overrides) if _key(item) == "resume"), "auto")
+    resume = next((_value(item) for item in reversed(overrides) if override_key(item) == "resume"), "auto")
     if resume not in ("auto", "never", "null", ""):
         saved = _saved(resume)
         overrides = [*_without(saved.get("overrides") or [], overrides), *overrides]
         config_dir = config_dir or _saved_dir(resume, saved)
     overrides = [item for item in overrides if _chooses(item)]
-    keys = {_key(item) for item in overrides}
-    nulls = [f"{_OTHER[key]}=null" for item in overrides if _sets_one(item) and _OTHER[key := _key(item)] not in keys]
+    keys = {override_key(item) for item in overrides}
+    nulls = [f"{_OTHER[key]}=null" for item in overrides if _sets_one(item) and _OTHER[key := override_key(item)] not in keys]
     return [*overrides, *dict.fromkeys(nulls)], config_dir
+
+
+def override_key(override: str) -> str:
+    """Gives the key or group that an override sets."""
+    return override.partition("=")[0].lstrip("+~").partition("@")[0]
 
 
 def _chooses(override: str) -> bool:
     """Whether an override may stay: `experiment=null`, no recipe, is what Hydra takes for granted and does not understand."""
-    key, value = _key(override), _value(override)
+    key, value = override_key(override), _value(override)
     if not key:
         raise ConfigError(f"'{override}' is not an override; write key=value or group=choice")
     if key not in GROUPS or override.startswith("~") or not _NO_NAME.fullmatch(value):
@@ -49,7 +54,7 @@ def _chooses(override: str) -> bool:
 
 
 def _sets_one(override: str) -> bool:
-    return _key(override) in _OTHER and not override.startswith("~") and _value(override) != "null"
+    return override_key(override) in _OTHER and not override.startswith("~") and _value(override) != "null"
 
 
 def _saved(resume: str) -> Mapping[str, Any]:
@@ -75,14 +80,10 @@ def _without(saved: Iterable[str], new: Iterable[str]) -> list[str]:
 
     What was allowed to that command is not allowed to this one.
     """
-    keys = {"resume_allow", *(_key(item) for item in new)}
+    keys = {"resume_allow", *(override_key(item) for item in new)}
     keys |= {_OTHER[key] for key in keys if key in _OTHER}
     chosen = tuple(f"{key}." for key in keys if key in GROUPS)
-    return [item for item in saved if _key(item) not in keys and not _key(item).startswith(chosen)]
-
-
-def _key(override: str) -> str:
-    return override.partition("=")[0].lstrip("+~").partition("@")[0]
+    return [item for item in saved if override_key(item) not in keys and not override_key(item).startswith(chosen)]
 
 
 def _value(override: str) -> str:

@@ -229,5 +229,5 @@ class Experiment:
     schedule: Any = key(None, "learning rate over time")
     strategy: Any = key(None, "which hardware, and how it works together")
     callbacks: Any = key(None, "what is told of the run's events")
-    fault: Any = key(None, "faults to rehearse, by name; each is a Fault")
+    fault: Any = key(None, "failures to rehearse; several with fault=[a,b]")
     choices: Any = key(None, "which choice was made in each group; filled in")
