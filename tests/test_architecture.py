@@ -65,6 +65,7 @@ PARENT = {
     "trainer.isolation", "trainer.main", "trainer.process", "trainer.schedulers", "trainer.supervisor", "trainer.targets",
     "trainer.refusals", "trainer.signals", "trainer.tf_config", "trainer.watchdog", "trainer.worker",
     "trainer.differences", "trainer.verify", "trainer.verify_run", "trainer.outcome", "trainer.sweep", "trainer.sweep.points",
+    "trainer.sweep.candidates", "trainer.sweep.random_search", "trainer.sweep.search", "trainer.sweep.space",
     "trainer.sweep.summary", "trainer.sweep.table", "trainer.tables",
 }  # fmt: skip
 """What the parent process imports, or may: no TensorFlow and nothing heavy at their top."""

@@ -21,6 +21,7 @@ class Point:
         overrides: all overrides of this point, as for a command of its own.
         experiment: the checked configuration.
         path: its run directory, which no other point has.
+        pruned: what it had come to when it was found not worth going on; None: it was not.
     """
 
     number: int
@@ -28,6 +29,7 @@ class Point:
     overrides: Sequence[str]
     experiment: Experiment
     path: Path
+    pruned: Outcome | None = None
 
     @property
     def label(self) -> str:
