@@ -35,6 +35,7 @@ LAYERS = (
     ("trainer.snapshot",),
     ("trainer.compression", "trainer.shared_memory"),
     ("trainer.peers", "trainer.shards"),
+    ("trainer.composition",),
     ("trainer.explain", "trainer.faults", "trainer.helptext", "trainer.outcome", "trainer.overrides", "trainer.refusals"),
     ("trainer.rundir",),
     ("trainer.choices",),
@@ -52,7 +53,7 @@ LAYERS = (
 """Arrows point downward only: a module imports from later lines, and a package's own modules one another."""
 
 PARENT = {
-    "trainer", "trainer.arguments", "trainer.choices", "trainer.comments", "trainer.searchpath",
+    "trainer", "trainer.arguments", "trainer.choices", "trainer.comments", "trainer.composition", "trainer.searchpath",
     "trainer.batching", "trainer.build", "trainer.channel", "trainer.cli",
     "trainer.cluster", "trainer.config",
     "trainer.console", "trainer.errors", "trainer.exitcodes", "trainer.explain", "trainer.faults", "trainer.files",

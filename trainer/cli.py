@@ -14,25 +14,23 @@ from typing import Any, NoReturn
 
 import hydra
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf, flag_override
+from omegaconf import DictConfig, OmegaConf
 
 from trainer import arguments, config, helptext, inventory
 from trainer.arguments import Arguments
 from trainer.choices import Choices
+from trainer.composition import compose as compose
+from trainer.composition import composed
 from trainer.errors import ConfigError, StorageError
 from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
 from trainer.explain import EXPECTED, explain
 from trainer.overrides import override_key, rewrite
 from trainer.process import WorkerProcess
-from trainer.schema import Experiment
 from trainer.searchpath import searched
 
 _FULL_ERROR = "HYDRA_FULL_ERROR"
-
-ConfigStore.instance().store(group="schema", name="experiment", node=Experiment)
 
 
 def main(spare: WorkerProcess | None = None) -> NoReturn:
@@ -47,32 +45,6 @@ def main(spare: WorkerProcess | None = None) -> NoReturn:
         sys.exit(_front(spare))
     # Hydra itself has nothing but words for a wrong command line: its ValueError and OSError are the user's to mend too.
     sys.exit(_guarded(lambda: _front(spare), *EXPECTED, ValueError, OSError))
-
-
-def compose(overrides: list[str], config_dir: str | Path | None = None) -> Experiment:
-    """Composes and checks an experiment, just as a command line does.
-
-    Args:
-        overrides: as on the command line.
-        config_dir: a directory with more choices, as in `--config-dir`.
-
-    Raises:
-        ConfigError: with all problems that were found.
-    """
-    try:
-        return config.load(*_composed(*rewrite(overrides, str(config_dir) if config_dir else None)))
-    except EXPECTED as error:
-        raise ConfigError(*explain(error)) from error
-
-
-def _composed(overrides: list[str], config_dir: str | None) -> tuple[DictConfig, dict[str, Any]]:
-    """Composes rewritten overrides; gives the configuration, and the choice in each group."""
-    with searched(config_dir), hydra.initialize_config_module("trainer.conf", version_base="1.3", job_name="steadfast"):
-        composed = hydra.compose("config", overrides, return_hydra_config=True)
-    choices = dict(composed.hydra.runtime.choices)
-    with flag_override(composed, ["struct", "readonly"], [False, False]):
-        del composed["hydra"]
-    return composed, choices
 
 
 def _front(spare: WorkerProcess | None) -> int:
@@ -108,10 +80,10 @@ def _front(spare: WorkerProcess | None) -> int:
 def _help(args: Arguments) -> int:
     """Prints the page that is asked for: the first one, or one about groups and keys, `optimizer` or `optimizer=sgd`."""
     overrides, config_dir = rewrite([item for item in args.overrides if "=" in item], args.config_dir)
-    composed, chosen = _composed(overrides, config_dir)
+    found, chosen = composed(overrides, config_dir)
     topics = dict.fromkeys(override_key(item) for item in args.overrides if not item.startswith("hydra"))
     program = "python train.py" if sys.argv[0].endswith(".py") else Path(sys.argv[0]).name
-    container: Any = OmegaConf.to_container(composed)
+    container: Any = OmegaConf.to_container(found)
     print(helptext.render(program, list(topics), container, Choices(config_dir, chosen)))
     return DONE
 
