@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from command_line import run_apart, run_here
 from trainer import launch
 from trainer.errors import ConfigError
 from trainer.schema import Experiment
+from trainer.sweep import driver
 
 MODELS = "cnn, mobilenet, resnet50, softmax, tutorial_cnn"
 NOT_OVERRIDE = "is not an override; write key=value or group=choice, and quote special characters"
@@ -180,6 +180,16 @@ WRONG: dict[str, str | list[str]] = {
     "-m model=cnn train.steps=1,0": "train.steps (0) must be >= 1",
     "-m model=cnn,cn": f"model=cn: no such choice; choose one of {MODELS}; did you mean 'cnn'?",
     "-m seed=1,2 +foo=1": "unknown key 'foo'; see --help for all keys",
+    "-m train.steps=1 mode=verify": "mode (verify) is for one run; leave -m out",
+    "-m seed=1,2 launch=inline": "launch.inline (true) is for one run: a point has a process of its own; leave -m or launch=inline out",
+    "-m seed=1 sweep.jobs=1,2": "sweep.jobs (1, 2) must be the same in all points; give it one value",
+    "-m seed=1,2 runs_dir=a,b": "runs_dir ('a', 'b') must be the same in all points; give it one value",
+    "-m optimizer.learning_rate=interval(0.1,1)": (
+        "optimizer.learning_rate=interval(0.1,1) has no end of values; add search=random or search=optuna, or list values"
+    ),
+    "-m model=glob(x*)": "model=glob(x*) matches nothing; list values",
+    "-m seed=1,": "'seed=1,' is not an override; write key=value or group=choice, and quote special characters",
+    "search=random": "search.method (random) is for a sweep; add -m",
     "-m resume=a,b": "resume (a,b) must be one run; resume runs one at a time",
     # Several at once.
     "seed=-1 model.width=0 +foo=1": [
@@ -373,22 +383,11 @@ def test_a_resumed_run_is_composed_of_the_last_commands_overrides(work: Path, tm
     assert (experiment.seed, experiment.jit, experiment.resume_allow) == (3, False, [])
 
 
-def test_a_sweep_runs_every_point_and_writes_nothing_itself(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in = launches(monkeypatch, 0, 1, ConfigError("no"), 0)
-    outcome = run_here("-m", "model=cnn,softmax", "train.steps=1,2")
-    assert (outcome.code, outcome.err) == (2, "error: no\n")
-    points = [(run[0].choices["model"], run[0].train.steps, run[0].train.epochs) for run in stand_in.runs]
-    assert points == [("cnn", 1, None), ("cnn", 2, None), ("softmax", 1, None), ("softmax", 2, None)]
-    assert stand_in.runs[3][1] == ["model=softmax", "train.steps=2", "train.epochs=null"]
-    assert not list(work.iterdir())
-
-
-@pytest.mark.parametrize("stop", [130, 143, KeyboardInterrupt()])
-def test_a_sweep_that_is_stopped_does_not_go_on(stop: int | BaseException, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in = launches(monkeypatch, 0, stop)
-    outcome = run_here("-m", "seed=1,2,3")
-    assert (outcome.code, len(stand_in.runs)) == (stop if isinstance(stop, int) else 128 + signal.SIGINT, 2)
-    assert not list(work.iterdir())
+def test_a_sweep_is_for_its_driver(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(driver, "run", lambda *arguments: given.extend(arguments) or 143)
+    assert run_here("-m", "model=cnn,softmax", "train.steps=1,2").code == 143
+    assert given == [["model=cnn,softmax", "train.steps=1,2", "train.epochs=null"], None]
 
 
 def test_an_error_of_ours_has_a_traceback(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

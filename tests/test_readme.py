@@ -84,8 +84,11 @@ print(np.abs(served.serve(images) - (images.reshape(5, 64) @ averages[0] + avera
 def test_a_sweep_trains_every_point(tmp_path):
     code, out, err = run(tmp_path, "-m", "model=softmax,cnn", "train.steps=2")
     assert code == 0, err
-    assert sorted(path.name.split("-")[0] for path in (tmp_path / "runs").iterdir()) == ["cnn", "softmax"]
-    assert out.count("Done: step 2") == 2
+    assert sorted(path.name.split("-")[0] for path in (tmp_path / "runs").iterdir()) == ["cnn", "softmax", "sweeps"]
+    assert [line.partition(",")[0] for line in out.splitlines() if "done," in line] == [
+        "point 1 of 2 (model=softmax): done",
+        "point 2 of 2 (model=cnn): done",
+    ]
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ class Told(list):
 
     @property
     def texts(self):
-        return [message["text"] for message in self if message["kind"] == "line"]
+        return [message["text"] for message in self if message["kind"] in ("line", "evaluated")]
 
 
 @pytest.fixture

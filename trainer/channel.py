@@ -5,6 +5,7 @@ TensorFlow's own noise goes to the log; what is meant for a person goes here and
     {"kind": "line", "text": ...}                                    a line for the user
     {"kind": "phase", "phase": "join|serve|wait|start|compile|train|evaluate|save", "step": ...}
     {"kind": "progress", "step": ..., "total": ..., "rate": ..., "secs_left": ..., "metrics": {...}}
+    {"kind": "evaluated", "step": ..., "metrics": {...}, "text": ...}  metrics of the test split, and a line for the user
     {"kind": "signal", "number": ...}                                it has got a signal, which may concern others
     {"kind": "fault", "text": ...}                                   a fault is rehearsed
     {"kind": "inflict", "who": "ps-0", "signal": ...}                and this process is to get this signal
@@ -65,6 +66,12 @@ class Channel:
             return
         self._progress_at = self._clock()
         self._send({"kind": "progress", "step": step, "total": total, "rate": rate, "secs_left": secs_left, "metrics": dict(metrics)})
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Tells the metrics of the test split after `step` updates."""
+        text = f"step {step}: test " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        _log.info(text)
+        self._send({"kind": "evaluated", "step": step, "metrics": dict(metrics), "text": text})
 
     def fault(self, text: str) -> None:
         """Says, whichever process this is, that a fault is rehearsed."""

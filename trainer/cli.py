@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from trainer import arguments, config, helptext, inventory
@@ -55,6 +54,10 @@ def _front(spare: WorkerProcess | None) -> int:
     if args.help:
         return _help(args)
     overrides, config_dir = rewrite(args.overrides, args.config_dir)
+    if args.multirun and not any(item.startswith("hydra/") for item in overrides):
+        from trainer.sweep import driver  # only now: neither --help nor a single run needs it
+
+        return driver.run(overrides, config_dir)
     codes: list[int] = []
     given, plain = sys.argv, _wants_tracebacks()
 
@@ -67,8 +70,6 @@ def _front(spare: WorkerProcess | None) -> int:
         return code
 
     with searched(config_dir), _scratch(args.multirun) as scratch, _full_errors():
-        if args.multirun and not any(item.startswith("hydra/") for item in overrides):
-            _check_points(overrides, config_dir)
         try:
             sys.argv = [given[0], *overrides, *scratch, *(["--multirun"] if args.multirun else []), *args.shows]
             hydra.main(version_base="1.3", config_path="pkg://trainer.conf", config_name="config")(job)()
@@ -91,6 +92,8 @@ def _help(args: Arguments) -> int:
 def _run(cfg: DictConfig, config_dir: str | None, spare: WorkerProcess | None) -> int:
     settings = HydraConfig.get()
     experiment = config.load(cfg, settings.runtime.choices)
+    if experiment.search.method != "grid" and settings.mode is not RunMode.MULTIRUN:
+        raise ConfigError(f"search.method ({experiment.search.method}) is for a sweep; add -m")
     given = [str(item) for item in settings.overrides.task]
     if experiment.mode == "verify":
         from trainer import verify
@@ -103,19 +106,6 @@ def _run(cfg: DictConfig, config_dir: str | None, spare: WorkerProcess | None) -
 
 def _wants_tracebacks() -> bool:
     return os.environ.get(_FULL_ERROR) == "1"
-
-
-def _check_points(overrides: list[str], config_dir: str | None) -> None:
-    """Composes every point of a sweep, so that a mistake in the last one is told before the first one trains."""
-    parsed = OverridesParser.create().parse_overrides(overrides)
-    problems: dict[str, None] = {}
-    for point in BasicSweeper.split_arguments(parsed, None)[0]:
-        try:
-            compose(point, config_dir)
-        except ConfigError as error:
-            problems |= dict.fromkeys(error.problems)
-    if problems:
-        raise ConfigError(*problems)
 
 
 def _guarded(action: Callable[[], int], *expected: type[BaseException]) -> int:

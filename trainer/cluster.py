@@ -197,6 +197,33 @@ def worker_environment(scratch: str | None = None) -> dict[str, str]:
     return environment
 
 
+def point_environment(threads: int | None, gpus: Sequence[str] | None) -> dict[str, str]:
+    """Gives the environment of a process that runs a point of a sweep; a cluster that is declared concerns it too.
+
+    Args:
+        threads: into how many parts TensorFlow divides an operation, unless the user has said so; None: it chooses.
+        gpus: those that it may use; None: all.
+    """
+    environment = worker_environment()
+    if declared := os.environ.get("TF_CONFIG"):
+        environment["TF_CONFIG"] = declared
+    if threads is not None:
+        environment.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
+    if gpus is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    return environment
+
+
+def gpus() -> list[str]:
+    """Gives the NVIDIA GPUs that this process may use, as in CUDA_VISIBLE_DEVICES."""
+    here = sorted((path.removeprefix("/dev/nvidia") for path in glob("/dev/nvidia[0-9]*")), key=int)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not here or visible is None:
+        return here
+    # As CUDA has it: what follows a wrong one does not count.
+    return list(itertools.takewhile(lambda name: name and name != "-1", (name.strip() for name in visible.split(","))))
+
+
 def prepare_environment() -> None:
     """Sets what TensorFlow reads at its import: the Keras line (docs/adr/0001-tf-keras.md), quiet logs."""
     os.environ["TF_USE_LEGACY_KERAS"] = "1"

@@ -36,7 +36,7 @@ class Console:
     def show(self, message: dict[str, Any], log: Path) -> None:
         """Shows one message of a worker; the forms are those of `trainer.channel`."""
         kind = message["kind"]
-        if kind in ("line", "output", "fault"):
+        if kind in ("line", "output", "fault", "evaluated"):
             self.line(message["text"])
         elif kind == "progress":
             self._progress(message)

@@ -293,7 +293,7 @@ class Engine:
             self.state.epoch.assign(tf.zeros_like(self.state.epoch))
         if self._evaluated is not None:
             self._write("test", step, {"epoch": epoch, **self._evaluated})
-            self.channel.line(f"step {step}: test " + ", ".join(f"{name} {value:.4f}" for name, value in self._evaluated.items()))
+            self.channel.evaluated(step, self._evaluated)
             for name, callback in self._callbacks.items():
                 if self.peers.any(callback.on_evaluate(step, self._evaluated)):
                     self.channel.line(f"{name} ends the training at step {step}.")

@@ -20,6 +20,9 @@ from trainer.signals import SAVE, STOP
 from trainer.strategies.base import Strategy
 from trainer.watchdog import Watch
 
+SWEEP = Task("sweep", 0)
+"""Who passes on what a sweep is asked for."""
+
 _LOOK_SECS = 5.0  # between two looks for those who are awaited
 _CAUSE_SECS = 3.0  # how long the cause of a lost peer may take to be known
 _LEAVE_SECS = 60.0  # how long after the first the last may still be leaving
@@ -89,9 +92,9 @@ class Group:
         finally:
             self.end()
 
-    def signal(self, number: int) -> None:
-        """Takes a signal; also in a handler, hence at any moment."""
-        self._messages.put({"kind": "signal", "number": number, "from": None})
+    def signal(self, number: int, source: Task | None = None) -> None:
+        """Takes a signal; also in a handler, hence at any moment. `source`: who passes it on, other than the user."""
+        self._messages.put({"kind": "signal", "number": number, "from": source})
 
     def stopped_by(self) -> int:
         """Gives the signal that requested a stop, also one that nobody has looked at, 0 if none did; after `run`."""
@@ -227,7 +230,7 @@ class Group:
     def _show(self, task: Task, message: dict[str, Any]) -> None:
         final = message["kind"] in ("problem", "crash")
         concerns = message["kind"] == "line" and (task.job == "evaluator" or message["text"].startswith("warning: "))
-        concerns = concerns or message["kind"] == "fault"
+        concerns = concerns or message["kind"] == "fault" or (message["kind"] == "evaluated" and task.job == "evaluator")
         # What concerns all is said by all.
         if (final and not self._told) or (not final and (task == self._shown or concerns)):
             self._console.show(message, log_of(self._run, task))

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -32,7 +33,14 @@ Network: TypeAlias = tuple[Namespace | None, str | None]
 """A network of its own for the processes that are started here, or why it has none."""
 
 
-def run(experiment: Experiment, overrides: list[str], config_dir: str | None = None, spare: WorkerProcess | None = None) -> int:
+def run(
+    experiment: Experiment,
+    overrides: list[str],
+    config_dir: str | None = None,
+    spare: WorkerProcess | None = None,
+    console: Console | None = None,
+    asked: deque[int] | None = None,
+) -> int:
     """Runs an experiment to its end, or continues it.
 
     Args:
@@ -40,6 +48,8 @@ def run(experiment: Experiment, overrides: list[str], config_dir: str | None = N
         overrides: the command line's, for the record and for `resume=`.
         config_dir: the user's own folder of choices, likewise.
         spare: a worker process that has been started already.
+        console: shows messages; None: to the user of this process.
+        asked: the signals that this process was asked to send itself, see `Supervisor`.
 
     Returns:
         The exit code: 0 done, 1 crashed, 2 wrong input, 130 or 143 stopped after saving.
@@ -48,12 +58,36 @@ def run(experiment: Experiment, overrides: list[str], config_dir: str | None = N
         ConfigError: the configuration cannot work; nothing has been written.
     """
     began = process_start() if spare else time.time()  # what has a worker already is the only run of this process
+    strategy, declared = resolve(experiment)
+    if strategy.hosts:
+        return _show_commands(strategy, strategy.hosts)
+    with _network(experiment, strategy, declared) as network:
+        return _in_directory(
+            experiment,
+            overrides,
+            config_dir,
+            spare,
+            console or Console(),
+            asked,
+            strategy,
+            declared,
+            network,
+            began,
+        )
+
+
+def resolve(experiment: Experiment) -> tuple[Strategy, Cluster | None]:
+    """Finds the strategy of an experiment and the cluster that was declared for it, if any, and checks that it is possible with them.
+
+    Raises:
+        ConfigError: the configuration cannot work here.
+    """
     strategy = build.strategy_of(experiment)
     declared = cluster.declared(strategy.tasks) if strategy.joins else None
     place = declared or Cluster()
     strategy, _ = strategy.resolve(place)
     if strategy.hosts:
-        return _show_commands(strategy, strategy.hosts)
+        return strategy, declared
     strategy.check(place)
     refusals.check(experiment, strategy, place)
     if place.task.job == "evaluator":
@@ -70,8 +104,7 @@ def run(experiment: Experiment, overrides: list[str], config_dir: str | None = N
     num_replicas = strategy.num_replicas()
     if num_replicas is not None:
         batching.resolve(experiment.batch, num_replicas)
-    with _network(experiment, strategy, declared) as network:
-        return _in_directory(experiment, overrides, config_dir, spare, strategy, declared, network, began)
+    return strategy, declared
 
 
 def _in_directory(
@@ -79,6 +112,8 @@ def _in_directory(
     overrides: list[str],
     config_dir: str | None,
     spare: WorkerProcess | None,
+    console: Console,
+    asked: deque[int] | None,
     strategy: Strategy,
     declared: Cluster | None,
     network: Network,
@@ -86,7 +121,6 @@ def _in_directory(
 ) -> int:
     """Runs an experiment that is known to be possible, in its run directory."""
     place = declared or Cluster()
-    console = Console()
     directory = open_run(experiment, overrides, config_dir) if place.is_chief else join_run(experiment)
     try:
         # Who evaluates may still have the last checkpoint to do when the training is done; and what the chief has not yet moved
@@ -107,7 +141,7 @@ def _in_directory(
         ledger.enter("begin", at=began)
         if trains_here:
             outcome.forget_failure(directory.path)
-        code = _train(experiment, strategy, declared, network, directory, console, spare, ledger)
+        code = _train(experiment, strategy, declared, network, directory, console, asked, spare, ledger)
         if trains_here and code == CRASHED:
             with suppress(StorageError):  # what is told already
                 outcome.record_failure(directory.path, console.cause)
@@ -135,6 +169,7 @@ def _train(
     network: Network,
     directory: RunDirectory,
     console: Console,
+    asked: deque[int] | None,
     spare: WorkerProcess | None,
     ledger: Ledger,
 ) -> int:
@@ -161,7 +196,7 @@ def _train(
             return WorkerProcess(namespace.command)
         return spares.pop() if spares else WorkerProcess()
 
-    return Supervisor(directory, experiment, strategy, members, console, start, ledger).supervise()
+    return Supervisor(directory, experiment, strategy, members, console, start, ledger, asked).supervise()
 
 
 def _evaluators(experiment: Experiment, declared: Cluster | None) -> list[Cluster]:

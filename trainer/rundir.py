@@ -97,7 +97,7 @@ def open_run(experiment: Experiment, overrides: list[str], config_dir: str | Non
         ConfigError: another process holds it, or what was trained there cannot be continued as this experiment.
         StorageError: it cannot be written to.
     """
-    path = _path(experiment)
+    path = path_of(experiment)
     with writing(path):
         return _open_at(path, experiment, overrides, config_dir)
 
@@ -133,13 +133,14 @@ def _open_at(path: Path, experiment: Experiment, overrides: list[str], config_di
 
 def join_run(experiment: Experiment) -> RunDirectory:
     """Gives the directory to a process that is not the chief: it leaves nothing there but its log, and the chief holds the lock."""
-    path = _path(experiment)
+    path = path_of(experiment)
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
         return RunDirectory(path, is_new=False, lock=os.open(path, os.O_RDONLY), made=[], aside=None)
 
 
-def _path(experiment: Experiment) -> Path:
+def path_of(experiment: Experiment) -> Path:
+    """Gives the directory of an experiment, which need not exist."""
     if experiment.resume in ("auto", "never"):
         return Path(experiment.runs_dir).expanduser() / identity.run_name(experiment)
     return Path(experiment.resume).expanduser()

@@ -134,7 +134,7 @@ class Sidecar:
             writer.scalars("test", step, {"epoch": self._parts.epochs.completed(step), **metrics})
             writer.flush()
         self._done.add(step)
-        self._channel.line(f"step {step}: test " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+        self._channel.evaluated(step, metrics)
 
     def _stamp(self, step: int) -> int | None:
         """Tells a checkpoint from a later one of the same step; None: it is not there."""

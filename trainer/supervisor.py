@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -15,7 +16,7 @@ from types import FrameType
 from trainer.cluster import Cluster
 from trainer.console import Console
 from trainer.exitcodes import CRASHED, RESTARTABLE
-from trainer.group import Group, left_without_saving
+from trainer.group import SWEEP, Group, left_without_saving
 from trainer.ledger import Ledger
 from trainer.markers import committed
 from trainer.process import WorkerProcess, log_of
@@ -36,6 +37,8 @@ class Supervisor:
         console: shows messages to the user.
         start: starts one process that does not know yet what it is to do.
         ledger: is told of restarts.
+        asked: the signals that this process was asked to send itself, each put here before it is sent. Whoever stops a machine sends one
+            to every process, and then the other would be the second.
     """
 
     def __init__(
@@ -47,9 +50,11 @@ class Supervisor:
         console: Console,
         start: Callable[[], WorkerProcess],
         ledger: Ledger,
+        asked: deque[int] | None = None,
     ) -> None:
         self._run, self._experiment, self._strategy, self._members = run, experiment, strategy, members
         self._console, self._start, self._ledger = console, start, ledger
+        self._asked = deque() if asked is None else asked
         self._group: Group | None = None
         self._signalled: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._failures, self._newest = 0, self._newest_step()
@@ -115,7 +120,11 @@ class Supervisor:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         # It may interrupt anything: a queue of this kind alone bears that.
+        source = None
+        if number in self._asked:
+            self._asked.remove(number)
+            source = SWEEP
         if self._group is not None:
-            self._group.signal(number)
+            self._group.signal(number, source)
         elif number in STOP:
             self._signalled.put(number)

@@ -33,8 +33,8 @@ class Point:
 
     @property
     def label(self) -> str:
-        """Names the point: `model=cnn optimizer.learning_rate=0.1`."""
-        return " ".join(f"{key}={value}" for key, value in self.varied.items())
+        """Names the point: `model=cnn optimizer.learning_rate=0.1`; by its directory where nothing is varied."""
+        return " ".join(f"{key}={value}" for key, value in self.varied.items()) or self.path.name
 
 
 class Proposals(Protocol):
