@@ -16,12 +16,13 @@ from trainer import rules, targets
 from trainer.errors import ConfigError
 from trainer.schema import GROUPS, MODES, PAIRS, Experiment, Fault
 
-# What the engine passes to a target by position, and what it reads from the node itself.
+# What the engine passes to a target by position.
 _PASSED = {"model": ("input_shape", "num_classes"), "optimizer": ("learning_rate",), "schedule": ("peak", "total_steps")}
-_ENGINE_KEYS = {
+ENGINE_KEYS = {
     "optimizer": {"learning_rate": "Annotated[float, '> 0']"},
     "schedule": {"reference_batch": "Annotated[int | None, '>= 1']"},
 }
+"""What the engine reads from a target's node itself: group -> key -> annotation, as source."""
 # What a fault of some kind cannot be otherwise.
 _ONLY: dict[str, dict[str, Any]] = {
     "crash": {"delay_secs": 0.0},
@@ -262,7 +263,7 @@ def _check_targets(experiment: Experiment) -> list[str]:
     problems = []
     for group in _TARGET_GROUPS:
         node = getattr(experiment, group)
-        problems += targets.check(node, group, _PASSED.get(group, ()), _ENGINE_KEYS.get(group))
+        problems += targets.check(node, group, _PASSED.get(group, ()), ENGINE_KEYS.get(group))
     callbacks = experiment.callbacks or {}
     if not isinstance(callbacks, Mapping):
         return [*problems, f"callbacks ({callbacks}) must be a mapping from names to callbacks; choose one with callbacks=<choice>"]

@@ -46,6 +46,11 @@ def check(node: Any, path: str, given: Collection[str] = (), engine_keys: Mappin
     return problems + _options(rest, path, signature, given, list(own), needs_all="_args_" not in node)
 
 
+def described(annotation: ast.expr, names: Mapping[str, ast.expr]) -> str:
+    """Says in words what an annotation accepts, and its rules: "an int or null, >= 1"."""
+    return ", ".join([_described(annotation, names), *(rule.replace(" | ", ", ") for rule in _rules(annotation, names))])
+
+
 def _options(
     values: Mapping[str, Any], path: str, signature: Signature, given: Collection[str], engine_keys: list[str], *, needs_all: bool
 ) -> list[str]:

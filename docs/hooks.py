@@ -1,0 +1,141 @@
+"""What MkDocs fills in while it builds the site: the configuration reference, and the list of decisions. No TensorFlow.
+
+Keys, defaults, rules and explanations come from where the program takes them: `trainer/schema.py`, the YAML files of the groups and
+the signatures of their targets. So a page cannot say something else than the program does.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # mkdocs does not start in it
+
+from trainer import identity, signatures, targets  # noqa: E402
+from trainer.config import ENGINE_KEYS  # noqa: E402
+from trainer.helptext import first_comment  # noqa: E402
+from trainer.identity import Kind  # noqa: E402
+from trainer.schema import GROUPS, Experiment, Fault  # noqa: E402
+
+_HEAD = "| key | default | value | | may change |\n| --- | --- | --- | --- | --- |\n"
+_LATER = {Kind.FREE: "yes", Kind.SEMANTIC: "if allowed", Kind.STRUCTURAL: "no"}
+_ARTICLE = re.compile(r"\ban? ")
+_COMMENT = re.compile(r"^\s*(?:_?\w+_?):.*?\s#\s+(?P<text>.*)$")
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Puts what is generated in the place of its marker; MkDocs calls this for each page."""
+    for marker, generate in {"<!-- configuration -->": configuration, "<!-- decisions -->": decisions}.items():
+        if marker in markdown:
+            markdown = markdown.replace(marker, generate())
+    return markdown
+
+
+def configuration() -> str:
+    """Writes the reference of every key and every choice."""
+    return "\n".join(["## Keys\n", *_sections(Experiment, ""), "## Groups\n", *(_group(name) for name in GROUPS)])
+
+
+def decisions() -> str:
+    """Lists the pages of docs/adr with their titles."""
+    pages = sorted(file for file in (ROOT / "docs" / "adr").glob("*.md") if file.name != "index.md")
+    return "\n".join(f"- [{file.read_text().partition(chr(10))[0].lstrip('# ')}]({file.name})" for file in pages)
+
+
+def _sections(schema: Any, path: str) -> Iterator[str]:
+    """Gives a table for a part of the schema, and those of the parts within it."""
+    plain, inner = [], []
+    for item in fields(schema):
+        default = item.default if item.default_factory is MISSING else item.default_factory()
+        if is_dataclass(default):
+            inner.append((item.name, type(default)))
+        elif item.name == "fault":
+            inner.append(("fault.<name>", Fault))
+        elif item.name not in (*GROUPS, "choices"):
+            key = f"{path}{item.name}"
+            plain.append(_row(key, default, targets.described(_expression(item.type), {}), item.metadata))
+    yield _HEAD + "\n".join(plain) + "\n"
+    for name, part in inner:
+        yield f"### `{path}{name}`\n\n{part.__doc__}\n"
+        yield from _sections(part, f"{path}{name}.")
+
+
+def _group(group: str) -> str:
+    files = sorted((ROOT / "conf" / group).glob("*.yaml"))
+    lines = [f"### `{group}=`\n", "| choice | |\n| --- | --- |"]
+    lines += [f"| [`{file.stem}`](#{group}-{file.stem}) | {_cell(first_comment(file.read_text()))} |" for file in files]
+    return "\n".join([*lines, "", *(_choice(group, file) for file in files)])
+
+
+def _choice(group: str, file: Path) -> str:
+    """Describes a choice: the options of its target, or, where it has none, the file itself."""
+    text = file.read_text()
+    content = yaml.safe_load(text) or {}
+    head = f"#### `{group}={file.stem}` {{ #{group}-{file.stem} }}\n\n{_sentence(first_comment(text))}\n"
+    nodes = {group: content} if "_target_" in content else {f"{group}.{name}": node for name, node in content.items() if _is_target(node)}
+    if not nodes:
+        return f"{head}\n```yaml\n{text.rstrip()}\n```\n"
+    return "\n".join([head, *(_target(path, node, _comments(text)) for path, node in nodes.items())])
+
+
+def _is_target(node: Any) -> bool:
+    return isinstance(node, Mapping) and "_target_" in node
+
+
+def _target(path: str, node: Mapping[str, Any], comments: Mapping[str, str]) -> str:
+    signature = signatures.read(node["_target_"])
+    options = {option.name: option for option in (*signature.positional, *signature.keywords)} if signature else {}
+    own = {name: _expression(note) for name, note in ENGINE_KEYS.get(path, {}).items()}
+    rows = []
+    for name, default in node.items():
+        if name == "_target_":
+            continue
+        annotation = own.get(name) or options[name].annotation
+        value = targets.described(annotation, signature.names if signature else {}) if annotation else ""
+        rows.append(_row(f"{path}.{name}", default, value, {"help": comments.get(name, ""), "rule": None}))
+    table = _HEAD + "\n".join(rows) if rows else "It has no options."
+    return f"`{node['_target_']}`\n\n{table}\n"
+
+
+def _comments(text: str) -> dict[str, str]:
+    """Gives what a YAML file says of its keys behind them, key -> comment."""
+    found = ((line.strip().partition(":")[0], _COMMENT.match(line)) for line in text.splitlines())
+    return {key: match["text"] for key, match in found if match}
+
+
+def _row(key: str, default: Any, value: str, metadata: Mapping[str, Any]) -> str:
+    rule = metadata["rule"]
+    value = rule.replace(" | ", ", ") if rule and " | " in rule else f"{value}, {rule}" if rule else value
+    cells = [f"`{key}`", f"`{_shown(default)}`", _cell(_ARTICLE.sub("", value)), _cell(metadata["help"]), _later(key)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _later(key: str) -> str:
+    """Says whether a key may differ when a run is continued."""
+    kind = next(kind for kind, entries in identity.KINDS.items() if identity.entry(key) in entries)
+    return "with `resume=`" if kind is Kind.FREE and identity.names_run(key) else _LATER[kind]
+
+
+def _expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _shown(value: Any) -> str:
+    """Shows a value as YAML writes it."""
+    return yaml.safe_dump(value, default_flow_style=True, width=1000).partition("\n")[0]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}.".replace("<", "&lt;") if text else ""

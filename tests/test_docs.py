@@ -1,0 +1,113 @@
+"""The documentation: what it shows is run, what it names exists."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from shown import COMMANDS, ROOT, File, Page, write
+
+from trainer.cli import compose
+from trainer.schema import GROUPS, Experiment, Fault
+
+PAGES = [Page(path) for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if "examples" not in path.parts]
+WITH_COMMANDS = [page for page in PAGES if page.commands]
+DATA = ("mnist.npz", "cifar-10-batches-py")
+
+
+def name(page: Page) -> str:
+    return str(page.path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in WITH_COMMANDS if not page.trains], ids=name)
+def test_what_a_page_shows(page: Page, tmp_path: Path) -> None:
+    page.try_out(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in WITH_COMMANDS if page.trains], ids=name)
+def test_what_a_page_trains(page: Page, tmp_path: Path) -> None:
+    page.try_out(tmp_path)
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=name)
+def test_commands_compose(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a second, and also those that a test cannot run; without the runs that they continue, which are not there."""
+    monkeypatch.chdir(tmp_path)
+    for file in DATA:
+        (tmp_path / file).touch()
+    for file in (step for step in page.steps if isinstance(step, File)):
+        write(file, tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for command in page.commands:
+        overrides = command.arguments
+        if overrides is None or overrides[:1] in [[name] for name in COMMANDS] or "error:" in (command.output or ""):
+            continue
+        overrides = [item for item in overrides if not item.startswith(("-", "resume", "mode=e", "init_from"))]
+        if "-m" not in command.arguments:
+            compose(overrides, tmp_path / "conf" if (tmp_path / "conf").exists() else None)
+
+
+@pytest.fixture(scope="module")
+def hooks() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def keys(schema: Any, path: str = "") -> list[str]:
+    found = []
+    for item in fields(schema):
+        value = getattr(schema, item.name)
+        if is_dataclass(value):
+            found += keys(value, f"{path}{item.name}.")
+        elif item.name not in (*GROUPS, "choices"):
+            found.append(f"{path}{item.name}")
+    return found
+
+
+def test_the_reference_has_every_key_and_every_choice(hooks: ModuleType) -> None:
+    lines = hooks.configuration().splitlines()
+    rows = {line.split("`")[1]: line for line in lines if line.startswith("| `")}
+    for key in [*keys(Experiment()), *keys(Fault(), "fault.<name>.")]:
+        assert key in rows, key
+    choices = [(group, file) for group in GROUPS for file in (ROOT / "conf" / group).glob("*.yaml")]
+    assert len(choices) > 40
+    for group, file in choices:
+        assert any(line.startswith(f"#### `{group}={file.stem}`") for line in lines), file
+    assert rows["optimizer.momentum"].startswith("| `optimizer.momentum` | `0.9` | float, >= 0, &lt; 1 | share of the last update")
+    assert rows["model.width"].endswith("| no |")
+    assert [row for row in rows.values() if len(row.replace("\\|", "").split("|")) != 7 or row.split("|")[-3] == "  "] == []
+
+
+def test_the_generator_imports_nothing_heavy() -> None:
+    tree = ast.parse((ROOT / "docs" / "hooks.py").read_text())
+    found = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    found |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {item.split(".")[0] for item in found} - sys.stdlib_module_names == {"trainer", "yaml"}
+    outcome = subprocess.run([sys.executable, "-X", "importtime", ROOT / "docs" / "hooks.py"], capture_output=True, text=True, timeout=60)
+    assert outcome.returncode == 0
+    assert not re.search(r"\| +(tensorflow|numpy|tf_keras|tensorboard)$", outcome.stderr, re.MULTILINE)
+
+
+def test_every_decision_is_listed(hooks: ModuleType) -> None:
+    for file in (ROOT / "docs" / "adr").glob("0*.md"):
+        assert f"({file.name})" in hooks.decisions()
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    """Those of docs/ are checked by MkDocs."""
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (ROOT / page).read_text()):
+        assert "://" in target or (ROOT / page).parent.joinpath(target).exists(), target
