@@ -12,7 +12,7 @@ COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --gener
 PYTEST  := $(BIN)/python -m pytest -n 2 --dist loadfile
 ARGS    ?=
 
-.PHONY: help train test test-all check bench lock
+.PHONY: help train test test-all check docs bench lock
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,11 +26,14 @@ test: $(STAMP) ## the quick tests; more pytest options in ARGS
 test-all: $(STAMP) ## every test, also those that start clusters and kill processes
 	$(PYTEST) $(ARGS)
 
-check: $(STAMP) ## lint, format, types, and whether the installed packages agree
+check: docs ## lint, format, types, the documentation, and whether the installed packages agree
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pip check
+
+docs: $(STAMP) ## build the documentation into site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(STAMP) ## measure a step, and the start, against the peers (benchmarks/README.md)
 	$(BIN)/python -m benchmarks.loop $(ARGS)

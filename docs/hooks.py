@@ -20,15 +20,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # mkdocs does not start in it
 
 from trainer import identity, signatures, targets  # noqa: E402
+from trainer.comments import first_comment, key_comments  # noqa: E402
 from trainer.config import ENGINE_KEYS  # noqa: E402
-from trainer.helptext import first_comment  # noqa: E402
 from trainer.identity import Kind  # noqa: E402
 from trainer.schema import GROUPS, Experiment, Fault  # noqa: E402
 
 _HEAD = "| key | default | value | | may change |\n| --- | --- | --- | --- | --- |\n"
 _LATER = {Kind.FREE: "yes", Kind.SEMANTIC: "if allowed", Kind.STRUCTURAL: "no"}
 _ARTICLE = re.compile(r"\ban? ")
-_COMMENT = re.compile(r"^\s*(?:_?\w+_?):.*?\s#\s+(?P<text>.*)$")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -83,7 +82,7 @@ def _choice(group: str, file: Path) -> str:
     nodes = {group: content} if "_target_" in content else {f"{group}.{name}": node for name, node in content.items() if _is_target(node)}
     if not nodes:
         return f"{head}\n```yaml\n{text.rstrip()}\n```\n"
-    return "\n".join([head, *(_target(path, node, _comments(text)) for path, node in nodes.items())])
+    return "\n".join([head, *(_target(path, node, key_comments(text)) for path, node in nodes.items())])
 
 
 def _is_target(node: Any) -> bool:
@@ -100,15 +99,11 @@ def _target(path: str, node: Mapping[str, Any], comments: Mapping[str, str]) -> 
             continue
         annotation = own.get(name) or options[name].annotation
         value = targets.described(annotation, signature.names if signature else {}) if annotation else ""
-        rows.append(_row(f"{path}.{name}", default, value, {"help": comments.get(name, ""), "rule": None}))
+        # In a file of callbacks the keys are below the callback's name.
+        told = comments.get(name) or comments[f"{path.rpartition('.')[2]}.{name}"]
+        rows.append(_row(f"{path}.{name}", default, value, {"help": told, "rule": None}))
     table = _HEAD + "\n".join(rows) if rows else "It has no options."
     return f"`{node['_target_']}`\n\n{table}\n"
-
-
-def _comments(text: str) -> dict[str, str]:
-    """Gives what a YAML file says of its keys behind them, key -> comment."""
-    found = ((line.strip().partition(":")[0], _COMMENT.match(line)) for line in text.splitlines())
-    return {key: match["text"] for key, match in found if match}
 
 
 def _row(key: str, default: Any, value: str, metadata: Mapping[str, Any]) -> str:

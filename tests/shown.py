@@ -21,19 +21,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_SECS = 240
 CHECKOUT = ("train.py", "trainer", "models", "datasets", "conf")
-COMMANDS = ("checkpoints", "runs", "diff")
 NOT_RUN = "Not run here"
 
 _FENCE = re.compile(
     r'^(?P<indent> *)```(?P<language>\w+)(?: title="(?P<title>[^"\n]*)")?\n(?P<text>.*?)^(?P=indent)```$', re.MULTILINE | re.DOTALL
 )
 _PLACEHOLDER = re.compile(r"[\w./-]*<[\w ]+>[\w./-]*")
+_PROGRAMS = ("python train.py", "steadfast")
+_COMMANDS = (["checkpoints"], ["runs"], ["diff"])
 _QUICK = ("--help", "--cfg", "strategy.hosts=", "error:")
 
 
@@ -51,20 +51,23 @@ class Command:
     output: str | None = None
     is_run: bool = True
 
-    @cached_property
-    def arguments(self) -> list[str] | None:
-        """What is handed to the program; None: another one is called."""
+    @property
+    def arguments(self) -> list[str]:
+        """What is handed to the program; empty if another one is called."""
         words = shlex.split(self.text, comments=True)
-        if words[:2] == ["python", "train.py"]:
-            return words[2:]
-        return words[1:] if words[:1] == ["steadfast"] else None
+        program = next((place for place, word in enumerate(words) if word in ("train.py", "steadfast")), len(words))
+        return words[program + 1 :]
 
     @property
     def trains(self) -> bool:
         """Whether running it takes as long as a training does."""
-        if not self.is_run or self.arguments is None:
-            return False
-        return self.arguments[:1] not in [[name] for name in COMMANDS] and not any(mark in f"{self.text} {self.output}" for mark in _QUICK)
+        told = f"{self.text} {self.output}"
+        return (
+            self.is_run
+            and self.text.startswith(_PROGRAMS)
+            and self.arguments[:1] not in _COMMANDS
+            and not any(mark in told for mark in _QUICK)
+        )
 
 
 @dataclass(frozen=True)

@@ -1,54 +1,12 @@
-"""What the README shows is run: its files are written as shown, its commands executed."""
+"""What the README's table promises: modes, a sweep, a run in the parent. Its commands are among those of test_docs."""
 
 import json
-import re
-import shlex
 import subprocess
 import sys
 
 import pytest
 
-from tests.processes import ROOT, TIMEOUT_SECS, only_run, run
-
-README = (ROOT / "README.md").read_text()
-
-
-def commands():
-    """Gives every `python train.py` line without its comment."""
-    blocks = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
-    return [line.split("  #")[0].strip() for block in blocks for line in block.splitlines() if line.startswith("python train.py")]
-
-
-@pytest.mark.slow
-def test_a_project_of_ones_own(tmp_path):
-    files = dict(re.findall(r"`([\w/]+\.(?:py|yaml))`:\n\n```\w+\n(.*?)```", README, re.DOTALL))
-    assert set(files) == {"nets.py", "rings.py", "conf/model/tiny.yaml", "conf/dataset/rings.yaml"}
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(content)
-    (line,) = re.findall(r"^steadfast (.*)$", README, re.MULTILINE)
-    code, _out, err = run(tmp_path, *shlex.split(line))
-    assert code == 0, err
-    assert json.loads((only_run(tmp_path) / "result.json").read_text())["metrics"]["accuracy"] > 0.9
-    code, _, err = run(tmp_path, *shlex.split(line), "model.hiden=8")
-    assert (code, err) == (2, "error: unknown key 'model.hiden'; did you mean 'hidden'?\n")
-
-
-@pytest.mark.parametrize("command", commands())
-def test_commands_compose(command, tmp_path, monkeypatch):
-    from trainer.cli import compose
-    from trainer.errors import ConfigError
-
-    monkeypatch.chdir(tmp_path)
-    for name in ("mnist.npz", "cifar-10-batches-py"):
-        (tmp_path / name).touch()
-    overrides = [part for part in shlex.split(command)[2:] if part != "-m"]
-    point = [part.split(",")[0] for part in overrides]
-    if point == ["resume=runs/<run>"]:
-        with pytest.raises(ConfigError, match=r"^resume \(runs/<run>\)"):
-            compose(point)
-    else:
-        compose(point)
+from tests.processes import TIMEOUT_SECS, only_run, run
 
 
 @pytest.mark.slow
