@@ -15,7 +15,8 @@ LAYERS = (
     ("trainer.cli",),
     ("trainer.sweep",),
     ("trainer.verify", "trainer.verify_run"),
-    ("trainer.differences", "trainer.inventory", "trainer.launch"),
+    ("trainer.commands.checkpoints", "trainer.commands.diff", "trainer.commands.runs", "trainer.differences", "trainer.launch"),
+    ("trainer.commands.arguments",),
     ("trainer.supervisor",),
     ("trainer.group",),
     ("trainer.watchdog",),
@@ -48,7 +49,7 @@ LAYERS = (
     ("trainer.provenance", "trainer.signatures", "trainer.tf_config"),
     ("trainer.rules", "trainer.tables"),
     ("trainer.files",),
-    ("trainer.errors", "trainer.exitcodes", "trainer.isolation", "trainer.signals", "trainer"),
+    ("trainer.commands", "trainer.errors", "trainer.exitcodes", "trainer.isolation", "trainer.signals", "trainer"),
 )
 """Arrows point downward only: a module imports from later lines, and a package's own modules one another."""
 
@@ -59,7 +60,8 @@ PARENT = {
     "trainer.console", "trainer.errors", "trainer.exitcodes", "trainer.explain", "trainer.faults", "trainer.files",
     "trainer.helptext", "trainer.identity",
     "trainer.launch", "trainer.ledger", "trainer.overrides", "trainer.pace", "trainer.policies", "trainer.protocols", "trainer.rules",
-    "trainer.inventory", "trainer.markers", "trainer.provenance", "trainer.rundir", "trainer.schema",
+    "trainer.commands", "trainer.commands.arguments", "trainer.commands.checkpoints", "trainer.commands.diff", "trainer.commands.runs",
+    "trainer.markers", "trainer.provenance", "trainer.rundir", "trainer.schema",
     "trainer.signatures", "trainer.strategies", "trainer.strategies.base", "trainer.strategies.mirrored",
     "trainer.strategies.auto", "trainer.strategies.central_storage", "trainer.strategies.devices", "trainer.strategies.tpu",
     "trainer.strategies.multi_worker", "trainer.strategies.parameter_server", "trainer.strategies.one_device", "trainer.group",

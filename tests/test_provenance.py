@@ -112,14 +112,15 @@ def test_the_lineage_tells_who_changed_what(run):
     assert provenance.changed({}) == {}
 
 
-def test_devices_are_added_once(run):
-    provenance.add_devices(run, ["CPU:0", "CPU:1"], 2)
-    provenance.add_devices(run, ["GPU:0"], 1)
+def test_devices_are_told_once_and_the_length_each_time(run):
+    provenance.complete(run, ["CPU:0", "CPU:1"], 2, 300)
+    provenance.complete(run, ["GPU:0"], 1, 400)
     assert (provenance.read(run)["devices"], provenance.num_replicas(run)) == (["CPU:0", "CPU:1"], 2)
+    assert provenance.read(run)["total_steps"] == 400
 
 
 def test_no_record(tmp_path):
-    provenance.add_devices(tmp_path, ["CPU:0"], 2)
+    provenance.complete(tmp_path, ["CPU:0"], 2, 300)
     assert list(tmp_path.iterdir()) == []
     assert provenance.num_replicas(tmp_path) is None
 

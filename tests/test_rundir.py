@@ -251,7 +251,7 @@ def test_a_result_counts_for_the_length_that_was_asked_for(here):
 
 def test_the_same_batch_may_be_told_as_its_size_on_all_replicas(here):
     run = opened("batch.per_replica=16", "batch.global_size=null")
-    provenance.add_devices(run.path, ["CPU:0"] * 3, 3)
+    provenance.complete(run.path, ["CPU:0"] * 3, 3, 100)
     run.release()
     opened(f"resume={run.path}", "batch.global_size=48", "batch.per_replica=null").release()
     with pytest.raises(ConfigError, match=r"batch.global_size"):

@@ -156,7 +156,7 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     options = _step_options(experiment, how, state, sizes)
     parts = {"state": state, "options": options, "schedule": schedule, "seed": experiment.seed, "poison": _poison(strategy, faults)}
     if cluster.is_chief:
-        provenance.add_devices(run_dir, devices.names(), sizes.num_replicas)
+        provenance.complete(run_dir, devices.names(), sizes.num_replicas, plan.total_steps)
     _tell(channel, sizes, plan)
     return Engine(
         run_dir=run_dir,

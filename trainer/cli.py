@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import sys
@@ -17,9 +18,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from trainer import arguments, config, helptext, inventory
+from trainer import arguments, config, helptext
 from trainer.arguments import Arguments
 from trainer.choices import Choices
+from trainer.commands import COMMANDS
 from trainer.composition import compose as compose
 from trainer.composition import composed
 from trainer.errors import ConfigError, StorageError
@@ -48,8 +50,9 @@ def main(spare: WorkerProcess | None = None) -> NoReturn:
 
 def _front(spare: WorkerProcess | None) -> int:
     """Rewrites the command line, then lets Hydra run it, unless it asks for something else; returns the worst exit code of its points."""
-    if sys.argv[1:2] == [inventory.COMMAND]:
-        return inventory.run(sys.argv[2:])
+    if (name := sys.argv[1:2]) and name[0] in COMMANDS:
+        code: int = importlib.import_module(f"trainer.commands.{name[0]}").run(sys.argv[2:])
+        return code
     args = arguments.parse(sys.argv[1:])
     if args.help:
         return _help(args)

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, InterpolationResolutionError, OmegaConfBaseException
 
 from trainer import rules
+from trainer.commands import COMMANDS
 from trainer.config import plain
 from trainer.errors import ConfigError
 from trainer.rules import did_you_mean, unknown_key
@@ -41,7 +42,8 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"a YAML file is not UTF-8 text: {error.reason}; save it as UTF-8"
     if isinstance(error, OverrideParseException):
-        return f"'{error.override}' is not an override; write key=value or group=choice, and quote special characters"
+        rule = "write key=value or group=choice, and quote special characters"
+        return f"'{error.override}' is not an override; {rule}{did_you_mean(str(error.override), COMMANDS)}"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _no_choice(error)
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__

@@ -9,6 +9,7 @@ from typing import Any
 
 from trainer import config
 from trainer.choices import Choices
+from trainer.commands import COMMANDS
 from trainer.comments import first_comment as first_comment
 from trainer.errors import ConfigError
 from trainer.schema import GROUPS, Experiment, Fault
@@ -36,9 +37,6 @@ Flags
   --config-dir=DIR          your own choices, such as DIR/model/mine.yaml: more of them, or instead of those above
   --cfg job                 print the composed configuration, and stop
   --help model=mobilenet    a choice, explained with its keys; likewise --help optimizer, --help train, --help keys
-
-Commands
-  python train.py checkpoints runs/<run>    what a run has saved, verified
 """
 _DAILY = ("train.epochs", "train.steps", "batch.global_size", "precision", "seed", "resume", "name", "runs_dir")
 _EVERYTHING = "keys"
@@ -67,8 +65,15 @@ def render(program: str, topics: Sequence[str], composed: Mapping[str, Any], cho
         _groups(choices),
         _daily(rows),
         _MORE,
+        _commands(),
     ]
     return "\n".join(parts).rstrip().replace("python train.py", program)
+
+
+def _commands() -> str:
+    rows = {f"  python train.py {name} {takes}": shows for name, (takes, shows) in COMMANDS.items()}
+    width = max(len(left) for left in rows) + 2
+    return "\n".join(["Commands", *(f"{left:{width}}{shows}" for left, shows in rows.items())]) + "\n"
 
 
 def _groups(choices: Choices) -> str:

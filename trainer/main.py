@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
+from trainer.commands import COMMANDS
 from trainer.process import WorkerProcess
 
 
@@ -23,7 +24,7 @@ def main() -> NoReturn:
 
 def _will_train(arguments: list[str]) -> bool:
     """Guesses whether a worker will be needed: not to list or show something, to sweep, to verify, or to train in this process."""
-    if arguments[:1] == ["checkpoints"]:
+    if arguments and arguments[0] in COMMANDS:
         return False
     none = ("-", "launch", "mode=verify")
     return not any(argument.startswith(none) and not argument.startswith(("--config-dir", "-cd")) for argument in arguments)

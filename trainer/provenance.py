@@ -24,7 +24,9 @@ _MAX_FILES = 5
 
 def describe(path: Path, overrides: list[str], config_dir: str | None) -> None:
     """Writes run.json of a new run."""
-    _write(path, {**_command(overrides, config_dir), "git": _git(), "devices": None, "num_replicas": None, "lineage": []})
+    _write(
+        path, {**_command(overrides, config_dir), "git": _git(), "devices": None, "num_replicas": None, "total_steps": None, "lineage": []}
+    )
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -83,15 +85,18 @@ def withdraw_entry(path: Path) -> None:
     _write(path, {**record, "lineage": record["lineage"][:-1]})
 
 
-def add_devices(path: Path, devices: list[str], num_replicas: int) -> None:
-    """Completes run.json with what only TensorFlow can tell."""
+def complete(path: Path, devices: list[str], num_replicas: int, total_steps: int) -> None:
+    """Completes run.json with what only a worker can tell: where the run was begun, and how many steps are asked for now."""
     record = read(path)
-    if record and record.get("devices") is None:
-        _write(path, {**record, "devices": devices, "num_replicas": num_replicas})
+    told: dict[str, Any] = {"total_steps": total_steps}
+    if record.get("devices") is None:
+        told |= {"devices": devices, "num_replicas": num_replicas}
+    if record and not told.items() <= record.items():
+        _write(path, {**record, **told})
 
 
 def num_replicas(path: Path) -> int | None:
-    """Gives the number of replicas that `add_devices` has told; None where nobody has."""
+    """Gives the number of replicas that `complete` has told; None where nobody has."""
     return read(path).get("num_replicas")
 
 

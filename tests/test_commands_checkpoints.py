@@ -102,9 +102,9 @@ def test_a_run_without_checkpoints(here):
     ("arguments", "problem"),
     [
         (["runs/none"], "checkpoints (runs/none): no run there: it has no config.yaml; give the path of a run directory"),
-        ([], "checkpoints takes one run; write checkpoints <run directory>"),
-        (["a", "b"], "checkpoints takes one run; write checkpoints <run directory>"),
-        (["--verbose"], "checkpoints takes one run; write checkpoints <run directory>"),
+        ([], "the following arguments are required: run; usage: checkpoints [-h] run"),
+        (["a", "b"], "unrecognized arguments: b; usage: checkpoints [-h] run"),
+        (["a", "--verbose"], "unrecognized arguments: --verbose; usage: checkpoints [-h] run"),
     ],
 )
 def test_a_wrong_command_is_one_line(tmp_path, monkeypatch, arguments, problem):

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from trainer import config, markers, rundir
-from trainer.errors import ConfigError
+from trainer.commands.arguments import Parser, run_at
 from trainer.exitcodes import CRASHED, DONE
 from trainer.policies import Best, EveryNth, Newest, Saved, keep_policies
 from trainer.schema import Checkpoint
 from trainer.tables import aligned
-
-COMMAND = "checkpoints"
 
 _REASONS = {Newest: "newest", EveryNth: "every n-th", Best: "best"}
 _HEAD = ("step", "saved", "size", "kept as", "metrics", "files")
@@ -30,11 +28,9 @@ def run(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError: there is no such run.
     """
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        raise ConfigError(f"{COMMAND} takes one run; write {COMMAND} <run directory>")
-    path = Path(arguments[0]).expanduser()
-    if not (path / "config.yaml").is_file():
-        raise ConfigError(f"{COMMAND} ({arguments[0]}): no run there: it has no config.yaml; give the path of a run directory")
+    parser = Parser("checkpoints", "exit code: 0, or 1 if a checkpoint is damaged")
+    parser.add_argument("run", help="a run directory")
+    path = run_at("checkpoints", parser.parse_args(arguments).run)
     directory = path / "checkpoints"
     rows, damaged = _rows(directory, _config(path))
     if not rows:

@@ -1,0 +1,8 @@
+"""Commands besides training: `python train.py <command> ...`. Each is a module here with `run(arguments) -> exit code`."""
+
+COMMANDS = {
+    "runs": ("[folder]", "the runs of a folder (runs/): state, step, metric, age, what went wrong"),
+    "checkpoints": ("runs/<run>", "what a run has saved, verified"),
+    "diff": ("runs/<run> runs/<run>", "in which keys two runs differ"),
+}
+"""What each takes, and what it shows."""
