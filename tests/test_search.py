@@ -263,6 +263,23 @@ def test_a_pruned_point_is_not_trained_again(tmp_path):
     assert State.PRUNED in {outcome.state for outcome in told}
 
 
+def test_what_a_killed_command_has_not_told_is_read_from_the_runs(tmp_path, monkeypatch):
+    def written(point, proposals):
+        """The run goes on for a moment, but nobody hears of it."""
+        if point.number < 7:
+            return train(point, proposals)
+        point.path.mkdir(parents=True)
+        lines = [{"step": step, "split": "test", "epoch": 1, "accuracy": 0.001 * step, "loss": 1.0} for step in STEPS]
+        (point.path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"step": 4')
+        return Outcome(State.STOPPED)
+
+    monkeypatch.chdir(tmp_path)
+    drive(search(tmp_path, trials=7, prune=False), outcome=written)
+    again = search(tmp_path, trials=7)
+    assert [again.next().pruned for _ in range(7)] == [None] * 6 + [Outcome(State.PRUNED, 20, {"accuracy": 0.02, "loss": 1.0})]
+    assert trials(tmp_path)[-1].intermediate_values == {1: 0.01, 2: 0.02}
+
+
 def test_failed_points_are_tried_again_by_the_next_command(tmp_path):
     def failing(point, proposals):
         return Outcome(State.FAILED, why="no memory") if point.number in (2, 4) else train(point, proposals)

@@ -68,6 +68,12 @@ def outcome_of(path: Path, experiment: Experiment | None = None) -> Outcome:
     return Outcome(State.STOPPED if steps else State.WAITING, step, metrics)
 
 
+def evaluations(path: Path) -> list[tuple[int, Mapping[str, float]]]:
+    """Gives step and metrics of every evaluation of a run on the test split, the oldest first."""
+    lines = [line for name in _LINES for line in _test_lines(path / name)]
+    return [(line["step"], _metrics_of(line)) for line in sorted(lines, key=lambda line: line["step"])]
+
+
 def main_metric(names: Collection[str]) -> str:
     """Gives the metric that runs are compared by unless another is named."""
     return "accuracy" if "accuracy" in names else "loss"
@@ -113,9 +119,12 @@ def _result(path: Path, experiment: Experiment | None) -> dict[str, Any] | None:
 def _newest_metrics(path: Path, steps: Sequence[int]) -> Mapping[str, float]:
     lines = [line for name in _LINES if (line := next(_test_lines(path / name), None))]
     if lines:
-        newest = max(lines, key=lambda line: line["step"])
-        return {name: value for name, value in newest.items() if name not in _NO_METRIC}
+        return _metrics_of(max(lines, key=lambda line: line["step"]))
     return next((metrics for step in reversed(steps) if (metrics := marker(path / "checkpoints", step)["metrics"])), {})
+
+
+def _metrics_of(line: Mapping[str, Any]) -> Mapping[str, float]:
+    return {name: value for name, value in line.items() if name not in _NO_METRIC}
 
 
 def _test_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from trainer.errors import ConfigError
 from trainer.identity import run_name
-from trainer.outcome import Outcome, State, smaller_is_better
+from trainer.outcome import Outcome, State, evaluations, smaller_is_better
 from trainer.schema import Experiment
 from trainer.sweep.candidates import Candidates
 from trainer.sweep.points import Point
@@ -97,11 +97,15 @@ class OptunaSearch:
         if point is None:
             return None
         if state == TrialState.FAIL:
-            self._trials[number] = self._enqueued(point)
-        elif state == TrialState.PRUNED:
-            step, metrics = self._recorded[number].user_attrs["evaluated"][-1]
+            trial = self._trials[number] = self._enqueued(point)
+        if state == TrialState.PRUNED or (state != TrialState.COMPLETE and self._stays_behind(point)):
+            step, metrics = trial.user_attrs["evaluated"][-1]
             return replace(point, pruned=Outcome(State.PRUNED, step, metrics))
         return point
+
+    def _stays_behind(self, point: Point) -> bool:
+        """Tells what the run has written and a command that was killed has not told; gives whether it is not worth going on."""
+        return any(self.report(point, step, metrics) for step, metrics in evaluations(point.path))
 
     def _new(self, number: int) -> Point | None:
         """Asks for a point; where that was there before, draws one. What is asked for depends on the seed and what was told."""
