@@ -95,7 +95,7 @@ class Driver:
         self._told: dict[int, str] = {}
         self._failures: Counter[int] = Counter()
         self._asked: set[int] = set()
-        self._pruned: set[int] = set()
+        self._pruned: dict[int, Outcome] = {}
         self._signalled, self._stopping = 0, False
         self._messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.outcomes: dict[int, tuple[Point, Outcome]] = {}
@@ -124,8 +124,10 @@ class Driver:
             point = self._again.popleft() if self._again else self._proposals.next()
             if point is None:
                 return
-            if point.experiment.resume != "never" and result_of(point.path, point.experiment):
-                self._finish(point, outcome_of(point.path, point.experiment))
+            if point.pruned:
+                self._pruned[point.number] = point.pruned
+            if point.experiment.resume != "never" and (point.pruned or result_of(point.path, point.experiment)):
+                self._finish(point, self._found(point))
             else:
                 self._view.begin(point)
                 self._running[point.number] = PointProcess(point, self._free.pop(), self._config_dir, self._messages)
@@ -143,10 +145,15 @@ class Driver:
             return
         if why := _why(message):
             self._told.setdefault(point.number, why)
-        elif message["kind"] == "evaluated" and self._proposals.report(point, message["step"], message["metrics"]):
-            self._pruned.add(point.number)
-            self._ask(process, signal.SIGTERM)
+        elif message["kind"] == "evaluated":
+            self._evaluated(process, message["step"], message["metrics"])
         self._view.show(point, message)
+
+    def _evaluated(self, process: PointProcess, step: int, metrics: Mapping[str, float]) -> None:
+        number = process.point.number
+        if number not in self._pruned and self._proposals.report(process.point, step, metrics):
+            self._pruned[number] = Outcome(State.PRUNED, step, metrics)
+            self._ask(process, signal.SIGTERM)
 
     def _requested(self, number: int) -> None:
         """Does what a signal asks for: save; save and leave; the second time, leave at once."""
@@ -187,16 +194,20 @@ class Driver:
             self._stop(signal.SIGTERM)
 
     def _outcome(self, point: Point, code: int, said: str) -> Outcome:
-        found = outcome_of(point.path, point.experiment)
-        if code == DONE:
+        found = self._found(point)
+        if code == DONE or found.state is State.PRUNED:
             return found
         if code > 128 or (point.number in self._asked and -code in STOP):
-            state = State.PRUNED if point.number in self._pruned else State.STOPPED
-            return Outcome(state, found.step, found.metrics)
+            return Outcome(State.STOPPED, found.step, found.metrics)
         if found.state is State.FAILED:
             return found
         why = self._told.get(point.number) or (f"was killed by {signal.Signals(-code).name}" if code < 0 else said.rpartition("\n")[2])
         return Outcome(State.FAILED, found.step, found.metrics, why or f"its process failed with exit code {code}")
+
+    def _found(self, point: Point) -> Outcome:
+        """Gives what a point's directory tells; if it was pruned, what it was then, however far it got before it heard of that."""
+        found, pruned = outcome_of(point.path, point.experiment), self._pruned.get(point.number)
+        return found if pruned is None or (found.state is State.DONE and found.step == pruned.step) else pruned
 
     def _finish(self, point: Point, outcome: Outcome) -> None:
         self.outcomes[point.number] = point, outcome
