@@ -189,7 +189,7 @@ WRONG: dict[str, str | list[str]] = {
     ),
     "-m model=glob(x*)": "model=glob(x*) matches nothing; list values",
     "-m seed=1,": "'seed=1,' is not an override; write key=value or group=choice, and quote special characters",
-    "search=random": "search.method (random) is for a sweep; add -m",
+    "search=random": "search.method (random) is for our own sweeps; add -m",
     "-m resume=a,b": "resume (a,b) must be one run; resume runs one at a time",
     # Several at once.
     "seed=-1 model.width=0 +foo=1": [

@@ -95,8 +95,9 @@ def _help(args: Arguments) -> int:
 def _run(cfg: DictConfig, config_dir: str | None, spare: WorkerProcess | None) -> int:
     settings = HydraConfig.get()
     experiment = config.load(cfg, settings.runtime.choices)
-    if experiment.search.method != "grid" and settings.mode is not RunMode.MULTIRUN:
-        raise ConfigError(f"search.method ({experiment.search.method}) is for a sweep; add -m")
+    if experiment.search.method != "grid":
+        remedy = "leave hydra/launcher and hydra/sweeper out" if settings.mode is RunMode.MULTIRUN else "add -m"
+        raise ConfigError(f"search.method ({experiment.search.method}) is for our own sweeps; {remedy}")
     given = [str(item) for item in settings.overrides.task]
     if experiment.mode == "verify":
         from trainer import verify

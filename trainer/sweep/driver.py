@@ -161,7 +161,7 @@ class Driver:
             for process in self._running.values():
                 process.request(number)
         elif self._signalled:
-            self._view.line(f"a second {signal.Signals(number).name}: leaving at once")
+            self._view.line(f"A second {signal.Signals(number).name}: leaving at once")
             for process in self._running.values():
                 process.request(number)
         else:
@@ -186,7 +186,8 @@ class Driver:
         if outcome.state is State.FAILED and not self._stopping:
             self._failures[point.number] += 1
             if self._settings.on_error == "retry" and code != WRONG_INPUT and self._failures[point.number] <= self._settings.retries:
-                self._view.line(f"{point.label}: {outcome.why}; trying again")
+                tries = f"{self._failures[point.number]} of {self._settings.retries}"
+                self._view.line(f"point {point.number} of {self._proposals.total} ({point.label}): {outcome.why}; trying again ({tries})")
                 self._again.append(point)
                 return
         self._finish(point, outcome)
