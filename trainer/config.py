@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Mapping
@@ -62,13 +63,21 @@ def restore(container: Mapping[str, Any]) -> Experiment:
     """Makes an experiment of the plain containers that `plain` gave; keys that the schema lacks are left out."""
     known = _known(container, Experiment)
     free = {name: known.pop(name) for name, kind in _fields(Experiment).items() if kind is Any and name in known}
-    experiment = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Experiment), known))
+    experiment = OmegaConf.to_object(OmegaConf.merge(_schema(), known))
     assert isinstance(experiment, Experiment)
     for name, value in free.items():
         setattr(experiment, name, value)
     faults = experiment.fault if isinstance(experiment.fault, Mapping) else {}
     experiment.fault = {name: fault for name, node in faults.items() if (fault := _fault(node))}
     return experiment
+
+
+@functools.cache
+def _schema() -> DictConfig:
+    """Gives what nobody may change: making it takes longer than merging into it."""
+    schema = OmegaConf.structured(Experiment)
+    assert isinstance(schema, DictConfig)
+    return schema
 
 
 def plain(experiment: Experiment) -> dict[str, Any]:

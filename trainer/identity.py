@@ -7,6 +7,7 @@ preempted job resumes without a human, and a sweep knows which of its points are
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -78,6 +79,7 @@ class Change(NamedTuple):
         return f"{self.key}: {rules.shown(self.before)} -> {rules.shown(self.now)}"
 
 
+@functools.cache
 def entry(key: str) -> str:
     """Gives the entry of the table that holds for a key.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from trainer.composition import Composer
 from trainer.errors import ConfigError
 from trainer.identity import run_name
 from trainer.sweep import grid
@@ -17,7 +18,8 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def expand(*overrides: str) -> tuple[list[grid.Point], list[str]]:
-    return grid.expand(grid.parse(overrides, None), None)
+    composer = Composer(None)
+    return grid.expand(composer.parse(overrides), composer)
 
 
 def test_every_combination_is_a_point_in_its_own_directory() -> None:

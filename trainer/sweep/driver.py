@@ -12,6 +12,7 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 
 from trainer import cluster, launch
+from trainer.composition import Composer
 from trainer.errors import ConfigError
 from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
 from trainer.outcome import Outcome, State, outcome_of
@@ -38,18 +39,19 @@ def run(overrides: list[str], config_dir: str | None) -> int:
     Raises:
         ConfigError: with all problems of all points; nothing has been written.
     """
-    parsed = grid.parse(overrides, config_dir)
-    first = _first(parsed, config_dir)
+    composer = Composer(config_dir)
+    parsed = composer.parse(overrides)
+    first = _first(parsed, composer)
     strategy, declared = launch.resolve(first)
     if strategy.hosts:
         return launch.run(first, overrides, config_dir)  # it shows the commands
     folder = summary.folder_of(first, [item.get_key_element() for item in parsed if item.is_sweep_override()], overrides)
     points: list[Point] = []
     if first.search.method == "grid":
-        points, lines = grid.expand(parsed, config_dir)
+        points, lines = grid.expand(parsed, composer)
         proposals: Proposals = grid.Grid(points)
     else:
-        proposals, lines = search.propose(parsed, first, lambda item: grid.compose_point(item, config_dir), folder), []
+        proposals, lines = search.propose(parsed, first, lambda item: grid.compose_point(item, composer), folder), []
     jobs = min(first.sweep.jobs, proposals.total)
     if declared and jobs > 1:
         raise ConfigError(f"sweep.jobs ({first.sweep.jobs}) must be 1: {declared.source} declares a cluster for one point at a time")
@@ -66,13 +68,13 @@ def run(overrides: list[str], config_dir: str | None) -> int:
             print(f"{summary.write(folder, first.sweep, list(rows.values()))}Summary: {folder}", flush=True)
 
 
-def _first(parsed: Sequence[Override], config_dir: str | None) -> Experiment:
+def _first(parsed: Sequence[Override], composer: Composer) -> Experiment:
     """Composes the first point, for what holds for all; if it is wrong, the mistakes of the others are told with it."""
     try:
-        return grid.first(parsed, config_dir)
+        return grid.first(parsed, composer)
     except ConfigError:
         if all(item.is_discrete_sweep() for item in parsed if item.is_sweep_override()):
-            grid.expand(parsed, config_dir)
+            grid.expand(parsed, composer)
         raise
 
 

@@ -6,21 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
-import hydra
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
 
 from trainer import config, identity, launch
-from trainer.composition import compose
+from trainer.composition import Composer
 from trainer.errors import ConfigError
-from trainer.explain import explain
 from trainer.outcome import Outcome
 from trainer.rules import shown
 from trainer.rundir import path_of
 from trainer.schema import Experiment
-from trainer.searchpath import searched
 from trainer.sweep.points import Point
 
 
@@ -47,22 +41,6 @@ class Grid:
         """Learns nothing."""
 
 
-def parse(overrides: Sequence[str], config_dir: str | None) -> list[Override]:
-    """Parses overrides as Hydra does; the last one of a key holds.
-
-    Raises:
-        ConfigError: one is no override.
-    """
-    try:
-        with searched(config_dir), hydra.initialize_config_module("trainer.conf", version_base="1.3"):
-            # A glob asks it for the choices of a group.
-            parser = OverridesParser.create(GlobalHydra.instance().config_loader())
-            parsed = parser.parse_overrides(list(overrides))
-            return list({item.get_key_element(): item for item in parsed}.values())
-    except HydraException as error:
-        raise ConfigError(*explain(error)) from error
-
-
 def split(parsed: Sequence[Override]) -> Iterator[tuple[dict[str, str], list[str]]]:
     """Gives for each combination what is varied, key -> value, and all its overrides.
 
@@ -82,22 +60,22 @@ def split(parsed: Sequence[Override]) -> Iterator[tuple[dict[str, str], list[str
         yield varied, [f"{item.get_key_element()}={value}" for item, value in chosen]
 
 
-def first(parsed: Sequence[Override], config_dir: str | None) -> Experiment:
+def first(parsed: Sequence[Override], composer: Composer) -> Experiment:
     """Composes the first combination, without ranges: what holds for the whole sweep is the same in all.
 
     Raises:
         ConfigError: with all problems that were found.
     """
-    return compose(next(split([item for item in parsed if not item.is_sweep_override() or item.is_discrete_sweep()]))[1], config_dir)
+    return composer.compose(next(split([item for item in parsed if not item.is_sweep_override() or item.is_discrete_sweep()]))[1])
 
 
-def compose_point(overrides: list[str], config_dir: str | None) -> Experiment:
+def compose_point(overrides: list[str], composer: Composer) -> Experiment:
     """Composes a point and checks that it can be run as one.
 
     Raises:
         ConfigError: with all problems that were found.
     """
-    experiment = compose(overrides, config_dir)
+    experiment = composer.compose(overrides)
     if experiment.mode != "train":
         raise ConfigError(f"mode ({experiment.mode}) is for one run; leave -m out")
     if experiment.launch.inline:
@@ -106,7 +84,7 @@ def compose_point(overrides: list[str], config_dir: str | None) -> Experiment:
     return experiment
 
 
-def expand(parsed: Sequence[Override], config_dir: str | None) -> tuple[list[Point], list[str]]:
+def expand(parsed: Sequence[Override], composer: Composer) -> tuple[list[Point], list[str]]:
     """Composes and checks every combination.
 
     Returns:
@@ -121,7 +99,7 @@ def expand(parsed: Sequence[Override], config_dir: str | None) -> tuple[list[Poi
     experiments = []
     for varied, overrides in split(parsed):
         try:
-            experiments.append(experiment := compose_point(overrides, config_dir))
+            experiments.append(experiment := compose_point(overrides, composer))
         except ConfigError as error:
             problems |= dict.fromkeys(error.problems)
             continue

@@ -1,0 +1,57 @@
+"""Composing many experiments is composing each of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer.composition import Composer, compose
+from trainer.errors import ConfigError
+
+COMPOSER = Composer(None)
+"""One for all, so that what it remembers is put to the test."""
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "",
+        "model=softmax train.steps=5 optimizer=sgd optimizer.momentum=0.5",
+        "train.steps=5 model=softmax optimizer=sgd",
+        "experiment=mnist_tutorial seed=3 hydra.job.name=x",
+        "callbacks=[early_stopping] callbacks.early_stopping.patience=3",
+        "+fault.mine={what:nan,at:3} ++fault.mine.at=4 seed=3",
+        "~callbacks strategy={_target_:trainer.strategies.one_device.OneDevice}",
+    ],
+)
+def test_it_is_the_same_experiment(overrides: str) -> None:
+    assert COMPOSER.compose(overrides.split()) == compose(overrides.split())
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "model=cn",
+        "seed=x",
+        "model.widht=3",
+        "optimizer=sgd optimizer.learning_rte=1",
+        "+foo=1",
+        "+seed=1",
+        "train.steps=0 batch.global_size=-1",
+        "seed=[",
+        "++model=cnn",
+        "resume=nowhere",
+    ],
+)
+def test_it_is_the_same_mistake(overrides: str) -> None:
+    told = []
+    for method in (compose, COMPOSER.compose):
+        with pytest.raises(ConfigError) as raised:
+            method(overrides.split())
+        told.append(raised.value.problems)
+    assert told[0] == told[1]
+
+
+def test_what_is_made_of_one_is_not_in_the_other() -> None:
+    first = COMPOSER.compose(["model.width=5"])
+    first.model["width"] = 7
+    assert COMPOSER.compose(["seed=1"]).model["width"] not in (5, 7)
