@@ -17,5 +17,5 @@ def aligned(rows: Sequence[Sequence[str]], align: str) -> list[str]:
 
 
 def number(value: float) -> str:
-    """Words a metric: four decimals, or three digits where those would be zeros."""
-    return f"{value:.4f}" if value == 0 or abs(value) >= 0.001 else f"{value:.3g}"
+    """Words a metric: four decimals, or three digits where those would be zeros, or too many."""
+    return f"{value:.4f}" if value == 0 or 0.001 <= abs(value) < 1e6 else f"{value:.3g}"

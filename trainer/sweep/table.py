@@ -24,7 +24,7 @@ _BAR_WIDTH = 10
 _STATE_WIDTH = 10  # the table does not move when another word stands there
 _VALUE_WIDTH = 24
 _WIDE = 79  # from here on there is room for a bar
-_WORDS = {"join": "joining", "start": "starting", "compile": "compiling", "evaluate": "evaluating", "save": "saving"}
+_WORDS = {"join": "starting", "start": "starting", "compile": "compiling", "evaluate": "evaluating", "save": "saving"}
 _COLORS = {State.DONE: "32", State.FAILED: "31", State.PRUNED: "33"}
 
 

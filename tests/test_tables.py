@@ -1,0 +1,32 @@
+"""Tables and numbers as people read them."""
+
+import math
+
+import pytest
+
+from trainer.tables import aligned, number
+
+
+def test_columns_stand_below_one_another_and_nothing_trails():
+    assert aligned([("name", "n", "why"), ("a", "10", ""), ("longer", "2", "x")], "<><") == [
+        "name     n  why",
+        "a       10",
+        "longer   2  x",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0.0000"),
+        (0.9375, "0.9375"),
+        (-12.34567, "-12.3457"),
+        (0.00012345, "0.000123"),
+        (-1e-9, "-1e-09"),
+        (2.5e30, "2.5e+30"),
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+    ],
+)
+def test_numbers(value, text):
+    assert number(value) == text
