@@ -79,6 +79,14 @@ def test_a_default_that_is_spelled_out_is_the_same_experiment():
     assert run_name(compose(["seed=0", "model=cnn", "batch.global_size=128"])) == run_name(DEFAULT)
 
 
+def test_equal_numbers_name_one_run():
+    assert run_name(compose(["optimizer.learning_rate=1", "model.dropout=0"])) == run_name(
+        compose(["optimizer.learning_rate=1.0", "model.dropout=0.0"])
+    )
+    steps = [run_name(compose(["schedule=step", f"schedule.boundaries={boundaries}"])) for boundaries in ("[10,20]", "[10,30]")]
+    assert steps[0] != steps[1]
+
+
 def test_a_restored_configuration_has_the_same_name():
     assert run_name(config.restore(config.plain(DEFAULT))) == run_name(DEFAULT)
 

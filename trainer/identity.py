@@ -103,9 +103,16 @@ def run_name(experiment: Experiment) -> str:
     """Gives the run directory's name, `<name>-<hash>`; two runs of one name differ in the hash."""
     choices = experiment.choices or {}
     name = experiment.name or f"{choices.get('model', 'model')}-{choices.get('dataset', 'dataset')}"
-    naming = {key: value for key, value in content(experiment).items() if names_run(key)}
+    naming = {key: _as_compared(value) for key, value in content(experiment).items() if names_run(key)}
     digest = hashlib.sha256(json.dumps(naming, sort_keys=True, default=str).encode()).hexdigest()
     return f"{name}-{digest[:8]}"
+
+
+def _as_compared(value: Any) -> Any:
+    """Gives equal numbers, such as 1 and 1.0, one form: what is no change must be no other run."""
+    if isinstance(value, list):
+        return [_as_compared(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def content(experiment: Experiment) -> dict[str, Any]:
