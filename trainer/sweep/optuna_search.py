@@ -6,12 +6,13 @@ failed. A trial without it is none: it was killed while it was drawn, or drew va
 
 from __future__ import annotations
 
+import fcntl
 import math
 import random
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -43,13 +44,14 @@ class OptunaSearch:
         folder: where the study is kept.
 
     Raises:
-        ConfigError: the folder holds the study of another search.
+        ConfigError: the folder holds the study of another search, or another process is at it.
     """
 
     def __init__(self, space: Space, candidates: Candidates, base: Experiment, folder: Path) -> None:
         self.total = int(min(base.search.trials, space.size))
         self._space, self._candidates, self._seed, self._number = space, candidates, base.search.seed, 0
         self._metric = base.sweep.metric or "accuracy"
+        self._lock = _hold(folder)
         self._study = _study(space, base, self._metric, folder)
         self._recorded = _recorded(self._study)
         self._trials: dict[int, Trial] = {}
@@ -170,10 +172,21 @@ class _Rounded(TPESampler):
         return value if isinstance(values, Choice) else values.rounded(value)
 
 
+def _hold(folder: Path) -> IO[str]:
+    """Locks the folder for as long as what it gives lives: two commands would take each other's points for abandoned ones."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = (folder / ".lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise ConfigError(f"{folder} is searched by another command; wait for it, or stop it") from None
+    return lock
+
+
 def _study(space: Space, base: Experiment, metric: str, folder: Path) -> Study:
     """Opens the folder's study, or makes it."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    folder.mkdir(parents=True, exist_ok=True)
     storage = f"sqlite:///{folder.absolute() / FILE}"
     goal: Literal["minimize", "maximize"] = "minimize" if smaller_is_better(metric, base.sweep.mode) else "maximize"
     pruner: BasePruner = MedianPruner(n_startup_trials=_JUDGED, n_warmup_steps=2) if base.search.prune else NopPruner()

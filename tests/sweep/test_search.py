@@ -221,6 +221,7 @@ class TestBoth:
 def test_study_tells_what_was_trained(tmp_path):
     proposals = search(tmp_path, RATES, SIZES, MODELS, trials=12)
     drive(proposals)
+    del proposals
     found = trials(tmp_path)
     assert [trial.user_attrs["point"] for trial in found] == list(range(1, 13))
     again = search(tmp_path, RATES, SIZES, MODELS, trials=12)
@@ -258,6 +259,7 @@ def test_a_pruned_point_is_not_trained_again(tmp_path):
     while point := proposals.next():
         told.append(train(point, proposals))
         proposals.tell(point, told[-1])
+    del proposals
     again = search(tmp_path, trials=10)
     assert [again.next().pruned for _ in told] == [outcome if outcome.state is State.PRUNED else None for outcome in told]
     assert State.PRUNED in {outcome.state for outcome in told}
@@ -297,9 +299,12 @@ def test_stopped_points_and_points_at_a_time_are_proposed_again(tmp_path):
     proposals = search(tmp_path, trials=6)
     three = [proposals.next() for _ in range(3)]
     proposals.tell(three[1], train(three[1], proposals))
-    proposals.tell(three[2], Outcome(State.STOPPED, 10))
+    with pytest.raises(ConfigError, match="is searched by another command; wait for it, or stop it"):
+        search(tmp_path, trials=6)
+    del proposals
     again = search(tmp_path, trials=6)
     assert [again.next().label for _ in range(3)] == [point.label for point in three]
+    del again
     assert [trial.state.name for trial in trials(tmp_path)] == ["RUNNING", "COMPLETE", "RUNNING"]
     assert len(drive(search(tmp_path, trials=6))) == 6
     assert [trial.state.name for trial in trials(tmp_path)] == ["COMPLETE"] * 6
@@ -350,7 +355,7 @@ def test_optuna_is_an_extra(tmp_path, monkeypatch):
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-from tests.test_search import drive, search, train
+from tests.sweep.test_search import drive, search, train
 proposals, calls = search(Path(sys.argv[1]), trials=12), 0
 from sqlalchemy.orm import Session
 commit = Session.commit
@@ -369,7 +374,7 @@ print(json.dumps(drive(proposals)))
 def test_a_study_that_was_killed_at_any_commit_goes_on_as_if_it_had_not_been(tmp_path):
     straight = drive(search(tmp_path / "straight", trials=12))
     killed, random = 0, Random(0)
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     while True:
         args = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), str(random.randint(1, 60) if killed < 3 else 0)]
         done = subprocess.run(args, env=env, capture_output=True, text=True, timeout=120, check=False)
