@@ -182,6 +182,10 @@ WRONG: dict[str, str | list[str]] = {
     "-m seed=1,2 +foo=1": "unknown key 'foo'; see --help for all keys",
     "-m train.steps=1 mode=verify": "mode (verify) is for one run; leave -m out",
     "-m seed=1,2 launch=inline": "launch.inline (true) is for one run: a point has a process of its own; leave -m or launch=inline out",
+    "-m seed=1,2 sweep.name=../x": (
+        "sweep.name (../x) must be usable in a directory's name; use letters, digits, '.', '_' and '-', at most 100"
+    ),
+    "-m seed=1,2 sweep.on_error=ask": "sweep.on_error (ask) must be one of continue, stop, retry",
     "-m seed=1 sweep.jobs=1,2": "sweep.jobs (1, 2) must be the same in all points; give it one value",
     "-m seed=1,2 runs_dir=a,b": "runs_dir ('a', 'b') must be the same in all points; give it one value",
     "-m optimizer.learning_rate=interval(0.1,1)": (

@@ -129,8 +129,9 @@ def _exactly_one(experiment: Experiment, first: str, second: str) -> str | None:
 def _check_run(experiment: Experiment) -> list[str]:
     problems = []
     name, resumes = experiment.name, experiment.resume not in ("auto", "never")
-    if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-        problems.append(f"name ({name}) must be usable in a directory's name; use letters, digits, '.', '_' and '-', at most 100")
+    for key, value in (("name", name), ("sweep.name", experiment.sweep.name)):
+        if value is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", value):
+            problems.append(f"{key} ({value}) must be usable in a directory's name; use letters, digits, '.', '_' and '-', at most 100")
     if resumes and (line := run_problem(experiment.resume)):
         problems.append(line)
     problems += _check_allowed(experiment, resumes=resumes)

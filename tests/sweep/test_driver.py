@@ -193,6 +193,20 @@ def test_a_second_signal_leaves_at_once_and_no_exit_code_says_that_all_was_saved
 
     outcome = sweep("seed=1,2", plays={1: [stubborn]})
     assert (outcome.code, started(), Played.started[0].requests) == (1, [1], [signal.SIGTERM] * 2)
+    assert states() == {1: "stopped", 2: "waiting"}
+
+
+def test_more_points_than_cores_are_told() -> None:
+    assert "3 points at a time share 2 cores" in sweep("seed=1,2,3", "sweep.jobs=3").out.splitlines()
+
+
+def test_a_process_that_does_not_write_the_result_is_believed() -> None:
+    outcome = sweep("seed=1,2", plays={1: [lambda played: played.exit(0)]})
+    assert (outcome.code, states()) == (0, {1: "done", 2: "done"})
+
+
+def test_a_sweep_of_one_point_has_a_folder_too() -> None:
+    assert sweep("sweep.name=null").out.rpartition("/")[2].startswith("single-")
 
 
 def test_a_signal_that_comes_when_all_is_done_changes_nothing() -> None:

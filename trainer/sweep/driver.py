@@ -7,6 +7,7 @@ import signal
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from hydra.core.override_parser.types import Override
@@ -55,7 +56,10 @@ def run(overrides: list[str], config_dir: str | None) -> int:
     jobs = min(first.sweep.jobs, proposals.total)
     if declared and jobs > 1:
         raise ConfigError(f"sweep.jobs ({first.sweep.jobs}) must be 1: {declared.source} declares a cluster for one point at a time")
-    parts = slots.divide(jobs, slots.cores(), cluster.gpus())
+    cores = slots.cores()
+    parts = slots.divide(jobs, cores, cluster.gpus())
+    if cores and jobs > len(cores):
+        lines = [*lines, f"{jobs} points at a time share {len(cores)} cores"]
     table = Table(proposals.total, first.sweep)
     for line in lines:
         table.line(line)
@@ -98,7 +102,7 @@ class Driver:
         self._failures: Counter[int] = Counter()
         self._asked: set[int] = set()
         self._pruned: dict[int, Outcome] = {}
-        self._signalled, self._stopping = 0, False
+        self._signalled, self._stopping, self._at_once = 0, False, False
         self._messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.outcomes: dict[int, tuple[Point, Outcome]] = {}
 
@@ -163,7 +167,8 @@ class Driver:
             for process in self._running.values():
                 process.request(number)
         elif self._signalled:
-            self._view.line(f"A second {signal.Signals(number).name}: leaving at once")
+            self._at_once = True
+            self._view.line(f"A second {signal.Signals(number).name}: leaving at once.")
             for process in self._running.values():
                 process.request(number)
         else:
@@ -198,9 +203,11 @@ class Driver:
 
     def _outcome(self, point: Point, code: int, said: str) -> Outcome:
         found = self._found(point)
-        if code == DONE or found.state is State.PRUNED:
+        if found.state in (State.DONE, State.PRUNED):
             return found
-        if code > 128 or (point.number in self._asked and -code in STOP):
+        if code == DONE:  # of a process that does not write the result
+            return replace(found, state=State.DONE)
+        if code > 128 or self._at_once or (point.number in self._asked and -code in STOP):
             return Outcome(State.STOPPED, found.step, found.metrics)
         if found.state is State.FAILED:
             return found
@@ -220,8 +227,8 @@ class Driver:
 
     def _code(self) -> int:
         states = [outcome.state for _, outcome in self.outcomes.values()]
-        if State.FAILED in states:
-            return CRASHED
+        if State.FAILED in states or self._at_once:
+            return CRASHED  # or: no exit code may say that all has been saved
         if State.STOPPED in states or len(states) < self._proposals.total:
             return 128 + self._signalled if self._signalled else CRASHED
         return DONE

@@ -45,7 +45,7 @@ def folder_of(experiment: Experiment, keys: Collection[str], overrides: Iterable
     shared = sorted(item.lstrip("+") for item in overrides if _names_sweep(item, varied))
     digest = hashlib.sha256(json.dumps([varied, shared]).encode()).hexdigest()[:8]
     words = [re.sub(r"[^\w-]", "_", key.rpartition(".")[2]) for key in varied]
-    return parent / f"{'-'.join(words)[:_MAX_NAME]}-{digest}"
+    return parent / f"{'-'.join(words)[:_MAX_NAME] or 'single'}-{digest}"
 
 
 def write(folder: Path, sweep: Sweep, rows: Rows) -> str:
