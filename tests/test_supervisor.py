@@ -1,6 +1,8 @@
 """How often a run is started again, and what a signal between two attempts does."""
 
+import os
 import signal
+from collections import deque
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +11,7 @@ from trainer import supervisor
 from trainer.cli import compose
 from trainer.cluster import Task
 from trainer.exitcodes import RESTARTABLE
+from trainer.group import SWEEP
 from trainer.ledger import Ledger
 from trainer.strategies.base import Strategy
 from trainer.supervisor import Supervisor
@@ -79,3 +82,26 @@ def test_a_stop_that_came_to_nothing_says_so(supervise):
     code, waited, said = supervise([([4], -9)], stopped_by=signal.SIGTERM)
     assert (code, waited) == (1, [])
     assert said[-1] == "left without saving; the newest checkpoint is that of step 4"
+
+
+def test_a_signal_that_a_sweep_asked_for_is_told_from_the_users(tmp_path, monkeypatch):
+    heard, asked = [], deque([signal.SIGTERM])
+
+    class Signalled:
+        def __init__(self, *arguments):
+            pass
+
+        def run(self):
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+            return 143
+
+        def signal(self, number, source):
+            heard.append((number, source))
+
+    (tmp_path / "checkpoints").mkdir()
+    monkeypatch.setattr(supervisor, "Group", Signalled)
+    run = SimpleNamespace(path=tmp_path)
+    made = Supervisor(run, compose([]), Strategy(), list, SimpleNamespace(), lambda: None, Ledger(tmp_path), asked)
+    assert made.supervise() == 143
+    assert heard == [(signal.SIGTERM, SWEEP), (signal.SIGTERM, None)]

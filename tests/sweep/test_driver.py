@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from command_line import Outcome, run_here
 
+from trainer.composition import Composer
 from trainer.outcome import State
 from trainer.signals import SAVE
 from trainer.sweep import driver, grid, slots
@@ -19,6 +20,7 @@ from trainer.sweep.points import Point
 from trainer.sweep.slots import Slot
 
 Play = Callable[["Played"], None]
+COMPOSER = Composer(None)  # what it has composed once need not be composed again
 
 
 class Played:
@@ -92,6 +94,7 @@ def signalled(number: int, times: int = 1) -> Play:
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(driver, "PointProcess", Played)
+    monkeypatch.setattr(driver, "Composer", lambda config_dir: COMPOSER)
     monkeypatch.setattr(slots, "cores", lambda: [0, 1])
     Played.plays, Played.started = {}, []
 

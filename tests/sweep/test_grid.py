@@ -11,6 +11,8 @@ from trainer.errors import ConfigError
 from trainer.identity import run_name
 from trainer.sweep import grid
 
+COMPOSER = Composer(None)  # what it has composed once need not be composed again
+
 
 @pytest.fixture(autouse=True)
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,8 +20,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def expand(*overrides: str) -> tuple[list[grid.Point], list[str]]:
-    composer = Composer(None)
-    return grid.expand(composer.parse(overrides), composer)
+    return grid.expand(COMPOSER.parse(overrides), COMPOSER)
 
 
 def test_every_combination_is_a_point_in_its_own_directory() -> None:
