@@ -70,7 +70,8 @@ PARENT = {
     "trainer.differences", "trainer.verify", "trainer.verify_run", "trainer.outcome", "trainer.sweep", "trainer.sweep.points",
     "trainer.sweep.candidates", "trainer.sweep.random_search", "trainer.sweep.search", "trainer.sweep.space",
     "trainer.sweep.summary", "trainer.sweep.table", "trainer.tables",
-    "trainer.sweep.driver", "trainer.sweep.grid", "trainer.sweep.point_run", "trainer.sweep.process",
+    "trainer.sweep.driver", "trainer.sweep.job",
+    "trainer.sweep.launchers", "trainer.sweep.grid", "trainer.sweep.point_run", "trainer.sweep.process",
     "trainer.sweep.slots",
 }  # fmt: skip
 """What the parent process imports, or may: no TensorFlow and nothing heavy at their top."""

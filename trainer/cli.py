@@ -7,7 +7,6 @@ import importlib
 import os
 import signal
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from trainer import arguments, config, helptext
@@ -49,7 +47,7 @@ def main(spare: WorkerProcess | None = None) -> NoReturn:
 
 
 def _front(spare: WorkerProcess | None) -> int:
-    """Rewrites the command line, then lets Hydra run it, unless it asks for something else; returns the worst exit code of its points."""
+    """Rewrites the command line, then lets Hydra run it, unless it asks for something else; returns the exit code."""
     if (name := sys.argv[1:2]) and name[0] in COMMANDS:
         code: int = importlib.import_module(f"trainer.commands.{name[0]}").run(sys.argv[2:])
         return code
@@ -57,28 +55,24 @@ def _front(spare: WorkerProcess | None) -> int:
     if args.help:
         return _help(args)
     overrides, config_dir = rewrite(args.overrides, args.config_dir)
-    if args.multirun and not any(item.startswith("hydra/") for item in overrides):
+    if args.multirun:
         from trainer.sweep import driver  # only now: neither --help nor a single run needs it
 
         return driver.run(overrides, config_dir)
-    codes: list[int] = []
-    given, plain = sys.argv, _wants_tracebacks()
+    code, given, plain = DONE, sys.argv, _wants_tracebacks()
 
-    def job(cfg: DictConfig) -> int:
+    def job(cfg: DictConfig) -> None:
+        nonlocal code
         sys.argv = given  # Hydra has read its own; the run's record tells the user's
         code = _run(cfg, config_dir, spare) if plain else _guarded(lambda: _run(cfg, config_dir, spare), *EXPECTED)
-        if code > 128:
-            sys.exit(code)  # stopped by a signal: a sweep does not go on with its next point
-        codes.append(code)
-        return code
 
-    with searched(config_dir), _scratch(args.multirun) as scratch, _full_errors():
+    with searched(config_dir), _full_errors():
         try:
-            sys.argv = [given[0], *overrides, *scratch, *(["--multirun"] if args.multirun else []), *args.shows]
+            sys.argv = [given[0], *overrides, *args.shows]
             hydra.main(version_base="1.3", config_path="pkg://trainer.conf", config_name="config")(job)()
         finally:
             sys.argv = given
-    return max(codes, default=DONE)
+    return code
 
 
 def _help(args: Arguments) -> int:
@@ -96,8 +90,7 @@ def _run(cfg: DictConfig, config_dir: str | None, spare: WorkerProcess | None) -
     settings = HydraConfig.get()
     experiment = config.load(cfg, settings.runtime.choices)
     if experiment.search.method != "grid":
-        remedy = "leave hydra/launcher and hydra/sweeper out" if settings.mode is RunMode.MULTIRUN else "add -m"
-        raise ConfigError(f"search.method ({experiment.search.method}) is for our own sweeps; {remedy}")
+        raise ConfigError(f"search.method ({experiment.search.method}) is for our own sweeps; add -m")
     given = [str(item) for item in settings.overrides.task]
     if experiment.mode == "verify":
         from trainer import verify
@@ -128,16 +121,6 @@ def _guarded(action: Callable[[], int], *expected: type[BaseException]) -> int:
     except Exception:
         traceback.print_exc()
         return CRASHED
-
-
-@contextlib.contextmanager
-def _scratch(needed: bool) -> Iterator[list[str]]:
-    """Gives Hydra's sweeper, which insists on writing a file, a place to write that is gone afterwards."""
-    if not needed:
-        yield []
-        return
-    with tempfile.TemporaryDirectory(prefix="steadfast-") as directory:
-        yield [f"hydra.sweep.dir='{directory}'", "hydra.sweep.subdir=."]
 
 
 @contextlib.contextmanager

@@ -224,6 +224,11 @@ def gpus() -> list[str]:
     return list(itertools.takewhile(lambda name: name and name != "-1", (name.strip() for name in visible.split(","))))
 
 
+def share_imports() -> None:
+    """Lets the processes that others start from this one find this package."""
+    os.environ["PYTHONPATH"] = worker_environment()["PYTHONPATH"]
+
+
 def prepare_environment() -> None:
     """Sets what TensorFlow reads at its import: the Keras line (docs/adr/0001-tf-keras.md), quiet logs."""
     os.environ["TF_USE_LEGACY_KERAS"] = "1"

@@ -20,7 +20,8 @@ from trainer.outcome import Outcome, State, outcome_of
 from trainer.rundir import result_of
 from trainer.schema import Experiment, Sweep
 from trainer.signals import SAVE, STOP
-from trainer.sweep import grid, search, slots, summary
+from trainer.sweep import grid, launchers, search, slots, summary
+from trainer.sweep.launchers import Launched
 from trainer.sweep.points import Point, Proposals
 from trainer.sweep.process import PointProcess
 from trainer.sweep.slots import Slot
@@ -40,10 +41,13 @@ def run(overrides: list[str], config_dir: str | None) -> int:
     Raises:
         ConfigError: with all problems of all points; nothing has been written.
     """
+    settings, overrides = launchers.split(overrides)
     composer = Composer(config_dir)
     parsed = composer.parse(overrides)
     first = _first(parsed, composer)
     strategy, declared = launch.resolve(first)
+    if settings:
+        launchers.check(settings, first, config_dir, declared)
     if strategy.hosts:
         return launch.run(first, overrides, config_dir)  # it shows the commands
     folder = summary.folder_of(first, [item.get_key_element() for item in parsed if item.is_sweep_override()], overrides)
@@ -61,9 +65,11 @@ def run(overrides: list[str], config_dir: str | None) -> int:
     if cores and jobs > len(cores):
         lines = [*lines, f"{jobs} points at a time share {len(cores)} cores"]
     table = Table(proposals.total, first.sweep)
+    driver: Driver | Launched = (
+        Launched(points, settings, config_dir, folder) if settings else Driver(proposals, first.sweep, parts, config_dir, table)
+    )
     for line in lines:
         table.line(line)
-    driver = Driver(proposals, first.sweep, parts, config_dir, table)
     try:
         return driver.run()
     finally:
