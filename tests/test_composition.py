@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from trainer.composition import Composer, compose
@@ -55,3 +57,24 @@ def test_what_is_made_of_one_is_not_in_the_other() -> None:
     first = COMPOSER.compose(["model.width=5"])
     first.model["width"] = 7
     assert COMPOSER.compose(["seed=1"]).model["width"] not in (5, 7)
+
+
+def test_a_recipe_brings_what_is_varied_and_the_command_line_wins(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "rates.yaml").write_text(
+        """# @package _global_
+# rates of two models
+defaults:
+  - override /search: random
+hydra:
+  sweeper:
+    params:
+      optimizer.learning_rate: tag(log,interval(1e-4,1e-1))
+      model: cnn,softmax
+"""
+    )
+    composer = Composer(str(tmp_path))
+    parsed = {item.get_key_element(): item for item in composer.parse(["experiment=rates", "model=mobilenet", "seed=1,2"])}
+    assert {key for key, item in parsed.items() if item.is_sweep_override()} == {"optimizer.learning_rate", "seed"}
+    assert parsed["model"].value() == "mobilenet"
+    assert composer.compose(["experiment=rates", "optimizer.learning_rate=0.01"]).search.method == "random"

@@ -63,13 +63,15 @@ class Composer:
         self._known: dict[tuple[str | None, ...], tuple[DictConfig, dict[str, Any]]] = {}
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
-        """Parses overrides as Hydra does for a sweep: the last one of a key holds.
+        """Parses overrides as Hydra does for a sweep: those that a recipe brings (hydra.sweeper.params) first; the last one of a key holds.
 
         Raises:
             ConfigError: one is no override.
         """
         try:
-            return list({item.get_key_element(): item for item in self._parse(overrides, self._config_dir)[0]}.values())
+            recipes = [item for item in overrides if item.startswith("experiment=")]
+            parsed = self._parse([*(self._varied(recipes) if recipes else []), *overrides], self._config_dir)[0]
+            return list({item.get_key_element(): item for item in parsed}.values())
         except EXPECTED as error:
             raise ConfigError(*explain(error)) from error
 
@@ -91,6 +93,11 @@ class Composer:
             return config.load(made, choices)
         except EXPECTED as error:
             raise ConfigError(*explain(error)) from error
+
+    def _varied(self, recipes: list[str]) -> list[str]:
+        with searched(self._config_dir), hydra.initialize_config_module("trainer.conf", version_base="1.3"):
+            found = hydra.compose("config", recipes, return_hydra_config=True)
+        return [f"{key}={values}" for key, values in (found.hydra.sweeper.params or {}).items()]
 
     def _parse(self, overrides: Sequence[str], config_dir: str | None) -> tuple[list[Override], list[bool]]:
         """Gives parsed overrides, and of each whether it chooses in a group (or is for Hydra itself) and sets no key."""

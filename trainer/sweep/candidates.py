@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 from trainer.errors import ConfigError
-from trainer.identity import run_name
+from trainer.rundir import path_of
 from trainer.schema import Experiment
 from trainer.sweep.points import Point
 from trainer.sweep.space import Space
@@ -43,7 +43,7 @@ class Candidates:
             experiment = self._compose(overrides)
         except ConfigError:
             return None  # the edges have been told; within them, what cannot be trained is no part of the space
-        path = Path(experiment.runs_dir).expanduser() / run_name(experiment)
+        path = path_of(experiment)
         if path in self._paths:
             return None
         self._paths.add(path)

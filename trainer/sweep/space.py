@@ -155,6 +155,8 @@ def space_of(parsed: Sequence[Override]) -> Space:
 
 def _problem(override: Override) -> str | None:
     value: Any = override.value()
+    if override.is_discrete_sweep() and next(override.sweep_string_iterator(), None) is None:
+        return f"{override.input_line} matches nothing; list values"
     if not isinstance(value, IntervalSweep | RangeSweep):
         return None
     given = (override.input_line or "").partition("=")[2]
@@ -162,8 +164,6 @@ def _problem(override: Override) -> str | None:
     if unknown := value.tags - {"log"}:
         return f"{what} must be tagged log, or not at all, got {', '.join(sorted(unknown))}; write tag(log,interval(1e-4,1e-1))"
     if isinstance(value, RangeSweep):
-        if value.step == 0 or not any(True for _ in value.range()):
-            return f"{what} must hold a value; write range(start,stop,step)"
         return f"{what} must be an interval to be drawn log; write tag(log,int(interval(1,100)))" if value.tags else None
     low, high = float(value.start or 0), float(value.end or 0)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
