@@ -160,6 +160,6 @@ def _told(message: dict[str, Any]) -> list[str]:
     """Gives what concerns the user: a run's own log has the rest."""
     if message["kind"] == "line" and message["text"].startswith("warning: "):
         return [message["text"]]
-    if message["kind"] == "error":
-        return [f"error: {message['text']}"]
+    if message["kind"] in ("error", "crash"):
+        return [f"error: {message['text' if message['kind'] == 'error' else 'cause']}"]
     return [f"error: {line}" for line in message["lines"]] if message["kind"] == "problem" else []

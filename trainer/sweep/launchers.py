@@ -23,6 +23,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.types import HydraContext, RunMode
+from omegaconf import OmegaConf
 
 from trainer import cluster
 from trainer.cluster import Cluster
@@ -33,7 +34,7 @@ from trainer.rules import did_you_mean
 from trainer.rundir import result_of
 from trainer.schema import Experiment
 from trainer.searchpath import searched
-from trainer.signals import STOP
+from trainer.signals import SAVE, STOP
 from trainer.sweep.job import Job, Leash
 from trainer.sweep.points import Point
 
@@ -107,10 +108,10 @@ class Launched:
         self._points, self._config_dir, self._folder = points, config_dir, folder
         name = _name(settings) or ""
         self._by_joblib = name == "joblib"
-        places, self._where = [f"hydra.sweep.dir='{folder}'", "hydra.sweep.subdir=."], ""
+        path = str(folder).replace("'", r"\'")
+        places = [f"hydra.sweep.dir='{path}'", "hydra.sweep.subdir=."]
         if name.startswith("submitit"):
-            places.append(f"hydra.launcher.submitit_folder='{folder}/submitit'")
-            self._where = f"; what the jobs say is in {folder}/submitit"
+            places.append(f"hydra.launcher.submitit_folder='{path}/submitit'")
         with self._hydra() as loader:
             self._config = loader.load_configuration("config", [*places, *settings], RunMode.MULTIRUN)
 
@@ -129,7 +130,9 @@ class Launched:
             ConfigError: the same sweep is running.
         """
         waiting = [point for point in self._points if point.experiment.resume == "never" or not result_of(point.path, point.experiment)]
-        print(f"{len(self._points)} points, {len(self._points) - len(waiting)} of them done already{self._where}", flush=True)
+        logs = OmegaConf.select(self._config, "hydra.launcher.submitit_folder")
+        where = f"; what the jobs say is in {logs}" if logs else ""
+        print(f"{len(self._points)} points, {len(self._points) - len(waiting)} of them done already{where}", flush=True)
         signalled = self._launch(waiting) if waiting else []
         if all(outcome.state is State.DONE for _, outcome in self.outcomes.values()):
             return DONE
@@ -175,6 +178,7 @@ def _released_by_signal(descriptor: int) -> Iterator[list[int]]:
         print(f"{signal.Signals(number).name}: the running points save, then leave; once more leaves at once.", flush=True)
 
     before = {number: signal.signal(number, handle) for number in STOP}
+    before[SAVE] = signal.signal(SAVE, signal.SIG_IGN)  # there is no way to the points for it, but it must not end the sweep
     try:
         yield signalled
     finally:
