@@ -6,15 +6,17 @@ import argparse
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NoReturn
 
 import trainer
 from trainer.errors import ConfigError
 from trainer.rules import broken, did_you_mean
+from trainer.schema import GROUPS, Experiment
 
 FLAGS = ("--help", "--multirun", "--config-dir", "--cfg", "--resolve", "--version")
-_CFG = "job | hydra | all"
+_KEYS = {item.name for item in fields(Experiment)} | set(GROUPS)
+CFG = ("job", "hydra", "all")
 
 
 @dataclass(frozen=True)
@@ -44,14 +46,16 @@ def parse(given: Sequence[str]) -> Arguments:
     """
     args, unknown = _parser().parse_known_intermixed_args(given)
     if unknown:
+        if (flag := unknown[0].lstrip("-")).partition("=")[0].partition(".")[0] in _KEYS:
+            raise ConfigError(f"{unknown[0]} is a key, no flag; write {flag if '=' in flag else f'{flag}=<value>'}")
         # Without their dashes, which make any two flags alike.
         hint = did_you_mean(unknown[0].partition("=")[0].strip("-"), [flag.strip("-") for flag in FLAGS])
         hint = hint.replace(" '", " '--") or "; see --help"
         raise ConfigError(f"unknown flag {unknown[0]}{hint}")
-    if line := broken(args.cfg, _CFG):
+    if line := broken(args.cfg, " | ".join(CFG)):
         raise ConfigError(f"--cfg ({args.cfg}) {line}")
-    if args.cfg and args.multirun:
-        raise ConfigError("--cfg shows one run; leave out -m, and give each key one value")
+    if args.multirun and (args.cfg or args.help):
+        raise ConfigError(f"{'--help' if args.help else '--cfg'} shows one run; leave out -m, and give each key one value")
     if args.resolve and not args.cfg:
         raise ConfigError("--resolve goes with --cfg job; add it")
     if args.config_dir == "":

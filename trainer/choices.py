@@ -51,12 +51,12 @@ class Choices:
         items = [item for item in self._defaults(group, str(self.chosen.get(group))) if isinstance(item, Mapping)]
         return {str(key).removeprefix("override ").strip("/ "): str(choice) for item in items for key, choice in item.items()}
 
-    def _key_comments(self, group: str, name: str) -> dict[str, str]:
+    def _key_comments(self, group: str, name: str, *above: str) -> dict[str, str]:
         files = self._files(group)
-        if name not in files:
+        if name not in files or name in above:
             return {}
-        bases = [item for item in self._defaults(group, name) if isinstance(item, str) and item not in ("_self_", name)]
-        found = {key: text for base in bases for key, text in self._key_comments(group, base).items()}
+        bases = [item for item in self._defaults(group, name) if isinstance(item, str)]
+        found = {key: text for base in bases for key, text in self._key_comments(group, base, name, *above).items()}
         own = comments.key_comments(_text(files[name]))
         return found | {key: text for key, text in own.items() if text}
 
@@ -67,7 +67,8 @@ class Choices:
 
     def _files(self, group: str) -> dict[str, Traversable]:
         folders = [folder for root in reversed(self._roots) if (folder := root.joinpath(group)).is_dir()]
-        return {file.name.removesuffix(".yaml"): file for folder in folders for file in folder.iterdir() if file.name.endswith(".yaml")}
+        files = [file for folder in folders for file in folder.iterdir() if file.name.endswith(".yaml") and file.is_file()]
+        return {file.name.removesuffix(".yaml"): file for file in files}
 
 
 def _text(file: Traversable) -> str:

@@ -43,7 +43,7 @@ def main(spare: WorkerProcess | None = None) -> NoReturn:
     if _wants_tracebacks():
         sys.exit(_front(spare))
     # Hydra itself has nothing but words for a wrong command line: its ValueError and OSError are the user's to mend too.
-    sys.exit(_guarded(lambda: _front(spare), *EXPECTED, ValueError, OSError))
+    sys.exit(_guarded(lambda: _front(spare), *EXPECTED, ValueError, OSError, RecursionError))
 
 
 def _front(spare: WorkerProcess | None) -> int:

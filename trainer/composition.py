@@ -37,7 +37,7 @@ def compose(overrides: list[str], config_dir: str | Path | None = None) -> Exper
     """
     try:
         return config.load(*composed(*rewrite(overrides, str(config_dir) if config_dir else None)))
-    except EXPECTED as error:
+    except (*EXPECTED, RecursionError) as error:
         raise ConfigError(*explain(error)) from error
 
 

@@ -16,12 +16,13 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, Interpolation
 
 from trainer import rules
 from trainer.commands import COMMANDS
-from trainer.config import plain
+from trainer.config import plain, unknown_name
 from trainer.errors import ConfigError
 from trainer.rules import did_you_mean, unknown_key
-from trainer.schema import GROUPS, Experiment
+from trainer.schema import GROUPS, ONE_CHOICE, Experiment
 
 EXPECTED = (ConfigError, HydraException, OmegaConfBaseException, yaml.YAMLError)
+"""What composing raises where the user is wrong."""
 
 _KINDS = {"Integer": "an int", "Float": "a float", "Boolean": "a bool", "bool": "a bool", "type hint 'Union[int, str]'": "an int or a word"}
 _IN_FILE = re.compile(r"In '(?P<file>[^']+)': (?P<kind>\w+) raised while composing config:\n(?P<text>.*)", re.DOTALL)
@@ -41,6 +42,8 @@ def _one_line(error: BaseException) -> str:
         return _bad_yaml(error)
     if isinstance(error, UnicodeDecodeError):
         return f"a YAML file is not UTF-8 text: {error.reason}; save it as UTF-8"
+    if isinstance(error, RecursionError):
+        return "a choice builds on itself: the defaults in its YAML file lead back to it; remove one of them"
     if isinstance(error, OverrideParseException):
         rule = "write key=value or group=choice, and quote special characters"
         return f"'{error.override}' is not an override; {rule}{did_you_mean(str(error.override), COMMANDS)}"
@@ -68,7 +71,8 @@ def _relative(path: str) -> str:
 
 
 def _no_choice(error: MissingConfigException) -> str:
-    group, _, choice = str(error.missing_cfg_file).partition("/")
+    file = str(error.missing_cfg_file)
+    group, _, choice = file.rpartition("/") if file.startswith("hydra/") else file.partition("/")
     options = sorted(error.options or _choices(str(error), group))
     if not options:
         return f"{error.missing_cfg_file}: no such configuration file"
@@ -89,7 +93,7 @@ def _bad_key(error: OmegaConfBaseException) -> str:
         root: Any = parent._get_root() if parent is not None else None
         return unknown_key(key, _names(parent), _without_hydra(root))
     if isinstance(error, InterpolationResolutionError):
-        return f"{key}: {_first_line(str(error))}"
+        return f"{key}: {_first_line(str(error)).removeprefix('KeyError raised while resolving interpolation: ')}"
     return _bad_value(key, _first_line(str(error)), error.value)
 
 
@@ -138,11 +142,20 @@ def _hydra_text(text: str) -> str:
     if found := re.search(r"Multiple values for ([\w/]+)\.", text) or re.match(r"([\w/]+) appears more than once", text):
         return f"{found[1]} is chosen twice; write {found[1]}=<choice> once, without +"
     if found := re.search(r"Ambiguous value for argument '([^=]+)=(.*)'", text):
-        return f"'{found[1]}={found[2]}' has several values; add -m to try each, or write {found[1]}=[{found[2]}] for a list"
+        as_list = f", or write {found[1]}=[{found[2]}] for a list" if found[1] not in ONE_CHOICE else ""
+        return f"'{found[1]}={found[2]}' has several values; add -m to try each{as_list}"
     if found := re.search(r"Sweep parameters '(.*)' requires --multirun", text):
         return f"'{found[1]}' has several values; add -m to try each"
     if found := re.search(r"Could not append to config. An item is already at '(.*)'", text):
         return f"'{found[1]}' exists; write {found[1]}=<value>, without +"
+    if found := re.match(r"force-add of config groups is not supported: '\+\+(.*)'", text):
+        return f"'++{found[1]}' adds a group that is there; write {found[1]}"
+    if found := re.search(r"Could not override '([\w/]+)@.*'", text):
+        return f"{found[1]} is chosen at a place of its own; write {found[1]}=<choice>, without @"
+    if found := re.match(r"Invalid loaded object type: (\w+)", text):
+        return f"a choice's YAML file must hold keys, not one {found[1]}; write key: value"
+    if found := re.search(r"Could not delete from config. '(.*)' does not exist", text):
+        return unknown_name(found[1], plain(Experiment())) or f"{found[1]} is not set, and cannot be removed; leave '~{found[1]}' out"
     return _first_line(text)
 
 

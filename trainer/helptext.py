@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
@@ -70,8 +70,8 @@ def render(program: str, topics: Sequence[str], composed: Mapping[str, Any], cho
     return "\n".join(parts).rstrip().replace("python train.py", program)
 
 
-def _commands() -> str:
-    rows = {f"  python train.py {name} {takes}": shows for name, (takes, shows) in COMMANDS.items()}
+def _commands(names: Iterable[str] = COMMANDS) -> str:
+    rows = {f"  python train.py {name} {COMMANDS[name][0]}": COMMANDS[name][1] for name in names}
     width = max(len(left) for left in rows) + 2
     return "\n".join(["Commands", *(f"{left:{width}}{shows}" for left, shows in rows.items())]) + "\n"
 
@@ -104,7 +104,9 @@ def _daily(rows: Sequence[Row]) -> str:
 
 
 def _topic(topic: str, rows: Sequence[Row], composed: Mapping[str, Any], choices: Choices) -> str:
-    """Explains a group, a section of keys, a key, or all keys."""
+    """Explains a group, a section of keys, a key, all keys, or a command."""
+    if topic in COMMANDS:
+        return f"{_commands([topic])}  python train.py {topic} --help\n"
     if topic == _EVERYTHING:
         return "\n".join(["Keys: key=value", *_table(rows)]) + "\n"
     found = [row for row in rows if row[0] == topic or row[0].startswith(f"{topic}.")]

@@ -10,7 +10,7 @@ from typing import Any
 from trainer.config import run_problem
 from trainer.errors import ConfigError
 from trainer.provenance import latest, read
-from trainer.schema import GROUPS, PAIRS
+from trainer.schema import GROUPS, ONE_CHOICE, PAIRS
 
 _NO_NAME = re.compile(r"null|true|false|-?[\d.]+", re.IGNORECASE)
 _OTHER = {**dict(PAIRS), **{second: first for first, second in PAIRS}}
@@ -46,11 +46,25 @@ def _chooses(override: str) -> bool:
     key, value = override_key(override), _value(override)
     if not key:
         raise ConfigError(f"'{override}' is not an override; write key=value or group=choice")
+    if key.startswith("hydra."):
+        _check_hydra(key)
+    if key in ONE_CHOICE and value.startswith("["):
+        raise ConfigError(f"{key} ({value}) must be one choice; write -m {key}={value.strip('[]')} to try each")
     if key not in GROUPS or override.startswith("~") or not _NO_NAME.fullmatch(value):
         return True
     if (key, value) != ("experiment", "null"):
         raise ConfigError(f"{key} ({value}) must be the name of a choice; see --help for the choices")
     return False
+
+
+def _check_hydra(key: str) -> None:
+    """Refuses those of Hydra's own keys that say where and how it runs: that is not Hydra's part here."""
+    section = key.split(".")[1]
+    other = {"mode": "add -m for a sweep", "searchpath": "write --config-dir=<directory>"}.get(section)
+    if section in ("run", "sweep", "output_subdir", "job"):
+        other = "write runs_dir=<directory> and name=<name>"
+    if other:
+        raise ConfigError(f"{key} does nothing here; {other}")
 
 
 def _sets_one(override: str) -> bool:

@@ -73,10 +73,11 @@ def is_rule(text: str) -> bool:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Gives "; did you mean 'x'?" for the nearest known word, or nothing."""
-    near = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
+    names = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), names, n=3, cutoff=0.6)
     # Swapped letters are the commonest slip, and difflib likes missing ones better: modle is model, not mode.
-    near.sort(key=lambda other: sorted(other) != sorted(word))
-    return f"; did you mean '{near[0]}'?" if near else ""
+    near.sort(key=lambda other: sorted(other) != sorted(word.lower()))
+    return f"; did you mean '{names[near[0]]}'?" if near else ""
 
 
 def shown(value: Any) -> str:

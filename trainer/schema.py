@@ -19,6 +19,8 @@ MAX_SKIPS = 1024
 GROUPS = (
     "model", "dataset", "task", "optimizer", "schedule", "strategy", "checkpoint", "callbacks", "fault", "launch", "search", "experiment",
 )  # fmt: skip
+ONE_CHOICE = tuple(group for group in GROUPS if group not in ("callbacks", "fault", "experiment"))
+"""Groups of which a run has one; of the others several may be chosen, in a list."""
 PAIRS = (("train.steps", "train.epochs"), ("batch.global_size", "batch.per_replica"))
 
 

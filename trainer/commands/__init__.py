@@ -4,5 +4,6 @@ COMMANDS = {
     "runs": ("[folder]", "the runs of a folder (runs/): state, step, metric, age, what went wrong"),
     "checkpoints": ("runs/<run>", "what a run has saved, verified"),
     "diff": ("runs/<run> runs/<run>", "in which keys two runs differ"),
+    "completion": ("bash|zsh|fish", 'completion by the tab key: eval "$(python train.py completion bash)"'),
 }
 """What each takes, and what it shows."""
