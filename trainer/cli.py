@@ -30,6 +30,8 @@ from trainer.process import WorkerProcess
 from trainer.searchpath import searched
 
 _FULL_ERROR = "HYDRA_FULL_ERROR"
+_NOTHING_MADE = ("hydra.mode=RUN", "hydra.run.dir=.", "hydra.output_subdir=null", "hydra.job.chdir=false")
+"""Whatever a user's file says of them: Hydra makes no directories here."""
 
 
 def main(spare: WorkerProcess | None = None) -> NoReturn:
@@ -68,7 +70,7 @@ def _front(spare: WorkerProcess | None) -> int:
 
     with searched(config_dir), _full_errors():
         try:
-            sys.argv = [given[0], *overrides, *args.shows]
+            sys.argv = [given[0], *overrides, *_NOTHING_MADE, *args.shows]
             hydra.main(version_base="1.3", config_path="pkg://trainer.conf", config_name="config")(job)()
         finally:
             sys.argv = given

@@ -45,8 +45,10 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "a choice builds on itself: the defaults in its YAML file lead back to it; remove one of them"
     if isinstance(error, OverrideParseException):
+        if (word := str(error.override)) in COMMANDS:
+            return f"'{word}' is a command; it comes first, and takes no overrides and no -m"
         rule = "write key=value or group=choice, and quote special characters"
-        return f"'{error.override}' is not an override; {rule}{did_you_mean(str(error.override), COMMANDS)}"
+        return f"'{error.override}' is not an override; {rule}{did_you_mean(word, COMMANDS)}"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _no_choice(error)
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__

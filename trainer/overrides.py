@@ -49,7 +49,7 @@ def _chooses(override: str) -> bool:
     if key.startswith("hydra."):
         _check_hydra(key)
     if key in ONE_CHOICE and value.startswith("["):
-        raise ConfigError(f"{key} ({value}) must be one choice; write -m {key}={value.strip('[]')} to try each")
+        raise ConfigError(f"{key} ({value}) must be one choice; write {key}=<choice>, or -m {key}=<choice>,<choice> to try each")
     if key not in GROUPS or override.startswith("~") or not _NO_NAME.fullmatch(value):
         return True
     if (key, value) != ("experiment", "null"):
