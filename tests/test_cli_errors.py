@@ -255,7 +255,7 @@ WRONG: dict[str, str | list[str]] = {
         "train.steps (5) and train.epochs (7) are both set, exactly one must be; add train.epochs=null",
         "train.steps (6) and train.epochs (7) are both set, exactly one must be; add train.epochs=null",
     ],
-    "-m hydra/launcher=nope seed=1,2": ("hydra/launcher=nope: no such choice; choose one of basic, joblib, submitit_local, submitit_slurm"),
+    "-m hydra/launcher=nope seed=1,2": ("hydra/launcher (nope): no such launcher; choose one of: joblib, submitit_local, submitit_slurm"),
     "-m sweep.jobs=0": "sweep.jobs (0) must be >= 1",
     "-m sweep.jobs=many seed=1,2": "sweep.jobs ('many') must be an int",
     "sweep.jbos=2": "unknown key 'sweep.jbos'; did you mean 'jobs'?",
