@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.commands import COMMANDS
+
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_SECS = 240
 CHECKOUT = ("train.py", "trainer", "models", "datasets", "conf")
@@ -33,7 +35,6 @@ _FENCE = re.compile(
 )
 _PLACEHOLDER = re.compile(r"[\w./-]*<[\w ]+>[\w./-]*")
 _PROGRAMS = ("python train.py", "steadfast")
-_COMMANDS = (["checkpoints"], ["runs"], ["diff"])
 _QUICK = ("--help", "--cfg", "strategy.hosts=", "error:")
 
 
@@ -65,7 +66,7 @@ class Command:
         return (
             self.is_run
             and self.text.startswith(_PROGRAMS)
-            and self.arguments[:1] not in _COMMANDS
+            and COMMANDS.keys().isdisjoint(self.arguments[:1])
             and not any(mark in told for mark in _QUICK)
         )
 

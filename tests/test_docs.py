@@ -16,6 +16,7 @@ import pytest
 from shown import ROOT, Page
 
 from trainer.cli import compose
+from trainer.commands import COMMANDS
 from trainer.schema import GROUPS, Experiment, Fault
 
 PAGES = [Page(path) for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if "examples" not in path.parts]
@@ -46,7 +47,7 @@ def test_what_is_not_run_composes(page: Page, tmp_path: Path, monkeypatch: pytes
         (tmp_path / file).touch()
     for command in page.commands:
         if command.arguments and (page not in TRIED or not command.is_run):
-            compose([item.partition(",")[0] for item in command.arguments if not item.startswith(("-m", "resume="))])
+            compose([item.partition(",")[0] for item in command.arguments if not item.startswith(("-m", "resume=", "hydra"))])
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +93,11 @@ def test_the_generator_imports_nothing_heavy() -> None:
     outcome = subprocess.run([sys.executable, "-X", "importtime", ROOT / "docs" / "hooks.py"], capture_output=True, text=True, timeout=60)
     assert outcome.returncode == 0
     assert not re.search(r"\| +(tensorflow|numpy|tf_keras|tensorboard)$", outcome.stderr, re.MULTILINE)
+
+
+def test_every_command_is_listed() -> None:
+    page = (ROOT / "docs" / "reference" / "command-line.md").read_text()
+    assert [command for command in COMMANDS if f"| `python train.py {command} " not in page] == []
 
 
 def test_every_decision_is_listed(hooks: ModuleType) -> None:
