@@ -7,8 +7,8 @@ A page is one story: its blocks are gone through in order, in one directory. Wha
     ```console                           commands behind `$ `, and what they print; `...` stands for anything or nothing
     ```bash title="Not run here: ..."    commands that need what a test has not: they must compose
 
-In a path, `<run>` stands for whatever is there; of several, the newest. Where the page calls `steadfast`, the directory is a project
-of one's own, else a copy of the checkout.
+In a path, `<run>` stands for whatever is there; of several, the newest. The directory is a copy of the checkout; for the page of an
+example, of the example.
 """
 
 from __future__ import annotations
@@ -97,11 +97,13 @@ class Page:
     def directory(self, scratch: Path) -> Path:
         """Makes the directory that the page starts from."""
         place = scratch / "work"
+        if "examples" in self.path.parts:
+            shutil.copytree(self.path.parent, place)
+            return place
         place.mkdir()
-        if not any(command.text.startswith("steadfast") for command in self.commands):
-            for name in CHECKOUT:
-                copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-                copy(ROOT / name, place / name)
+        for name in CHECKOUT:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, place / name)
         return place
 
     def try_out(self, scratch: Path) -> None:
