@@ -20,7 +20,7 @@ from trainer.commands import COMMANDS
 from trainer.schema import GROUPS, Experiment, Fault
 
 PAGES = [Page(path) for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))]
-TRIED = [page for page in PAGES if page.commands and page.path.name != "README.md"]  # that shows the defaults, which train for long
+TRIED = [page for page in PAGES if page.commands and page.path != ROOT / "README.md"]  # that shows the defaults, which train for long
 DATA = ("mnist.npz", "cifar-10-batches-py")
 
 
