@@ -14,13 +14,15 @@ from pathlib import Path
 import pytest
 from processes import TIMEOUT_SECS, finish, run, start, wait_gone
 
+from trainer.markers import committed
+
 pytestmark = pytest.mark.slow
 
-KILLS, SEED = 10, 20261121
+KILLS, SEED, STEPS = 10, 20261121, 24
 SECS = 3 * TIMEOUT_SECS  # for several runs
 GRID = [
-    "-m", "model=softmax,cnn", "optimizer.learning_rate=0.1,0.03,0.01", "train.steps=24", "batch.global_size=32", "evaluate.every_steps=6",
-    "checkpoint.every_steps=4", "checkpoint.every_epochs=null", "summary.writers=[jsonl]", "sweep.name=grid",
+    "-m", "model=softmax,cnn", "optimizer.learning_rate=0.1,0.03,0.01", f"train.steps={STEPS}", "batch.global_size=32",
+    "evaluate.every_steps=6", "checkpoint.every_steps=4", "checkpoint.every_epochs=null", "summary.writers=[jsonl]", "sweep.name=grid",
 ]  # fmt: skip
 
 NETS = '''
@@ -83,6 +85,11 @@ def finished(directory: Path) -> dict[str, tuple]:
     return found
 
 
+def saved(directory: Path) -> int:
+    """Counts the steps of all points of which there are checkpoints."""
+    return sum(max(committed(run_dir / "checkpoints"), default=0) for run_dir in runs(directory))
+
+
 def marks(directory: Path) -> int:
     """Counts what the runs have noted in their ledgers: it grows with everything that happens."""
     return sum(path.read_bytes().count(b"\n") for path in directory.glob("runs/*/ledger.jsonl"))
@@ -124,10 +131,11 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_sweep_may_be_killed_at_any_moment(straight: Path, tmp_path: Path) -> None:
     """Two points at a time, killed again and again, come to the same as one at a time that nothing happens to."""
     chosen, before, kills = random.Random(SEED), {}, 0
-    for _ in range(KILLS):
+    for target in sorted(chosen.sample(range(6 * STEPS - 10), KILLS)):
         process = start(tmp_path, *GRID, "sweep.jobs=2")
-        target = marks(tmp_path) + chosen.randrange(25)
-        wait_for(process, lambda started, target=target: marks(tmp_path) >= target and bool(descendants(started.pid)))
+        wait_for(process, lambda started, target=target: saved(tmp_path) >= target and bool(descendants(started.pid)))
+        more = marks(tmp_path) + chosen.randrange(6)
+        wait_for(process, lambda started, more=more: marks(tmp_path) >= more)
         left = descendants(process.pid)
         process.kill()
         process.communicate(timeout=SECS)
