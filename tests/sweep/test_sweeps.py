@@ -34,7 +34,7 @@ import tensorflow as tf
 def net(input_shape, num_classes, *, kind: str = "good"):
     """A model that fails as its kind says; `once`: the first time alone."""
     if kind == "broken" or (kind == "once" and not os.path.exists("tried")):
-        open("tried", "w").close()
+        open(kind.replace("once", "tried"), "w").close()
         raise RuntimeError("out of luck")
     scale = float("nan") if kind == "diverging" else 1.0
     layers = [tf.keras.Input(input_shape), tf.keras.layers.Flatten(), tf.keras.layers.Dense(num_classes)]

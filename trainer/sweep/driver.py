@@ -235,7 +235,7 @@ class Driver:
         states = [outcome.state for _, outcome in self.outcomes.values()]
         if State.FAILED in states or self._at_once:
             return CRASHED  # or: no exit code may say that all has been saved
-        if State.STOPPED in states or len(states) < self._proposals.total:
+        if State.STOPPED in states or (self._stopping and len(states) < self._proposals.total):
             return 128 + self._signalled if self._signalled else CRASHED
         return DONE
 
