@@ -249,7 +249,6 @@ WRONG: dict[str, str | list[str]] = {
     "-m model.widht=1,2": "unknown key 'model.widht'; did you mean 'width'?",
     "-m strategy=multi_worker strategy.workers=0,2": "strategy.workers (0) must be >= 1",
     "-m callbacks=[nope],none": "callbacks=nope: no such choice; choose one of early_stopping, none; did you mean 'none'?",
-    "-m experiment=nope,mnist_tutorial": "experiment=nope: no such choice; choose one of cifar10_mobilenet, mnist_tutorial",
     "-m name=a,b/c": "name (b/c) must be usable in a directory's name; use letters, digits, '.', '_' and '-', at most 100",
     "-m train.steps=5,6 train.epochs=7": [
         "train.steps (5) and train.epochs (7) are both set, exactly one must be; add train.epochs=null",
