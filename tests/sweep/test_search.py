@@ -1,6 +1,7 @@
 """search=random and search=optuna: what is drawn, what is stored, what is refused. The engine is a function here."""
 
 import copy
+import gc
 import json
 import math
 import os
@@ -16,7 +17,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from trainer.cli import compose as compose_for_real
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, StorageError
 from trainer.outcome import Outcome, State
 from trainer.sweep.search import propose
 from trainer.sweep.space import Choice, Interval, space_of
@@ -62,6 +63,7 @@ def compose(overrides):
 
 
 def search(folder, *overrides, method="optuna", trials=10, **settings):
+    gc.collect()  # one search at a time is at a folder: the one before is gone
     base = copy.deepcopy(BASE)
     base.search.method, base.search.trials = method, trials
     for key, value in settings.items():
@@ -332,6 +334,12 @@ def test_an_unknown_metric_is_told_with_those_there_are(tmp_path):
     )
 
 
+def test_a_study_that_has_learned_nothing_may_change(tmp_path):
+    search(tmp_path, metric="acuracy").next()
+    assert len(drive(search(tmp_path, metric="loss", trials=2))) == 2
+    assert [trial.state.name for trial in trials(tmp_path)] == ["COMPLETE"] * 2
+
+
 def test_another_search_in_the_same_place_is_refused(tmp_path):
     folder = tmp_path / "mine"
     drive(search(folder, trials=2))
@@ -342,6 +350,12 @@ def test_another_search_in_the_same_place_is_refused(tmp_path):
         "optimizer.learning_rate: tag(log,interval(0.0001,0.1)) -> interval(0.1,0.2)",
         "go on with the command as it was, or start another search with sweep.name=<name>",
     )
+
+
+def test_a_damaged_study_is_told_in_one_line(tmp_path):
+    (tmp_path / "study.db").write_text("no database, however long this text may be" * 100)
+    with pytest.raises(StorageError, match=r"study.db could not be written: .*file is not a database$"):
+        search(tmp_path)
 
 
 def test_optuna_is_an_extra(tmp_path, monkeypatch):

@@ -16,12 +16,15 @@ from typing import IO, Any, Literal
 
 import optuna
 from optuna.distributions import BaseDistribution
+from optuna.exceptions import StorageInternalError
 from optuna.pruners import BasePruner, MedianPruner, NopPruner
 from optuna.samplers import TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
 from trainer.errors import ConfigError
+from trainer.files import writing
 from trainer.identity import run_name
 from trainer.outcome import Outcome, State, evaluations, smaller_is_better
 from trainer.schema import Experiment
@@ -32,6 +35,8 @@ from trainer.sweep.space import Choice, Space
 FILE = "study.db"
 _JUDGED = 5
 """How many points must be complete before one is pruned."""
+_REFUSED = (SQLAlchemyError, StorageInternalError)
+"""What a database raises that cannot be read or written."""
 
 
 class OptunaSearch:
@@ -45,22 +50,25 @@ class OptunaSearch:
 
     Raises:
         ConfigError: the folder holds the study of another search, or another process is at it.
+        StorageError: the study cannot be read or written; every method may raise it.
     """
 
     def __init__(self, space: Space, candidates: Candidates, base: Experiment, folder: Path) -> None:
         self.total = int(min(base.search.trials, space.size))
         self._space, self._candidates, self._seed, self._number = space, candidates, base.search.seed, 0
         self._metric = base.sweep.metric or "accuracy"
-        self._lock = _hold(folder)
-        self._study = _study(space, base, self._metric, folder)
-        self._recorded = _recorded(self._study)
+        self._lock, self._path = _hold(folder), folder / FILE
+        with writing(self._path, *_REFUSED):
+            self._study = _study(space, base, self._metric, self._path)
+            self._recorded = _recorded(self._study)
         self._trials: dict[int, Trial] = {}
 
     def next(self) -> Point | None:
         number = self._number + 1
         if number > self.total:
             return None
-        point = self._again(number) or self._new(number)
+        with writing(self._path, *_REFUSED):
+            point = self._again(number) or self._new(number)
         if point is None:
             self.total = self._number
             return None
@@ -68,7 +76,21 @@ class OptunaSearch:
         return point
 
     def report(self, point: Point, step: int, metrics: Mapping[str, float]) -> bool:
-        trial, value = self._trials[point.number], self._value(metrics)
+        with writing(self._path, *_REFUSED):
+            return self._report(self._trials[point.number], step, metrics, self._value(metrics))
+
+    def tell(self, point: Point, outcome: Outcome) -> None:
+        told: dict[str, Any]
+        if outcome.state is State.DONE and math.isfinite(value := self._value(outcome.metrics)):
+            told = {"values": value}
+        elif outcome.state is State.PRUNED:
+            told = {"state": TrialState.PRUNED}
+        else:
+            told = {"state": TrialState.FAIL}
+        with writing(self._path, *_REFUSED):
+            self._study.tell(self._trials[point.number].number, **told, skip_if_finished=True)
+
+    def _report(self, trial: Trial, step: int, metrics: Mapping[str, float], value: float) -> bool:
         frozen = self._study.get_trials(deepcopy=False)[trial.number]
         if frozen.state.is_finished():
             return False  # its directory is gone, and it is trained again
@@ -78,17 +100,6 @@ class OptunaSearch:
             trial.set_user_attr("evaluated", [*evaluated, (step, dict(metrics))])
             trial.report(value, len(evaluated) + 1)
         return trial.should_prune()
-
-    def tell(self, point: Point, outcome: Outcome) -> None:
-        told: dict[str, Any] = {}
-        if outcome.state is State.DONE and math.isfinite(value := self._value(outcome.metrics)):
-            told = {"values": value}
-        elif outcome.state is State.PRUNED:
-            told = {"state": TrialState.PRUNED}
-        elif outcome.state in (State.DONE, State.FAILED):
-            told = {"state": TrialState.FAIL}
-        if told:
-            self._study.tell(self._trials[point.number].number, **told, skip_if_finished=True)
 
     def _again(self, number: int) -> Point | None:
         """Gives a point of an earlier command; one that failed is a new trial of the same values."""
@@ -174,8 +185,9 @@ class _Rounded(TPESampler):
 
 def _hold(folder: Path) -> IO[str]:
     """Locks the folder for as long as what it gives lives: two commands would take each other's points for abandoned ones."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = (folder / ".lock").open("w")
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -184,29 +196,34 @@ def _hold(folder: Path) -> IO[str]:
     return lock
 
 
-def _study(space: Space, base: Experiment, metric: str, folder: Path) -> Study:
-    """Opens the folder's study, or makes it."""
+def _study(space: Space, base: Experiment, metric: str, path: Path) -> Study:
+    """Opens a study, or makes it."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    storage = f"sqlite:///{folder.absolute() / FILE}"
     goal: Literal["minimize", "maximize"] = "minimize" if smaller_is_better(metric, base.sweep.mode) else "maximize"
     pruner: BasePruner = MedianPruner(n_startup_trials=_JUDGED, n_warmup_steps=2) if base.search.prune else NopPruner()
-    study = optuna.create_study(storage=storage, study_name=folder.name, direction=goal, pruner=pruner, load_if_exists=True)
+    place: dict[str, Any] = {"study_name": path.parent.name, "storage": f"sqlite:///{path.absolute()}"}
     wanted = {
         "what they share": run_name(base),
         "goal": f"{goal} {metric}",
         **{key: str(values) for key, values in space.ranges.items()},
     }
-    held = study.user_attrs.get("search")
-    if held is None:
-        study.set_user_attr("search", wanted)
-    elif held != wanted:
-        keys = [key for key in {**held, **wanted} if held.get(key) != wanted.get(key)]
-        raise ConfigError(
-            f"{folder / FILE} holds a search that differs in "
-            + "; ".join(f"{key}: {held.get(key, 'none')} -> {wanted.get(key, 'none')}" for key in keys),
-            "go on with the command as it was, or start another search with sweep.name=<name>",
-        )
+    study = optuna.create_study(**place, direction=goal, pruner=pruner, load_if_exists=True)
+    if (held := study.user_attrs.get("search", wanted)) != wanted:
+        if study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
+            raise ConfigError(*_differences(path, held, wanted))
+        optuna.delete_study(**place)  # it has learned nothing, perhaps because of a wrong metric
+        study = optuna.create_study(**place, direction=goal, pruner=pruner)
+    study.set_user_attr("search", wanted)
     return study
+
+
+def _differences(path: Path, held: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
+    keys = [key for key in {**held, **wanted} if held.get(key) != wanted.get(key)]
+    changes = "; ".join(f"{key}: {held.get(key, 'none')} -> {wanted.get(key, 'none')}" for key in keys)
+    return [
+        f"{path} holds a search that differs in {changes}",
+        "go on with the command as it was, or start another search with sweep.name=<name>",
+    ]
 
 
 def _recorded(study: Study) -> dict[int, FrozenTrial]:
