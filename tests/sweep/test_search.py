@@ -297,7 +297,8 @@ def test_failed_points_are_tried_again_by_the_next_command(tmp_path):
     assert [trial.user_attrs["point"] for trial in trials(tmp_path)] == [1, 2, 3, 4, 5, 6, 2, 4]
 
 
-def test_stopped_points_and_points_at_a_time_are_proposed_again(tmp_path):
+def test_stopped_points_and_points_at_a_time_are_proposed_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("trainer.sweep.optuna_search._LOCK_WAIT_SECS", 0)
     proposals = search(tmp_path, trials=6)
     three = [proposals.next() for _ in range(3)]
     proposals.tell(three[1], train(three[1], proposals))

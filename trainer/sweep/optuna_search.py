@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import math
 import random
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from trainer.sweep.space import Choice, Space
 FILE = "study.db"
 _JUDGED = 5
 """How many points must be complete before one is pruned."""
+_LOCK_WAIT_SECS = 5.0  # what a command that was killed had just started needs a moment to let go of it
 _REFUSED = (SQLAlchemyError, StorageInternalError)
 """What a database raises that cannot be read or written."""
 
@@ -188,12 +190,16 @@ def _hold(folder: Path) -> IO[str]:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        raise ConfigError(f"{folder} is searched by another command; wait for it, or stop it") from None
-    return lock
+    deadline = time.monotonic() + _LOCK_WAIT_SECS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                lock.close()
+                raise ConfigError(f"{folder} is searched by another command; wait for it, or stop it") from None
+            time.sleep(0.05)
 
 
 def _study(space: Space, base: Experiment, metric: str, path: Path) -> Study:
