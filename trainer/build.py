@@ -176,7 +176,9 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
 
 def _tell(channel: Channel, sizes: batching.BatchSizes, plan: Plan) -> None:
     channel.line(f"Number of devices: {sizes.num_replicas}")
-    channel.line(f"Batch: {sizes}; {plan.total_steps} steps, {plan.epochs.completed(plan.total_steps)} epochs")
+    epochs = plan.epochs.completed(plan.total_steps)
+    length = f", {epochs} epoch{'s' if epochs > 1 else ''}" if epochs else ""
+    channel.line(f"Batch: {sizes}; {plan.total_steps} steps{length}")
 
 
 def sidecar(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cluster) -> sidecar_module.Parts:

@@ -103,7 +103,8 @@ class Supervisor:
     def _wait(self, secs: float) -> int:
         """Waits before a restart; returns the signal that came meanwhile, 0 if none did."""
         self._ledger.enter("restart")
-        self._console.line(f"Restarting from the newest checkpoint in {secs:g} s.")
+        where = "the newest checkpoint" if self._newest_step() else "the beginning"
+        self._console.line(f"Restarting from {where} in {secs:g} s.")
         try:
             return self._signalled.get(timeout=secs)
         except queue.Empty:
