@@ -19,7 +19,7 @@ COMPOSER = Composer(None)
         "",
         "model=softmax train.steps=5 optimizer=sgd optimizer.momentum=0.5",
         "train.steps=5 model=softmax optimizer=sgd",
-        "experiment=mnist_tutorial seed=3 hydra.job.name=x",
+        "experiment=mnist_tutorial seed=3",
         "callbacks=[early_stopping] callbacks.early_stopping.patience=3",
         "+fault.mine={what:nan,at:3} ++fault.mine.at=4 seed=3",
         "~callbacks strategy={_target_:trainer.strategies.one_device.OneDevice}",
@@ -78,3 +78,13 @@ hydra:
     assert {key for key, item in parsed.items() if item.is_sweep_override()} == {"optimizer.learning_rate", "seed"}
     assert parsed["model"].value() == "mobilenet"
     assert composer.compose(["experiment=rates", "optimizer.learning_rate=0.01"]).search.method == "random"
+
+    with pytest.raises(
+        ConfigError, match=r"^experiment \(rates\) brings what is varied itself \(optimizer.learning_rate, model\); choose it alone$"
+    ):
+        composer.parse(["experiment=mnist_tutorial,rates"])
+
+
+def test_recipes_can_be_varied_themselves() -> None:
+    (recipes,) = COMPOSER.parse(["experiment=mnist_tutorial,cifar10_mobilenet"])
+    assert list(recipes.sweep_string_iterator()) == ["mnist_tutorial", "cifar10_mobilenet"]

@@ -69,9 +69,10 @@ class Composer:
             ConfigError: one is no override.
         """
         try:
-            recipes = [item for item in overrides if item.startswith("experiment=")]
-            parsed = self._parse([*(self._varied(recipes) if recipes else []), *overrides], self._config_dir)[0]
-            return list({item.get_key_element(): item for item in parsed}.values())
+            parsed = self._parse(overrides, self._config_dir)[0]
+            recipe = next((item for item in parsed if item.get_key_element() == "experiment"), None)
+            brought = self._parse(self._varied(recipe), self._config_dir)[0] if recipe else []
+            return list({item.get_key_element(): item for item in [*brought, *parsed]}.values())
         except EXPECTED as error:
             raise ConfigError(*explain(error)) from error
 
@@ -94,10 +95,16 @@ class Composer:
         except EXPECTED as error:
             raise ConfigError(*explain(error)) from error
 
-    def _varied(self, recipes: list[str]) -> list[str]:
-        with searched(self._config_dir), hydra.initialize_config_module("trainer.conf", version_base="1.3"):
-            found = hydra.compose("config", recipes, return_hydra_config=True)
-        return [f"{key}={values}" for key, values in (found.hydra.sweeper.params or {}).items()]
+    def _varied(self, recipe: Override) -> list[str]:
+        """Gives what a recipe varies, as overrides."""
+        names = list(recipe.sweep_string_iterator()) if recipe.is_sweep_override() else [recipe.get_value_element_as_str()]
+        for name in names:
+            with searched(self._config_dir), hydra.initialize_config_module("trainer.conf", version_base="1.3"):
+                found = hydra.compose("config", [f"experiment={name}"], return_hydra_config=True)
+            params = found.hydra.sweeper.params or {}
+            if params and len(names) > 1:
+                raise ConfigError(f"experiment ({name}) brings what is varied itself ({', '.join(params)}); choose it alone")
+        return [f"{key}={values}" for key, values in params.items()]
 
     def _parse(self, overrides: Sequence[str], config_dir: str | None) -> tuple[list[Override], list[bool]]:
         """Gives parsed overrides, and of each whether it chooses in a group (or is for Hydra itself) and sets no key."""

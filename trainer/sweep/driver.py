@@ -13,6 +13,7 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 
 from trainer import cluster, launch
+from trainer.cluster import Cluster
 from trainer.composition import Composer
 from trainer.errors import ConfigError
 from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
@@ -51,19 +52,13 @@ def run(overrides: list[str], config_dir: str | None) -> int:
     if strategy.hosts:
         return launch.run(first, overrides, config_dir)  # it shows the commands
     folder = summary.folder_of(first, [item.get_key_element() for item in parsed if item.is_sweep_override()], overrides)
-    points: list[Point] = []
-    if first.search.method == "grid":
-        points, lines = grid.expand(parsed, composer)
-        proposals: Proposals = grid.Grid(points)
-    else:
-        proposals, lines = search.propose(parsed, first, lambda item: grid.compose_point(item, composer), folder), []
-    jobs = min(first.sweep.jobs, proposals.total)
-    if declared and jobs > 1:
-        raise ConfigError(f"sweep.jobs ({first.sweep.jobs}) must be 1: {declared.source} declares a cluster for one point at a time")
-    cores = slots.cores()
-    parts = slots.divide(jobs, cores, cluster.gpus())
-    if cores and jobs > len(cores):
-        lines = [*lines, f"{jobs} points at a time share {len(cores)} cores"]
+    is_grid = first.search.method == "grid"
+    points, lines = grid.expand(parsed, composer) if is_grid else ([], [])
+    parts = _slots(first, len(points) if is_grid else first.search.trials, declared, lines)
+    proposals: Proposals = grid.Grid(points)
+    if not is_grid:
+        # Last: from here on there is a study.
+        proposals = search.propose(parsed, first, lambda item: grid.compose_point(item, composer), folder)
     table = Table(proposals.total, first.sweep)
     driver: Driver | Launched = (
         Launched(points, settings, config_dir, folder) if settings else Driver(proposals, first.sweep, parts, config_dir, table)
@@ -76,6 +71,16 @@ def run(overrides: list[str], config_dir: str | None) -> int:
         if declared is None or declared.is_chief:
             rows = {point.number: (point, outcome_of(point.path, point.experiment)) for point in points} | driver.outcomes
             print(f"{summary.write(folder, first.sweep, list(rows.values()))}Summary: {folder}", flush=True)
+
+
+def _slots(first: Experiment, num_points: int, declared: Cluster | None, lines: list[str]) -> list[Slot]:
+    """Gives what each of the points that train at a time may use; adds what the user should know of it to `lines`."""
+    jobs, cores = min(first.sweep.jobs, num_points), slots.cores()
+    if declared and jobs > 1:
+        raise ConfigError(f"sweep.jobs ({first.sweep.jobs}) must be 1: {declared.source} declares a cluster for one point at a time")
+    if cores and jobs > len(cores):
+        lines.append(f"{jobs} points at a time share {len(cores)} cores")
+    return slots.divide(jobs, cores, cluster.gpus())
 
 
 def _first(parsed: Sequence[Override], composer: Composer) -> Experiment:
