@@ -263,7 +263,7 @@ class Members:
             compose([]),
             Strategy(),
             [Cluster(Task("worker", 0)), Cluster(Task("worker", 1), {"chief": ["nobody"]}), ALONE],
-            SimpleNamespace(line=self.shown.append),
+            SimpleNamespace(line=self.shown.append, error=self.shown.append),
             lambda: Member(self),
             lambda: True,
         )
