@@ -16,6 +16,17 @@ STACKS = signal.SIGUSR2
 _OWN = (*STOP, SAVE)
 
 
+@contextmanager
+def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Hands requests to stop and to save to a handler for as long as the block lasts."""
+    before = {number: signal.signal(number, handler) for number in _OWN}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
 class Signals:
     """Takes signals also while the main thread is inside TensorFlow, where no handler of Python's runs.
 

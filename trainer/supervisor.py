@@ -7,10 +7,8 @@ nothing from one point to the next.
 from __future__ import annotations
 
 import queue
-import signal
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 
 from trainer.cluster import Cluster
@@ -22,7 +20,7 @@ from trainer.markers import committed
 from trainer.process import WorkerProcess, log_of
 from trainer.rundir import RunDirectory
 from trainer.schema import Experiment
-from trainer.signals import SAVE, STOP
+from trainer.signals import STOP, handled
 from trainer.strategies.base import Strategy
 
 
@@ -66,7 +64,7 @@ class Supervisor:
             The exit code for the user: 0, 1, 2, 130 or 143.
         """
         restart = self._experiment.restart
-        with self._signals():
+        with handled(self._handle):
             while True:
                 self._group = group = Group(
                     self._run, self._experiment, self._strategy, self._members(), self._console, self._start, self._may_restart
@@ -109,15 +107,6 @@ class Supervisor:
             return self._signalled.get(timeout=secs)
         except queue.Empty:
             return 0
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self._handle) for number in (*STOP, SAVE)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         # It may interrupt anything: a queue of this kind alone bears that.

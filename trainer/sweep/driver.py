@@ -5,8 +5,7 @@ from __future__ import annotations
 import queue
 import signal
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
 from trainer.outcome import Outcome, State, outcome_of
 from trainer.rundir import result_of
 from trainer.schema import Experiment, Sweep
-from trainer.signals import SAVE, STOP
+from trainer.signals import SAVE, STOP, handled
 from trainer.sweep import grid, launchers, search, slots, summary
 from trainer.sweep.launchers import Launched
 from trainer.sweep.points import Point, Proposals
@@ -124,7 +123,7 @@ class Driver:
             The exit code for the user.
         """
         try:
-            with self._signals():
+            with handled(self._handle):
                 self._fill()
                 while self._running:
                     self._take(self._messages.get())
@@ -243,15 +242,6 @@ class Driver:
         if State.STOPPED in states or (self._stopping and len(states) < self._proposals.total):
             return 128 + self._signalled if self._signalled else CRASHED
         return DONE
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self._handle) for number in (*STOP, SAVE)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _handle(self, number: int, frame: Any) -> None:
         # It may interrupt anything: a queue of this kind alone bears that.
