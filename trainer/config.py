@@ -51,7 +51,7 @@ def load(cfg: DictConfig, choices: Mapping[str, Any]) -> Experiment:
     if container.get("choices") is not None:
         problems.append("choices is filled in by the program; remove it")
     experiment = restore({name: value for name, value in container.items() if name != "choices"})
-    experiment.callbacks = experiment.callbacks or {}
+    experiment.callbacks, experiment.metrics = experiment.callbacks or {}, experiment.metrics or {}
     experiment.choices = {group: _plain_choice(choices.get(group)) for group in GROUPS}
     problems += check(experiment)
     if problems:
@@ -274,10 +274,13 @@ def _check_targets(experiment: Experiment) -> list[str]:
     for group in _TARGET_GROUPS:
         node = getattr(experiment, group)
         problems += targets.check(node, group, _PASSED.get(group, ()), ENGINE_KEYS.get(group))
-    callbacks = experiment.callbacks or {}
-    if not isinstance(callbacks, Mapping):
-        return [*problems, f"callbacks ({callbacks}) must be a mapping from names to callbacks; choose one with callbacks=<choice>"]
-    return problems + [line for name, node in callbacks.items() for line in targets.check(node, f"callbacks.{name}")]
+    for section in ("callbacks", "metrics"):
+        nodes = getattr(experiment, section)
+        if not isinstance(nodes, Mapping):
+            problems.append(f"{section} ({nodes}) must be a mapping from names to {section}; choose one with {section}=<choice>")
+            continue
+        problems += [line for name, node in nodes.items() for line in targets.check(node, f"{section}.{name}")]
+    return problems
 
 
 def _unknown(node: Mapping[str, Any], schema: type, path: str, root: Mapping[str, Any]) -> list[str]:

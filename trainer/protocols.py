@@ -108,6 +108,28 @@ class Task(Protocol):
         """Evaluates one replica's batch; returns the loss of each example, [B], and the other metrics of each, name -> [B]."""
 
 
+    def predict_step(self, batch: Batch) -> Mapping[str, tf.Tensor]:
+        """What the first model says of each example of one replica's batch, name -> [B, ...]; `probabilities`, [B, num_classes]
+        float32, for a classifier. A task without this method has no predictions and no further metrics.
+        """
+
+
+class Metric(Protocol):
+    """A metric of a whole split. That of Keras' metrics: each of them is one.
+
+    It lives on the chief, outside the strategy, and is given every example once, in the order of the split.
+    """
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        """Takes more examples: labels, [B] int64, and probabilities, [B, num_classes] float32."""
+
+    def result(self) -> Any:
+        """Gives the value so far: a number, or name -> number."""
+
+    def reset_state(self) -> None:
+        """Forgets what it was given."""
+
+
 class Callback(Protocol):
     """Something told of a run's events. May keep state in `tf.Variable` attributes: they are in every checkpoint."""
 

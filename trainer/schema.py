@@ -10,16 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-MODES = ("train", "verify", "evaluate", "export")
+MODES = ("train", "verify", "evaluate", "export", "predict")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
-WRITERS = ("tensorboard", "jsonl")
+WRITERS = ("tensorboard", "jsonl", "csv", "mlflow", "wandb")
 MAX_SKIPS = 1024
 """How many blocks of samples a checkpoint has room for."""
 
 GROUPS = (
-    "model", "dataset", "task", "optimizer", "schedule", "strategy", "checkpoint", "callbacks", "fault", "launch", "search", "experiment",
+    "model", "dataset", "task", "metrics", "optimizer", "schedule", "strategy", "checkpoint", "callbacks", "fault", "launch", "search",
+    "experiment",
 )  # fmt: skip
-ONE_CHOICE = tuple(group for group in GROUPS if group not in ("callbacks", "fault", "experiment"))
+ONE_CHOICE = tuple(group for group in GROUPS if group not in ("metrics", "callbacks", "fault", "experiment"))
 """Groups of which a run has one; of the others several may be chosen, in a list."""
 PAIRS = (("train.steps", "train.epochs"), ("batch.global_size", "batch.per_replica"))
 
@@ -89,11 +90,42 @@ class Checkpoint:
 
 
 @dataclass
+class Profile:
+    """A window of steps that TensorFlow's profiler records."""
+
+    start: int | None = key(None, "record from after this step on; null: nothing is recorded", ">= 0")
+    steps: int = key(20, "how many steps are recorded", ">= 1")
+
+
+@dataclass
 class Summary:
-    """Metrics while it runs."""
+    """What can be seen while it runs."""
 
     every_steps: int = key(50, "write training metrics every so many steps", ">= 1")
-    writers: list[str] = key(list(WRITERS), "where metrics go: any of tensorboard, jsonl", "each: tensorboard | jsonl")
+    writers: list[str] = key(["tensorboard", "jsonl"], f"where metrics go: any of {', '.join(WRITERS)}", f"each: {' | '.join(WRITERS)}")
+    histograms: int | None = key(None, "histograms of weights and gradients every so many steps", ">= 1")
+    images: int | None = key(None, "input images as the model sees them, after augmentation, every so many steps", ">= 1")
+    mistakes: int = key(0, "how many wrongly classified examples each evaluation shows", ">= 0, <= 100")
+    graph: bool = key(False, "the model's graph")
+    profile: Profile = key(Profile, "a window of steps that the profiler records")
+
+
+@dataclass
+class Predict:
+    """mode=predict: what the model says of each example, in a table."""
+
+    split: str = key("test", "which split of the dataset", "train | test")
+    images: str | None = key(None, "a folder of image files instead of the dataset")
+    format: str = key("csv", "form of the table", "csv | parquet")
+    path: str | None = key(None, "the table's file; null: <run>/predictions/<split>-<step>.<format>")
+
+
+@dataclass
+class Export:
+    """mode=export: a SavedModel, and what goes with it."""
+
+    weights: str | None = key("h5", "also the weights alone, in this form; null: not", "h5 | keras")
+    tflite: bool = key(False, "also a TensorFlow Lite model")
 
 
 @dataclass
@@ -203,7 +235,7 @@ class Experiment:
     runs_dir: str = key("runs", "where run directories are made")
     seed: int = key(0, "the only source of randomness", ">= 0, <= 9007199254740991")
     mode: str = key(
-        "train", "what to do: train; verify that kills change nothing; evaluate or export a run (with resume=)", " | ".join(MODES)
+        "train", "what to do: train; verify that kills change nothing; evaluate, export or predict with a run (with resume=)", " | ".join(MODES)
     )
     precision: str = key("float32", "float32, mixed_bfloat16 or mixed_float16", " | ".join(PRECISIONS))
     jit: bool = key(False, "compile forward and backward pass with XLA")
@@ -215,7 +247,9 @@ class Experiment:
     batch: Batch = key(Batch, "batch sizes")
     evaluate: Evaluate = key(Evaluate, "when to evaluate")
     checkpoint: Checkpoint = key(Checkpoint, "when to save and what to keep")
-    summary: Summary = key(Summary, "metrics while it runs")
+    summary: Summary = key(Summary, "what can be seen while it runs")
+    predict: Predict = key(Predict, "what mode=predict does")
+    export: Export = key(Export, "what mode=export does")
     restart: Restart = key(Restart, "what the supervisor may do")
     preemption: Preemption = key(Preemption, "what a request to stop may take")
     watchdog: Watchdog = key(Watchdog, "how long a live process may make no progress")
@@ -227,6 +261,7 @@ class Experiment:
     model: Any = key(None, "what is trained")
     dataset: Any = key(None, "what it is trained on")
     task: Any = key(None, "step and metrics")
+    metrics: Any = key(None, "further metrics of the test split; several with metrics=[a,b]")
     optimizer: Any = key(None, "how weights are updated")
     schedule: Any = key(None, "learning rate over time")
     strategy: Any = key(None, "which hardware, and how it works together")
