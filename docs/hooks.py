@@ -97,7 +97,8 @@ def _target(path: str, node: Mapping[str, Any], comments: Mapping[str, str]) -> 
     for name, default in node.items():
         if name == "_target_":
             continue
-        annotation = own.get(name) or options[name].annotation
+        # The options of TensorFlow's own cannot be read without importing it.
+        annotation = own.get(name) or (options[name].annotation if name in options else None)
         value = targets.described(annotation, signature.names if signature else {}) if annotation else ""
         # In a file of callbacks the keys are below the callback's name.
         told = comments.get(name) or comments[f"{path.rpartition('.')[2]}.{name}"]

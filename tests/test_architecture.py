@@ -36,7 +36,7 @@ LAYERS = (
     ("trainer.evaluation",),
     ("trainer.chunks",),
     ("trainer.loop",),
-    ("trainer.callbacks", "trainer.strategies", "trainer.tasks", "trainer.optimizers", "trainer.schedules"),
+    ("trainer.callbacks", "trainer.metrics", "trainer.strategies", "trainer.tasks", "trainer.optimizers", "trainer.schedules"),
     ("trainer.shipping", "trainer.step"),
     ("trainer.guard",),
     ("trainer.checkpoint", "trainer.hparams", "trainer.input", "trainer.state", "trainer.summaries"),

@@ -235,7 +235,9 @@ class Experiment:
     runs_dir: str = key("runs", "where run directories are made")
     seed: int = key(0, "the only source of randomness", ">= 0, <= 9007199254740991")
     mode: str = key(
-        "train", "what to do: train; verify that kills change nothing; evaluate, export or predict with a run (with resume=)", " | ".join(MODES)
+        "train",
+        "what to do: train; verify that kills change nothing; evaluate, export or predict with a run (with resume=)",
+        " | ".join(MODES),
     )
     precision: str = key("float32", "float32, mixed_bfloat16 or mixed_float16", " | ".join(PRECISIONS))
     jit: bool = key(False, "compile forward and backward pass with XLA")

@@ -1,0 +1,27 @@
+import numpy as np
+
+from trainer.metrics.confusion import ConfusionMatrix
+
+
+def probabilities(predicted, num_classes):
+    return np.eye(num_classes, dtype=np.float32)[predicted]
+
+
+def test_rows_are_labels_and_columns_are_predictions():
+    metric = ConfusionMatrix()
+    metric.update_state(np.array([0, 0, 1]), probabilities([0, 2, 1], 3))
+    metric.update_state(np.array([2, 2]), probabilities([2, 1], 3))
+    np.testing.assert_array_equal(metric.matrix, [[1, 0, 1], [0, 1, 0], [0, 1, 1]])
+    assert metric.result() == {}
+    assert metric.names() == ["0", "1", "2"]
+    metric.class_names = ["a", "b", "c"]
+    assert metric.names() == ["a", "b", "c"]
+
+
+def test_weights_count_and_a_reset_forgets():
+    metric = ConfusionMatrix()
+    metric.update_state(np.array([1]), probabilities([0], 2))
+    metric.reset_state()
+    assert metric.matrix.size == 0
+    metric.update_state(np.array([1, 0]), probabilities([0, 0], 2), np.array([2.0, 0.5]))
+    np.testing.assert_array_equal(metric.matrix, [[0.5, 0], [2, 0]])
