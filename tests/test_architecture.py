@@ -39,7 +39,7 @@ LAYERS = (
     ("trainer.callbacks", "trainer.metrics", "trainer.strategies", "trainer.tasks", "trainer.optimizers", "trainer.schedules"),
     ("trainer.shipping", "trainer.step"),
     ("trainer.guard",),
-    ("trainer.checkpoint", "trainer.hparams", "trainer.input", "trainer.state", "trainer.summaries"),
+    ("trainer.checkpoint", "trainer.hparams", "trainer.input", "trainer.state", "trainer.writers"),
     ("trainer.snapshot",),
     ("trainer.compression", "trainer.shared_memory"),
     ("trainer.peers", "trainer.shards"),

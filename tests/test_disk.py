@@ -11,7 +11,8 @@ from tests.training import assert_same_bits
 from trainer.errors import StorageError
 from trainer.markers import committed, verify
 from trainer.process import Log
-from trainer.summaries import JsonLines, TensorBoard
+from trainer.writers.jsonl import JsonLines
+from trainer.writers.tensorboard import TensorBoard
 
 OPTIONS = [
     "model=softmax", "train.steps=24", "batch.global_size=16", "evaluate.every_steps=4", "evaluate.every_epochs=null",

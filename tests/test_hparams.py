@@ -16,7 +16,7 @@ from tests.processes import OPTIONS, finish, run, signaller, start
 from trainer.cli import compose
 from trainer.errors import StorageError
 from trainer.hparams import Session, hyperparameters
-from trainer.summaries import TensorBoard
+from trainer.writers.tensorboard import TensorBoard
 
 EXPERIMENT = compose(["model.width=4", "optimizer.learning_rate=0.01"])
 

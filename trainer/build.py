@@ -131,10 +131,10 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     Raises:
         ConfigError: something in the configuration that only this machine, the data or the model can tell.
     """
-    from trainer import summaries
     from trainer.engine import Engine
     from trainer.evaluation import Evaluator
     from trainer.pace import Pace
+    from trainer.writers.opening import open_writers
 
     cluster = cluster or Cluster()
     faults = faults or Faults(experiment.fault, run_dir, cluster, channel, ())
@@ -165,7 +165,7 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
         loop=loops.train(task, dataset, source, **parts),
         evaluator=Evaluator(state, loops.evaluate(task, dataset, test), test, peers, channel),
         checkpoints=_checkpoints(experiment, run_dir, state, peers, faults),
-        open_writers=lambda position: summaries.open_writers(experiment.summary.writers, run_dir, position) if cluster.is_chief else [],
+        open_writers=lambda position: open_writers(experiment.summary.writers, run_dir, position) if cluster.is_chief else [],
         channel=channel,
         pace=Pace(experiment.train.steps_per_loop),
         global_size=sizes.global_size,

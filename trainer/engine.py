@@ -34,7 +34,7 @@ from trainer.peers import Peers
 from trainer.policies import Elapsed, Epochs, Interval
 from trainer.protocols import Callback
 from trainer.state import TrainState
-from trainer.summaries import Writer
+from trainer.writers.base import Writer
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,9 @@ from trainer.markers import committed, verify
 from trainer.policies import Epochs
 from trainer.rundir import result_of
 from trainer.schema import Experiment
-from trainer.summaries import JsonLines, Writer, open_writers
+from trainer.writers.base import Writer
+from trainer.writers.jsonl import JsonLines
+from trainer.writers.opening import open_writers
 
 _FILE = "evaluations.jsonl"
 _LOOK_SECS = 1.0

@@ -1,18 +1,19 @@
 """Metrics in files: read back, and after a reopening none stands there twice."""
 
+import io
 import json
 
+import numpy as np
 import pytest
-from tensorboard.summary.writer import event_file_writer
+import tensorflow as tf
+from PIL import Image
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
 
 from tests.processes import curve
-from trainer.summaries import JsonLines, TensorBoard, open_writers
-
-
-@pytest.fixture(autouse=True)
-def files_in_order(monkeypatch):
-    """Event files of the same second are read in the order of their names, in which the tenth of a process comes before the ninth."""
-    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
+from trainer.writers.jsonl import JsonLines
+from trainer.writers.opening import open_writers
+from trainer.writers.tensorboard import TensorBoard
 
 
 def lines(run_dir):
@@ -103,3 +104,28 @@ def test_only_the_configured_writers_are_opened(tmp_path):
     for writer in writers:
         writer.close()
     assert open_writers([], tmp_path, 0) == []
+
+
+def test_tensorboard_shows_images_histograms_text_and_the_graph(tmp_path):
+    writer = TensorBoard(tmp_path, 0)
+    images = np.arange(2 * 4 * 6, dtype=np.uint8).reshape(2, 4, 6, 1)
+    writer.images("train", 5, "input", images)
+    writer.images("test", 5, "mistakes", images.repeat(3, axis=-1))
+    writer.histogram("train", 5, "weights/kernel", np.array([[0.0, 1.0], [3.0, np.inf]]))
+    writer.text("config", "seed: 0")
+    writer.graph(tf.Graph().as_graph_def().SerializeToString())
+    writer.close()
+    train, test = (EventAccumulator(str(tmp_path / "events" / folder)).Reload() for folder in ("train", "eval"))
+    plugins = {tag: train.SummaryMetadata(tag).plugin_data.plugin_name for tag in train.Tags()["tensors"]}
+    assert plugins.items() >= {"input": "images", "weights/kernel": "histograms", "config": "text"}.items()
+    assert train.Tags()["graph"] is True
+    for accumulator, tag, channels in ((train, "input", 1), (test, "mistakes", 3)):
+        (event,) = accumulator.Tensors(tag)
+        width, height, *encoded = make_ndarray(event.tensor_proto)
+        assert (event.step, int(width), int(height), len(encoded)) == (5, 6, 4, 2)
+        shown = np.stack([np.array(Image.open(io.BytesIO(png))).reshape(4, 6, channels) for png in encoded])
+        np.testing.assert_array_equal(shown, images.repeat(channels, axis=-1))
+    buckets = make_ndarray(train.Tensors("weights/kernel")[0].tensor_proto)
+    assert buckets.shape == (30, 3)
+    assert (buckets[0, 0], buckets[-1, 1], buckets[:, 2].sum()) == (0.0, 3.0, 3)
+    assert make_ndarray(train.Tensors("config")[0].tensor_proto).item() == b"seed: 0"
