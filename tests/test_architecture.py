@@ -32,6 +32,7 @@ LAYERS = (
     ("trainer.modes",),
     ("trainer.build",),
     ("trainer.engine",),
+    ("trainer.reporting",),
     ("trainer.server", "trainer.sidecar"),
     ("trainer.evaluation",),
     ("trainer.chunks",),

@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 
     from trainer import sidecar as sidecar_module
     from trainer.checkpoint import Checkpoints
-    from trainer.engine import Engine, Plan
+    from trainer.engine import Engine
     from trainer.input import Source
     from trainer.loop import Loops
     from trainer.peers import Peers
+    from trainer.policies import Plan
     from trainer.state import TrainState
     from trainer.step import StepOptions
 
@@ -133,7 +134,9 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     """
     from trainer.engine import Engine
     from trainer.evaluation import Evaluator
+    from trainer.ledger import Ledger
     from trainer.pace import Pace
+    from trainer.reporting import Reporter
     from trainer.writers.opening import open_writers
 
     cluster = cluster or Cluster()
@@ -158,20 +161,18 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     if cluster.is_chief:
         provenance.complete(run_dir, devices.names(), sizes.num_replicas, plan.total_steps)
     _tell(channel, sizes, plan)
-    return Engine(
-        run_dir=run_dir,
-        plan=plan,
-        state=state,
-        loop=loops.train(task, dataset, source, **parts),
+    shared: dict[str, Any] = {"plan": plan, "state": state, "loop": loops.train(task, dataset, source, **parts)}
+    shared |= {"channel": channel, "peers": peers, "faults": faults}
+    reporter = Reporter(
+        **shared,
         evaluator=Evaluator(state, loops.evaluate(task, dataset, test), test, peers, channel),
-        checkpoints=_checkpoints(experiment, run_dir, state, peers, faults),
         open_writers=lambda position: open_writers(experiment.summary.writers, run_dir, position) if cluster.is_chief else [],
-        channel=channel,
-        pace=Pace(experiment.train.steps_per_loop),
+        ledger=Ledger(run_dir, writes=cluster.is_chief),
         global_size=sizes.global_size,
-        peers=peers,
-        faults=faults,
     )
+    checkpoints = _checkpoints(experiment, run_dir, state, peers, faults)
+    pace = Pace(experiment.train.steps_per_loop)
+    return Engine(**shared, run_dir=run_dir, reporter=reporter, checkpoints=checkpoints, pace=pace)
 
 
 def _tell(channel: Channel, sizes: batching.BatchSizes, plan: Plan) -> None:
@@ -335,8 +336,7 @@ def _state(experiment: Experiment, task: Task) -> TrainState:
 
 
 def _plan(experiment: Experiment, dataset: Dataset, sizes: batching.BatchSizes, stops: frozenset[int] = frozenset()) -> Plan:
-    from trainer.engine import Plan
-    from trainer.policies import Elapsed, Epochs, Interval
+    from trainer.policies import Elapsed, Epochs, Interval, Plan
 
     epochs = Epochs(dataset.train.num_examples, sizes.global_size, experiment.train.steps_per_epoch)
     total = epochs.total_steps(experiment.train)

@@ -105,6 +105,43 @@ class Elapsed:
 
 
 @dataclass(frozen=True)
+class Plan:
+    """When things happen in a run.
+
+    Attributes:
+        total_steps: length of the whole training.
+        epochs: the reporting epochs.
+        summarise: when training metrics are written.
+        evaluate: when the test split is evaluated; None: not by those who train, but for the result.
+        save: after which steps the state is saved.
+        save_clock: also saves when the chief's clock says so.
+        stops: steps at which a call ends for another reason, and nothing is due.
+    """
+
+    total_steps: int
+    epochs: Epochs
+    summarise: Interval
+    evaluate: Interval | None
+    save: Interval
+    save_clock: Elapsed
+    stops: frozenset[int] = frozenset()
+
+    def next_event(self, step: int) -> int:
+        """Gives the first step after `step` at which something is due."""
+        epoch_end = self.epochs.end(self.epochs.completed(step))
+        stops = [stop for stop in self.stops if stop > step]
+        return min(epoch_end, *(interval.next_after(step) for interval in self._intervals), *stops)
+
+    def event_at(self, step: int) -> bool:
+        """Says whether anything is due after `step` steps."""
+        return self.epochs.ends_at(step) or any(interval.due(step) for interval in self._intervals)
+
+    @property
+    def _intervals(self) -> list[Interval]:
+        return [interval for interval in (self.summarise, self.evaluate, self.save) if interval is not None]
+
+
+@dataclass(frozen=True)
 class Saved:
     """What retention knows of a committed checkpoint: its step, and the metrics of the test split, if it was evaluated there."""
 
