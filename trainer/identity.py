@@ -29,8 +29,8 @@ class Kind(enum.Enum):
 KINDS: Mapping[Kind, tuple[str, ...]] = {
     Kind.FREE: (
         "name", "runs_dir", "mode", "resume", "resume_allow", "choices", "checkpoint", "summary", "restart", "preemption", "watchdog",
-        "verify", "launch", "sweep", "search", "metrics", "predict", "export", "evaluate.sidecar", "train.steps", "train.epochs", "train.steps_per_loop",
-        "dataset.path", "dataset.max_bad",
+        "verify", "launch", "sweep", "search", "metrics", "predict", "export", "evaluate.sidecar",
+        "train.steps", "train.epochs", "train.steps_per_loop", "dataset.path", "dataset.max_bad",
         "strategy", "strategy.hosts", "strategy.isolate", "strategy.start_timeout_secs", "strategy.timeout_secs",
     ),
     Kind.SEMANTIC: (

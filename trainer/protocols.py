@@ -108,8 +108,10 @@ class Task(Protocol):
         """Evaluates one replica's batch; returns the loss of each example, [B], and the other metrics of each, name -> [B]."""
 
     def predict_step(self, batch: Batch) -> Mapping[str, tf.Tensor]:
-        """What the first model says of each example of one replica's batch, name -> [B, ...]; `probabilities`, [B, num_classes]
-        float32, for a classifier. A task without this method has no predictions and no further metrics.
+        """Gives what the first model says of each example of one replica's batch, name -> [B, ...].
+
+        `probabilities`, [B, num_classes] float32, for a classifier. A task without this method has no predictions and no further
+        metrics.
         """
 
 
