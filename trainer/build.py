@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from trainer.engine import Engine
     from trainer.input import Source
     from trainer.loop import Loops
+    from trainer.outputs import Outputs
     from trainer.peers import Peers
     from trainer.policies import Plan
     from trainer.state import TrainState
@@ -172,7 +173,8 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     )
     checkpoints = _checkpoints(experiment, run_dir, state, peers, faults)
     pace = Pace(experiment.train.steps_per_loop)
-    return Engine(**shared, run_dir=run_dir, reporter=reporter, checkpoints=checkpoints, pace=pace)
+    outputs = _outputs(state, loops, dataset, test, peers, channel)
+    return Engine(**shared, run_dir=run_dir, reporter=reporter, outputs=outputs, checkpoints=checkpoints, pace=pace)
 
 
 def _tell(channel: Channel, sizes: batching.BatchSizes, plan: Plan) -> None:
@@ -257,6 +259,15 @@ def _loops(how: Strategy, strategy: tf.distribute.Strategy, cluster: Cluster) ->
     if how.asynchronous:
         return ChunkedLoops(strategy, Workers(strategy, len(cluster.jobs["worker"])))
     return Loops(strategy, input_outside=how.input_outside)
+
+
+def _outputs(state: TrainState, loops: Loops, dataset: Dataset, source: Source, peers: Peers, channel: Channel) -> Outputs | None:
+    """Makes what predicts a split; None: the task predicts nothing."""
+    from trainer.outputs import Outputs
+
+    if not hasattr(state.task, "predict_step"):
+        return None
+    return Outputs(state, loops.predict(state.task, dataset, source), source, peers, channel)
 
 
 def _peers(how: Strategy, strategy: tf.distribute.Strategy, cluster: Cluster) -> Peers:

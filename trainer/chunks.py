@@ -22,7 +22,7 @@ import tensorflow as tf
 from trainer.errors import NonFiniteError
 from trainer.guard import ADVICE, Trouble
 from trainer.input import Source
-from trainer.loop import EvalLoop, Loops, TrainLoop, unpack
+from trainer.loop import EvalLoop, Loops, PredictLoop, TrainLoop, unpack
 from trainer.protocols import Dataset, Task
 from trainer.shipping import Prefetched, Shipped
 
@@ -34,16 +34,16 @@ class Board:
     """Where the chunks of a loop write what they came to: one row of a variable on a parameter server for each chunk of a call.
 
     Attributes:
-        rows: the variable, [chunks, width] float64.
+        rows: the variable, [chunks, width] float64, or of another type.
         step_secs: how long a step took in the last call, all workers taken together; 0 before the first.
     """
 
-    def __init__(self, chunks: int, width: int) -> None:
-        self.rows = tf.Variable(tf.zeros([chunks, width], tf.float64), trainable=False, name="board")
+    def __init__(self, chunks: int, width: int, dtype: tf.DType) -> None:
+        self.rows = tf.Variable(tf.zeros([chunks, width], dtype), trainable=False, name="board")
         self.step_secs = 0.0
 
     def write(self, row: tf.Tensor, values: tf.Tensor) -> None:
-        """Writes a row, [width] float64; its number is a scalar."""
+        """Writes a row, [width]; its number is a scalar."""
         self.rows.scatter_update(tf.IndexedSlices(values[None], row[None]))
 
 
@@ -66,10 +66,10 @@ class Workers:
 
         return iter(self._coordinator.create_per_worker_dataset(elements))
 
-    def board(self, width: int) -> Board:
+    def board(self, width: int, dtype: tf.DType = tf.float64) -> Board:
         """Makes a board with a row for each chunk of a call."""
         with self._strategy.scope():
-            return Board(self.count * _CHUNKS_PER_WORKER, width)
+            return Board(self.count * _CHUNKS_PER_WORKER, width, dtype)
 
     def run(self, chunk: Callable[..., Any], opened: Any, board: Board, start: int, count: int) -> list[tuple[int, int, np.ndarray]]:
         """Runs the steps [start, start + count), each once.
@@ -209,6 +209,31 @@ class ChunkedEvalLoop(EvalLoop):
         self._board.write(row, self._batches(opened, tf.zeros([2 * len(self._task.metrics)], tf.float64), start, count))
 
 
+class ChunkedPredictLoop(PredictLoop):
+    """Predicts on the workers. What a chunk writes replaces what an earlier try of it wrote."""
+
+    feed: Shipped
+
+    def __init__(self, *args: Any, workers: Workers) -> None:
+        super().__init__(*args)
+        self._workers, self._board = workers, workers.board(1, tf.string)
+
+    def run(self, opened: Any, start: int, count: int) -> dict[str, np.ndarray]:
+        """Gives the rows of the batches [start, start + count), as `PredictLoop.run` does."""
+        rows = super().run(opened, start, count)
+        self.feed.judge(start, count, float(rows["weight"].sum()))
+        return rows
+
+    def _serialized(self, opened: Any, start: int, count: int) -> tf.Tensor:
+        chunks = self._workers.run(self._chunk, opened, self._board, start, count)
+        return tf.concat([tf.io.parse_tensor(batches, tf.string) for _, _, (batches,) in chunks], axis=0)
+
+    @tf.function(autograph=False)
+    def _chunk(self, iterator: Any, row: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> None:
+        opened = self.feed.open(next(iterator), start, count)
+        self._board.write(row, tf.io.serialize_tensor(self._batches(opened, start, count))[None])
+
+
 class ChunkedLoops(Loops):
     """Makes the loops of a strategy whose chief hands out steps."""
 
@@ -222,6 +247,10 @@ class ChunkedLoops(Loops):
     def evaluate(self, task: Task, dataset: Dataset, source: Source) -> EvalLoop:
         """Makes the loop over a split's batches."""
         return ChunkedEvalLoop(self._strategy, task, dataset, self._feed(source), workers=self._workers)
+
+    def predict(self, task: Task, dataset: Dataset, source: Source) -> PredictLoop:
+        """Makes the loop over a split's batches that predicts their examples."""
+        return ChunkedPredictLoop(self._strategy, task, dataset, self._feed(source), workers=self._workers)
 
     def _feed(self, source: Source) -> Shipped:
         return (Shipped if source.split.resident else Prefetched)(source, self._workers.send)

@@ -21,17 +21,18 @@ from trainer.channel import Channel
 from trainer.checkpoint import Checkpoints
 from trainer.collectives import first_difference
 from trainer.errors import NonFiniteError
-from trainer.evaluation import Stopped
 from trainer.faults import Faults
 from trainer.files import write_atomically
 from trainer.guard import Guard
 from trainer.loop import TrainLoop
 from trainer.markers import marker
+from trainer.outputs import Outputs
 from trainer.pace import Pace
 from trainer.peers import Peers
 from trainer.policies import Plan
 from trainer.reporting import Reporter
 from trainer.state import TrainState
+from trainer.turns import Stopped
 
 
 class Engine:
@@ -47,6 +48,7 @@ class Engine:
         state: the state, complete and created in the strategy's scope.
         loop: the compiled training loop.
         reporter: evaluates, writes metrics, tells callbacks.
+        outputs: predicts the test split; None: the task predicts nothing.
         checkpoints: where the state is saved and restored.
         channel: tells the user.
         pace: how many steps go into one graph call.
@@ -62,6 +64,7 @@ class Engine:
         state: TrainState,
         loop: TrainLoop,
         reporter: Reporter,
+        outputs: Outputs | None,
         checkpoints: Checkpoints,
         channel: Channel,
         pace: Pace,
@@ -70,7 +73,7 @@ class Engine:
     ) -> None:
         self.run_dir, self.plan, self.state, self.loop, self.reporter = run_dir, plan, state, loop, reporter
         self.checkpoints, self.channel, self.pace, self.peers, self._faults = checkpoints, channel, pace, peers, faults
-        self.evaluator, self.ledger = reporter.evaluator, reporter.ledger
+        self.evaluator, self.ledger, self.outputs = reporter.evaluator, reporter.ledger, outputs
         self.step, self._count, self._reported, self._ended = 0, 1, 0, False
         self._opened: Any = None
         self._noted = run_dir / "left_out.json"

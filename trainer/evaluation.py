@@ -10,13 +10,9 @@ import tensorflow as tf
 from trainer.channel import Channel
 from trainer.input import Source
 from trainer.loop import EvalLoop, unpack
-from trainer.pace import Pace
 from trainer.peers import Peers
 from trainer.state import TrainState
-
-
-class Stopped(Exception):
-    """A stop was requested in the middle of an evaluation."""
+from trainer.turns import Turns
 
 
 class Evaluator:
@@ -31,8 +27,7 @@ class Evaluator:
     """
 
     def __init__(self, state: TrainState, loop: EvalLoop, source: Source, peers: Peers, channel: Channel) -> None:
-        self._state, self._loop, self._source, self._peers, self._channel = state, loop, source, peers, channel
-        self._pace = Pace("auto")
+        self._state, self._loop, self._turns = state, loop, Turns(source.num_steps, peers, channel)
 
     def evaluate(self, stop_requested: Callable[[], bool], enter: Callable[[str], None] = lambda phase: None) -> dict[str, float]:
         """Gives the metrics over the split.
@@ -52,15 +47,7 @@ class Evaluator:
 
     def _sums(self, stop_requested: Callable[[], bool], enter: Callable[[str], None]) -> np.ndarray:
         opened = self._loop.feed.start(0)
-        total, done = tf.zeros([2 * len(self._state.task.metrics)], tf.float64), 0
-        while done < self._source.num_steps:
-            self._channel.beat()
-            stopping, count = self._peers.sums(stop_requested(), self._pace.count if self._peers.is_chief else 0)
-            if stopping:
-                raise Stopped
-            enter("evaluate" if self._pace.started else "compile")
-            count = min(count, self._source.num_steps - done)
-            with self._pace.measured(count):
-                total = self._loop.run(opened, total, tf.constant(done, tf.int64), tf.constant(count, tf.int64))
-            done += count
+        total = tf.zeros([2 * len(self._state.task.metrics)], tf.float64)
+        for first, count in self._turns.walk(stop_requested, enter):
+            total = self._loop.run(opened, total, tf.constant(first, tf.int64), tf.constant(count, tf.int64))
         return total.numpy()

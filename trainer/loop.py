@@ -14,10 +14,11 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from trainer import randomness
-from trainer.collectives import CollectiveLog
+from trainer.collectives import CollectiveLog, Collectives
 from trainer.guard import Trouble
 from trainer.input import Feed, Source, feed
 from trainer.protocols import Batch, Dataset, Metrics, Task
@@ -160,6 +161,57 @@ class EvalLoop:
         return sums if context.num_replicas_in_sync == 1 else context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
 
 
+class PredictLoop:
+    """Predicts the examples of a split, at a static batch shape.
+
+    A loop in the graph must know what it collects before its body is traced, and what a task predicts is known only then. So it
+    collects strings: each tensor in TensorFlow's serialized form.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy, task: Task, dataset: Dataset, feed: Feed) -> None:
+        self._strategy, self._task, self._dataset, self.feed = strategy, task, dataset, feed
+        self._types: dict[str, tf.DType] = {}
+        self._collectives = CollectiveLog()
+
+    def run(self, opened: Any, start: int, count: int) -> dict[str, np.ndarray]:
+        """Gives the rows of the batches [start, start + count), those too that the last one is filled up with.
+
+        Returns:
+            Name -> [count * global batch, ...]: `id`, `weight`, `label` if the split has it, and the predictions.
+        """
+        batches = self._serialized(opened, start, count)
+        columns = enumerate(self._types.items())
+        return {name: np.concatenate([tf.io.parse_tensor(row[i], dtype).numpy() for row in batches]) for i, (name, dtype) in columns}
+
+    def _serialized(self, opened: Any, start: int, count: int) -> tf.Tensor:
+        return self._run(opened, tf.constant(start, tf.int64), tf.constant(count, tf.int64))
+
+    @tf.function(autograph=False)
+    def _run(self, opened: Any, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        return self._batches(opened, start, count)
+
+    def _batches(self, opened: Any, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        """Gives the batches [start, start + count), [count, names] string."""
+        self._collectives = CollectiveLog()  # of this trace
+
+        def one_batch(index: tf.Tensor, batches: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+            results = self._strategy.run(self._replica_step, args=(index, self.feed.take(opened)))
+            rows = {name: self._strategy.experimental_local_results(value)[0] for name, value in results.items()}
+            self._types = {name: value.dtype for name, value in rows.items()}
+            return index + 1, batches.write(tf.cast(index - start, tf.int32), tf.stack([tf.io.serialize_tensor(x) for x in rows.values()]))
+
+        empty = tf.TensorArray(tf.string, size=tf.cast(count, tf.int32))
+        return tf.while_loop(lambda index, _: index < start + count, one_batch, (start, empty))[1].stack()
+
+    def _replica_step(self, index: tf.Tensor, taken: Any) -> Batch:
+        """Gives the rows of all replicas, in order: every replica gets them."""
+        batch, _ = self.feed.give(taken, index, tf.distribute.get_replica_context().replica_id_in_sync_group)
+        batch = {**batch, **self._dataset.transform(batch, None)}
+        known = {name: batch[name] for name in ("id", "weight", "label") if name in batch}
+        gathered = Collectives(self._collectives).all_gather({**known, **self._task.predict_step(batch)})
+        return {name: tf.reshape(rows, [-1, *rows.shape[2:]]) for name, rows in gathered.items()}
+
+
 class Loops:
     """Makes the loops of a strategy whose replicas all run the same step together."""
 
@@ -173,6 +225,10 @@ class Loops:
     def evaluate(self, task: Task, dataset: Dataset, source: Source) -> EvalLoop:
         """Makes the loop over a split's batches."""
         return EvalLoop(self._strategy, task, dataset, feed(source, self._strategy, outside=self._outside))
+
+    def predict(self, task: Task, dataset: Dataset, source: Source) -> PredictLoop:
+        """Makes the loop over a split's batches that predicts their examples."""
+        return PredictLoop(self._strategy, task, dataset, feed(source, self._strategy, outside=self._outside))
 
 
 def poisoned(batch: Batch, poison: tf.Variable) -> Batch:

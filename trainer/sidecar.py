@@ -18,12 +18,13 @@ from pathlib import Path
 from trainer.channel import Channel
 from trainer.checkpoint import Checkpoints
 from trainer.errors import CheckpointError
-from trainer.evaluation import Evaluator, Stopped
+from trainer.evaluation import Evaluator
 from trainer.faults import Faults
 from trainer.markers import committed, verify
 from trainer.policies import Epochs
 from trainer.rundir import result_of
 from trainer.schema import Experiment
+from trainer.turns import Stopped
 from trainer.writers.base import Writer
 from trainer.writers.jsonl import JsonLines
 from trainer.writers.opening import open_writers

@@ -38,14 +38,21 @@ class Classification:
         """Loss and accuracy of each example."""
         return self._loss(batch, training=False, smoothing=0.0)
 
+    def predict_step(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """The probability of each class, `probabilities` [B, num_classes] float32."""
+        return {"probabilities": tf.nn.softmax(self._logits(batch, training=False))}
+
     def _train_loss(self, batch: Batch) -> PerExample:
         return self._loss(batch, training=True, smoothing=self.label_smoothing)
 
     def _loss(self, batch: Batch, *, training: bool, smoothing: float) -> PerExample:
         labels = tf.cast(batch["label"], tf.int64)
-        logits = tf.cast(self.models["model"](batch["features"], training=training), tf.float32)
+        logits = self._logits(batch, training=training)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         if smoothing:
             uniform = tf.reduce_logsumexp(logits, axis=-1) - tf.reduce_mean(logits, axis=-1)
             losses = (1.0 - smoothing) * losses + smoothing * uniform
         return losses, {"accuracy": tf.cast(tf.argmax(logits, axis=-1) == labels, tf.float32)}
+
+    def _logits(self, batch: Batch, *, training: bool) -> tf.Tensor:
+        return tf.cast(self.models["model"](batch["features"], training=training), tf.float32)
