@@ -5,9 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.terminal import Terminal
 from trainer import group, watchdog
 from trainer.cli import compose
 from trainer.cluster import Cluster, Task
+from trainer.console import Console
 from trainer.exitcodes import RESTARTABLE
 from trainer.group import Group
 from trainer.strategies.base import Strategy
@@ -29,8 +31,8 @@ class Player:
         self.processes, self.lines, self.errors, self.requests = {}, [], [], []
         self.stopped, self.killed, self.script = set(), [], script
         tasks = [Task(name.split("-")[0], int(name.split("-")[1])) for name in names]
-        self.names, self.directory = names, directory
-        console = SimpleNamespace(line=self.lines.append, error=self.errors.append, show=lambda message, log: None)
+        self.names, self.directory, self.standing = names, directory, {}
+        console = Standing(self.standing, self.lines, self.errors)
         members = [Cluster(task, jobs or {}) for task in tasks]
         self.group = Group(
             SimpleNamespace(path=directory),
@@ -52,6 +54,23 @@ class Player:
                 self.group.signal(value)
             else:
                 self.processes[name].say(kind, value)
+
+
+class Standing(Console):
+    """Keeps what is told of each process."""
+
+    def __init__(self, standing, lines, errors):
+        super().__init__(Terminal(), Terminal())
+        self.standing, self.line, self.error = standing, lines.append, errors.append
+
+    def begin(self, task):
+        self.standing[str(task)] = "starting"
+
+    def heard(self, task, message):
+        self.standing[str(task)] = message["phase"]
+
+    def ended(self, task, end, why=""):
+        self.standing[str(task)] = f"{end}: {why}" if why else end
 
 
 class Played:
@@ -112,6 +131,22 @@ def test_the_cause_is_named_and_not_who_lost_a_peer(play, ends, failed, why, cod
     assert (str(played.group.failed), played.group.why) == (failed, why)
 
 
+@pytest.mark.parametrize(
+    ("script", "standing"),
+    [
+        ([*TRAINING, ("worker-0", EXIT, 0), ("worker-1", EXIT, 0)], ["done", "done"]),
+        ([("worker-0", PHASE, "join"), ("worker-1", EXIT, -9)], ["ended", "lost: was killed by SIGKILL"]),
+        ([*TRAINING, ("worker-0", EXIT, RESTARTABLE), ("worker-1", EXIT, -9)], ["left: lost its peers", "lost: was killed by SIGKILL"]),
+        ([*TRAINING, ("worker-0", EXIT, 1)], ["failed", "ended"]),
+        ([*TRAINING, ("worker-0", EXIT, 143), ("worker-1", EXIT, 143)], ["stopped", "stopped"]),
+    ],
+)
+def test_what_becomes_of_each_process_is_told(play, script, standing):
+    played = play(TWO, script)
+    played.run()
+    assert played.standing == dict(zip(TWO, standing, strict=True))
+
+
 @pytest.mark.parametrize("code", [1, 2, 3])
 def test_users_code_that_leaves_without_a_word_is_a_crash_and_told(play, code):
     played = play(TWO, [*TRAINING, ("worker-1", EXIT, code)])
@@ -140,6 +175,7 @@ def test_a_stall_ends_the_attempt_and_names_who_hangs(play, stopped, why, state)
     assert (str(played.group.failed), played.group.why) == ("worker-1", why)
     assert played.lines[0] == f"warning: worker-1 makes no progress: train at step 7, for 0 s (watchdog.stall_secs{state}"
     assert played.lines[1] == "  worker-0: train at step 7, for 0 s"
+    assert played.standing == {"worker-0": "ended", "worker-1": "stalled"}
 
 
 def test_a_replaceable_process_that_hangs_is_replaced_alone(play):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from trainer.tables import aligned, number
+from trainer.tables import aligned, duration, number
 
 
 def test_columns_stand_below_one_another_and_nothing_trails():
@@ -30,3 +30,20 @@ def test_columns_stand_below_one_another_and_nothing_trails():
 )
 def test_numbers(value, text):
     assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("secs", "text"),
+    [
+        (0, "0:00"),
+        (0.4, "0:00"),
+        (12, "0:12"),
+        (59.6, "1:00"),
+        (185, "3:05"),
+        (3599.9, "1:00:00"),
+        (3723, "1:02:03"),
+        (360_000, "100:00:00"),
+    ],
+)
+def test_duration(secs, text):
+    assert duration(secs) == text

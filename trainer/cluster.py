@@ -181,9 +181,14 @@ def tpu_configured() -> str | None:
     return "local" if glob("/dev/accel[0-9]*") or glob("/dev/vfio/[0-9]*") else None
 
 
+def has_cursor() -> bool:
+    """Whether the terminal, if there is one, can do more than show one line below another."""
+    return os.environ.get("TERM") != "dumb"
+
+
 def wants_color() -> bool:
-    """Whether the terminal's user has nothing against colours (https://no-color.org)."""
-    return not os.environ.get("NO_COLOR")
+    """Whether the terminal can show colours, and its user has nothing against them (https://no-color.org)."""
+    return has_cursor() and not os.environ.get("NO_COLOR")
 
 
 def worker_environment(scratch: str | None = None) -> dict[str, str]:

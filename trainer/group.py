@@ -106,13 +106,17 @@ class Group:
 
     def end(self) -> None:
         """Ends whoever is still there."""
-        for process in self._living.values():
+        for task, process in self._living.items():
             process.discard()
+            if task != self.failed:
+                self._console.ended(task, "ended")
         self._living.clear()
+        self._console.refresh()
 
     def _begin(self, member: Cluster) -> None:
         self._living[member.task] = process = self._start()
         self._watch.begin(member.task)
+        self._console.begin(member.task)
         process.assign(self._run, self._experiment, member, self._messages)
 
     def _next(self) -> None:
@@ -137,6 +141,7 @@ class Group:
         else:
             if message["kind"] in ("phase", "progress"):
                 self._watch.heard(task, message)
+                self._console.heard(task, message)
             if message["kind"] == "phase":
                 self._reached(task, message["phase"])
             self._show(task, message)
@@ -149,7 +154,10 @@ class Group:
 
     def _alarms(self) -> list[tuple[float, Callable[[], None]]]:
         """Gives when something is to be done although nobody says anything, and what."""
-        alarms: list[tuple[float, Callable[[], None]]] = [(self._grace_ends, self._end_grace)]
+        alarms: list[tuple[float, Callable[[], None]]] = [
+            (self._grace_ends, self._end_grace),
+            (self._console.refresh_at(), self._console.refresh),
+        ]
         if self._deadline is not None:
             return [*alarms, (self._deadline, lambda: None)]
         if self._joining:
@@ -214,6 +222,7 @@ class Group:
         hung, lines = self._watch.report(self._living, {task: log_of(self._run, task) for task in self._living})
         for line in lines:
             self._console.line(line)
+        self._console.ended(hung, "stalled")
         if hung.job in self._replaceable:
             self._living[hung].signal(signal.SIGKILL)
             self._watch.renew()
@@ -238,6 +247,7 @@ class Group:
 
     def _ended(self, task: Task, code: int) -> None:
         member = self._members[task]
+        self._console.ended(task, *_end(code))
         if code == DONE or code > 128:
             self._leaving(member, code)
         elif (code < 0 or code == RESTARTABLE) and task.job in self._replaceable and self._may_replace():
@@ -299,6 +309,15 @@ def how(code: int) -> str:
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return "lost its peers" if code == RESTARTABLE else "failed"
+
+
+def _end(code: int) -> tuple[str, str]:
+    """Words how a process ended, for the console: `Crew.ended`."""
+    if code == DONE or code > 128:
+        return ("stopped" if code else "done"), ""
+    if code == RESTARTABLE:
+        return "left", how(code)
+    return ("lost", how(code)) if code < 0 else ("failed", "")
 
 
 def left_without_saving(run: RunDirectory) -> str:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from trainer import batching, build, cluster, faults, isolation, outcome, provenance, refusals
 from trainer.cluster import Cluster, Task
-from trainer.console import Console, duration
+from trainer.console import Console
 from trainer.errors import ConfigError, StorageError
 from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
 from trainer.files import clear_temporaries
@@ -28,6 +28,7 @@ from trainer.schema import Experiment
 from trainer.signals import STOP, Signals
 from trainer.strategies.base import Strategy
 from trainer.supervisor import Supervisor
+from trainer.tables import duration
 
 Network: TypeAlias = tuple[Namespace | None, str | None]
 """A network of its own for the processes that are started here, or why it has none."""
@@ -243,7 +244,14 @@ def _train_here(experiment: Experiment, place: Cluster, directory: RunDirectory,
     from trainer.channel import Channel
 
     log = log_of(directory, place.task)
-    channel = Channel(lambda message: console.show(message, log))
+    console.begin(place.task)
+
+    def show(message: dict[str, Any]) -> None:
+        if message["kind"] in ("phase", "progress"):
+            console.heard(place.task, message)
+        console.show(message, log)
+
+    channel = Channel(show)
     asked: list[int] = []
 
     def leave() -> None:

@@ -19,3 +19,10 @@ def aligned(rows: Sequence[Sequence[str]], align: str) -> list[str]:
 def number(value: float) -> str:
     """Words a metric: four decimals, or three digits where those would be zeros, or too many."""
     return f"{value:.4f}" if value == 0 or 0.001 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
+def duration(secs: float) -> str:
+    """Words a duration: 0:12, 3:05, 1:02:03."""
+    minutes, seconds = divmod(round(secs), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

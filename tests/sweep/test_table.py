@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_console import Clock, Terminal
+from tests.terminal import Clock, Terminal, screen_of
 from trainer.outcome import Outcome, State
 from trainer.schema import Experiment, Sweep
 from trainer.sweep.points import Point
@@ -26,8 +26,8 @@ HEAD = "#  model      learning_rate  state       best accuracy  progress"
 class Shown:
     """A table on strings, with a clock that is moved by hand."""
 
-    def __init__(self, out, total=4, **sweep):
-        self.out, self.err, self.clock = out, io.StringIO(), Clock()
+    def __init__(self, out, total=4, err=None, **sweep):
+        self.out, self.err, self.clock = out, err or io.StringIO(), Clock()
         self.table = Table(total, Sweep(**sweep), self.out, self.err, self.clock)
 
     def begin(self, *numbers):
@@ -45,29 +45,14 @@ class Shown:
         return self
 
     def screen(self):
-        """Gives the lines that a terminal shows, with colours as <32>."""
-        lines = [""]
-        for text, up, erase, color in re.findall(r"([^\x1b]+)|\x1b\[(\d+)A|\x1b\[(J)|\x1b\[(\d+)m", self.out.getvalue()):
-            if up:
-                here = len(lines) - 1 - int(up)
-                assert here >= 0, "above the top"
-            elif erase:
-                del lines[here + 1 :]
-                lines[here] = ""
-            elif color:
-                lines[-1] += f"<{color}>"
-            else:
-                first, *rest = text.split("\n")
-                lines[-1] += first
-                lines += rest
-        assert lines.pop() == ""
-        return lines
+        return screen_of(self.out.getvalue(), colors=True)
 
 
 @pytest.fixture
 def terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("LINES", "24")
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
     return Shown(Terminal())
 
@@ -126,7 +111,7 @@ def test_it_is_drawn_a_few_times_a_second_at_most(terminal):
 
 
 def test_lines_and_failures_stand_above(terminal):
-    terminal.err = terminal.table._err = terminal.out
+    terminal = Shown(terminal.out, err=terminal.out)
     terminal.begin(1, 2)
     terminal.show(1, kind="line", text="warning: slow").show(1, kind="line", text="Number of devices: 1").show(
         2, kind="fault", text="Fault: kill"

@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -33,7 +34,7 @@ class Relay(Console):
         super().__init__()
         self._send = send
 
-    def show(self, message: dict[str, Any], log: Path) -> None:
+    def show(self, message: Mapping[str, Any], log: Path) -> None:
         if message["kind"] == "crash":
             self.cause = self.cause or message["cause"]
         self._send({**message, "from": None, "log": str(log)})

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import math
-import shutil
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from trainer import cluster
 from trainer.console import bar, position_text, progress_text
+from trainer.crew import WORDS
 from trainer.outcome import Outcome, State, main_metric, smaller_is_better
 from trainer.schema import Sweep
+from trainer.screen import DRAW_SECS, Screen, cut
 from trainer.sweep.points import Point
 from trainer.sweep.summary import counted, short, varied_keys
 from trainer.tables import aligned, number
 
-_DRAW_SECS = 0.25  # between two drawings: more would be restless
 _PLAIN_SECS = 30.0  # between two progress lines where there is no terminal
 _BAR_WIDTH = 10
 _STATE_WIDTH = 10  # the table does not move when another word stands there
 _VALUE_WIDTH = 24
 _WIDE = 79  # from here on there is room for a bar
-_WORDS = {"join": "starting", "start": "starting", "compile": "compiling", "evaluate": "evaluating", "save": "saving"}
-_COLORS = {State.DONE: "32", State.FAILED: "31", State.PRUNED: "33"}
+_WORDS = {**WORDS, "join": "starting"}
+_COLORS = {State.DONE: "green", State.FAILED: "red", State.PRUNED: "yellow"}
 
 
 @dataclass
@@ -55,12 +53,9 @@ class Table:
         self, total: int, sweep: Sweep, out: TextIO | None = None, err: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._total, self._sweep, self._clock = total, sweep, clock
-        self._out, self._err = out or sys.stdout, err or sys.stderr
-        self._is_terminal = self._out.isatty()
-        self._has_color = self._is_terminal and cluster.wants_color()
+        self._screen = Screen(out, err, clock)
         self._rows: dict[int, _Row] = {}
-        self._height = 0  # lines of the table on the screen
-        self._drawn_at = self._told_at = clock()
+        self._told_at = clock()
 
     def begin(self, point: Point) -> None:
         """Shows that a point is being started, perhaps again."""
@@ -68,7 +63,7 @@ class Table:
         self._tell(f"{self._name(point)}: started")
         self._draw()
 
-    def show(self, point: Point, message: dict[str, Any]) -> None:
+    def show(self, point: Point, message: Mapping[str, Any]) -> None:
         """Shows one message of a point; the forms are those of `trainer.channel`. Errors are told by `ended`."""
         row, kind = self._rows.setdefault(point.number, _Row(point)), message["kind"]
         if kind == "fault" or (kind == "line" and message["text"].startswith("warning: ")):
@@ -82,7 +77,7 @@ class Table:
                 self._tell(f"{self._name(point)}: step {progress_text(message)}")
         elif kind == "evaluated":
             self._take(row, message["metrics"])
-        if self._clock() - self._drawn_at >= _DRAW_SECS:
+        if self._clock() - self._screen.drawn_at >= DRAW_SECS:
             self._draw()
 
     def ended(self, point: Point, outcome: Outcome) -> None:
@@ -91,8 +86,7 @@ class Table:
         row.state, row.word, row.position, row.bar = outcome.state, outcome.state, str(outcome.step), ""
         self._take(row, outcome.metrics)
         if outcome.state is State.FAILED:
-            self._erase()
-            print(f"error: {self._name(point)} ({point.label}): {outcome.why}; see {point.path / 'logs'}", file=self._err, flush=True)
+            self._screen.error(f"error: {self._name(point)} ({point.label}): {outcome.why}; see {point.path / 'logs'}")
         else:
             metrics = "".join(f", test {name} {number(value)}" for name, value in outcome.metrics.items())
             self._tell(f"{self._name(point)} ({point.label}): {outcome.state}, step {outcome.step}{metrics}")
@@ -100,42 +94,29 @@ class Table:
 
     def line(self, text: str) -> None:
         """Shows a line above the table."""
-        self._erase()
-        print(text, file=self._out, flush=True)
-        self._draw()
+        self._screen.line(text)
 
     def close(self) -> None:
         """Removes the table: what the sweep came to is told otherwise."""
-        self._erase()
         self._rows.clear()
+        self._screen.clear()
 
     def _name(self, point: Point) -> str:
         return f"point {point.number} of {self._total}"
 
     def _tell(self, text: str) -> None:
         """Shows in a line what the table would show."""
-        if not self._is_terminal:
-            print(text, file=self._out, flush=True)
+        if not self._screen.is_live:
+            self._screen.line(text)
 
     def _take(self, row: _Row, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
             better = min if smaller_is_better(name, self._sweep.mode) else max
             row.best[name] = better(row.best.get(name, value), value)
 
-    def _erase(self) -> None:
-        if self._height:
-            print(f"\x1b[{self._height}A\x1b[J", end="", file=self._out, flush=True)
-            self._height = 0
-
     def _draw(self) -> None:
-        if not self._is_terminal or not self._rows:
-            return
-        size = shutil.get_terminal_size()
-        lines = self._lines(size.columns - 1, size.lines - 1)
-        above = f"\x1b[{self._height}A\x1b[J" if self._height else ""
-        # In one go: half a table flickers.
-        print(above + "".join(f"{line}\n" for line in lines), end="", file=self._out, flush=True)
-        self._height, self._drawn_at = len(lines), self._clock()
+        if self._rows:
+            self._screen.draw(self._lines(*self._screen.size()))
 
     def _lines(self, width: int, height: int) -> list[str]:
         """Gives the table: counts, the running points, and of the others as many as there is room for, the best first."""
@@ -149,7 +130,7 @@ class Table:
         cells = [
             [
                 str(row.point.number),
-                *(_cut(row.point.varied.get(key, "-"), _VALUE_WIDTH) for key in keys),
+                *(cut(row.point.varied.get(key, "-"), _VALUE_WIDTH) for key in keys),
                 row.word,
                 number(row.best[metric]) if metric in row.best else "-",
                 row.bar * (width >= _WIDE) + row.position,  # last, because its length changes
@@ -157,8 +138,7 @@ class Table:
             for row in rows
         ]
         lines = aligned([head, *cells], ">" + "<" * (len(keys) + 1) + "><")
-        counts, title, *lines = [_cut(line, width) for line in (counts, *lines)]
-        return [counts, title, *(self._colored(line, row) for line, row in zip(lines, rows, strict=True))]
+        return [counts, lines[0], *(self._colored(line, row) for line, row in zip(lines[1:], rows, strict=True))]
 
     def _rank(self, row: _Row, metric: str) -> tuple[bool, float, int]:
         value = row.best.get(metric, math.nan)
@@ -167,12 +147,5 @@ class Table:
         return ended, value if ended else 0.0, row.point.number
 
     def _colored(self, line: str, row: _Row) -> str:
-        color = _COLORS.get(row.state)
-        if not self._has_color or color is None:
-            return line
         before, word, after = line.rpartition(f" {row.word} ")
-        return f"{before} \x1b[{color}m{word.strip()}\x1b[0m {after}" if word else line
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
+        return f"{before} {self._screen.paint(row.word, _COLORS.get(row.state, ''))} {after}" if word else line

@@ -1,0 +1,115 @@
+"""Lines for people, and on a terminal a block of lines below them that is redrawn in place. No TensorFlow.
+
+The cursor always rests at the start of the line below the block, and is never hidden: whoever is killed leaves a clean terminal.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TextIO
+
+from trainer import cluster
+
+DRAW_SECS = 0.25  # between two drawings: more would be restless
+
+_CODES = {"red": 31, "green": 32, "yellow": 33, "dim": 2}
+_FIRST_WORDS = {"error:": "red", "warning:": "yellow", "Done:": "green"}
+_ESCAPE = re.compile(r"(\x1b\[\d+m)")
+
+
+class Screen:
+    """What a command shows.
+
+    Attributes:
+        is_live: whether there is a block: on a terminal whose cursor can be moved.
+        drawn_at: when a block was given last, by the clock.
+
+    Args:
+        out: where lines and the block go.
+        err: where errors go.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._out, self._err, self._clock = out or sys.stdout, err or sys.stderr, clock
+        self.is_live = self._out.isatty() and cluster.has_cursor()
+        self._colored = [stream for stream in (self._out, self._err) if stream.isatty() and cluster.wants_color()]
+        self._block: list[str] = []
+        self.drawn_at = clock()
+
+    def size(self) -> tuple[int, int]:
+        """Gives how many columns and lines a block may have: a line that fills the last column would wrap."""
+        size = shutil.get_terminal_size()
+        return size.columns - 1, size.lines - 1
+
+    def paint(self, text: str, color: str) -> str:
+        """Gives the text in a color (red, green, yellow or dim), if the block has any; "" is none."""
+        return self._painted(self._out, text, color)
+
+    def line(self, text: str) -> None:
+        """Shows a line above the block."""
+        self._show(self._out, text)
+
+    def error(self, text: str) -> None:
+        """Shows a line of an error."""
+        self._show(self._err, text)
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Shows lines as the block, in place of what it was; cuts what does not fit."""
+        self.drawn_at = self._clock()
+        if not self.is_live:
+            return
+        columns, rows = self.size()
+        block = [cut(line, columns) for line in lines[:rows]]
+        if block != self._block:
+            # In one go: half a block flickers.
+            erasing = self._erasing()
+            self._block = block
+            self._write(self._out, erasing + self._drawing())
+
+    def clear(self) -> None:
+        """Removes the block."""
+        self.draw([])
+
+    def _show(self, stream: TextIO, text: str) -> None:
+        word, space, rest = text.partition(" ")
+        text = f"{self._painted(stream, word, _FIRST_WORDS.get(word, ''))}{space}{rest}\n"
+        if stream is self._out:
+            self._write(stream, self._erasing() + text + self._drawing())
+        else:
+            self._write(self._out, self._erasing())
+            self._write(stream, text)
+            self._write(self._out, self._drawing())
+
+    def _painted(self, stream: TextIO, text: str, color: str) -> str:
+        return f"\x1b[{_CODES[color]}m{text}\x1b[0m" if color and any(stream is one for one in self._colored) else text
+
+    def _drawing(self) -> str:
+        return "".join(f"{line}\n" for line in self._block)
+
+    def _erasing(self) -> str:
+        """Gives what erases the block, also when the window has become narrower since, and lines are wrapped now."""
+        columns = self.size()[0] + 1
+        rows = sum(max(1, -(-len(_ESCAPE.sub("", line)) // columns)) for line in self._block)
+        # The cursor is not in the first column when the terminal has shown ^C.
+        return f"\r\x1b[{rows}A\x1b[J" if rows else ""
+
+    def _write(self, stream: TextIO, text: str) -> None:
+        if text:
+            stream.write(text)
+            stream.flush()
+
+
+def cut(text: str, width: int) -> str:
+    """Cuts a text that is wider; colors have no width."""
+    if len(_ESCAPE.sub("", text)) <= width:
+        return text
+    kept, room = "", max(0, width - 1)
+    for piece in _ESCAPE.split(text):
+        kept += piece if _ESCAPE.match(piece) else piece[:room]
+        room -= 0 if _ESCAPE.match(piece) else len(piece[:room])
+    return f"{kept}…"
