@@ -62,7 +62,11 @@ WRONG: dict[str, str | list[str]] = {
     "task=regression": "task=regression: no such choice; choose one of classification",
     "optimizer=adm": "optimizer=adm: no such choice; choose one of adam, adamw, rmsprop, sgd; did you mean 'adam'?",
     "schedule=cosin": "schedule=cosin: no such choice; choose one of constant, cosine, step; did you mean 'cosine'?",
-    "checkpoint=defualt": "checkpoint=defualt: no such choice; choose one of default, every_50_steps; did you mean 'default'?",
+    "checkpoint=defualt": "checkpoint=defualt: no such choice; choose one of best, default, every_50_steps, latest; "
+    "did you mean 'default'?",
+    "checkpoint=bestt": "checkpoint=bestt: no such choice; choose one of best, default, every_50_steps, latest; did you mean 'best'?",
+    "checkpoint=best": "checkpoint.use (best) is for mode=evaluate, export and predict; a training goes on from the newest, or "
+    "starts with a checkpoint's weights: init_from=<run>/checkpoints/ckpt-<step>",
     "callbacks=early": "callbacks=early: no such choice; choose one of early_stopping, none",
     "callbacks=[early_stoping]": (
         "callbacks=early_stoping: no such choice; choose one of early_stopping, none; did you mean 'early_stopping'?"

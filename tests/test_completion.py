@@ -70,6 +70,14 @@ def test_runs_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert candidates(["runs_dir=elsewhere", "init_from=e"], {}) == ["init_from=elsewhere/a"]
 
 
+def test_checkpoints_to_use(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "ckpt-120.json").touch()
+    found = candidates(["mode=evaluate", f"resume={tmp_path}", "checkpoint="], {})
+    assert found == [f"checkpoint={word}" for word in ("120", "best", "default", "every_50_steps", "latest")]
+    assert candidates(["checkpoint="], {}) == ["checkpoint=default", "checkpoint=every_50_steps"]
+
+
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
     folder = tmp_path / "work"

@@ -87,3 +87,10 @@ def test_unknown_key(key: str, line: str) -> None:
     }
     parent = key.rpartition(".")[0]
     assert rules.unknown_key(key, (root[parent] if parent else root) or {}, root) == line
+
+
+def test_one_of_several_words_or_a_number() -> None:
+    rule = "latest | best or >= 0"
+    assert [rules.broken(value, rule) for value in ("latest", "best", 0, 120)] == [None] * 4
+    assert rules.broken("bestt", rule) == "must be latest, best or >= 0; did you mean 'best'?"
+    assert rules.broken(-1, rule) == "must be latest, best or >= 0"

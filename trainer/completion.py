@@ -9,7 +9,8 @@ from typing import Any
 
 from trainer.arguments import CFG, FLAGS
 from trainer.choices import Choices
-from trainer.schema import Experiment
+from trainer.markers import committed
+from trainer.schema import USED, Experiment
 
 _RUNS = ("resume", "init_from")
 
@@ -42,7 +43,7 @@ def _values(key: str, value: str, before: Sequence[str], config_dir: str | None)
     typed = value[: max(value.rfind(","), value.rfind("[")) + 1]
     name = key.lstrip("+~")
     if name in (choices := Choices(config_dir, {})).groups():
-        known: Iterable[str] = choices.of(name)
+        known: Iterable[str] = [*choices.of(name), *(_used(before) if name == "checkpoint" else [])]
     elif name in _RUNS:
         known = [*(["auto", "never"] if name == "resume" else []), *_runs(before)]
     else:
@@ -123,6 +124,12 @@ def _config_dir(before: Sequence[str]) -> str | None:
 def _runs(before: Sequence[str]) -> list[str]:
     folder = next((Path(word.partition("=")[2]) for word in reversed(before) if word.startswith("runs_dir=")), Path(Experiment().runs_dir))
     return [str(path.parent) for path in folder.expanduser().glob("*/config.yaml")]
+
+
+def _used(before: Sequence[str]) -> list[str]:
+    """Gives what `checkpoint=` takes besides the choices where a run is resumed: which of its checkpoints is used."""
+    runs = [Path(word.removeprefix("resume=")).expanduser() for word in before if word.startswith("resume=")]
+    return [*USED, *map(str, committed(runs[-1] / "checkpoints"))] if runs else []
 
 
 def _starting(word: str, known: Iterable[str]) -> list[str]:

@@ -178,6 +178,11 @@ def _check_saving(experiment: Experiment) -> list[str]:
         problems.append(f"checkpoint.best.metric ({best.metric}) must be the name of a metric, e.g. accuracy")
     if best.metric == "loss" and best.mode == "max":
         problems.append("checkpoint.best.mode (max) would keep the largest loss; add checkpoint.best.mode=min")
+    if experiment.mode in ("train", "verify") and experiment.checkpoint.use != "latest":
+        problems.append(
+            f"checkpoint.use ({experiment.checkpoint.use}) is for mode=evaluate, export and predict; a training goes on from the newest, "
+            "or starts with a checkpoint's weights: init_from=<run>/checkpoints/ckpt-<step>"
+        )
     if len(set(writers)) != len(writers):
         problems.append(f"summary.writers ({writers}) must name each writer once")
     return problems

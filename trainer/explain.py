@@ -19,7 +19,7 @@ from trainer.commands import COMMANDS
 from trainer.config import plain, unknown_name
 from trainer.errors import ConfigError
 from trainer.rules import did_you_mean, unknown_key
-from trainer.schema import GROUPS, ONE_CHOICE, Experiment
+from trainer.schema import GROUPS, ONE_CHOICE, USED, Experiment
 
 EXPECTED = (ConfigError, HydraException, OmegaConfBaseException, yaml.YAMLError)
 """What composing raises where the user is wrong."""
@@ -75,7 +75,7 @@ def _relative(path: str) -> str:
 def _no_choice(error: MissingConfigException) -> str:
     file = str(error.missing_cfg_file)
     group, _, choice = file.rpartition("/") if file.startswith("hydra/") else file.partition("/")
-    options = sorted(error.options or _choices(str(error), group))
+    options = sorted([*(error.options or _choices(str(error), group)), *(USED if group == "checkpoint" else [])])
     if not options:
         return f"{error.missing_cfg_file}: no such configuration file"
     return f"{group}={choice}: no such choice; choose one of {', '.join(options)}{did_you_mean(choice, options)}"

@@ -27,7 +27,8 @@ Usage: python train.py [group=choice ...] [key=value ...]; killed or stopped, th
                                                               a search: search.trials points from a range
   python train.py experiment=mnist_tutorial dataset.path=...  a recipe under version control
   python train.py resume=runs/<run> train.epochs=40           a run goes on, for longer
-  python train.py mode=evaluate resume=runs/<run>             evaluate (or export) what was trained
+  python train.py mode=evaluate resume=runs/<run> checkpoint=best
+                                                              evaluate (export, predict with) what was trained
   python train.py fault=kill_chief_at_50                      rehearse a failure, in a run directory of its own
   python train.py --config-dir=conf model=mine                your own conf/model/mine.yaml, which names your function
 """

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from trainer import batching, build, cluster, faults, isolation, outcome, provenance, refusals
+from trainer import batching, build, cluster, faults, isolation, outcome, provenance, refusals, selection
 from trainer.cluster import Cluster, Task
 from trainer.console import Console
 from trainer.errors import ConfigError, StorageError
@@ -137,6 +137,8 @@ def _in_directory(
         if experiment.mode == "train" and place.is_chief and not directory.is_new:
             for line in directory.record_continue(overrides, config_dir):
                 console.line(line)
+        if experiment.mode != "train" and place.is_chief:
+            selection.step_of(directory.path, experiment.checkpoint)
         trains_here = place.is_chief and experiment.mode == "train"
         ledger = Ledger(directory.path, writes=trains_here)
         ledger.enter("begin", at=began)

@@ -7,17 +7,17 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from trainer import build, server
+from trainer import build, selection, server
 from trainer.channel import Channel
 from trainer.checkpoint import restore_weights
 from trainer.cluster import Cluster
 from trainer.engine import Engine
-from trainer.errors import CheckpointError, NonFiniteError
+from trainer.errors import NonFiniteError
 from trainer.faults import Faults
 from trainer.files import write_atomically
 from trainer.hparams import Session
 from trainer.ledger import Ledger
-from trainer.schema import Experiment
+from trainer.schema import Checkpoint, Experiment
 from trainer.sidecar import Sidecar
 from trainer.signals import Signals
 
@@ -54,10 +54,16 @@ def _run(
 ) -> bool:
     if experiment.mode == "train":
         return _train(experiment, engine, run_dir, channel, stop, save)
-    step = engine.checkpoints.restore_latest()
-    if step is None:
-        raise CheckpointError(f"{run_dir} has no checkpoint yet; train it first")
+    step = restore(engine, run_dir, experiment.checkpoint)
     return (_evaluate if experiment.mode == "evaluate" else _export)(engine, run_dir, channel, step)
+
+
+def restore(engine: Engine, run_dir: Path, checkpoint: Checkpoint) -> int:
+    """Restores the checkpoint that the command means, in every process; gives its step."""
+    # The chief's word: a shared file system may show the others something older.
+    (step,) = engine.peers.chiefs(selection.step_of(run_dir, checkpoint) if engine.peers.is_chief else 0)
+    engine.checkpoints.restore(step)
+    return step
 
 
 def _train(

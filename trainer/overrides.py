@@ -10,7 +10,7 @@ from typing import Any
 from trainer.config import run_problem
 from trainer.errors import ConfigError
 from trainer.provenance import latest, read
-from trainer.schema import GROUPS, ONE_CHOICE, PAIRS
+from trainer.schema import GROUPS, ONE_CHOICE, PAIRS, USED
 
 _NO_NAME = re.compile(r"null|true|false|-?[\d.]+", re.IGNORECASE)
 _OTHER = {**dict(PAIRS), **{second: first for first, second in PAIRS}}
@@ -19,12 +19,13 @@ _OTHER = {**dict(PAIRS), **{second: first for first, second in PAIRS}}
 def rewrite(overrides: list[str], config_dir: str | None = None) -> tuple[list[str], str | None]:
     """Completes overrides as the user means them.
 
-    Setting one key of a pair replaces the other's default: `train.steps=100` alone is enough. A run that is resumed
-    brings its own overrides, which come first so that new ones win.
+    Setting one key of a pair replaces the other's default: `train.steps=100` alone is enough. `checkpoint=best` says which one is
+    used, and leaves the group's choice alone. A run that is resumed brings its own overrides, which come first so that new ones win.
 
     Raises:
         ConfigError: `resume` names no run, or one whose own directory of choices is gone.
     """
+    overrides = [_used(item) for item in overrides]
     resume = next((_value(item) for item in reversed(overrides) if override_key(item) == "resume"), "auto")
     if resume not in ("auto", "never", "null", ""):
         saved = _saved(resume)
@@ -39,6 +40,12 @@ def rewrite(overrides: list[str], config_dir: str | None = None) -> tuple[list[s
 def override_key(override: str) -> str:
     """Gives the key or group that an override sets."""
     return override.partition("=")[0].lstrip("+~").partition("@")[0]
+
+
+def _used(override: str) -> str:
+    """Gives the key that `checkpoint=best`, `checkpoint=120` mean: when to save, which the group holds, is not their business."""
+    is_meant = override_key(override) == "checkpoint" and (_value(override) in USED or _value(override).isdecimal())
+    return f"checkpoint.use={_value(override)}" if is_meant else override
 
 
 def _chooses(override: str) -> bool:

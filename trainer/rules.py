@@ -6,7 +6,7 @@ A target states the range of an option as `Annotated[float, "> 0"]`, a schema fi
     >= 0, < 1       several bounds, all must hold
     max | min       one of these words
     each: a | b     every item of a list
-    auto or >= 1    this word, or what follows
+    auto or >= 1    this word (or one of several), or what follows
     exists          a path that exists; also `file`, `directory`, `checkpoint`
 
 Here too are the two sentences that every check needs: how a broken rule and how an unknown key are told.
@@ -41,8 +41,11 @@ def broken(value: Any, rule: str) -> str | None:
         problems = (broken(item, rule.removeprefix("each: ")) for item in value)
         return next((problem.replace("must", "each item must", 1) for problem in problems if problem), None)
     if " or " in rule:
-        word, rest = rule.split(" or ", 1)
-        return None if value == word or (_is_number(value) and not broken(value, rest)) else f"must be {word} or {rest}"
+        text, rest = rule.split(" or ", 1)
+        words = text.split(" | ")
+        if value in words or (_is_number(value) and not broken(value, rest)):
+            return None
+        return f"must be {', '.join(words)} or {rest}{did_you_mean(str(value), words)}"
     if rule in _PATHS:
         holds, problem = _PATHS[rule]
         return None if holds(Path(value).expanduser()) else problem

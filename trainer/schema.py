@@ -12,6 +12,8 @@ from typing import Any
 
 MODES = ("train", "verify", "evaluate", "export", "predict")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+USED = ("latest", "best")
+"""Besides a step, what may be said of `checkpoint.use`."""
 WRITERS = ("tensorboard", "jsonl", "csv", "mlflow", "wandb")
 MAX_SKIPS = 1024
 """How many blocks of samples a checkpoint has room for."""
@@ -80,6 +82,7 @@ class Best:
 class Checkpoint:
     """When to save and what to keep."""
 
+    use: int | str = key("latest", "for mode=evaluate, export, predict; checkpoint=best is short for it", "latest | best or >= 0")
     every_steps: int | None = key(None, "save every so many steps", ">= 1")
     every_secs: float | None = key(None, "save when so many seconds have gone by since the last save", "> 0")
     every_epochs: int | None = key(1, "save every so many epochs; the end is always saved", ">= 1")
