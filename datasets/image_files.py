@@ -45,6 +45,40 @@ class BadFiles:
         logger.warning("skipped %s, which is no JPEG or PNG image: %d of at most %d", path, count, self.max_bad)
 
 
+def decode(content: tf.Tensor, image_shape: tuple[int, int, int], *, antialias: bool = False, max_value: float = 255.0) -> tf.Tensor:
+    """Decodes an image file: JPEG, PNG, BMP, or the first picture of a GIF.
+
+    Args:
+        content: its bytes, scalar string.
+        image_shape: (height, width, channels) that it is resized and converted to.
+        antialias: whether to average when an image is made smaller.
+        max_value: what stands for white.
+
+    Returns:
+        The pixels, uint8 if white is 255, otherwise float32; InvalidArgumentError at run time if it is no image.
+    """
+    height, width, channels = image_shape
+    # Not for all: their own way to grey is what JPEG and PNG files have always been read by.
+    start = tf.strings.substr(content, 0, 2)
+    is_other = tf.logical_or(tf.equal(start, "BM"), tf.equal(start, "GI"))
+    image = tf.cond(
+        is_other,
+        lambda: _converted(tf.io.decode_image(content, expand_animations=False), channels),
+        lambda: tf.io.decode_image(content, channels=channels, expand_animations=False),
+    )
+    image.set_shape([None, None, channels])
+    resized = tf.image.resize(image, [height, width], antialias=antialias)
+    pixels = tf.saturate_cast(tf.round(resized), tf.uint8)
+    return pixels if max_value == 255 else tf.cast(pixels, tf.float32) * (max_value / 255)
+
+
+def _converted(image: tf.Tensor, channels: int) -> tf.Tensor:
+    """Converts an image of 1, 3 or 4 channels: the decoders of BMP and GIF do not."""
+    shape = tf.shape(image)
+    colours = tf.broadcast_to(image[..., :3], [shape[0], shape[1], 3])
+    return tf.image.rgb_to_grayscale(colours) if channels == 1 else colours
+
+
 class FileSplit:
     """A split of image files. Nothing is read before `fetch`.
 
@@ -55,33 +89,42 @@ class FileSplit:
 
     resident = False
 
-    def __init__(self, paths: Sequence[Path], labels: Sequence[int], image_shape: tuple[int, int, int], *, antialias: bool, bad: BadFiles):
-        """Takes paths and labels, both [N], the (height, width, channels) to decode to, how, and where broken files count."""
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        labels: Sequence[int] | None,
+        image_shape: tuple[int, int, int],
+        *,
+        antialias: bool,
+        bad: BadFiles,
+        max_value: float = 255.0,
+    ):
+        """Takes paths and labels, if there are any, both [N]; what `decode` takes; and where broken files count."""
         self.num_examples = len(paths)
         self._paths = np.array([os.fsencode(path) for path in paths])
-        self._labels = np.array(labels, np.int64)
-        self._image_shape = image_shape
-        self._antialias = antialias
+        self._labels = None if labels is None else np.array(labels, np.int64)
+        self._image_shape, self._antialias, self._max_value = image_shape, antialias, max_value
         self._bad = bad
-        self._constants: tuple[tf.Tensor, tf.Tensor] | None = None
+        self._constants: tuple[tf.Tensor, ...] | None = None
 
     def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         """Reads the files at `indices`, [B] int64.
 
         Returns:
-            `features` [B, *image_shape] uint8, `label` [B] int64, and `weight` [B] float32: 0, with a black image, for a file
-            that cannot be read.
+            `features` [B, *image_shape] as `decode` gives them, `label` [B] int64 if they have any, and `weight` [B] float32: 0, with
+            a black image, for a file that cannot be read.
 
         Raises:
             tf.errors.InvalidArgumentError: more files cannot be read than are let pass; the message names one. Called eagerly,
                 outside of any graph, it is the ValueError itself.
         """
         with tf.device("CPU:0"):
-            paths, labels = (tf.gather(constant, indices) for constant in self._tensors())
+            paths, *labels = (tf.gather(constant, indices) for constant in self._tensors())
             images, good = self._read(paths)
             checked = tf.cond(tf.reduce_all(good), tf.no_op, lambda: tf.numpy_function(self._bad.report, [paths, good], []))
             with tf.control_dependencies([checked]):
-                return {"features": tf.identity(images), "label": labels, "weight": tf.cast(good, tf.float32)}
+                batch = {"features": tf.identity(images), "weight": tf.cast(good, tf.float32)}
+            return {**batch, "label": labels[0]} if labels else batch
 
     def _read(self, paths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Gives the images at `paths`, [B] string, and whether each is good, [B] bool.
@@ -102,19 +145,16 @@ class FileSplit:
 
     def _decode_or_blank(self, path: tf.Tensor) -> tf.data.Dataset:
         decoded = tf.data.Dataset.from_tensors(path).map(lambda path: (self._decode(path), True))
-        blank = tf.data.Dataset.from_tensors((tf.zeros(self._image_shape, tf.uint8), False))
+        dtype = tf.uint8 if self._max_value == 255 else tf.float32
+        blank = tf.data.Dataset.from_tensors((tf.zeros(self._image_shape, dtype), False))
         return decoded.ignore_errors().concatenate(blank).take(1)
 
     def _decode(self, path: tf.Tensor) -> tf.Tensor:
-        height, width, channels = self._image_shape
-        image = tf.io.decode_image(tf.io.read_file(path), channels=channels, expand_animations=False)
-        image.set_shape([None, None, channels])
-        resized = tf.image.resize(image, [height, width], antialias=self._antialias)
-        return tf.saturate_cast(tf.round(resized), tf.uint8)
+        return decode(tf.io.read_file(path), self._image_shape, antialias=self._antialias, max_value=self._max_value)
 
-    def _tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
+    def _tensors(self) -> tuple[tf.Tensor, ...]:
         # As in `ArraySplit`: once, at first use, outside of any function that is being traced.
         if self._constants is None:
             with tf.init_scope(), tf.device("CPU:0"):
-                self._constants = tf.constant(self._paths), tf.constant(self._labels)
+                self._constants = tuple(tf.constant(x) for x in (self._paths, self._labels) if x is not None)
         return self._constants

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from trainer.datasets import augment
+from trainer.datasets.image_files import BadFiles, FileSplit, decode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,7 @@ class ImageDataset:
         num_classes: how many classes `label` counts.
         max_value: the stored value that stands for white; pixels are divided by it.
         image_size: resize to (height, width), or None. Everything after it counts pixels of the resized image.
+        antialias: whether to average when an image file is made smaller.
         flip: in training, mirror half of the images.
         crop: in training, shift by up to so many pixels.
         brightness: in training, change the brightness by up to so much, of 1.
@@ -38,6 +41,7 @@ class ImageDataset:
     num_classes: int
     max_value: float = 255.0
     image_size: Sequence[int] | None = None
+    antialias: bool = False
     flip: bool = False
     crop: int = 0
     brightness: float = 0.0
@@ -67,6 +71,15 @@ class ImageDataset:
         """How many random numbers `transform` takes for each example: up to the last column that is in use."""
         columns = [(self.flip, augment.FLIP_COLUMN), (self.crop, augment.CROP_COLUMNS[-1]), (self.brightness, augment.BRIGHTNESS_COLUMN)]
         return max((column + 1 for used, column in columns if used), default=0)
+
+    def decode(self, content: tf.Tensor) -> tf.Tensor:
+        """Decodes the bytes of an image file, scalar string; gives what the splits' `fetch` gives of one example, [*image_shape]."""
+        return decode(content, self.image_shape, antialias=self.antialias, max_value=self.max_value)
+
+    def files(self, paths: Sequence[Path]) -> FileSplit:
+        """Gives a split without labels of any image files; those that cannot be read have weight 0."""
+        bad = BadFiles(len(paths))
+        return FileSplit(paths, None, self.image_shape, antialias=self.antialias, bad=bad, max_value=self.max_value)
 
     def transform(self, batch: dict[str, Any], draws: tf.Tensor | None) -> dict[str, Any]:
         """Turns a fetched batch into what the model sees.

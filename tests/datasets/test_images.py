@@ -1,8 +1,10 @@
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from trainer.datasets.arrays import ArraySplit
 from trainer.datasets.images import ImageDataset
@@ -93,3 +95,25 @@ def test_transform_under_xla() -> None:
 def test_impossible_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dataset(**options)
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "bmp", "gif"])
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+@pytest.mark.parametrize("shape", [(8, 9, 1), (8, 9, 3)])
+def test_image_files_of_every_kind_are_what_the_model_sees(tmp_path: Path, suffix: str, mode: str, shape: tuple[int, int, int]) -> None:
+    colour = 204 if mode == "L" else (204, 204, 204)
+    Image.new(mode, (5, 4), colour).save(tmp_path / f"image.{suffix}")
+    made = ImageDataset(train=SPLIT, test=SPLIT, image_shape=shape, num_classes=8, max_value=16.0)
+    batch = made.files([tmp_path / f"image.{suffix}"]).fetch(ALL[:1])
+    assert sorted(batch) == ["features", "weight"]
+    assert batch["weight"].numpy() == 1
+    np.testing.assert_array_equal(batch["features"][0], made.decode(tf.io.read_file(str(tmp_path / f"image.{suffix}"))))
+    np.testing.assert_allclose(made.transform(dict(batch), None)["features"], np.full([1, *shape], 0.8), atol=1 / 255)
+
+
+def test_image_files_that_cannot_be_read_are_let_pass(tmp_path: Path) -> None:
+    for name in ("a.png", "b.gif", "c.bmp"):
+        (tmp_path / name).write_bytes({"a.png": b"", "b.gif": b"GIF89a", "c.bmp": b"BM"}[name])
+    batch = dataset().files(sorted(tmp_path.iterdir())).fetch(ALL[:3])
+    assert batch["weight"].numpy().tolist() == [0, 0, 0]
+    assert batch["features"].dtype == tf.uint8
