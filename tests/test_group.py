@@ -14,7 +14,7 @@ from trainer.exitcodes import RESTARTABLE
 from trainer.group import Group
 from trainer.strategies.base import Strategy
 
-PHASE, EXIT, SIGNAL = "phase", "exit", "signal"
+PHASE, EXIT, SIGNAL, CRASH = "phase", "exit", "signal", "crash"
 
 
 class Servers(Strategy):
@@ -84,7 +84,8 @@ class Played:
             self.player.play()
 
     def say(self, kind, value):
-        content = {PHASE: {"phase": value, "step": 7}, EXIT: {"code": value}, SIGNAL: {"number": value}}[kind]
+        content = {PHASE: {"phase": value, "step": 7}, EXIT: {"code": value}, SIGNAL: {"number": value}}.get(kind)
+        content = content or {"cause": value, "text": f"Traceback ...\n{value}"}
         self.messages.put({"kind": kind, **content, "from": self.task})
 
     def request(self, number):
@@ -151,7 +152,22 @@ def test_what_becomes_of_each_process_is_told(play, script, standing):
 def test_users_code_that_leaves_without_a_word_is_a_crash_and_told(play, code):
     played = play(TWO, [*TRAINING, ("worker-1", EXIT, code)])
     assert (played.run(), str(played.group.failed)) == (1, "worker-1")
+    assert str(played.group.failure()) == "worker-1 failed: left without a word"
     assert played.errors == [f"worker-1 left without a word; its log is {played.directory / 'logs' / 'worker-1.log'}"]
+
+
+def test_what_the_cause_has_told_is_kept_and_not_what_its_echo_tells(play):
+    crashes = [("worker-0", CRASH, "InternalError: a peer"), ("worker-1", CRASH, "ValueError: no")]
+    played = play(TWO, [*TRAINING, *crashes, ("worker-1", EXIT, 1), ("worker-0", EXIT, 1)])
+    assert played.run() == 1
+    failure = played.group.failure()
+    assert (str(failure), failure.text) == ("worker-1 failed: ValueError: no", "Traceback ...\nValueError: no")
+    assert failure.log == played.directory / "logs" / "worker-1.log"
+
+
+def test_where_none_failed_there_is_no_failure(play):
+    played = play(TWO, [*TRAINING, ("worker-0", EXIT, 0), ("worker-1", EXIT, 0)])
+    assert (played.run(), played.group.failure()) == (0, None)
 
 
 def test_a_process_that_is_stopped_is_named_by_those_who_lost_it(play):
@@ -176,6 +192,9 @@ def test_a_stall_ends_the_attempt_and_names_who_hangs(play, stopped, why, state)
     assert played.lines[0] == f"warning: worker-1 makes no progress: train at step 7, for 0 s (watchdog.stall_secs{state}"
     assert played.lines[1] == "  worker-0: train at step 7, for 0 s"
     assert played.standing == {"worker-0": "ended", "worker-1": "stalled"}
+    failure = played.group.failure()
+    assert str(failure) == f"worker-1 {why}: train at step 7, for 0 s (watchdog.stall_secs{state}"
+    assert failure.text.splitlines() == played.lines[1:]
 
 
 def test_a_replaceable_process_that_hangs_is_replaced_alone(play):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.processes import OPTIONS, final_variables, finish, log, only_run, run, signaller, start, wait_gone
+from tests.processes import OPTIONS, ROOT, final_variables, finish, log, only_run, run, signaller, start, wait_gone
 from tests.training import assert_same_bits
 from trainer import cluster
 from trainer.cluster import Task
@@ -188,6 +188,9 @@ def test_a_crash_in_one_is_told_once_and_ends_all(tmp_path):
     assert code == 1, out + err
     assert err.count("RuntimeError: only here") == 1
     assert "logs/worker-1.log" in err
+    told = (only_run(tmp_path) / "crash.txt").read_text()
+    assert "\nWhat happened\n  worker-1 failed: RuntimeError: only here\n\n" in told
+    assert f"\nTo go on\n  python {ROOT / 'train.py'} resume=runs/{only_run(tmp_path).name}\n" in told
 
 
 def test_wrong_input_is_told_once_and_nothing_is_left(tmp_path):

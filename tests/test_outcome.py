@@ -156,8 +156,10 @@ def test_a_run_that_diverges_has_failed_until_the_same_command_finishes_it(tmp_p
     assert (failed.state, failed.step, sorted(failed.metrics)) == (State.FAILED, 6, ["accuracy", "loss"])
     assert failed.why.startswith(f"{why}; try ")
     assert f"{failed.why}\nerror: the worker crashed" in err
+    assert "\n  step 5  train  " in (path / "crash.txt").read_text()
     code, _, err = run(tmp_path, *diverging)
     assert code == 0, err
     assert not (path / "failure.json").exists()
+    assert not (path / "crash.txt").exists()
     result = json.loads((path / "result.json").read_text())
     assert outcome_of(path) == Outcome(State.DONE, 24, result["metrics"])

@@ -114,7 +114,11 @@ def test_a_crash_of_the_users_code_shows_the_users_own_traceback(tmp_path):
         "           ^^^^^^^^^",
         "AttributeError: 'int' object has no attribute 'nothing'",
         f"error: the worker crashed; the whole log is {log_path}",
+        f"error: what is known of it, and how to go on: runs/{only_run(tmp_path).name}/crash.txt",
     ]
+    told = (only_run(tmp_path) / "crash.txt").read_text()
+    assert f"\n  worker-0 failed: {err.splitlines()[-3]}\n" in told
+    assert "".join(f"  {line}\n" for line in err.splitlines()[:-2]) in told
     assert "restart" not in out.lower()
     assert "AttributeError" in (tmp_path / log_path).read_text()
     assert outcome_of(only_run(tmp_path)) == Outcome(State.FAILED, why="AttributeError: 'int' object has no attribute 'nothing'")

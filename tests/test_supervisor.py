@@ -10,6 +10,7 @@ import pytest
 from trainer import supervisor
 from trainer.cli import compose
 from trainer.cluster import Task
+from trainer.crash import Failure
 from trainer.exitcodes import RESTARTABLE
 from trainer.group import SWEEP
 from trainer.ledger import Ledger
@@ -22,7 +23,7 @@ def supervise(tmp_path, monkeypatch):
     """Plays attempts, each of which saves at some steps and ends with a code."""
     (tmp_path / "checkpoints").mkdir()
 
-    def play(attempts, *options, stopped_by=0):
+    def play(attempts, *options, stopped_by=0, failures=None):
         left, said, waited = list(attempts), [], []
 
         class Played:
@@ -40,12 +41,17 @@ def supervise(tmp_path, monkeypatch):
             def stopped_by(self):
                 return stopped_by
 
+            def failure(self):
+                return Failure("worker-1", f"failed with {len(left)} to come", tmp_path)
+
         monkeypatch.setattr(supervisor, "Group", Played)
-        console = SimpleNamespace(line=said.append, error=said.append)
+        console = SimpleNamespace(line=said.append, error=said.append, cause="")
         made = Supervisor(SimpleNamespace(path=tmp_path), compose(list(options)), Strategy(), list, console, lambda: None, Ledger(tmp_path))
         monkeypatch.setattr(made, "_wait", lambda secs: waited.append(secs) or 0)
         code = made.supervise()
         assert not left
+        if failures is not None:
+            failures += made.failures
         return code, waited, said
 
     return play
@@ -56,6 +62,12 @@ def test_the_budget_ends_and_the_pauses_double(supervise):
     assert (code, waited) == (1, [1.0, 2.0, 4.0])
     assert said[-1].startswith("gave up after 3 restarts (restart.max_restarts): worker-1 was killed by SIGKILL; the log is ")
     assert said[0].startswith("warning: worker-1 was killed by SIGKILL; its log is ")
+
+
+def test_how_each_attempt_failed_is_kept(supervise):
+    failures = []
+    supervise([([], -9), ([], RESTARTABLE), ([], 1)], failures=failures)
+    assert [failure.how for failure in failures] == [f"failed with {count} to come" for count in (2, 1, 0)]
 
 
 def test_the_budget_is_renewed_by_every_newer_checkpoint(supervise):
@@ -95,6 +107,9 @@ def test_a_signal_that_a_sweep_asked_for_is_told_from_the_users(tmp_path, monkey
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGTERM)
             return 143
+
+        def failure(self):
+            return None
 
         def signal(self, number, source):
             heard.append((number, source))

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainer.cluster import Cluster, Task
 from trainer.console import Console
+from trainer.crash import Failure
 from trainer.exitcodes import CRASHED, DONE, RESTARTABLE
 from trainer.markers import committed
 from trainer.process import WorkerProcess, log_of
@@ -73,6 +74,7 @@ class Group:
         self._deadline: float | None = None
         self._code = DONE
         self._told = self._has_left = False
+        self._words: dict[Task, tuple[str, str]] = {}  # what each told of its end: in one line, and in full
         self.failed: Task | None = None
         self.why = ""
 
@@ -104,6 +106,13 @@ class Group:
                 self._stopped_by = self._stopped_by or message["number"]
         return self._stopped_by
 
+    def failure(self) -> Failure | None:
+        """Tells how the attempt failed, after `run`; None: no process did."""
+        if self.failed is None:
+            return None
+        cause, text = self._words.get(self.failed, ("", ""))
+        return Failure(str(self.failed), self.why, log_of(self._run, self.failed), cause, text)
+
     def end(self) -> None:
         """Ends whoever is still there."""
         for task, process in self._living.items():
@@ -115,6 +124,7 @@ class Group:
 
     def _begin(self, member: Cluster) -> None:
         self._living[member.task] = process = self._start()
+        self._words.pop(member.task, None)
         self._watch.begin(member.task)
         self._console.begin(member.task)
         process.assign(self._run, self._experiment, member, self._messages)
@@ -223,6 +233,7 @@ class Group:
         for line in lines:
             self._console.line(line)
         self._console.ended(hung, "stalled")
+        self._words[hung] = lines[0].partition(" makes no progress: ")[2], "\n".join(lines[1:])
         if hung.job in self._replaceable:
             self._living[hung].signal(signal.SIGKILL)
             self._watch.renew()
@@ -238,6 +249,8 @@ class Group:
 
     def _show(self, task: Task, message: dict[str, Any]) -> None:
         final = message["kind"] in ("problem", "crash")
+        if message["kind"] == "crash":
+            self._words[task] = message["cause"], message["text"]
         concerns = message["kind"] == "line" and (task.job == "evaluator" or message["text"].startswith("warning: "))
         concerns = concerns or message["kind"] == "fault" or (message["kind"] == "evaluated" and task.job == "evaluator")
         # What concerns all is said by all.
@@ -257,6 +270,7 @@ class Group:
             if code > 0 and code != RESTARTABLE and not self._told:
                 # The user's code has left by itself, which is no way to end a run, whatever code it chose.
                 self._told, code = True, CRASHED
+                self._words[task] = "left without a word", ""
                 self._console.error(f"{task} left without a word; its log is {log_of(self._run, task)}")
             self.failed, self.why, self._code = task, how(code), code
             # Who lost a peer often ends before the peer that was the cause; every other end is a cause itself.
@@ -288,10 +302,9 @@ class Group:
         if waited < self._start_timeout_secs:
             self._console.line(f"{task} waits for {', '.join(missing)} to start ({waited:.0f} s)")
             return
-        self._console.error(
-            f"{task} waited {waited:.0f} s for {', '.join(missing)} to start; start them, or wait longer with strategy.start_timeout_secs"
-        )
-        self.failed, self._code, self._deadline = task, CRASHED, time.monotonic()
+        self.failed, self.why = task, f"waited {waited:.0f} s for {', '.join(missing)} to start"
+        self._console.error(f"{task} {self.why}; start them, or wait longer with strategy.start_timeout_secs")
+        self._code, self._deadline = CRASHED, time.monotonic()
 
     def _is_there(self, task: Task, address: str) -> bool:
         if task in self._members:

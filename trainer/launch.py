@@ -8,20 +8,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from trainer import batching, build, cluster, faults, isolation, outcome, provenance, refusals, selection
+from trainer import batching, build, cluster, crash, faults, isolation, outcome, provenance, refusals, selection
 from trainer.cluster import Cluster, Task
 from trainer.console import Console
+from trainer.crash import Failure
 from trainer.errors import ConfigError, StorageError
 from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
 from trainer.files import clear_temporaries
 from trainer.group import left_without_saving
 from trainer.isolation import IsolationError, Namespace
 from trainer.ledger import CATEGORIES, Ledger, process_start
+from trainer.overrides import resume_override
 from trainer.process import WorkerProcess, log_of
 from trainer.rundir import RunDirectory, join_run, open_run
 from trainer.schema import Experiment
@@ -144,10 +146,10 @@ def _in_directory(
         ledger.enter("begin", at=began)
         if trains_here:
             outcome.forget_failure(directory.path)
-        code = _train(experiment, strategy, declared, network, directory, console, asked, spare, ledger)
+            crash.forget(directory.path)
+        code, failures = _train(experiment, strategy, declared, network, directory, console, asked, spare, ledger)
         if trains_here and code == CRASHED:
-            with suppress(StorageError):  # what is told already
-                outcome.record_failure(directory.path, console.cause)
+            _record_crash(directory, console, failures)
         ledger.enter("exit")
         console.close()
         if code == WRONG_INPUT and place.is_chief:
@@ -175,7 +177,8 @@ def _train(
     asked: deque[int] | None,
     spare: WorkerProcess | None,
     ledger: Ledger,
-) -> int:
+) -> tuple[int, list[Failure]]:
+    """Trains, or does what else `mode` says; gives the exit code, and how each attempt failed that did."""
     if experiment.launch.inline:
         return _train_here(experiment, declared or Cluster(), directory, console)
     namespace, why_open = network
@@ -199,7 +202,8 @@ def _train(
             return WorkerProcess(namespace.command)
         return spares.pop() if spares else WorkerProcess()
 
-    return Supervisor(directory, experiment, strategy, members, console, start, ledger, asked).supervise()
+    supervisor = Supervisor(directory, experiment, strategy, members, console, start, ledger, asked)
+    return supervisor.supervise(), supervisor.failures
 
 
 def _evaluators(experiment: Experiment, declared: Cluster | None) -> list[Cluster]:
@@ -240,21 +244,22 @@ def _show_commands(strategy: Strategy, hosts: list[str]) -> int:
     return DONE
 
 
-def _train_here(experiment: Experiment, place: Cluster, directory: RunDirectory, console: Console) -> int:
+def _train_here(experiment: Experiment, place: Cluster, directory: RunDirectory, console: Console) -> tuple[int, list[Failure]]:
     """Trains in this very process, so that a debugger's breakpoints are hit."""
     from trainer import worker
     from trainer.channel import Channel
 
     log = log_of(directory, place.task)
+    failures: list[Failure] = []
+    asked: list[int] = []
     console.begin(place.task)
 
     def show(message: dict[str, Any]) -> None:
-        if message["kind"] in ("phase", "progress"):
+        if message["kind"] == "crash":
+            failures.append(Failure(str(place.task), "failed", log, message["cause"], message["text"]))
+        elif message["kind"] in ("phase", "progress"):
             console.heard(place.task, message)
         console.show(message, log)
-
-    channel = Channel(show)
-    asked: list[int] = []
 
     def leave() -> None:
         console.error(left_without_saving(directory))
@@ -271,7 +276,20 @@ def _train_here(experiment: Experiment, place: Cluster, directory: RunDirectory,
             timer.daemon = True
             timer.start()
 
-    return worker.run(experiment, directory.path, channel, place, Signals(asked_for), time.time())
+    return worker.run(experiment, directory.path, Channel(show), place, Signals(asked_for), time.time()), failures
+
+
+def _record_crash(directory: RunDirectory, console: Console, failures: list[Failure]) -> None:
+    """Leaves in the run directory what is known of a crash; where that cannot be, one warning is all that comes of it."""
+    # What it changed and did not save is taken back: then the same command alone goes on with it.
+    command = sys.argv if directory.changes else [sys.argv[0], resume_override(directory.path)]
+    try:
+        outcome.record_failure(directory.path, console.cause)
+        crash.write(directory.path, console.cause, failures, command)
+    except StorageError as error:
+        console.line(f"warning: {error}")
+    else:
+        console.error(f"what is known of it, and how to go on: {crash.path_in(directory.path)}")
 
 
 def _summary(result: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from trainer.provenance import latest, read
 from trainer.schema import GROUPS, ONE_CHOICE, PAIRS, USED
 
 _NO_NAME = re.compile(r"null|true|false|-?[\d.]+", re.IGNORECASE)
+_PLAIN = re.compile(r"[\w./-]+", re.ASCII)
 _OTHER = {**dict(PAIRS), **{second: first for first, second in PAIRS}}
 
 
@@ -35,6 +36,13 @@ def rewrite(overrides: list[str], config_dir: str | None = None) -> tuple[list[s
     keys = {override_key(item) for item in overrides}
     nulls = [f"{_OTHER[key]}=null" for item in overrides if _sets_one(item) and _OTHER[key := override_key(item)] not in keys]
     return [*overrides, *dict.fromkeys(nulls)], config_dir
+
+
+def resume_override(path: Path) -> str:
+    """Gives the override that continues the run in a directory; quoted, if it must be, for who reads overrides."""
+    text = str(path)
+    quoted = text if _PLAIN.fullmatch(text) else '"' + text.replace('"', '\\"') + '"'
+    return f"resume={quoted}"
 
 
 def override_key(override: str) -> str:

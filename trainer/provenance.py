@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import json
 import platform
+import shlex
 import socket
 import subprocess
 import sys
@@ -47,6 +48,12 @@ def read(path: Path) -> dict[str, Any]:
 def latest(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Gives what is recorded of the last command that trained the run."""
     return (record.get("lineage") or [record])[-1]
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """Words a command as one types it: `python train.py model=cnn`."""
+    program = ["python", argv[0]] if argv[0].endswith(".py") else [Path(argv[0]).name]
+    return shlex.join([*program, *argv[1:]])
 
 
 def changed(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,6 +47,7 @@ class Signals:
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for number in _OWN:
             signal.signal(number, self._handle)
+        faulthandler.enable(file=2)  # what a crash of the interpreter itself leaves behind
         faulthandler.register(STACKS, file=2, all_threads=True)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {STACKS})
         threading.Thread(target=self._read, args=(tell,), daemon=True, name="signals").start()

@@ -13,6 +13,7 @@ from types import FrameType
 
 from trainer.cluster import Cluster
 from trainer.console import Console
+from trainer.crash import Failure
 from trainer.exitcodes import CRASHED, RESTARTABLE
 from trainer.group import SWEEP, Group, left_without_saving
 from trainer.ledger import Ledger
@@ -26,6 +27,9 @@ from trainer.strategies.base import Strategy
 
 class Supervisor:
     """Runs attempts until one ends for good.
+
+    Attributes:
+        failures: how each attempt failed that did.
 
     Args:
         run: the run directory.
@@ -53,6 +57,7 @@ class Supervisor:
         self._run, self._experiment, self._strategy, self._members = run, experiment, strategy, members
         self._console, self._start, self._ledger = console, start, ledger
         self._asked = deque() if asked is None else asked
+        self.failures: list[Failure] = []
         self._group: Group | None = None
         self._signalled: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._failures, self._newest = 0, self._newest_step()
@@ -73,6 +78,8 @@ class Supervisor:
                     return 128 + self._signalled.get()
                 code = group.run()
                 self._group = None  # from here on a signal is for this object
+                if failure := group.failure():
+                    self.failures.append(failure)
                 if code >= 0 and code != RESTARTABLE:
                     return code
                 log = log_of(self._run, group.failed) if group.failed else self._run.path / "logs"
@@ -101,6 +108,7 @@ class Supervisor:
     def _wait(self, secs: float) -> int:
         """Waits before a restart; returns the signal that came meanwhile, 0 if none did."""
         self._ledger.enter("restart")
+        self._console.cause = ""  # what has been told is not how the run ends
         where = "the newest checkpoint" if self._newest_step() else "the beginning"
         self._console.line(f"Restarting from {where} in {secs:g} s.")
         try:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from trainer import crash
 from trainer.console import bar, position_text, progress_text
 from trainer.crew import WORDS
 from trainer.outcome import Outcome, State, main_metric, smaller_is_better
@@ -86,7 +87,9 @@ class Table:
         row.state, row.word, row.position, row.bar = outcome.state, outcome.state, str(outcome.step), ""
         self._take(row, outcome.metrics)
         if outcome.state is State.FAILED:
-            self._screen.error(f"error: {self._name(point)} ({point.label}): {outcome.why}; see {point.path / 'logs'}")
+            told = crash.path_in(point.path)
+            where = told if told.exists() else point.path / "logs"
+            self._screen.error(f"error: {self._name(point)} ({point.label}): {outcome.why}; see {where}")
         else:
             metrics = "".join(f", test {name} {number(value)}" for name, value in outcome.metrics.items())
             self._tell(f"{self._name(point)} ({point.label}): {outcome.state}, step {outcome.step}{metrics}")
