@@ -209,6 +209,11 @@ def test_earlier_events_stay_and_later_ones_are_superseded(run_dir, told, monkey
             "leaves checkpoints without checkpoint.best.metric (accuracy) when they are saved; "
             "add checkpoint.best.metric=null or evaluate.sidecar=false",
         ),
+        (
+            ["summary.writers=[jsonl,wandb]"],
+            "leaves summary.writers (wandb) without evaluations, for they take a run from one process; "
+            "remove them or add evaluate.sidecar=false",
+        ),
         (["launch=inline"], "needs a process of its own, launch.inline (true) allows none; add evaluate.sidecar=false"),
     ],
 )

@@ -167,7 +167,7 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     reporter = Reporter(
         **shared,
         evaluator=Evaluator(state, loops.evaluate(task, dataset, test), test, peers, channel),
-        open_writers=lambda position: open_writers(experiment.summary.writers, run_dir, position) if cluster.is_chief else [],
+        open_writers=lambda position: open_writers(experiment, run_dir, position, channel) if cluster.is_chief else [],
         ledger=Ledger(run_dir, writes=cluster.is_chief),
         global_size=sizes.global_size,
     )

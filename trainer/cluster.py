@@ -22,6 +22,13 @@ from trainer import schedulers, tf_config
 from trainer.errors import ConfigError
 
 _PORT = 2222
+_DEFAULTS = {
+    "TF_CPP_MIN_LOG_LEVEL": "1",
+    # Trackers keep what they are told on this machine, and tell nobody how they are used.
+    "WANDB_MODE": "offline",
+    "WANDB_ERROR_REPORTING": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
 
 
 @dataclass(frozen=True)
@@ -235,9 +242,10 @@ def share_imports() -> None:
 
 
 def prepare_environment() -> None:
-    """Sets what TensorFlow reads at its import: the Keras line (docs/adr/0001-tf-keras.md), quiet logs."""
+    """Sets what libraries read at their import: the Keras line (docs/adr/0001-tf-keras.md), quiet logs, nothing sent unasked."""
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
 
 
 def enter(cluster: Cluster) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -15,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from trainer import rules, targets
 from trainer.errors import ConfigError
-from trainer.schema import GROUPS, MODES, PAIRS, Experiment, Fault
+from trainer.schema import GROUPS, MODES, PAIRS, TRACKERS, Experiment, Fault
 
 # What the engine passes to a target by position.
 _PASSED = {"model": ("input_shape", "num_classes"), "optimizer": ("learning_rate",), "schedule": ("peak", "total_steps")}
@@ -99,6 +100,7 @@ def check(experiment: Experiment) -> list[str]:
         *(line for first, second in PAIRS if (line := _exactly_one(experiment, first, second))),
         *_check_run(experiment),
         *_check_saving(experiment),
+        *_check_writers(experiment),
         *_check_sidecar(experiment),
         *_check_faults(experiment),
         *_check_divergence(experiment),
@@ -173,7 +175,7 @@ def _check_runs_dir(runs_dir: str) -> str | None:
 
 def _check_saving(experiment: Experiment) -> list[str]:
     problems = []
-    best, writers = experiment.checkpoint.best, experiment.summary.writers
+    best = experiment.checkpoint.best
     if best.metric is not None and not re.fullmatch(r"[\w./-]+", best.metric):
         problems.append(f"checkpoint.best.metric ({best.metric}) must be the name of a metric, e.g. accuracy")
     if best.metric == "loss" and best.mode == "max":
@@ -183,9 +185,23 @@ def _check_saving(experiment: Experiment) -> list[str]:
             f"checkpoint.use ({experiment.checkpoint.use}) is for mode=evaluate, export and predict; a training goes on from the newest, "
             "or starts with a checkpoint's weights: init_from=<run>/checkpoints/ckpt-<step>"
         )
-    if len(set(writers)) != len(writers):
-        problems.append(f"summary.writers ({writers}) must name each writer once")
     return problems
+
+
+def _check_writers(experiment: Experiment) -> list[str]:
+    writers = experiment.summary.writers
+    problems = [f"summary.writers ({writers}) must name each writer once"] if len(set(writers)) != len(writers) else []
+    return problems + [
+        f'summary.writers names {name}, which is not installed; pip install "steadfast[{name}]"'
+        for name in TRACKERS
+        if name in writers and experiment.mode == "train" and not _installed(name)
+    ]
+
+
+def _installed(package: str) -> bool:
+    # One without a file is a folder that happens to have the name, as W&B's own has.
+    found = find_spec(package)
+    return found is not None and found.origin is not None
 
 
 def _check_sidecar(experiment: Experiment) -> list[str]:
@@ -193,6 +209,11 @@ def _check_sidecar(experiment: Experiment) -> list[str]:
     if not experiment.evaluate.sidecar or experiment.mode != "train":
         return []
     problems, metric = [], experiment.checkpoint.best.metric
+    if trackers := [name for name in TRACKERS if name in experiment.summary.writers]:
+        problems.append(
+            f"evaluate.sidecar (true) leaves summary.writers ({', '.join(trackers)}) without evaluations, for they take a run from one "
+            "process; remove them or add evaluate.sidecar=false"
+        )
     if isinstance(experiment.callbacks, Mapping) and experiment.callbacks:
         names = ", ".join(experiment.callbacks)
         problems.append(

@@ -218,6 +218,7 @@ class Engine:
         self._enter("save")
         if not self.peers.is_chief:
             self._faults.reached("save")  # the chief's comes when its files are written
+        self.reporter.flush()  # what a checkpoint has behind it is never reported again
         self.checkpoints.save(step, metrics)
         self.peers.barrier()  # so that the chief, which alone writes, is waited for as long as saving may take
         self.plan.save_clock.restart()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 
 import tensorflow as tf
 
@@ -65,10 +66,16 @@ class Reporter:
         self._writers = self._open_writers(reported)
         self.begin_window(step)
 
+    def flush(self) -> None:
+        """Brings what was reported so far to the disk."""
+        for writer in self._writers:
+            writer.flush()
+
     def close(self) -> None:
         """Brings everything to the disk."""
-        for writer in self._writers:
-            writer.close()
+        with ExitStack() as stack:  # one that fails does not keep the others open
+            for writer in self._writers:
+                stack.callback(writer.close)
 
     def enter(self, phase: str, step: int) -> None:
         """Says what is being done from now on: to those who watch, and to the ledger."""

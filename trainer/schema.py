@@ -14,7 +14,9 @@ MODES = ("train", "verify", "evaluate", "export", "predict")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 USED = ("latest", "best")
 """Besides a step, what may be said of `checkpoint.use`."""
-WRITERS = ("tensorboard", "jsonl", "csv", "mlflow", "wandb")
+TRACKERS = ("mlflow", "wandb")
+"""Writers that are optional packages; the run goes on without one that fails."""
+WRITERS = ("tensorboard", "jsonl", "csv", *TRACKERS)
 MAX_SKIPS = 1024
 """How many blocks of samples a checkpoint has room for."""
 

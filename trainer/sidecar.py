@@ -130,8 +130,7 @@ class Sidecar:
         self._faults.reached("evaluate")
         metrics = self._parts.evaluator.evaluate(stop)
         if not self._writers:
-            others = [name for name in self._experiment.summary.writers if name != "jsonl"]
-            self._writers = open_writers(others, self._run_dir, step - 1)
+            self._writers = open_writers(self._experiment, self._run_dir, step - 1, self._channel, leave_out=("jsonl",))
         # The line last: what it stands for is never done again.
         for writer in [*self._writers, self._lines]:
             writer.scalars("test", step, {"epoch": self._parts.epochs.completed(step), **metrics})

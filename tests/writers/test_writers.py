@@ -11,6 +11,8 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 from tensorboard.util.tensor_util import make_ndarray
 
 from tests.processes import curve
+from trainer.channel import Channel
+from trainer.cli import compose
 from trainer.writers.jsonl import JsonLines
 from trainer.writers.opening import open_writers
 from trainer.writers.tensorboard import TensorBoard
@@ -95,15 +97,21 @@ def test_an_event_that_a_kill_cut_off_hides_none_of_the_next_attempt(tmp_path):
     assert curve(tmp_path, "train") == [(1, 1.0), (2, 2.0), (3, 3.5), (4, 4.5), (5, 5.5)]
 
 
-def test_only_the_configured_writers_are_opened(tmp_path):
-    writers = open_writers(["jsonl"], tmp_path, 0)
-    assert [type(writer) for writer in writers] == [JsonLines]
-    assert not (tmp_path / "events").exists()
-    writers += open_writers(["tensorboard"], tmp_path, 0)
-    assert type(writers[1]) is TensorBoard
+@pytest.mark.parametrize(
+    ("names", "files"),
+    [
+        ("[]", set()),
+        ("[jsonl]", {"metrics.jsonl"}),
+        ("[csv]", {"metrics-train.csv"}),
+        ("[tensorboard,jsonl]", {"metrics.jsonl", "events"}),
+    ],
+)
+def test_only_the_configured_writers_are_opened(tmp_path, names, files):
+    writers = open_writers(compose([f"summary.writers={names}"]), tmp_path, 0, Channel(lambda message: None))
     for writer in writers:
+        writer.scalars("train", 1, {"loss": 0.5})
         writer.close()
-    assert open_writers([], tmp_path, 0) == []
+    assert {file.name for file in tmp_path.iterdir()} == files
 
 
 def test_tensorboard_shows_images_histograms_text_and_the_graph(tmp_path):

@@ -23,8 +23,7 @@ class JsonLines(Writer):
     def __init__(self, run_dir: Path, position: int, name: str = "metrics.jsonl") -> None:
         self._path = run_dir / name
         if self._path.exists():
-            keep = [line for line in self._path.read_text().splitlines() if _step(line) <= position]
-            write_atomically(self._path, "".join(f"{line}\n" for line in keep))
+            write_atomically(self._path, "".join(f"{line}\n" for line in _lines(self._path, position)))
         with writing(self._path):
             self._file = self._path.open("a", buffering=1, encoding="utf-8")
 
@@ -40,6 +39,17 @@ class JsonLines(Writer):
     def close(self) -> None:
         with writing(self._path), self._file:
             self.flush()
+
+
+def points(run_dir: Path, position: int) -> list[tuple[str, int, dict[str, float]]]:
+    """Gives (split, step, values) of what metrics.jsonl has up to a position, in order."""
+    path = run_dir / "metrics.jsonl"
+    found = [json.loads(line) for line in _lines(path, position)] if path.exists() else []
+    return [(point.pop("split"), point.pop("step"), point) for point in found]
+
+
+def _lines(path: Path, position: int) -> list[str]:
+    return [line for line in path.read_text().splitlines() if _step(line) <= position]
 
 
 def _step(line: str) -> float:
