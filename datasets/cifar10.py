@@ -17,6 +17,7 @@ from trainer.datasets.images import ImageDataset
 DEFAULT_FOLDER = "~/.keras/datasets/cifar-10-batches-py"
 TRAIN_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
 TEST_FILE = "test_batch"
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 def cifar10(
@@ -54,6 +55,7 @@ def cifar10(
         test=ArraySplit(*batches[TEST_FILE]),
         image_shape=(32, 32, 3),
         num_classes=10,
+        class_names=CLASSES,
         image_size=image_size,
         flip=flip,
         crop=crop,

@@ -64,6 +64,7 @@ def image_folder(
         test=FileSplit(test, [labels[file.parent.name] for file in test], shape, antialias=antialias, bad=bad),
         image_shape=shape,
         num_classes=len(classes),
+        class_names=classes,
         antialias=antialias,
         flip=flip,
         crop=crop,

@@ -22,6 +22,7 @@ class ImageDataset:
         test: the split that is evaluated.
         image_shape: (height, width, channels) of what the splits' `fetch` gives.
         num_classes: how many classes `label` counts.
+        class_names: their names, in order; None: they have none but their numbers.
         max_value: the stored value that stands for white; pixels are divided by it.
         image_size: resize to (height, width), or None. Everything after it counts pixels of the resized image.
         antialias: whether to average when an image file is made smaller.
@@ -39,6 +40,7 @@ class ImageDataset:
     test: Any
     image_shape: tuple[int, int, int]
     num_classes: int
+    class_names: Sequence[str] | None = None
     max_value: float = 255.0
     image_size: Sequence[int] | None = None
     antialias: bool = False

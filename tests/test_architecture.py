@@ -38,6 +38,8 @@ LAYERS = (
     ("trainer.outputs",),
     ("trainer.chunks",),
     ("trainer.loop",),
+    ("trainer.metric_names", "trainer.mistakes"),
+    ("trainer.pictures",),
     ("trainer.callbacks", "trainer.metrics", "trainer.strategies", "trainer.tasks", "trainer.optimizers", "trainer.schedules"),
     ("trainer.shipping", "trainer.step"),
     ("trainer.guard",),

@@ -121,6 +121,9 @@ WRONG: dict[str, str | list[str]] = {
         "add divergence.leave_out=1 or evaluate.sidecar=false"
     ),
     "checkpoint.best.metric=loss": "checkpoint.best.mode (max) would keep the largest loss; add checkpoint.best.mode=min",
+    "checkpoint.best.metric=calibration_error": (
+        "checkpoint.best.mode (max) would keep the largest calibration_error; add checkpoint.best.mode=min"
+    ),
     "summary.writers=[jsnl]": "summary.writers (['jsnl']) each item must be one of tensorboard, jsonl, csv, mlflow, wandb; "
     "did you mean 'jsonl'?",
     "summary.writers=[jsonl,jsonl]": "summary.writers (['jsonl', 'jsonl']) must name each writer once",

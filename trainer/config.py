@@ -178,8 +178,8 @@ def _check_saving(experiment: Experiment) -> list[str]:
     best = experiment.checkpoint.best
     if best.metric is not None and not re.fullmatch(r"[\w./-]+", best.metric):
         problems.append(f"checkpoint.best.metric ({best.metric}) must be the name of a metric, e.g. accuracy")
-    if best.metric == "loss" and best.mode == "max":
-        problems.append("checkpoint.best.mode (max) would keep the largest loss; add checkpoint.best.mode=min")
+    if best.metric is not None and (best.metric == "loss" or best.metric.endswith("_error")) and best.mode == "max":
+        problems.append(f"checkpoint.best.mode (max) would keep the largest {best.metric}; add checkpoint.best.mode=min")
     if experiment.mode in ("train", "verify") and experiment.checkpoint.use != "latest":
         problems.append(
             f"checkpoint.use ({experiment.checkpoint.use}) is for mode=evaluate, export and predict; a training goes on from the newest, "

@@ -80,8 +80,8 @@ def main_metric(names: Collection[str]) -> str:
 
 
 def smaller_is_better(metric: str, mode: str = "auto") -> bool:
-    """Whether a smaller value of a metric is better; mode: max, min, or auto: of a loss it is."""
-    return mode == "min" or (mode == "auto" and "loss" in metric)
+    """Whether a smaller value of a metric is better; mode: max, min, or auto: of a loss or an error it is."""
+    return mode == "min" or (mode == "auto" and ("loss" in metric or "error" in metric))
 
 
 def record_failure(path: Path, why: str) -> None:

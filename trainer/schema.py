@@ -219,7 +219,7 @@ class Sweep:
     )
     retries: int = key(1, "retry: how often one point is tried again", ">= 1")
     metric: str | None = key(None, "the metric of the test split that the summary is sorted by; null: accuracy, or the loss without one")
-    mode: str = key("auto", "whether larger (max) or smaller (min) is better; auto: smaller for a loss", "auto | max | min")
+    mode: str = key("auto", "whether larger (max) or smaller (min) is better; auto: smaller for a loss or an error", "auto | max | min")
 
 
 @dataclass
