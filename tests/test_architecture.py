@@ -35,6 +35,7 @@ LAYERS = (
     ("trainer.reporting",),
     ("trainer.server", "trainer.sidecar"),
     ("trainer.evaluation",),
+    ("trainer.measures",),
     ("trainer.outputs",),
     ("trainer.chunks",),
     ("trainer.loop",),

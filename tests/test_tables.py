@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from trainer.tables import aligned, duration, number
+from trainer.tables import aligned, duration, number, overall
 
 
 def test_columns_stand_below_one_another_and_nothing_trails():
@@ -47,3 +47,7 @@ def test_numbers(value, text):
 )
 def test_duration(secs, text):
     assert duration(secs) == text
+
+
+def test_a_line_has_no_room_for_each_class():
+    assert overall({"loss": 1.0, "precision": 0.5, "precision/3": 0.1}) == {"loss": 1.0, "precision": 0.5}

@@ -21,7 +21,7 @@ from trainer.channel import Channel
 from trainer.cluster import Cluster
 from trainer.errors import ConfigError
 from trainer.faults import Faults
-from trainer.protocols import Callback, Dataset, Task
+from trainer.protocols import Callback, Dataset, Metric, Task
 from trainer.schema import Experiment
 from trainer.strategies import devices
 from trainer.strategies.base import Strategy
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from trainer import sidecar as sidecar_module
     from trainer.checkpoint import Checkpoints
     from trainer.engine import Engine
+    from trainer.evaluation import Evaluator
     from trainer.input import Source
     from trainer.loop import Loops
     from trainer.outputs import Outputs
@@ -134,7 +135,6 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
         ConfigError: something in the configuration that only this machine, the data or the model can tell.
     """
     from trainer.engine import Engine
-    from trainer.evaluation import Evaluator
     from trainer.ledger import Ledger
     from trainer.pace import Pace
     from trainer.reporting import Reporter
@@ -164,16 +164,16 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     _tell(channel, sizes, plan)
     shared: dict[str, Any] = {"plan": plan, "state": state, "loop": loops.train(task, dataset, source, **parts)}
     shared |= {"channel": channel, "peers": peers, "faults": faults}
+    outputs = _outputs(state, loops, dataset, test, peers, channel)
     reporter = Reporter(
         **shared,
-        evaluator=Evaluator(state, loops.evaluate(task, dataset, test), test, peers, channel),
+        evaluator=_evaluator(experiment, run_dir, dataset, state, loops, test, outputs, peers, channel),
         open_writers=lambda position: open_writers(experiment, run_dir, position, channel) if cluster.is_chief else [],
         ledger=Ledger(run_dir, writes=cluster.is_chief),
         global_size=sizes.global_size,
     )
     checkpoints = _checkpoints(experiment, run_dir, state, peers, faults)
     pace = Pace(experiment.train.steps_per_loop)
-    outputs = _outputs(state, loops, dataset, test, peers, channel)
     return Engine(**shared, run_dir=run_dir, reporter=reporter, outputs=outputs, checkpoints=checkpoints, pace=pace)
 
 
@@ -199,7 +199,6 @@ def sidecar(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cl
     import tensorflow as tf
 
     from trainer.checkpoint import Checkpoints
-    from trainer.evaluation import Evaluator
     from trainer.input import Source
     from trainer.loop import Loops
     from trainer.peers import Peers
@@ -212,11 +211,12 @@ def sidecar(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cl
     sizes = batching.resolve(experiment.batch, provenance.num_replicas(run_dir) or 1)
     dataset: Dataset = instantiate(experiment.dataset, "dataset")
     plan = _plan(experiment, dataset, sizes)
-    _, task, state = _learner(experiment, strategy, dataset, plan, sizes)
+    _, _, state = _learner(experiment, strategy, dataset, plan, sizes)
     test = Source(dataset.test, sizes.per_replica, num_replicas=1)
-    loop = Loops(strategy, input_outside=OneDevice.input_outside).evaluate(task, dataset, test)
+    loops, peers = Loops(strategy, input_outside=OneDevice.input_outside), Peers(strategy)
+    outputs = _outputs(state, loops, dataset, test, peers, channel)
     checkpoints = Checkpoints(run_dir / "checkpoints", state.trackables())
-    return Parts(checkpoints, Evaluator(state, loop, test, Peers(strategy), channel), plan.epochs)
+    return Parts(checkpoints, _evaluator(experiment, run_dir, dataset, state, loops, test, outputs, peers, channel), plan.epochs)
 
 
 def _start(experiment: Experiment, how: Strategy, cluster: Cluster, channel: Channel) -> tf.distribute.Strategy:
@@ -268,6 +268,28 @@ def _outputs(state: TrainState, loops: Loops, dataset: Dataset, source: Source, 
     if not hasattr(state.task, "predict_step"):
         return None
     return Outputs(state, loops.predict(state.task, dataset, source), source, peers, channel)
+
+
+def _evaluator(
+    experiment: Experiment,
+    run_dir: Path,
+    dataset: Dataset,
+    state: TrainState,
+    loops: Loops,
+    source: Source,
+    outputs: Outputs | None,
+    peers: Peers,
+    channel: Channel,
+) -> Evaluator:
+    import tensorflow as tf
+
+    from trainer.evaluation import Evaluator
+    from trainer.measures import measures
+
+    with tf.device("CPU:0"):  # what variables a metric has: the devices are the model's
+        metrics: dict[str, Metric] = {name: instantiate(node, f"metrics.{name}") for name, node in (experiment.metrics or {}).items()}
+    further = measures(experiment, metrics, state.task, dataset, outputs, peers, run_dir)
+    return Evaluator(state, loops.evaluate(state.task, dataset, source), source, peers, channel, further)
 
 
 def _peers(how: Strategy, strategy: tf.distribute.Strategy, cluster: Cluster) -> Peers:

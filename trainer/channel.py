@@ -23,6 +23,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trainer.tables import overall
+
 _log = logging.getLogger(__name__)
 
 _BEAT_SECS = 0.25
@@ -69,7 +71,7 @@ class Channel:
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         """Tells the metrics of the test split after `step` updates."""
-        text = f"step {step}: test " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        text = f"step {step}: test " + ", ".join(f"{name} {value:.4f}" for name, value in overall(metrics).items())
         _log.info(text)
         self._send({"kind": "evaluated", "step": step, "metrics": dict(metrics), "text": text})
 

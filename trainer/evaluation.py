@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -10,6 +10,7 @@ import tensorflow as tf
 from trainer.channel import Channel
 from trainer.input import Source
 from trainer.loop import EvalLoop, unpack
+from trainer.measures import Measures
 from trainer.peers import Peers
 from trainer.state import TrainState
 from trainer.turns import Turns
@@ -24,10 +25,19 @@ class Evaluator:
         source: the test split.
         peers: the processes that evaluate together.
         channel: is told that it goes on.
+        measures: measures it further; None: the task's own metrics are all.
     """
 
-    def __init__(self, state: TrainState, loop: EvalLoop, source: Source, peers: Peers, channel: Channel) -> None:
+    def __init__(
+        self, state: TrainState, loop: EvalLoop, source: Source, peers: Peers, channel: Channel, measures: Measures | None = None
+    ) -> None:
         self._state, self._loop, self._turns = state, loop, Turns(source.num_steps, peers, channel)
+        self._measures = measures
+
+    @property
+    def images(self) -> Mapping[str, np.ndarray]:
+        """What the last evaluation has to show, in the chief: name -> [N, H, W, 3] uint8."""
+        return self._measures.images if self._measures else {}
 
     def evaluate(self, stop_requested: Callable[[], bool], enter: Callable[[str], None] = lambda phase: None) -> dict[str, float]:
         """Gives the metrics over the split.
@@ -41,9 +51,12 @@ class Evaluator:
         """
         self._state.swap_averages()
         try:
-            return unpack(self._state.task, self._sums(stop_requested, enter))
+            found = unpack(self._state.task, self._sums(stop_requested, enter))
         finally:
             self._state.swap_averages()
+        if self._measures:
+            found |= self._measures.measure(int(self._state.step.numpy()), stop_requested, enter)
+        return found
 
     def _sums(self, stop_requested: Callable[[], bool], enter: Callable[[str], None]) -> np.ndarray:
         opened = self._loop.feed.start(0)

@@ -30,7 +30,7 @@ from trainer.schema import Experiment
 from trainer.signals import STOP, Signals
 from trainer.strategies.base import Strategy
 from trainer.supervisor import Supervisor
-from trainer.tables import duration
+from trainer.tables import duration, overall
 
 Network: TypeAlias = tuple[Namespace | None, str | None]
 """A network of its own for the processes that are started here, or why it has none."""
@@ -293,7 +293,7 @@ def _record_crash(directory: RunDirectory, console: Console, failures: list[Fail
 
 
 def _summary(result: dict[str, Any]) -> str:
-    metrics = ", ".join(f"test {name} {value:.4f}" for name, value in result["metrics"].items())
+    metrics = ", ".join(f"test {name} {value:.4f}" for name, value in overall(result["metrics"]).items())
     attempts = f" in {result['attempts']} attempts" if result["attempts"] > 1 else ""
     return f"step {result['step']}, {metrics}, {duration(result['wall_secs'])}{attempts}, goodput {100 * result['goodput']:.0f} %"
 

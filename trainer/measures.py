@@ -103,7 +103,13 @@ def blocks(chunks: Iterable[Mapping[str, np.ndarray]], size: int) -> Iterator[di
 
 
 def measures(
-    experiment: Experiment, metrics: Mapping[str, Metric], task: Task, dataset: Dataset, outputs: Outputs | None, peers: Peers, run_dir: Path
+    experiment: Experiment,
+    metrics: Mapping[str, Metric],
+    task: Task,
+    dataset: Dataset,
+    outputs: Outputs | None,
+    peers: Peers,
+    run_dir: Path,
 ) -> Measures | None:
     """Makes what measures the test split besides the task's own metrics; None: nothing was asked for.
 
@@ -133,7 +139,9 @@ def measures(
     if not asked:
         return None
     if outputs is None:
-        raise ConfigError(f"{' and '.join(asked)} cannot be had of {type(task).__name__}: the task has no predict_step; add one, or leave them out")
+        raise ConfigError(
+            f"{' and '.join(asked)} cannot be had of {type(task).__name__}: the task has no predict_step; add one, or leave them out"
+        )
     if "label" not in fetched(dataset):
         raise ConfigError(f"{' and '.join(asked)} cannot be had of examples without 'label'; leave them out")
     return Measures(metrics, Mistakes(mistakes, dataset, class_names) if mistakes else None, outputs, peers, run_dir)

@@ -20,6 +20,7 @@ from trainer.ledger import Ledger
 from trainer.schema import Checkpoint, Experiment
 from trainer.sidecar import Sidecar
 from trainer.signals import Signals
+from trainer.tables import overall
 
 
 def run(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cluster, signals: Signals, began: float) -> bool:
@@ -111,7 +112,7 @@ def _evaluate(engine: Engine, run_dir: Path, channel: Channel, step: int) -> boo
     if not engine.peers.is_chief:
         return True
     write_atomically(run_dir / f"evaluation-{step}.json", json.dumps({"step": step, "split": "test", "metrics": metrics}, indent=1))
-    channel.line(f"step {step}: test " + ", ".join(f"{name} {value:.6f}" for name, value in metrics.items()))
+    channel.line(f"step {step}: test " + ", ".join(f"{name} {value:.6f}" for name, value in overall(metrics).items()))
     return True
 
 

@@ -47,6 +47,8 @@ class Dataset(Protocol):
         input_shape: shape of one example's `features` as the model sees them, without the batch dimension.
         num_classes: how many classes `label` counts.
         num_draws: how many random numbers `transform` takes for each example.
+
+    It may also have `class_names`, a name for each class, and `max_value`, what stands for white in the images of its splits.
     """
 
     train: Split
@@ -118,7 +120,8 @@ class Task(Protocol):
 class Metric(Protocol):
     """A metric of a whole split. That of Keras' metrics: each of them is one.
 
-    It lives on the chief, outside the strategy, and is given every example once, in the order of the split.
+    It lives on the chief, outside the strategy, and is given every example once, in the order of the split. If it has an attribute
+    `class_names`, that is set to the names of the classes, or to their numbers as text.
     """
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:

@@ -145,6 +145,9 @@ class Reporter:
     def _tell(self, step: int, epoch: int, evaluated: Mapping[str, float]) -> bool:
         """Tells an evaluation to all; says whether a callback ends the training."""
         self._write("test", step, {"epoch": epoch, **evaluated})
+        for writer in self._writers:
+            for name, images in self.evaluator.images.items():
+                writer.images("test", step, name, images)
         self._channel.evaluated(step, evaluated)
         # All are asked: each keeps its own count.
         ending = [name for name, callback in self._state.callbacks.items() if self._peers.any(callback.on_evaluate(step, evaluated))]

@@ -133,6 +133,8 @@ class Sidecar:
             self._writers = open_writers(self._experiment, self._run_dir, step - 1, self._channel, leave_out=("jsonl",))
         # The line last: what it stands for is never done again.
         for writer in [*self._writers, self._lines]:
+            for name, images in self._parts.evaluator.images.items():
+                writer.images("test", step, name, images)
             writer.scalars("test", step, {"epoch": self._parts.epochs.completed(step), **metrics})
             writer.flush()
         self._done.add(step)

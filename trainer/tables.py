@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]], align: str) -> list[str]:
@@ -26,3 +26,8 @@ def duration(secs: float) -> str:
     minutes, seconds = divmod(round(secs), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+def overall(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Gives the metrics that a line has room for: not those of single classes, `precision/cat`."""
+    return {name: value for name, value in metrics.items() if "/" not in name}

@@ -18,7 +18,7 @@ class ConfusionMatrix:
 
     def __init__(self) -> None:
         self.class_names: Sequence[str] = ()
-        self.reset_state()
+        self.matrix: np.ndarray = np.zeros((0, 0))
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Takes more examples: labels, [B], and probabilities, [B, C]."""
@@ -33,7 +33,7 @@ class ConfusionMatrix:
 
     def reset_state(self) -> None:
         """Forgets all examples."""
-        self.matrix: np.ndarray = np.zeros((0, 0))
+        self.matrix = np.zeros((0, 0))
 
     def names(self) -> list[str]:
         """Gives a name for each class."""

@@ -26,7 +26,7 @@ class PerClass:
     def __init__(self, *, most_classes: Annotated[int, ">= 0"] = 20) -> None:
         self.class_names: Sequence[str] = ()
         self._most_classes = most_classes
-        self.reset_state()
+        self._counts: np.ndarray = np.zeros((3, 0))  # of each class: taken for it rightly, taken for it, of it
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Takes more examples: labels, [B], and probabilities, [B, C]."""
@@ -51,7 +51,7 @@ class PerClass:
 
     def reset_state(self) -> None:
         """Forgets all examples."""
-        self._counts = np.zeros((3, 0))  # of each class: taken for it rightly, taken for it, of it
+        self._counts = np.zeros((3, 0))
 
     def _keys(self, num_classes: int) -> list[str]:
         """Gives the classes' names as the command line can take them; numbers if that made two of them the same."""

@@ -97,7 +97,7 @@ def _ranked(rows: Rows, metric: str, smaller: bool) -> Rows:
 
 def _text(rows: Rows, metric: str) -> str:
     keys = varied_keys(point for point, _ in rows)
-    metrics = sorted(_metrics(rows), key=lambda name: name != metric)
+    metrics = sorted((name for name in _metrics(rows) if name == metric or "/" not in name), key=lambda name: name != metric)
     cells = [
         [
             *(point.varied.get(key, "-") for key in keys),

@@ -16,7 +16,7 @@ from trainer.schema import Sweep
 from trainer.screen import DRAW_SECS, Screen, cut
 from trainer.sweep.points import Point
 from trainer.sweep.summary import counted, short, varied_keys
-from trainer.tables import aligned, number
+from trainer.tables import aligned, number, overall
 
 _PLAIN_SECS = 30.0  # between two progress lines where there is no terminal
 _BAR_WIDTH = 10
@@ -91,7 +91,7 @@ class Table:
             where = told if told.exists() else point.path / "logs"
             self._screen.error(f"error: {self._name(point)} ({point.label}): {outcome.why}; see {where}")
         else:
-            metrics = "".join(f", test {name} {number(value)}" for name, value in outcome.metrics.items())
+            metrics = "".join(f", test {name} {number(value)}" for name, value in overall(outcome.metrics).items())
             self._tell(f"{self._name(point)} ({point.label}): {outcome.state}, step {outcome.step}{metrics}")
         self._draw()
 
