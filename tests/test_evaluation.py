@@ -147,13 +147,13 @@ def test_the_best_checkpoint_and_callbacks_follow_any_metric(tmp_path):
     assert -1 < lines(tmp_path)[-1]["margin"] < 1
 
 
+KNOWN = "must be a metric of the test split, which has loss, accuracy, precision, recall"
 REFUSED = {
-    "checkpoint.best.metric=recal": "checkpoint.best.metric (recal) must be a metric of the test split, which has loss, accuracy, precision, "
-    "recall; did you mean 'recall'?",
-    "callbacks=early_stopping callbacks.early_stopping.metric=f1": "callbacks.early_stopping.metric (f1) must be a metric of the test split, "
-    "which has loss, accuracy, precision, recall",
-    "+metrics.accuracy._target_=tests.toy_metrics.Margin": "metrics.accuracy gives 'accuracy', which the task gives too; "
-    "call one of them otherwise",
+    "checkpoint.best.metric=recal": f"checkpoint.best.metric (recal) {KNOWN}; did you mean 'recall'?",
+    "callbacks=early_stopping callbacks.early_stopping.metric=f1": f"callbacks.early_stopping.metric (f1) {KNOWN}",
+    "+metrics.accuracy._target_=tests.toy_metrics.Margin": (
+        "metrics.accuracy gives 'accuracy', which the task gives too; call one of them otherwise"
+    ),
     " ".join(GAN): "metrics (per_class) cannot be had of Gan: the task has no predict_step; add one, or leave them out",
 }
 

@@ -99,17 +99,3 @@ def test_classification_loss_equals_numpy(smoothing):
     target = np.eye(3)[labels] * (1 - smoothing) + smoothing / 3
     np.testing.assert_allclose(losses, -(target * log_p).sum(axis=1), rtol=1e-5)
     np.testing.assert_array_equal(metrics["accuracy"], (logits.argmax(axis=1) == labels).astype(np.float32))
-
-
-def test_evaluation_equals_numpy_over_the_whole_split(tmp_path):
-    made = engine(tmp_path, "batch.global_size=128", "train.steps=2")
-    made.train(lambda: False)
-    dataset = made.evaluator._source.split
-    batch = dataset.fetch(tf.range(dataset.num_examples, dtype=tf.int64))
-    transformed = made.loop._dataset.transform(batch, None)
-    logits = made.state.task.models["model"](transformed["features"], training=False).numpy()
-    labels = np.asarray(transformed["label"])
-    evaluated = made.evaluator.evaluate(lambda: False)
-    assert evaluated["accuracy"] == (logits.argmax(axis=1) == labels).mean()
-    log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    assert evaluated["loss"] == pytest.approx(-log_p[np.arange(len(labels)), labels].mean(), abs=1e-6)

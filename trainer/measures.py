@@ -135,15 +135,14 @@ def measures(
     if experiment.mode == "train":
         require_known(experiment, names)
         mistakes = experiment.summary.mistakes
-    asked = [f"metrics ({', '.join(metrics)})"] * bool(metrics) + [f"summary.mistakes ({mistakes})"] * bool(mistakes)
+    wanted = {"metrics": ", ".join(metrics), "summary.mistakes": mistakes}
+    asked = " and ".join(f"{key} ({value})" for key, value in wanted.items() if value)
     if not asked:
         return None
     if outputs is None:
-        raise ConfigError(
-            f"{' and '.join(asked)} cannot be had of {type(task).__name__}: the task has no predict_step; add one, or leave them out"
-        )
+        raise ConfigError(f"{asked} cannot be had of {type(task).__name__}: the task has no predict_step; add one, or leave them out")
     if "label" not in fetched(dataset):
-        raise ConfigError(f"{' and '.join(asked)} cannot be had of examples without 'label'; leave them out")
+        raise ConfigError(f"{asked} cannot be had of examples without 'label'; leave them out")
     return Measures(metrics, Mistakes(mistakes, dataset, class_names) if mistakes else None, outputs, peers, run_dir)
 
 
