@@ -121,7 +121,7 @@ def final_variables(run_dir: Path) -> dict[str, np.ndarray]:
     return {name: np.asarray(reader.get_tensor(name)) for name in reader.get_variable_to_shape_map() if not name.startswith("_CHECK")}
 
 
-CLOCK_KEYS = {"examples_per_sec", "input_wait_fraction", "goodput"}
+CLOCK_KEYS = {"examples_per_sec", "input_wait_fraction", "goodput", "memory_mib", "gpu_memory_peak_mib"}
 
 
 def log(run_dir: Path) -> list[dict]:

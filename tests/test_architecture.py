@@ -33,6 +33,7 @@ LAYERS = (
     ("trainer.build",),
     ("trainer.engine",),
     ("trainer.reporting",),
+    ("trainer.introduction", "trainer.memory", "trainer.probe", "trainer.profiler"),
     ("trainer.server", "trainer.sidecar"),
     ("trainer.evaluation",),
     ("trainer.measures",),

@@ -135,10 +135,12 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
         ConfigError: something in the configuration that only this machine, the data or the model can tell.
     """
     from trainer.engine import Engine
+    from trainer.introduction import opener
     from trainer.ledger import Ledger
     from trainer.pace import Pace
+    from trainer.probe import Probe
+    from trainer.profiler import Profiler
     from trainer.reporting import Reporter
-    from trainer.writers.opening import open_writers
 
     cluster = cluster or Cluster()
     faults = faults or Faults(experiment.fault, run_dir, cluster, channel, ())
@@ -168,9 +170,11 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     reporter = Reporter(
         **shared,
         evaluator=_evaluator(experiment, run_dir, dataset, state, loops, test, outputs, peers, channel),
-        open_writers=lambda position: open_writers(experiment, run_dir, position, channel) if cluster.is_chief else [],
+        open_writers=opener(experiment, run_dir, task, channel, writes=cluster.is_chief),
         ledger=Ledger(run_dir, writes=cluster.is_chief),
         global_size=sizes.global_size,
+        probe=Probe(shared["loop"], options, plan, dataset.input_shape) if plan.histograms or plan.images else None,
+        profiler=Profiler(experiment.summary.profile, run_dir / "events" / "train", channel) if cluster.is_chief else None,
     )
     checkpoints = _checkpoints(experiment, run_dir, state, peers, faults)
     pace = Pace(experiment.train.steps_per_loop)
@@ -370,16 +374,22 @@ def _state(experiment: Experiment, task: Task) -> TrainState:
 
 def _plan(experiment: Experiment, dataset: Dataset, sizes: batching.BatchSizes, stops: frozenset[int] = frozenset()) -> Plan:
     from trainer.policies import Elapsed, Epochs, Interval, Plan
+    from trainer.profiler import borders
+
+    def every(steps: int | None) -> Interval | None:
+        return Interval(epochs, total, steps) if steps and experiment.mode == "train" else None
 
     epochs = Epochs(dataset.train.num_examples, sizes.global_size, experiment.train.steps_per_epoch)
     total = epochs.total_steps(experiment.train)
-    evaluate, save = experiment.evaluate, experiment.checkpoint
+    evaluate, save, summary = experiment.evaluate, experiment.checkpoint, experiment.summary
     return Plan(
         total_steps=total,
         epochs=epochs,
-        summarise=Interval(epochs, total, experiment.summary.every_steps),
+        summarise=Interval(epochs, total, summary.every_steps),
         evaluate=None if evaluate.sidecar else Interval(epochs, total, evaluate.every_steps, evaluate.every_epochs),
         save=Interval(epochs, total, save.every_steps, save.every_epochs),
         save_clock=Elapsed(save.every_secs),
-        stops=stops,
+        histograms=every(summary.histograms),
+        images=every(summary.images),
+        stops=stops | borders(summary.profile),
     )

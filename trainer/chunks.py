@@ -116,7 +116,7 @@ class ChunkedTrainLoop(TrainLoop):
         Raises:
             NonFiniteError: a sum of the metrics is not finite.
         """
-        state, count = self._state, int(count)
+        state, count = self.state, int(count)
         start, begun = int(state.step.numpy()), int(self._begun.numpy())
         chunks = self._workers.run(self._chunk, opened, self._board, start, count)
         self._describe(chunks, self._board.step_secs * count)
@@ -135,12 +135,12 @@ class ChunkedTrainLoop(TrainLoop):
 
     def report(self) -> dict[str, float]:
         """Gives what is particular to steps that are handed out, for the log: of the last call, `steps_repeated` of the whole run."""
-        return {**super().report(), **self._report, "steps_repeated": float(self._state.repeated.numpy())}
+        return {**super().report(), **self._report, "steps_repeated": float(self.state.repeated.numpy())}
 
     def first_lines(self) -> Iterable[str]:
         """Says what each parameter server holds."""
         held: dict[int, list[int]] = {}
-        for variable in self._state.variables().values():
+        for variable in self.state.variables().values():
             place = tf.DeviceSpec.from_string(variable.device)
             held.setdefault(place.task, []).append(variable.shape.num_elements() * variable.dtype.size)
         for task, sizes in sorted(held.items()):
@@ -148,7 +148,7 @@ class ChunkedTrainLoop(TrainLoop):
 
     def last_lines(self) -> Iterable[str]:
         """Says what the loss of workers came to."""
-        if repeated := int(self._state.repeated.numpy()):
+        if repeated := int(self.state.repeated.numpy()):
             yield f"{repeated} steps were begun a second time, because the worker that ran them was lost."
 
     def _describe(self, chunks: list[tuple[int, int, np.ndarray]], secs: float) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from trainer.markers import committed, marker
 
-_CLOCK = {"examples_per_sec", "input_wait_fraction", "goodput"}
-"""What depends on the clock, in a metrics line."""
+_CLOCK = {"examples_per_sec", "input_wait_fraction", "goodput", "memory_mib", "gpu_memory_peak_mib"}
+"""What depends on the clock and on the process, in a metrics line."""
 
 _TIME = "something depends on the time or on randomness without a seed: a clock, os.urandom, the order of threads or of a set"
 _CALLBACK = "a callback keeps what it knows outside of tf.Variable attributes, and forgets it when the process dies"

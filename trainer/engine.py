@@ -160,6 +160,7 @@ class Engine:
         self._enter("compile" if first else "train")
         if first:
             self._faults.reached("compile")
+        self.reporter.running(step)
         began = time.monotonic()
         window, waited, trouble = self.loop.run(self._opened, tf.constant(count, tf.int64))
         window = window.numpy()

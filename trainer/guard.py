@@ -107,7 +107,7 @@ class Guard:
             optimizer: which of the task's optimizers makes it.
             loss_sum: the sum of the losses, float32 scalar.
             weight: the examples' weights, added up.
-            norm: the global norm of the gradient; 0 if that may be infinite.
+            norm: the global norm of the gradient; 0 if it is not finite, and that is nothing to worry about.
 
         Returns:
             [4] float32: 1 if it is not sound, else 0; the loss, the norm, and the largest loss that is no spike.

@@ -11,7 +11,8 @@ the engine's own code took most of the time to the first step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ class TrainLoop:
     Attributes:
         strategy: TensorFlow's strategy.
         feed: how batches reach the replicas.
+        state: what the steps move.
         collectives: what the replicas of this process communicate in a step; known when `run` has been traced.
 
     Args:
@@ -53,7 +55,7 @@ class TrainLoop:
         seed: int,
         poison: tf.Variable | None = None,
     ) -> None:
-        self.strategy, self._task, self._state, self._dataset = strategy, task, state, dataset
+        self.strategy, self._task, self.state, self._dataset = strategy, task, state, dataset
         self.feed, self._options, self._schedule, self._seed = feed, options, schedule, seed
         self._poison = poison
         self.collectives = CollectiveLog()
@@ -66,24 +68,30 @@ class TrainLoop:
             The sums of the summary window, [2 * metrics] float64, how many seconds the steps waited for their input, float64, and
             what the guard noted: if that names a step, the state is good for nothing.
         """
-        state, guard = self._state, self._state.guard
+        state, guard = self.state, self.state.guard
         self.collectives = CollectiveLog()  # of this trace
         end = state.step.read_value() + count
 
-        def one_step(index: tf.Tensor, window: tf.Tensor, epoch: tf.Tensor, waited: tf.Tensor, trouble: Trouble) -> tuple[Any, ...]:
+        def one_step(
+            index: tf.Tensor, window: tf.Tensor, epoch: tf.Tensor, norm: tf.Tensor, waited: tf.Tensor, trouble: Trouble
+        ) -> tuple[Any, ...]:
             taken = self.feed.take(opened)
             if self.feed.fetches:
                 # Before the step: TensorFlow keeps the order of operations that read the clock and the like.
                 waited += input_wait(index, taken)
             # Added step by step: the order of additions, hence every bit, does not depend on the length of the loop.
             sums, finding = self._step(index, taken)
-            return index + 1, window + sums, epoch + sums, waited, guard.note(trouble, index, finding)
+            norm = tf.where(finding[0] > 0.0, norm, finding[2])
+            return index + 1, window + sums, epoch + sums, norm, waited, guard.note(trouble, index, finding)
 
-        start = (state.step.read_value(), state.window.read_value(), state.epoch.read_value(), tf.zeros([], tf.float64), guard.begin())
-        _, window, epoch, waited, trouble = tf.while_loop(lambda index, *_: index < end, one_step, start)
+        start = [variable.read_value() for variable in (state.step, state.window, state.epoch, state.gradient_norm)]
+        _, window, epoch, norm, waited, trouble = tf.while_loop(
+            lambda index, *_: index < end, one_step, (*start, tf.zeros([], tf.float64), guard.begin())
+        )
         state.step.assign(end)
         state.window.assign(window)
         state.epoch.assign(epoch)
+        state.gradient_norm.assign(norm)
         guard.end(trouble)
         return window, waited, trouble
 
@@ -97,8 +105,9 @@ class TrainLoop:
         return float(self._schedule(tf.constant(step, tf.int64)))
 
     def report(self) -> dict[str, float]:
-        """Gives what else the log should tell: of the last call, or of the whole run."""
-        return self._state.guard.report()
+        """Gives what else the log should tell: of the last step or call, or of the whole run."""
+        norm = {"gradient_norm": float(self.state.gradient_norm.numpy())} if self._options.guard is not None else {}
+        return {**norm, **self.state.guard.report()}
 
     def first_lines(self) -> Iterable[str]:
         """Gives what else the user should be told before the first step."""
@@ -106,7 +115,7 @@ class TrainLoop:
 
     def last_lines(self) -> Iterable[str]:
         """Gives what else the user should be told after the last step."""
-        if dropped := self._state.guard.report():
+        if dropped := self.state.guard.report():
             yield f"{dropped['updates_skipped']:.0f} updates were dropped (divergence.action=skip)."
 
     def _step(self, index: tf.Tensor, taken: Any) -> tuple[tf.Tensor, tf.Tensor]:
@@ -120,17 +129,21 @@ class TrainLoop:
         numbers = self.strategy.experimental_local_results(results)[0]
         return tf.cast(numbers[:-4], tf.float64), numbers[-4:]
 
-    def _replica_step(self, index: tf.Tensor, taken: Any) -> tf.Tensor:
+    @contextmanager
+    def replica_batch(self, index: tf.Tensor, taken: Any) -> Iterator[Batch]:
+        """Gives this replica's batch of step `index`, in replica context; what is traced inside has the randomness of that step."""
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         batch, draws = self.feed.give(taken, index, replica)
         with randomness.step_seed(lambda: randomness.fold_seed(self._seed, index, replica)):
             batch = {**batch, **self._dataset.transform(batch, draws)}
-            if self._poison is not None:
-                batch = poisoned(batch, self._poison)
+            yield batch if self._poison is None else poisoned(batch, self._poison)
+
+    def _replica_step(self, index: tf.Tensor, taken: Any) -> tf.Tensor:
+        with self.replica_batch(index, taken) as batch:
             step = Step(index, self._options, self.collectives)
             metrics = self._task.train_step(batch, step)
             step.end()
-        self._state.update_averages(index, step.dropped)
+        self.state.update_averages(index, step.dropped)
         sums = pack(self._task, metrics)
         return tf.concat([tf.where(step.dropped, tf.zeros_like(sums), sums), step.finding], axis=0)
 

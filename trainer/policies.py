@@ -115,6 +115,8 @@ class Plan:
         evaluate: when the test split is evaluated; None: not by those who train, but for the result.
         save: after which steps the state is saved.
         save_clock: also saves when the chief's clock says so.
+        histograms: when histograms of weights and gradients are shown; None: never.
+        images: when input images are shown; likewise.
         stops: steps at which a call ends for another reason, and nothing is due.
     """
 
@@ -124,6 +126,8 @@ class Plan:
     evaluate: Interval | None
     save: Interval
     save_clock: Elapsed
+    histograms: Interval | None = None
+    images: Interval | None = None
     stops: frozenset[int] = frozenset()
 
     def next_event(self, step: int) -> int:
@@ -138,7 +142,8 @@ class Plan:
 
     @property
     def _intervals(self) -> list[Interval]:
-        return [interval for interval in (self.summarise, self.evaluate, self.save) if interval is not None]
+        intervals = (self.summarise, self.evaluate, self.save, self.histograms, self.images)
+        return [interval for interval in intervals if interval is not None]
 
 
 @dataclass(frozen=True)

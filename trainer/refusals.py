@@ -159,6 +159,14 @@ TABLE = (
         {"divergence.action": _is("skip")},
         "{strategy}: replicas cannot leave an update out together there; add divergence.action=rollback",
     ),
+    *(
+        Refusal(
+            "probe",
+            {f"summary.{what}": lambda steps: steps is not None},
+            f"{{strategy}}: its steps are handed out, and nobody runs the next one on all replicas; add summary.{what}=null",
+        )
+        for what in ("histograms", "images")
+    ),
     Refusal(
         None,
         {"jit": bool, "deterministic": bool},

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import tensorflow as tf
 
+from trainer import memory
 from trainer.channel import Channel
 from trainer.evaluation import Evaluator
 from trainer.faults import Faults
@@ -15,6 +16,8 @@ from trainer.ledger import Ledger
 from trainer.loop import TrainLoop, unpack
 from trainer.peers import Peers
 from trainer.policies import Plan
+from trainer.probe import Probe
+from trainer.profiler import Profiler
 from trainer.state import TrainState
 from trainer.writers.base import Writer
 
@@ -38,6 +41,8 @@ class Reporter:
         global_size: examples in a step.
         peers: the processes that run every step together.
         faults: what is rehearsed.
+        probe: shows histograms and images; None: there are none.
+        profiler: records a window of steps; None: nobody does.
     """
 
     def __init__(
@@ -53,9 +58,12 @@ class Reporter:
         global_size: int,
         peers: Peers,
         faults: Faults,
+        probe: Probe | None,
+        profiler: Profiler | None,
     ) -> None:
         self._plan, self._state, self._loop, self.evaluator, self._open_writers = plan, state, loop, evaluator, open_writers
         self._channel, self.ledger, self._global_size, self._peers, self._faults = channel, ledger, global_size, peers, faults
+        self._probe, self._probed, self._profiler = probe, False, profiler
         self.evaluated: dict[str, float] | None = None
         self._writers: list[Writer] = []
         self.begin_window(0)
@@ -76,6 +84,8 @@ class Reporter:
         with ExitStack() as stack:  # one that fails does not keep the others open
             for writer in self._writers:
                 stack.callback(writer.close)
+            if self._profiler is not None:
+                stack.callback(self._profiler.close)
 
     def enter(self, phase: str, step: int) -> None:
         """Says what is being done from now on: to those who watch, and to the ledger."""
@@ -86,8 +96,15 @@ class Reporter:
         """Measures the speed from now on."""
         self._began, self._begin_step, self._waited = time.monotonic(), step, 0.0
 
+    def running(self, step: int) -> None:
+        """Takes note of a call that begins after `step` updates."""
+        if self._profiler is not None:
+            self._profiler.before(step)
+
     def ran(self, step: int, waited: float) -> None:
         """Takes note of a call that ended at `step`, and of how many seconds its steps waited for their input."""
+        if self._profiler is not None:
+            self._profiler.after(step)
         self.evaluated = None
         self._waited += waited
         self.ledger.ran(step, waited)
@@ -119,6 +136,10 @@ class Reporter:
             self._channel.line(f"Epoch: {epoch - 1}, {metric}: {values[metric]:f}, train_loss: {values['loss']:f}.")
             self._state.epoch.assign(tf.zeros_like(self._state.epoch))
         ends = self.evaluated is not None and self._tell(step, epoch, self.evaluated)
+        if self._probe is not None and self._probe.due(step):
+            self.enter("train" if self._probed else "compile", step)
+            self._probe.show(step, self._writers)
+            self._probed = True
         self.begin_window(step)
         return ends
 
@@ -138,7 +159,7 @@ class Reporter:
         values = unpack(self._state.task, self._state.window.numpy())
         # Asked for, not remembered: after a stop within this step's evaluation no step has run.
         values |= {"learning_rate": self._loop.learning_rate(step - 1), **speed, **self._loop.report()}
-        values["goodput"] = self.ledger.summary().goodput
+        values |= {"goodput": self.ledger.summary().goodput, **memory.figures()}
         self._write("train", step, {"epoch": epoch, **values})
         self._state.window.assign(tf.zeros_like(self._state.window))
 

@@ -30,6 +30,7 @@ class TrainState:
         epoch: the same since the last end of an epoch.
         averages: for each model, the moving average of each trainable variable; empty without `ema_decay`.
         loss_scale: the state of mixed_float16's loss scale; None without.
+        gradient_norm: the global norm of the gradient of the last sound update, before it was clipped, float32; 0 before the first.
         peak: the largest absolute value in the last gradient that travelled compressed, float32; 0 before the first.
         repeated: steps that were begun a second time because a worker was lost, int64; 0 where steps are not handed out.
     """
@@ -43,6 +44,7 @@ class TrainState:
         self.ended = replicated(tf.constant(False), "ended")
         self.window = replicated(tf.zeros([2 * num_metrics], tf.float64), "window")
         self.epoch = replicated(tf.zeros([2 * num_metrics], tf.float64), "epoch")
+        self.gradient_norm = replicated(tf.constant(0.0), "gradient_norm")
         self.peak = replicated(tf.constant(0.0), "peak")
         self.repeated = replicated(tf.constant(0, tf.int64), "repeated")
         self.loss_scale = LossScale() if mixed_float16 else None
@@ -66,6 +68,7 @@ class TrainState:
             "ended": self.ended,
             "window": self.window,
             "epoch": self.epoch,
+            "gradient_norm": self.gradient_norm,
             "peak": self.peak,
             "repeated": self.repeated,
             "models": dict(self.task.models),

@@ -228,7 +228,8 @@ class Step:
         norm = tf.linalg.global_norm(gradients)
         if guard is not None:
             # With a loss scale, gradients that are not finite are its daily business.
-            self._note(guard.judge(optimizer, *sums["loss"], tf.zeros([]) if loss_scale is not None else norm), guard)
+            judged = norm if loss_scale is None else tf.where(tf.math.is_finite(norm), norm, 0.0)
+            self._note(guard.judge(optimizer, *sums["loss"], judged), guard)
         if self.options.clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, self.options.clip_norm, norm)
         if guard is not None and guard.skips:

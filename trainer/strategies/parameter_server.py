@@ -42,6 +42,7 @@ class ParameterServer(Strategy):
             "inline",
             "undo",
             "spikes",
+            "probe",
         }
     )
     servers: ClassVar[frozenset[str]] = frozenset({"worker", "ps"})
