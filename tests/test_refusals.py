@@ -59,6 +59,7 @@ FEATURES = {
     "files": ["dataset=image_folder", "dataset.path={images}", "dataset.image_size=[8,8]", "dataset.channels=1"],
     "inline": ["launch=inline"],
     "skip": ["divergence.action=skip"],
+    "histograms, images": ["summary.histograms=2", "summary.images=2", "model.batch_norm=true"],
 }  # fmt: skip
 
 NO_LOSS_SCALE = (
@@ -114,6 +115,10 @@ NO_SKIP = (
     "divergence.action (skip) cannot be used with strategy=tpu: replicas cannot leave an update out together there; "
     "add divergence.action=rollback"
 )
+NO_NEXT_STEP = (
+    "summary.{} (2) cannot be used with strategy=parameter_server: its steps are handed out, and nobody runs the next one on all "
+    "replicas; add summary.{}=null"
+)
 
 EARLY = {
     **{(name, "mixed_float16"): [NO_LOSS_SCALE] for name in ("central_storage", "parameter_server", "tpu")},
@@ -123,6 +128,7 @@ EARLY = {
     **{(name, "inline"): [NO_INLINE] for name in ("multi_worker", "parameter_server")},
     ("parameter_server", "skip"): [NO_UNDO.format("skip")],
     ("tpu", "skip"): [NO_SKIP],
+    ("parameter_server", "histograms, images"): [NO_NEXT_STEP.format(what, what) for what in ("histograms", "images")],
 }
 """What the parent refuses: (strategy, feature) -> the message."""
 
@@ -360,7 +366,7 @@ APART = {
     "multi_worker": {
         ("mixed_float16", "jit", "accumulation", "jit, accumulation"): [],
         ("mixed_bfloat16", "deterministic", "synchronised normalisation"): ["strategy.compress=bfloat16"],
-        ("clipping, averages, best, early stopping", "files"): [],
+        ("clipping, averages, best, early stopping", "files", "histograms, images"): [],
         ("jit, normalisation", "accumulation, normalisation"): [],
         ("deterministic, jit",): [],
         ("skip",): [],

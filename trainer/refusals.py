@@ -161,7 +161,7 @@ TABLE = (
     ),
     *(
         Refusal(
-            "probe",
+            what,
             {f"summary.{what}": lambda steps: steps is not None},
             f"{{strategy}}: its steps are handed out, and nobody runs the next one on all replicas; add summary.{what}=null",
         )

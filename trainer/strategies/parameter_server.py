@@ -42,7 +42,8 @@ class ParameterServer(Strategy):
             "inline",
             "undo",
             "spikes",
-            "probe",
+            "histograms",
+            "images",
         }
     )
     servers: ClassVar[frozenset[str]] = frozenset({"worker", "ps"})
