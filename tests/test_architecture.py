@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
     ("trainer.main",),
     ("trainer.cli",),
+    ("trainer.commands.report",),
     ("trainer.sweep",),
     ("trainer.verify", "trainer.verify_run"),
     (
@@ -23,7 +24,7 @@ LAYERS = (
         "trainer.differences",
         "trainer.launch",
     ),
-    ("trainer.commands.arguments",),
+    ("trainer.commands.arguments", "trainer.report"),
     ("trainer.supervisor",),
     ("trainer.group",),
     ("trainer.watchdog",),
@@ -77,6 +78,8 @@ PARENT = {
     "trainer.helptext", "trainer.identity",
     "trainer.launch", "trainer.ledger", "trainer.overrides", "trainer.pace", "trainer.policies", "trainer.protocols", "trainer.rules",
     "trainer.commands.completion", "trainer.completion",
+    "trainer.commands.report", "trainer.report", "trainer.report.charts", "trainer.report.data", "trainer.report.details",
+    "trainer.report.page", "trainer.report.style",
     "trainer.commands", "trainer.commands.arguments", "trainer.commands.checkpoints", "trainer.commands.diff", "trainer.commands.runs",
     "trainer.markers", "trainer.provenance", "trainer.rundir", "trainer.schema",
     "trainer.signatures", "trainer.strategies", "trainer.strategies.base", "trainer.strategies.mirrored",
