@@ -4,7 +4,7 @@ COMMANDS = {
     "runs": ("[folder]", "the runs of a folder (runs/): state, step, metric, age, what went wrong"),
     "checkpoints": ("runs/<run>", "what a run has saved, verified"),
     "diff": ("runs/<run> runs/<run>", "in which keys two runs differ"),
-    "report": ("runs/<run> ...", "what runs came to, as one HTML page: table, curves, differences, where the time went"),
+    "report": ("runs/<run> ...", "what runs came to, as one HTML page that needs no network"),
     "completion": ("bash|zsh|fish", 'completion by the tab key: eval "$(python train.py completion bash)"'),
 }
 """What each takes, and what it shows."""
