@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.processes import ROOT, wait_gone
-from trainer import cli, config, isolation
+from trainer import cli, cluster, config, isolation
 from trainer.isolation import IsolationError, Namespace
 
 TIMEOUT_SECS = 60
@@ -312,6 +312,22 @@ def test_an_experiment_of_the_projects_own_needs_no_network():
 )
 def test_what_may_need_the_network(experiment, reason):
     assert isolation.needs_network(experiment) == reason
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("MLFLOW_TRACKING_URI", "http://host:5000", "MLFLOW_TRACKING_URI (http://host:5000) may be on the network"),
+        ("MLFLOW_TRACKING_URI", "sqlite:////home/me/mlflow.db", None),
+        ("WANDB_MODE", "online", "WANDB_MODE is online"),
+        ("WANDB_MODE", "offline", None),
+    ],
+)
+def test_a_tracker_that_is_online_needs_the_network(monkeypatch, variable, value, reason):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv(variable, value)
+    assert cluster.online_tracker(["jsonl", "mlflow", "wandb"]) == reason
+    assert cluster.online_tracker(["jsonl", "tensorboard"]) is None
 
 
 def test_the_warning_is_one_line_with_ports_reason_and_fix():

@@ -198,6 +198,16 @@ def wants_color() -> bool:
     return has_cursor() and not os.environ.get("NO_COLOR")
 
 
+def online_tracker(writers: Sequence[str]) -> str | None:
+    """Says by which variable of the environment one of the writers may be online, or None if all are on this machine."""
+    store, mode = os.environ.get("MLFLOW_TRACKING_URI", ""), os.environ.get("WANDB_MODE", "")
+    if "mlflow" in writers and store and not store.startswith(("sqlite:", "file:", "/", ".")):
+        return f"MLFLOW_TRACKING_URI ({store}) may be on the network"
+    if "wandb" in writers and mode == "online":
+        return "WANDB_MODE is online"
+    return None
+
+
 def worker_environment(scratch: str | None = None) -> dict[str, str]:
     """Gives the environment of a process of ours; `scratch`: the directory for its temporary files, if it has its own."""
     environment = dict(os.environ) if scratch is None else {**os.environ, "TMPDIR": scratch}

@@ -221,7 +221,9 @@ def _network(experiment: Experiment, strategy: Strategy, declared: Cluster | Non
         yield None, None
         return
     isolate = strategy.isolate
-    needs = None if isolate is True else isolation.needs_network(asdict(experiment))
+    needs = None
+    if isolate is not True:
+        needs = isolation.needs_network(asdict(experiment)) or cluster.online_tracker(experiment.summary.writers)
     if isolate is False or needs:
         yield None, needs or "strategy.isolate is false"
         return
