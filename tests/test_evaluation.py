@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.processes import only_run, run
 from tests.test_tasks import GAN
 from tests.training import SMALL, engine, train
 from trainer import build
@@ -79,6 +80,30 @@ def test_every_metric_equals_numpy_on_the_whole_split(trained, strategy):
     table = json.loads((made.run_dir / "confusion.json").read_text())
     assert table == {"step": 4, "classes": [str(number) for number in range(10)], "matrix": matrix}
     assert last == made.evaluator.evaluate(lambda: False) == made.result()["metrics"]  # nothing is left from before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["multi_worker", "parameter_server"])
+def test_every_metric_of_a_cluster_equals_numpy_on_the_whole_split(tmp_path, strategy):
+    options = [*SMALL, *METRICS, "batch.global_size=100", "train.steps=4", "train.ema_decay=0.9", "evaluate.every_steps=2"]
+    code, out, err = run(tmp_path, *options, f"strategy={strategy}", "strategy.workers=2")
+    assert code == 0, out + err
+    run_dir = only_run(tmp_path)
+    made = build.engine(compose(options), run_dir, Channel(lambda message: None))  # on one device, whatever it was trained on
+    assert made.checkpoints.restore_latest() == 4
+    expected, matrix = by_numpy(made)
+    last = lines(run_dir)[-1]
+    assert last == pytest.approx({"step": 4, **expected}, abs=1e-6)
+    assert json.loads((run_dir / "result.json").read_text())["metrics"] == {name: last[name] for name in expected}
+    assert json.loads((run_dir / "confusion.json").read_text())["matrix"] == matrix
+
+
+def test_what_a_run_is_refused_for_leaves_nothing(tmp_path):
+    code, out, err = run(tmp_path, *SMALL, *METRICS, "checkpoint.best.metric=precison")
+    assert (code, (tmp_path / "runs").exists() and list((tmp_path / "runs").iterdir())) in ((2, []), (2, False)), out + err
+    (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert line.startswith("error: checkpoint.best.metric (precison) must be a metric of the test split, which has loss, accuracy, top_5, ")
+    assert line.endswith("; did you mean 'precision'?")
 
 
 def test_strategies_agree_to_the_bit_where_the_batch_of_a_replica_is_the_same(trained):
