@@ -30,7 +30,7 @@ def node_of(group: str, choice: str) -> dict[str, Any]:
 
 
 TARGETS = [(group, choice) for group, choice in CHOICES if "_target_" in node_of(group, choice)]
-# Keras's own metrics need TensorFlow to be looked at: tests/test_metric_names.py does that.
+# Keras' own metrics need TensorFlow to be looked at: tests/test_metric_names.py does that.
 READABLE = [(group, choice) for group, choice in TARGETS if node_of(group, choice)["_target_"].partition(".")[0] == "trainer"]
 
 
