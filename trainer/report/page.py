@@ -56,12 +56,12 @@ def render(runs: Sequence[Run]) -> str:
 
 
 def metric_names(runs: Iterable[Run]) -> list[str]:
-    """Gives the metrics of the test split, the loss last; those of single classes, `recall/<class>`, are not among them."""
+    """Gives the metrics of the test split, the main one and the loss first, without those of single classes, `recall/<class>`."""
     names = [name for run in runs for split, name in run.curves if split == "test"]
     names += [name for run in runs for name in run.outcome.metrics]
     plain = [name for name in dict.fromkeys(names) if "/" not in name]
     first = main_metric(plain)
-    return sorted(plain, key=lambda name: (name == "loss", name != first))
+    return sorted(plain, key=lambda name: (name != first, name != "loss"))
 
 
 def _header(title: str, runs: Sequence[Run]) -> str:
@@ -79,7 +79,7 @@ def _table(runs: Sequence[Run], colors: Sequence[str]) -> str:
     metrics = metric_names(runs)[:_MOST_METRICS]
     best = main_metric(metrics) if metrics else ""
     heads = ["step", *metrics, *([f"best {best}"] if best else []), "wall time", "goodput", "attempts"]
-    head = "".join(f'<th class="number" data-sorts>{html.escape(name)}</th>' for name in heads)
+    head = "".join(f'<th class="number" data-sorts>{html.escape(name.replace("_", " "))}</th>' for name in heads)
     rows = "".join(
         f"<tr>{_row(run, place, color, metrics, best)}</tr>" for place, (run, color) in enumerate(zip(runs, colors, strict=True))
     )

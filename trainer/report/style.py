@@ -35,6 +35,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .35rem .7rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--rule); }
 th { color: var(--soft); font-weight: 600; font-size: .85rem; white-space: nowrap; }
 td.number, th.number { text-align: right; white-space: nowrap; }
+.runs th { white-space: normal; }
 td.name { min-width: 15rem; }
 th[data-sorts] { cursor: pointer; }
 th[data-sorts]:hover { color: var(--ink); }
