@@ -9,14 +9,14 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hydra
 
-from trainer import batching, policies, provenance, refusals
+from trainer import batching, policies, predictions, provenance, refusals
 from trainer.channel import Channel
 from trainer.cluster import Cluster
 from trainer.errors import ConfigError
@@ -166,7 +166,8 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     _tell(channel, sizes, plan)
     shared: dict[str, Any] = {"plan": plan, "state": state, "loop": loops.train(task, dataset, source, **parts)}
     shared |= {"channel": channel, "peers": peers, "faults": faults}
-    outputs = _outputs(state, loops, dataset, test, peers, channel)
+    predicted = replace(test, split=predictions.split_of(experiment, dataset))
+    outputs = _outputs(state, loops, dataset, predicted, peers, channel)
     reporter = Reporter(
         **shared,
         evaluator=_evaluator(experiment, run_dir, dataset, state, loops, test, outputs, peers, channel),
@@ -271,7 +272,8 @@ def _outputs(state: TrainState, loops: Loops, dataset: Dataset, source: Source, 
 
     if not hasattr(state.task, "predict_step"):
         return None
-    return Outputs(state, loops.predict(state.task, dataset, source), source, peers, channel)
+    class_names = getattr(dataset, "class_names", None) or ()
+    return Outputs(state, loops.predict(state.task, dataset, source), source, peers, channel, class_names)
 
 
 def _evaluator(

@@ -137,7 +137,7 @@ def _check_run(experiment: Experiment) -> list[str]:
     if resumes and (line := run_problem(experiment.resume)):
         problems.append(line)
     problems += _check_allowed(experiment, resumes=resumes)
-    if not resumes and experiment.mode in MODES and experiment.mode not in ("train", "verify"):
+    if experiment.resume == "never" and experiment.mode in MODES and experiment.mode not in ("train", "verify"):
         problems.append(f"mode ({experiment.mode}) needs a run; add resume=<run directory>")
     if experiment.mode == "verify" and experiment.fault:
         problems.append(f"mode (verify) brings its own faults; remove {', '.join(f'fault.{name}' for name in experiment.fault)}")

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from trainer import batching, build, cluster, crash, faults, isolation, outcome, provenance, refusals, selection
+from trainer import batching, build, cluster, crash, faults, isolation, outcome, predictions, provenance, refusals, selection
 from trainer.cluster import Cluster, Task
 from trainer.console import Console
 from trainer.crash import Failure
@@ -62,6 +62,8 @@ def run(
     """
     began = process_start() if spare else time.time()  # what has a worker already is the only run of this process
     strategy, declared = resolve(experiment)
+    if experiment.mode == "predict":
+        predictions.check(experiment)
     if strategy.hosts:
         return _show_commands(strategy, strategy.hosts)
     with _network(experiment, strategy, declared) as network:
@@ -129,9 +131,10 @@ def _in_directory(
         # Who evaluates may still have the last checkpoint to do when the training is done; and what the chief has not yet moved
         # aside is an earlier run.
         may_be_done = place.is_chief or (place.task.job != "evaluator" and experiment.resume != "never")
-        if experiment.mode == "train" and may_be_done and (result := directory.result(experiment)):
-            console.line(f"Already finished: {_summary(result)}")
-            console.line(f"Run directory: {directory.path}")
+        finished, where = _result(experiment, directory) if may_be_done else (None, f"Run directory: {directory.path}")
+        if finished:
+            console.line(f"Already finished: {finished}")
+            console.line(where)
             return DONE
         num_replicas = strategy.num_replicas()
         if experiment.mode == "train" and num_replicas is not None:
@@ -139,8 +142,6 @@ def _in_directory(
         if experiment.mode == "train" and place.is_chief and not directory.is_new:
             for line in directory.record_continue(overrides, config_dir):
                 console.line(line)
-        if experiment.mode != "train" and place.is_chief:
-            selection.step_of(directory.path, experiment.checkpoint)
         trains_here = place.is_chief and experiment.mode == "train"
         ledger = Ledger(directory.path, writes=trains_here)
         ledger.enter("begin", at=began)
@@ -160,11 +161,32 @@ def _in_directory(
         if code in (WRONG_INPUT, CRASHED):
             directory.withdraw()
         else:
-            console.line(f"Run directory: {directory.path}")
+            console.line(where if code == DONE else f"Run directory: {directory.path}")
         return code
     finally:
         console.close()
         directory.release()
+
+
+def _result(experiment: Experiment, directory: RunDirectory) -> tuple[str | None, str]:
+    """Gives what there is if nothing is left to do, and the line that says where it is, or will be.
+
+    Raises:
+        ConfigError: a checkpoint is needed and there is none such, or there is something else where the result would be.
+    """
+    where = f"Run directory: {directory.path}"
+    if experiment.mode == "train":
+        result = directory.result(experiment)
+        return (_summary(result) if result else None), where
+    step = selection.step_of(directory.path, experiment.checkpoint)
+    if experiment.mode != "predict":
+        return None, where
+    table = predictions.table_of(experiment, directory.path, step)
+    where = f"Predictions with step {step} of {directory.path}: {table.path}"
+    if not table.is_finished():
+        return None, where
+    table.rows.unlink(missing_ok=True)  # a kill may have come first
+    return f"{table.recorded()['rows']} rows are predicted", where
 
 
 def _train(

@@ -1,4 +1,4 @@
-"""What a worker does: train, evaluate or export."""
+"""What a worker does: train, evaluate, predict or export."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from trainer.faults import Faults
 from trainer.files import write_atomically
 from trainer.hparams import Session
 from trainer.ledger import Ledger
+from trainer.predict import predict
 from trainer.schema import Checkpoint, Experiment
 from trainer.sidecar import Sidecar
 from trainer.signals import Signals
@@ -56,6 +57,8 @@ def _run(
     if experiment.mode == "train":
         return _train(experiment, engine, run_dir, channel, stop, save)
     step = restore(engine, run_dir, experiment.checkpoint)
+    if experiment.mode == "predict":
+        return predict(experiment, engine, run_dir, channel, step, stop)
     return (_evaluate if experiment.mode == "evaluate" else _export)(engine, run_dir, channel, step)
 
 

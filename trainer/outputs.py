@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -25,6 +25,7 @@ class Outputs:
     Attributes:
         num_examples: how many examples the split has.
         batch_size: how many examples a replica predicts at a time.
+        class_names: the names of the classes; empty if the dataset has none.
 
     Args:
         state: the state whose models predict; none of them may be swapped with its averages meanwhile.
@@ -34,7 +35,10 @@ class Outputs:
         channel: is told that it goes on.
     """
 
-    def __init__(self, state: TrainState, loop: PredictLoop, source: Source, peers: Peers, channel: Channel) -> None:
+    def __init__(
+        self, state: TrainState, loop: PredictLoop, source: Source, peers: Peers, channel: Channel, class_names: Sequence[str] = ()
+    ) -> None:
+        self.class_names = class_names
         self._state, self._loop, self._global_size = state, loop, source.global_size
         self.num_examples, self.batch_size = source.split.num_examples, source.per_replica
         self._turns = Turns(source.num_steps, peers, channel, most=max(1, _MOST_ROWS // source.global_size))

@@ -5,8 +5,9 @@ They are structural: a user's class needs no base class and imports nothing from
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -65,6 +66,14 @@ class Dataset(Protocol):
             draws: [B, num_draws] float32 in [0, 1), a pure function of (seed, epoch, example), for augmentation; None in
                 evaluation, where nothing may be random.
         """
+
+
+@runtime_checkable
+class HasFiles(Protocol):
+    """A dataset whose examples can come from any image files."""
+
+    def files(self, paths: Sequence[Path]) -> Split:
+        """Gives a split without labels of these files; what cannot be read has weight 0."""
 
 
 class Parts(Protocol):

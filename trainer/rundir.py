@@ -98,6 +98,11 @@ def open_run(experiment: Experiment, overrides: list[str], config_dir: str | Non
         StorageError: it cannot be written to.
     """
     path = path_of(experiment)
+    if experiment.mode != "train" and not (path / "config.yaml").is_file():
+        raise ConfigError(
+            f"mode ({experiment.mode}) needs a run, and there is none with these values in {experiment.runs_dir}; train it first, "
+            "or add resume=<run directory>"
+        )
     with writing(path):
         return _open_at(path, experiment, overrides, config_dir)
 

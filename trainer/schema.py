@@ -120,9 +120,9 @@ class Predict:
     """mode=predict: what the model says of each example, in a table."""
 
     split: str = key("test", "which split of the dataset", "train | test")
-    images: str | None = key(None, "a folder of image files instead of the dataset")
+    images: str | None = key(None, "a folder of image files instead of the dataset, prepared as the dataset's images are", "directory")
     format: str = key("csv", "form of the table", "csv | parquet")
-    path: str | None = key(None, "the table's file; null: <run>/predictions/<split>-<step>.<format>")
+    path: str | None = key(None, "the table's file; null: <run>/predictions/<split or folder>-<step>.<format>")
 
 
 @dataclass
