@@ -150,14 +150,10 @@ WRONG: dict[str, str | list[str]] = {
     "init_from=/no/run": "init_from (/no/run): no such run or checkpoint",
     "resume=runs/none": f"resume (runs/none): {NO_RUN}",
     "resume=.": f"resume (.): {NO_RUN}",
-    "mode=evaluate": (
-        "mode (evaluate) needs a run, and there is none with these values in runs; train it first, or add resume=<run directory>"
-    ),
     "mode=predict resume=never": "mode (predict) needs a run; add resume=<run directory>",
     "mode=predict predict.format=xlsx": "predict.format (xlsx) must be one of csv, parquet",
-    "mode=predict predict.split=val": "predict.split (val) must be one of test, train",
+    "mode=predict predict.split=val": "predict.split (val) must be one of train, test",
     "mode=predict predict.images=/no/images": "predict.images (/no/images): no such directory",
-    "mode=predict predict.images=.": ("predict.images (.): no image in it; there must be files that end in .jpg, .jpeg, .png, .bmp, .gif"),
     "mode=export resume=never": "mode (export) needs a run; add resume=<run directory>",
     "resume_allow=[seed]": "resume_allow (['seed']) needs a run; add resume=<run directory>",
     # Targets.
