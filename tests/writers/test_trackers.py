@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from importlib.machinery import ModuleSpec
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tests import tracked
 from tests.command_line import run_here
 from tests.processes import ROOT
+from tests.test_chaos import wait_for_orphans
 from trainer import config
 from trainer.channel import Channel
 from trainer.cli import compose
@@ -51,12 +53,15 @@ os._exit(0)
 def attempt(tmp_path):
     (tmp_path / "run-1").mkdir()
 
+    mark = uuid.uuid4().hex
+
     def write(*arguments):
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "STEADFAST_TEST": mark}
         command = [sys.executable, "-c", KILLED, *map(str, arguments)]
         return subprocess.run(command, cwd=tmp_path, env=env, timeout=120, check=False).returncode
 
-    return write
+    yield write
+    wait_for_orphans(mark)
 
 
 @pytest.mark.parametrize(("name", "read"), [("mlflow", tracked.of_mlflow), ("wandb", tracked.of_wandb)])
