@@ -31,6 +31,7 @@ class TrainState:
         averages: for each model, the moving average of each trainable variable; empty without `ema_decay`.
         loss_scale: the state of mixed_float16's loss scale; None without.
         gradient_norm: the global norm of the gradient of the last sound update, before it was clipped, float32; 0 before the first.
+            Steps that are handed out leave it as it is.
         peak: the largest absolute value in the last gradient that travelled compressed, float32; 0 before the first.
         repeated: steps that were begun a second time because a worker was lost, int64; 0 where steps are not handed out.
     """
