@@ -267,6 +267,9 @@ def test_processes_whose_variables_differ_are_told_before_the_first_step(tmp_pat
 @pytest.mark.slow
 def test_their_run_is_exported(trained):
     many = trained(*TWENTY, *PLAIN, *MULTI, "strategy.workers=2")
+    log = many / "logs" / "worker-1.log"
+    before = log.stat().st_mtime_ns
     code, out, err = run(many.parent, f"resume={many}", "mode=export")
     assert code == 0, out + err
-    assert (many / "export" / "model-20" / "saved_model.pb").exists()
+    assert (many / "export" / "model-20" / "saved_model" / "saved_model.pb").exists()
+    assert log.stat().st_mtime_ns == before  # one process does it

@@ -26,10 +26,12 @@ import sys, numpy as np, tensorflow as tf
 served, reader = tf.saved_model.load(sys.argv[1]), tf.train.load_checkpoint(sys.argv[2])
 averages = [reader.get_tensor(f"averages/model/{i}/.ATTRIBUTES/VARIABLE_VALUE") for i in range(2)]
 images = np.random.default_rng(0).uniform(size=(5, 8, 8, 1)).astype(np.float32)
-print(np.abs(served.serve(images) - (images.reshape(5, 64) @ averages[0] + averages[1])).max() < 1e-6)
+logits = images.reshape(5, 64) @ averages[0] + averages[1]
+found = served.signatures["serving_default"](features=images)["probabilities"]
+print(np.abs(found - tf.nn.softmax(logits)).max() < 1e-6)
 """
     shown = subprocess.run(
-        [sys.executable, "-c", program, str(run_dir / "export" / "model-3"), str(run_dir / "checkpoints" / "ckpt-3")],
+        [sys.executable, "-c", program, str(run_dir / "export" / "model-3" / "saved_model"), str(run_dir / "checkpoints" / "ckpt-3")],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECS,

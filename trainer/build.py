@@ -46,8 +46,11 @@ if TYPE_CHECKING:
 def strategy_of(experiment: Experiment) -> Strategy:
     """Instantiates the strategy group: without TensorFlow, so the parent process may do so too.
 
-    A node among its options becomes a function that makes it, for what the node names may need TensorFlow.
+    What one device does as well needs no other, whatever the run was trained on. A node among its options becomes a function that
+    makes it, for what the node names may need TensorFlow.
     """
+    if experiment.mode == "export":
+        return OneDevice()
     nodes = {name: value for name, value in experiment.strategy.items() if isinstance(value, Mapping) and "_target_" in value}
     makers = {name: partial(instantiate, node, f"strategy.{name}") for name, node in nodes.items()}
     return instantiate({**experiment.strategy, **makers}, "strategy")
@@ -139,7 +142,7 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
     from trainer.ledger import Ledger
     from trainer.pace import Pace
     from trainer.probe import Probe
-    from trainer.profiler import Profiler
+    from trainer.profiler import Profiler, borders
     from trainer.reporting import Reporter
 
     cluster = cluster or Cluster()
@@ -154,7 +157,8 @@ def engine(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Clu
         batching.require_same_global(experiment.batch, provenance.num_replicas(run_dir), strategy.num_replicas_in_sync)
     sizes = batching.resolve(experiment.batch, strategy.num_replicas_in_sync)
     dataset: Dataset = instantiate(experiment.dataset, "dataset")
-    plan = _plan(experiment, dataset, sizes, faults.stops)
+    stops = faults.stops | borders(experiment.summary.profile)
+    plan = policies.plan_of(experiment, dataset.train.num_examples, sizes.global_size, stops)
     schedule, task, state = _learner(experiment, strategy, dataset, plan, sizes)
     refusals.check(experiment, how, cluster, task.models.values())
     source, test = _sources(dataset, sizes, experiment.seed)
@@ -203,7 +207,6 @@ def sidecar(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cl
     """
     import tensorflow as tf
 
-    from trainer.checkpoint import Checkpoints
     from trainer.input import Source
     from trainer.loop import Loops
     from trainer.peers import Peers
@@ -213,15 +216,41 @@ def sidecar(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cl
         # The training is on the same machine, and takes all memory of its GPUs.
         tf.config.set_visible_devices([], "GPU")
     strategy = _start(experiment, OneDevice(), cluster, channel)
-    sizes = batching.resolve(experiment.batch, provenance.num_replicas(run_dir) or 1)
-    dataset: Dataset = instantiate(experiment.dataset, "dataset")
-    plan = _plan(experiment, dataset, sizes)
-    _, _, state = _learner(experiment, strategy, dataset, plan, sizes)
-    test = Source(dataset.test, sizes.per_replica, num_replicas=1)
+    dataset, plan, state, checkpoints = _saved(experiment, run_dir, strategy)
+    test = Source(dataset.test, _sizes(experiment, run_dir).per_replica, num_replicas=1)
     loops, peers = Loops(strategy, input_outside=OneDevice.input_outside), Peers(strategy)
     outputs = _outputs(state, loops, dataset, test, peers, channel)
-    checkpoints = Checkpoints(run_dir / "checkpoints", state.trackables())
     return Parts(checkpoints, _evaluator(experiment, run_dir, dataset, state, loops, test, outputs, peers, channel), plan.epochs)
+
+
+def learned(experiment: Experiment, run_dir: Path, channel: Channel) -> tuple[Dataset, TrainState, Checkpoints]:
+    """Builds what a run has saved, on one device, whatever it was trained on: the data, the state, and what restores it.
+
+    Args:
+        experiment: the effective configuration.
+        run_dir: the run directory.
+        channel: tells the user.
+
+    Raises:
+        ConfigError: as `engine` does.
+    """
+    dataset, _, state, checkpoints = _saved(experiment, run_dir, _start(experiment, OneDevice(), Cluster(), channel))
+    return dataset, state, checkpoints
+
+
+def _saved(experiment: Experiment, run_dir: Path, strategy: tf.distribute.Strategy) -> tuple[Dataset, Plan, TrainState, Checkpoints]:
+    from trainer.checkpoint import Checkpoints
+
+    sizes = _sizes(experiment, run_dir)
+    dataset: Dataset = instantiate(experiment.dataset, "dataset")
+    plan = policies.plan_of(experiment, dataset.train.num_examples, sizes.global_size)
+    _, _, state = _learner(experiment, strategy, dataset, plan, sizes)
+    return dataset, plan, state, Checkpoints(run_dir / "checkpoints", state.trackables())
+
+
+def _sizes(experiment: Experiment, run_dir: Path) -> batching.BatchSizes:
+    """Gives the batch sizes of a training that other processes did, or do."""
+    return batching.resolve(experiment.batch, provenance.num_replicas(run_dir) or 1)
 
 
 def _start(experiment: Experiment, how: Strategy, cluster: Cluster, channel: Channel) -> tf.distribute.Strategy:
@@ -371,27 +400,4 @@ def _state(experiment: Experiment, task: Task) -> TrainState:
         num_metrics=len(task.metrics),
         ema_decay=experiment.train.ema_decay,
         mixed_float16=experiment.precision == "mixed_float16",
-    )
-
-
-def _plan(experiment: Experiment, dataset: Dataset, sizes: batching.BatchSizes, stops: frozenset[int] = frozenset()) -> Plan:
-    from trainer.policies import Elapsed, Epochs, Interval, Plan
-    from trainer.profiler import borders
-
-    def every(steps: int | None) -> Interval | None:
-        return Interval(epochs, total, steps) if steps and experiment.mode == "train" else None
-
-    epochs = Epochs(dataset.train.num_examples, sizes.global_size, experiment.train.steps_per_epoch)
-    total = epochs.total_steps(experiment.train)
-    evaluate, save, summary = experiment.evaluate, experiment.checkpoint, experiment.summary
-    return Plan(
-        total_steps=total,
-        epochs=epochs,
-        summarise=Interval(epochs, total, summary.every_steps),
-        evaluate=None if evaluate.sidecar else Interval(epochs, total, evaluate.every_steps, evaluate.every_epochs),
-        save=Interval(epochs, total, save.every_steps, save.every_epochs),
-        save_clock=Elapsed(save.every_secs),
-        histograms=every(summary.histograms),
-        images=every(summary.images),
-        stops=stops | borders(summary.profile),
     )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from trainer import build, selection, server
+from trainer import build, export, selection, server
 from trainer.channel import Channel
 from trainer.checkpoint import restore_weights
 from trainer.cluster import Cluster
@@ -26,6 +25,9 @@ from trainer.tables import overall
 
 def run(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cluster, signals: Signals, began: float) -> bool:
     """Does what `mode` says; returns whether it was finished, or stopped on request."""
+    if experiment.mode == "export":
+        export.run(experiment, run_dir, channel)
+        return True
     how, _ = build.strategy_of(experiment).resolve(cluster)
     rehearsed = experiment.fault if experiment.mode == "train" else {}
     faults = Faults(rehearsed, run_dir, cluster, channel, how.servers | {"evaluator"})
@@ -59,7 +61,7 @@ def _run(
     step = restore(engine, run_dir, experiment.checkpoint)
     if experiment.mode == "predict":
         return predict(experiment, engine, run_dir, channel, step, stop)
-    return (_evaluate if experiment.mode == "evaluate" else _export)(engine, run_dir, channel, step)
+    return _evaluate(engine, run_dir, channel, step)
 
 
 def restore(engine: Engine, run_dir: Path, checkpoint: Checkpoint) -> int:
@@ -116,19 +118,4 @@ def _evaluate(engine: Engine, run_dir: Path, channel: Channel, step: int) -> boo
         return True
     write_atomically(run_dir / f"evaluation-{step}.json", json.dumps({"step": step, "split": "test", "metrics": metrics}, indent=1))
     channel.line(f"step {step}: test " + ", ".join(f"{name} {value:.6f}" for name, value in overall(metrics).items()))
-    return True
-
-
-def _export(engine: Engine, run_dir: Path, channel: Channel, step: int) -> bool:
-    """Writes the first model as a SavedModel, with the averaged weights if averages are kept."""
-    engine.state.swap_averages()
-    name, model = next(iter(engine.state.task.models.items()))
-    if engine.peers.is_chief:
-        path = run_dir / "export" / f"{name}-{step}"
-        model.export(str(path))
-        channel.line(f"Exported step {step} to {path}.")
-    else:
-        # Reading what replicas keep for themselves is collective; what the others write is nothing to anybody.
-        with tempfile.TemporaryDirectory() as nowhere:
-            model.export(nowhere)
     return True

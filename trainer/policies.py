@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainer.schema import Checkpoint, Train
+from trainer.schema import Checkpoint, Experiment, Train
 
 
 @dataclass(frozen=True)
@@ -213,3 +213,32 @@ def to_remove(saved: Sequence[Saved], policies: Sequence[Keep]) -> list[int]:
     """Gives the steps that no policy keeps, ascending; none without policies."""
     kept = set().union(*(policy.kept(saved) for policy in policies))
     return [one.step for one in saved if one.step not in kept] if policies else []
+
+
+def plan_of(experiment: Experiment, num_examples: int, global_size: int, stops: frozenset[int] = frozenset()) -> Plan:
+    """Gives when things happen in a run.
+
+    Args:
+        experiment: its configuration.
+        num_examples: examples in one pass over the data.
+        global_size: examples in one step.
+        stops: as in `Plan`.
+    """
+
+    def every(steps: int | None) -> Interval | None:
+        return Interval(epochs, total, steps) if steps and experiment.mode == "train" else None
+
+    epochs = Epochs(num_examples, global_size, experiment.train.steps_per_epoch)
+    total = epochs.total_steps(experiment.train)
+    evaluate, save, summary = experiment.evaluate, experiment.checkpoint, experiment.summary
+    return Plan(
+        total_steps=total,
+        epochs=epochs,
+        summarise=Interval(epochs, total, summary.every_steps),
+        evaluate=None if evaluate.sidecar else Interval(epochs, total, evaluate.every_steps, evaluate.every_epochs),
+        save=Interval(epochs, total, save.every_steps, save.every_epochs),
+        save_clock=Elapsed(save.every_secs),
+        histograms=every(summary.histograms),
+        images=every(summary.images),
+        stops=stops,
+    )

@@ -49,7 +49,8 @@ class Dataset(Protocol):
         num_classes: how many classes `label` counts.
         num_draws: how many random numbers `transform` takes for each example.
 
-    It may also have `class_names`, a name for each class, and `max_value`, what stands for white in the images of its splits.
+    It may also have `class_names`, a name for each class; `max_value`, what stands for white in the images of its splits; and
+    `decode`, a function from the bytes of a file, a scalar string, to one example's `features` as `fetch` gives them.
     """
 
     train: Split

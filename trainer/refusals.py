@@ -103,11 +103,6 @@ TABLE = (
         "{strategy}: tf_keras cannot cast a variable that is in pieces; add precision=float32 or strategy.partitioner=none",
     ),
     Refusal(
-        "partitioned_export",
-        {"mode": _is("export"), "strategy.partitioner": lambda word: word not in (None, "none")},
-        "{strategy}: a SavedModel cannot refer to a variable that is in pieces; add strategy=one_device",
-    ),
-    Refusal(
         "jit",
         {"jit": bool},
         "{strategy}: XLA compiles only what has its variables on the device that computes, and there they are on another; add jit=false",

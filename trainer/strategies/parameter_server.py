@@ -35,7 +35,6 @@ class ParameterServer(Strategy):
         {
             "loss_scaling",
             "partitioned_precision",
-            "partitioned_export",
             "jit",
             "accumulate_communication",
             "deterministic",

@@ -1,0 +1,248 @@
+"""mode=export: what is written, and that plain TensorFlow predicts from it what the run predicts, to the bit."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.test_tasks import GAN
+from tests.training import SMALL, engine
+from trainer import build, export, model_card
+from trainer.channel import Channel
+from trainer.cli import compose
+from trainer.errors import ConfigError
+from trainer.input import Source
+from trainer.loop import Loops
+from trainer.schema import Experiment
+
+PLAIN = '''
+import sys
+
+class Blocked:
+    """An environment that has TensorFlow, and what TensorFlow needs, only: to import anything else of ours fails."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("trainer", "models", "datasets", "hydra", "omegaconf", "tf_keras", "yaml"):
+            raise ModuleNotFoundError(f"{name} is not installed here", name=name)
+
+sys.meta_path.insert(0, Blocked())
+import numpy as np
+import tensorflow as tf
+
+given, batch_size = np.load(sys.argv[2], allow_pickle=False), int(sys.argv[3])
+signatures, found = tf.saved_model.load(sys.argv[1]).signatures, {}
+for signature, name in (("serving_default", "features"), ("serving_images", "images")):
+    content = given[name] if name == "features" else np.array([given["pngs"][a:b].tobytes() for a, b in given["places"]])
+    rows = []
+    for start in range(0, len(content), batch_size):
+        part = content[start : start + batch_size]
+        filled = np.concatenate([part, np.repeat(content[:1], batch_size - len(part), axis=0)])
+        said = signatures[signature](**{name: tf.constant(filled)})
+        rows.append({key: value[: len(part)] for key, value in said.items()})
+    for key in ("probabilities", "label"):
+        found[f"{name}_{key}"] = np.concatenate([row[key] for row in rows])
+np.savez(sys.argv[4], **found)
+assert not {"trainer", "hydra", "omegaconf", "tf_keras"} & set(sys.modules)
+'''
+"""What a user's program does: batches of the size of the run's, the last one filled up."""
+
+EVERY_LAYER = (
+    "model.batch_norm=true", "model.dropout=0.3", "train.ema_decay=0.9", "dataset.image_size=[12,10]", "dataset.mean=[0.3]",
+    "dataset.std=[0.5]", "evaluate.every_steps=4", "checkpoint.every_steps=4",
+)  # fmt: skip
+
+
+def exported(run_dir: Path, *overrides: str, use: int | str = "latest") -> Path:
+    """Exports a run that was trained with the same overrides; gives the directory."""
+    experiment = compose([*SMALL, *overrides])
+    experiment.mode, experiment.checkpoint.use = "export", use
+    export.run(experiment, run_dir, Channel(lambda message: None))
+    (found,) = (run_dir / "export").glob("[!.]*")
+    return found
+
+
+def predictions(outputs) -> np.ndarray:
+    return np.concatenate([chunk["probabilities"] for chunk in outputs.each()])
+
+
+def as_given(dataset, folder: Path) -> list[Path]:
+    """Writes the test split as the model sees it, given.npz, and as PNG files; gives those."""
+    folder.mkdir(exist_ok=True)
+    batch = dataset.test.fetch(tf.range(dataset.test.num_examples, dtype=tf.int64))
+    pixels = tf.cast(tf.round(tf.cast(batch["features"], tf.float32) * (255.0 / dataset.max_value)), tf.uint8)
+    pngs = [tf.io.encode_png(image).numpy() for image in pixels]
+    ends = np.cumsum([len(png) for png in pngs])
+    places = np.stack([ends - [len(png) for png in pngs], ends], axis=1)
+    features = dataset.transform(batch, None)["features"]
+    np.savez(folder / "given.npz", features=features, pngs=np.frombuffer(b"".join(pngs), np.uint8), places=places)
+    files = [folder / f"{number:04}.png" for number in range(len(pngs))]
+    for file, png in zip(files, pngs, strict=True):
+        file.write_bytes(png)
+    return files
+
+
+def in_plain_tensorflow(directory: Path, given: Path, batch_size: int, tmp_path: Path) -> dict[str, np.ndarray]:
+    """Predicts in a fresh, isolated process; see `PLAIN`."""
+    program, found = tmp_path / "plain.py", tmp_path / "found.npz"
+    program.write_text(PLAIN)
+    arguments = [sys.executable, "-I", program, directory / "saved_model", given, str(batch_size), found]
+    # Without what tells TensorFlow to use tf_keras.
+    done = subprocess.run(arguments, cwd=tmp_path, env={"PATH": os.defpath}, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return dict(np.load(found))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A trained and exported run, with what it predicts itself."""
+    run_dir = tmp_path_factory.mktemp("export") / "run"
+    made = engine(run_dir, *EVERY_LAYER)
+    made.train(lambda: False)
+    dataset = build.instantiate(compose([*SMALL, *EVERY_LAYER]).dataset, "dataset")
+    files = as_given(dataset, run_dir.parent / "given")
+    # As mode=predict does with a folder of images.
+    loops, source = Loops(made.loop.strategy, input_outside=False), Source(dataset.files(files), 16, 1)
+    of_files = build._outputs(made.state, loops, dataset, source, made.peers, made.channel)
+    directory = exported(run_dir, *EVERY_LAYER, "export.tflite=true")
+    said = {"features": predictions(made.outputs), "images": predictions(of_files)}
+    return SimpleNamespace(run_dir=run_dir, said=said, given=run_dir.parent / "given" / "given.npz", directory=directory)
+
+
+def test_plain_tensorflow_predicts_the_same_bits(trained: SimpleNamespace, tmp_path: Path) -> None:
+    found = in_plain_tensorflow(trained.directory, trained.given, 16, tmp_path)
+    for name in ("features", "images"):
+        assert found[f"{name}_probabilities"].tobytes() == trained.said[name].tobytes(), name
+        np.testing.assert_array_equal(found[f"{name}_label"], trained.said[name].argmax(axis=1))
+
+
+def test_other_batch_sizes_differ_in_the_last_bits_at_most(trained: SimpleNamespace) -> None:
+    served = tf.saved_model.load(trained.directory / "saved_model").signatures["serving_default"]
+    features = np.load(trained.given)["features"]
+    for size in (1, 7, 360):
+        parts = [served(features=tf.constant(features[at : at + size])) for at in range(0, 360, size)]
+        found = np.concatenate([part["probabilities"] for part in parts])
+        np.testing.assert_allclose(found, trained.said["features"], atol=1e-6)
+
+
+def test_everything_is_there_and_nothing_else(trained: SimpleNamespace) -> None:
+    assert trained.directory == trained.run_dir / "export" / "model-8"
+    assert sorted(path.name for path in trained.directory.iterdir()) == ["MODEL_CARD.md", "model.h5", "model.tflite", "saved_model"]
+    assert [path.name for path in trained.directory.parent.iterdir()] == ["model-8"]
+
+
+def test_keras_loads_the_weights(trained: SimpleNamespace) -> None:
+    import tf_keras
+
+    features = np.load(trained.given)["features"][:16]
+    loaded = tf_keras.models.load_model(trained.directory / "model.h5")
+    found = tf.nn.softmax(loaded(features, training=False))
+    np.testing.assert_allclose(found, trained.said["features"][:16], atol=1e-6)
+
+
+def test_tensorflow_lite_agrees(trained: SimpleNamespace) -> None:
+    interpreter = tf.lite.Interpreter(str(trained.directory / "model.tflite"))
+    predict = interpreter.get_signature_runner("serving_default")
+    features = np.load(trained.given)["features"][:40]
+    found = predict(features=features)
+    np.testing.assert_allclose(found["probabilities"], trained.said["features"][:40], atol=1e-5)
+
+
+def test_the_card_tells_what_it_is(trained: SimpleNamespace) -> None:
+    card = (trained.directory / "MODEL_CARD.md").read_text()
+    metrics = json.loads((trained.run_dir / "checkpoints" / "ckpt-8.json").read_text())["metrics"]
+    for line in (
+        "# cnn on digits, step 8",
+        "| data | digits: 1,437 examples to train on, 360 to test on |",
+        "| classes | 10 |",
+        f"| accuracy | {metrics['accuracy']:.6g} |",
+        "[N, 12, 10, 1] float32",
+        "| model.width | 4 |",
+    ):
+        assert line in card
+    program = card.partition("```python\n")[2].partition("```")[0]
+    assert len(program.splitlines()) == 5
+    (trained.directory / "image.png").write_bytes(tf.io.encode_png(tf.zeros([8, 8, 1], tf.uint8)).numpy())
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program],
+        cwd=trained.directory,
+        env={"PATH": os.defpath},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "probabilities" in done.stdout
+
+
+def test_again_replaces_it_and_a_kill_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = tmp_path / "run"
+    engine(run_dir, "train.steps=1").train(lambda: False)
+    directory = exported(run_dir, "train.steps=1")
+    before = (directory / "MODEL_CARD.md").stat().st_mtime_ns
+
+    def killed(*_: object, **__: object) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model_card, "text", killed)
+        with pytest.raises(KeyboardInterrupt):
+            exported(run_dir, "train.steps=1", "export.weights=keras")
+    assert (directory / "MODEL_CARD.md").stat().st_mtime_ns == before
+    assert (directory / "model.h5").exists()
+    directory = exported(run_dir, "train.steps=1", "export.weights=keras")
+    assert sorted(path.name for path in directory.iterdir()) == ["MODEL_CARD.md", "model.keras", "saved_model"]
+    assert [path.name for path in directory.parent.iterdir()] == ["model-1"]
+
+
+def test_an_earlier_checkpoint(trained: SimpleNamespace, tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").symlink_to(trained.run_dir / "checkpoints")
+    assert exported(tmp_path, *EVERY_LAYER, use=4).name == "model-4"
+
+
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_gives_float32(tmp_path: Path, precision: str) -> None:
+    options = ["train.steps=1", f"precision={precision}"]
+    engine(tmp_path / "run", *options).train(lambda: False)
+    served = tf.saved_model.load(exported(tmp_path / "run", *options) / "saved_model")
+    assert served.signatures["serving_default"](features=tf.zeros([2, 8, 8, 1]))["probabilities"].dtype == tf.float32
+
+
+def test_a_task_that_predicts_nothing_exports_its_first_model(tmp_path: Path) -> None:
+    engine(tmp_path / "run", *GAN).train(lambda: False)
+    signatures = tf.saved_model.load(exported(tmp_path / "run", *GAN) / "saved_model").signatures
+    assert list(signatures) == ["serving_default"]
+    assert signatures["serving_default"](features=tf.zeros([3, 4]))["outputs"].shape == [3, 8, 8, 1]
+
+
+def test_a_run_of_two_replicas_is_exported_from_one_device(tmp_path: Path) -> None:
+    mirrored = ["strategy=mirrored", "strategy.virtual_devices=2", "train.steps=2", "model.batch_norm=true"]
+    made = engine(tmp_path / "run", *mirrored)
+    made.train(lambda: False)
+    said = predictions(made.outputs)
+    directory = exported(tmp_path / "run", *mirrored)
+    as_given(build.instantiate(compose(list(SMALL)).dataset, "dataset"), tmp_path)
+    found = in_plain_tensorflow(directory, tmp_path / "given.npz", 8, tmp_path)  # 16 over two replicas
+    assert found["features_probabilities"].tobytes() == said.tobytes()
+
+
+def test_a_model_that_keras_cannot_write_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise NotImplementedError("Saving the model to HDF5 format requires the model to be a Functional model\nmore")
+
+    engine(tmp_path / "run", "train.steps=1").train(lambda: False)
+    monkeypatch.setattr(tf.keras.Model, "save", refuses)
+    with pytest.raises(ConfigError, match=r"^export.weights \(h5\): Keras cannot write this model so: Saving .* add export.weights=null$"):
+        exported(tmp_path / "run", "train.steps=1")
+    assert list((tmp_path / "run" / "export").glob("[!.]*")) == []
+
+
+def test_an_export_needs_one_process_whatever_the_run_had() -> None:
+    experiment: Experiment = compose(["strategy=multi_worker"])
+    experiment.mode = "export"
+    assert build.strategy_of(experiment).tasks(None) == []
