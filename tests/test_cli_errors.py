@@ -67,9 +67,9 @@ WRONG: dict[str, str | list[str]] = {
     "checkpoint=bestt": "checkpoint=bestt: no such choice; choose one of best, default, every_50_steps, latest; did you mean 'best'?",
     "checkpoint=best": "checkpoint.use (best) is for mode=evaluate, export and predict; a training goes on from the newest, or "
     "starts with a checkpoint's weights: init_from=<run>/checkpoints/ckpt-<step>",
-    "callbacks=early": "callbacks=early: no such choice; choose one of early_stopping, none",
+    "callbacks=early": "callbacks=early: no such choice; choose one of early_stopping, none, reduce_on_plateau",
     "callbacks=[early_stoping]": (
-        "callbacks=early_stoping: no such choice; choose one of early_stopping, none; did you mean 'early_stopping'?"
+        "callbacks=early_stoping: no such choice; choose one of early_stopping, none, reduce_on_plateau; did you mean 'early_stopping'?"
     ),
     "launch=proces": "launch=proces: no such choice; choose one of inline, process; did you mean 'process'?",
     "experiment=mnist": "experiment=mnist: no such choice; choose one of cifar10_mobilenet, mnist_tutorial",
@@ -259,7 +259,7 @@ WRONG: dict[str, str | list[str]] = {
     "-m model=cnn,softmax model.width=3,4": "unknown key 'model.width'; known keys of model: l2",
     "-m model.widht=1,2": "unknown key 'model.widht'; did you mean 'width'?",
     "-m strategy=multi_worker strategy.workers=0,2": "strategy.workers (0) must be >= 1",
-    "-m callbacks=[nope],none": "callbacks=nope: no such choice; choose one of early_stopping, none; did you mean 'none'?",
+    "-m callbacks=[nope],none": "callbacks=nope: no such choice; choose one of early_stopping, none, reduce_on_plateau; did you mean 'none'?",  # noqa: E501
     "-m name=a,b/c": "name (b/c) must be usable in a directory's name; use letters, digits, '.', '_' and '-', at most 100",
     "-m train.steps=5,6 train.epochs=7": [
         "train.steps (5) and train.epochs (7) are both set, exactly one must be; add train.epochs=null",

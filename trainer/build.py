@@ -272,10 +272,12 @@ def _learner(
 ) -> tuple[Callable[[Any], Any], Task, TrainState]:
     """Makes everything that holds variables, and the learning rate that the optimizers follow."""
     with strategy.scope():
-        schedule = _schedule(experiment, plan.total_steps, sizes.global_size)
+        made = experiment.callbacks or {}
+        callbacks: dict[str, Callback] = {name: instantiate(node, f"callbacks.{name}") for name, node in made.items()}
+        schedule = _schedule(experiment, plan.total_steps, sizes.global_size, callbacks)
         task: Task = instantiate(experiment.task, "task")
         task.build(_Parts(experiment, dataset, schedule))
-        return schedule, task, _state(experiment, task)
+        return schedule, task, _state(experiment, task, callbacks)
 
 
 def _sources(dataset: Dataset, sizes: batching.BatchSizes, seed: int) -> tuple[Source, Source]:
@@ -377,14 +379,19 @@ def _poison(strategy: tf.distribute.Strategy, faults: Faults) -> tf.Variable | N
     return poison
 
 
-def _schedule(experiment: Experiment, total_steps: int, global_size: int) -> Callable[[Any], Any]:
+def _schedule(experiment: Experiment, total_steps: int, global_size: int, callbacks: Mapping[str, Callback]) -> Callable[[Any], Any]:
     """Builds the learning rate, scaled linearly with the batch if a reference batch is given (Goyal et al. 2017)."""
+    from trainer.schedules import adjusted
+
     reference = experiment.schedule["reference_batch"]
     peak = experiment.optimizer["learning_rate"] * (global_size / reference if reference else 1.0)
-    return instantiate(experiment.schedule, "schedule", peak, total_steps, leave_out=("reference_batch",))
+    schedule = instantiate(experiment.schedule, "schedule", peak, total_steps, leave_out=("reference_batch",))
+    return adjusted(
+        schedule, [callback.adjust_learning_rate for callback in callbacks.values() if hasattr(callback, "adjust_learning_rate")]
+    )
 
 
-def _state(experiment: Experiment, task: Task) -> TrainState:
+def _state(experiment: Experiment, task: Task, callbacks: Mapping[str, Callback]) -> TrainState:
     from trainer import randomness
     from trainer.guard import Guard
     from trainer.state import TrainState
@@ -392,7 +399,6 @@ def _state(experiment: Experiment, task: Task) -> TrainState:
     offset = 0
     for model in task.models.values():
         offset += randomness.make_stateless(model, offset)
-    callbacks: dict[str, Callback] = {name: instantiate(node, f"callbacks.{name}") for name, node in (experiment.callbacks or {}).items()}
     return TrainState(
         task,
         callbacks,

@@ -145,7 +145,11 @@ class Metric(Protocol):
 
 
 class Callback(Protocol):
-    """Something told of a run's events. May keep state in `tf.Variable` attributes: they are in every checkpoint."""
+    """Something told of a run's events. May keep state in `tf.Variable` attributes: they are in every checkpoint.
+
+    It may have `adjust_learning_rate(rate)`: given the learning rate of a step by the schedule, float32 scalar, it gives what is used.
+    That is traced into the step, in every replica, and must depend on nothing but the rate and the callback's variables.
+    """
 
     def on_evaluate(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Called after each evaluation. Returns whether training should stop."""

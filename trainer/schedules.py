@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, TypeAlias
 
 import tensorflow as tf
+
+Rate: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 
 
 class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
@@ -25,6 +27,22 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self) -> dict[str, float]:
         return {"peak": self.peak, "warmup_steps": self.warmup_steps}
+
+
+class _Adjusted(tf.keras.optimizers.schedules.LearningRateSchedule):
+    def __init__(self, schedule: Rate, adjustments: Sequence[Rate]) -> None:
+        self._schedule, self._adjustments = schedule, adjustments
+
+    def __call__(self, step: tf.Tensor) -> tf.Tensor:
+        rate = self._schedule(step)
+        for adjust in self._adjustments:
+            rate = adjust(rate)
+        return rate
+
+
+def adjusted(schedule: Rate, adjustments: Sequence[Rate]) -> Rate:
+    """Gives a schedule whose rate goes through further functions, one after the other: those of callbacks."""
+    return _Adjusted(schedule, adjustments) if adjustments else schedule
 
 
 def constant(peak: float, total_steps: int, *, warmup_steps: Annotated[int, ">= 0"] = 0) -> Schedule:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-import tensorflow as tf
-
-from trainer.errors import ConfigError
+from trainer.callbacks.patience import Patience
 
 
-class EarlyStopping:
+class EarlyStopping(Patience):
     """Stops when a metric of the test split has not improved for `patience` evaluations.
 
     Args:
@@ -28,19 +26,8 @@ class EarlyStopping:
         patience: Annotated[int, ">= 1"] = 5,
         min_delta: Annotated[float, ">= 0"] = 0.0,
     ) -> None:
-        self.metric, self.patience, self.min_delta = metric, patience, min_delta
-        self._sign = 1.0 if mode == "max" else -1.0
-        self.best = tf.Variable(float("-inf"), dtype=tf.float64, trainable=False, name="best")
-        self.waited = tf.Variable(0, dtype=tf.int64, trainable=False, name="waited")
+        super().__init__("early_stopping", metric=metric, mode=mode, patience=patience, min_delta=min_delta)
 
     def on_evaluate(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Compares the metric with the best so far."""
-        if self.metric not in metrics:
-            raise ConfigError(f"callbacks.early_stopping.metric ({self.metric}) is not evaluated; choose one of {', '.join(metrics)}")
-        value = self._sign * metrics[self.metric]
-        if value > float(self.best.numpy()) + self.min_delta:
-            self.best.assign(value)
-            self.waited.assign(0)
-        else:
-            self.waited.assign_add(1)
-        return int(self.waited.numpy()) >= self.patience
+        return self.is_exhausted_by(metrics)
