@@ -224,13 +224,7 @@ def sidecar(experiment: Experiment, run_dir: Path, channel: Channel, cluster: Cl
 
 
 def learned(experiment: Experiment, run_dir: Path, channel: Channel) -> tuple[Dataset, TrainState, Checkpoints]:
-    """Builds what a run has saved, on one device, whatever it was trained on: the data, the state, and what restores it; as `engine` does.
-
-    Args:
-        experiment: the effective configuration.
-        run_dir: the run directory.
-        channel: tells the user.
-    """
+    """Builds what a run has saved, on one device, whatever it was trained on: the data, the state, and what restores it."""
     dataset, _, state, checkpoints = _saved(experiment, run_dir, _start(experiment, OneDevice(), Cluster(), channel))
     return dataset, state, checkpoints
 
