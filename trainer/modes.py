@@ -113,6 +113,7 @@ def _finish(experiment: Experiment, engine: Engine, session: Session, run_dir: P
 
 
 def _evaluate(engine: Engine, run_dir: Path, channel: Channel, step: int) -> bool:
+    channel.phase("evaluate", step)
     metrics = engine.evaluator.evaluate(lambda: False)
     if not engine.peers.is_chief:
         return True
