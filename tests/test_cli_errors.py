@@ -94,7 +94,7 @@ WRONG: dict[str, str | list[str]] = {
     "~train.epochs": "train.epochs cannot be removed; write train.epochs=null",
     # Values that break a rule.
     "seed=-1": "seed (-1) must be >= 0 and <= 9007199254740991",
-    "mode=trian": "mode (trian) must be one of train, verify, evaluate, export; did you mean 'train'?",
+    "mode=trian": "mode (trian) must be one of train, verify, evaluate, export, predict; did you mean 'train'?",
     "precision=float16": "precision (float16) must be one of float32, mixed_bfloat16, mixed_float16; did you mean 'float32'?",
     "name=a/b": "name (a/b) must be usable in a directory's name; use letters, digits, '.', '_' and '-', at most 100",
     "train.epochs=0": "train.epochs (0) must be >= 1",
