@@ -1,0 +1,184 @@
+"""mode=predict: a table of what the model says, the same bytes however often it was killed on the way."""
+
+import csv
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from tests.command_line import run_here
+from tests.processes import finish, only_run, run, start
+from tests.training import SMALL, engine
+from trainer import formats, predictions
+from trainer.channel import Channel
+from trainer.cli import compose
+from trainer.errors import ConfigError
+from trainer.predict import predict
+from trainer.rows import Rows, columns_of
+
+OPTIONS = ["batch.global_size=50", "train.steps=2"]
+QUIET = Channel(lambda message: None)
+TASK = '''
+import pathlib
+import tensorflow as tf
+from trainer.tasks.classification import Classification
+
+OPEN = str(pathlib.Path("open").absolute())
+
+
+class Gated(Classification):
+    """Predicts no example from 150 on before there is a file `open`."""
+
+    def predict_step(self, batch):
+        def closed(turn):
+            return tf.equal(tf.size(tf.io.matching_files(tf.strings.join([OPEN, tf.strings.substr(tf.strings.as_string(turn), 0, 0)]))), 0)
+
+        def wait():
+            return tf.while_loop(closed, lambda turn: turn + 1, [tf.constant(0)])[0]
+
+        with tf.control_dependencies([tf.cond(tf.reduce_any(batch["id"] >= 150), wait, lambda: tf.constant(0))]):
+            return super().predict_step(tf.nest.map_structure(tf.identity, batch))
+'''
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """A trained run."""
+    run_dir = tmp_path_factory.mktemp("run")
+    engine(run_dir, *OPTIONS).train(lambda: False)
+    return run_dir
+
+
+def predicted(run_dir, *overrides, stop=lambda: False):
+    """Predicts in this process; gives whether it came to the end, and the table."""
+    overrides = [*OPTIONS, "mode=predict", *overrides]
+    made = engine(run_dir, *overrides)
+    made.checkpoints.restore_latest()
+    experiment = compose([*SMALL, *overrides])
+    return predict(experiment, made, run_dir, QUIET, 2, stop), predictions.table_of(experiment, run_dir, 2)
+
+
+def test_a_table_reads_back_to_the_bit_in_both_forms(run_dir):
+    (_, table), (_, parquet) = predicted(run_dir), predicted(run_dir, "predict.format=parquet")
+    made = engine(run_dir, *OPTIONS)
+    made.checkpoints.restore_latest()
+    chunks = list(made.outputs.each())
+    expected = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+    with table.path.open() as file:
+        rows = list(csv.DictReader(file))
+    columns = [f"probability_{number}" for number in range(10)]
+    assert list(rows[0]) == ["id", "label", "predicted", *columns]
+    read = np.array([[row[name] for name in columns] for row in rows], np.float64).astype(np.float32)
+    assert read.tobytes() == expected["probabilities"].tobytes()
+    assert [int(row["label"]) for row in rows] == expected["label"].tolist()
+    assert [int(row["predicted"]) for row in rows] == expected["probabilities"].argmax(1).tolist()
+    other = pq.read_table(parquet.path).to_pydict()
+    assert np.array([other[name] for name in columns], np.float32).T.tobytes() == expected["probabilities"].tobytes()
+    assert other["id"] == list(range(360))
+    assert json.loads(table.record.read_text())["batch_size"] == 50
+    assert not table.rows.exists()
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_stop_and_a_row_cut_in_half_leave_no_trace(run_dir, tmp_path, form):
+    options = [f"predict.format={form}", "predict.split=train"]
+    whole, broken = (f"predict.path={tmp_path / name}" for name in ("whole", "broken"))
+    predicted(run_dir, *options, whole)
+    asked = iter([False, False])
+    finished, table = predicted(run_dir, *options, broken, stop=lambda: next(asked, True))
+    assert not finished
+    assert not table.path.exists()
+    os.truncate(table.rows, table.rows.stat().st_size - 3)
+    assert predicted(run_dir, *options, broken)[0]
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "broken").read_bytes()
+
+
+def test_images_of_a_folder_are_predicted_by_their_paths(run_dir, tmp_path):
+    for name in ("b.png", "a/c.png", ".hidden.png", "none.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(tf.io.encode_png(tf.fill([8, 8, 1], tf.constant(9, tf.uint8))).numpy())
+    (tmp_path / "bad.jpg").write_bytes(b"no image")
+    _, table = predicted(run_dir, f"predict.images={tmp_path}")
+    lines = [line.split(",") for line in table.path.read_text().splitlines()]
+    assert [line[0] for line in lines] == ["id", "a/c.png", "b.png", "bad.jpg"]
+    assert lines[1][1:] == lines[2][1:]
+    assert set(lines[3][1:]) == {""}
+
+
+def test_rows_keep_what_is_whole(tmp_path):
+    values = {"weight": np.ones(3, np.float32), "probabilities": np.arange(6, dtype=np.float32).reshape(3, 2)}
+    rows = Rows(tmp_path / "rows", columns_of(values))
+    rows.append(values)
+    rows.close()
+    os.truncate(tmp_path / "rows", (tmp_path / "rows").stat().st_size - 1)
+    again = Rows(tmp_path / "rows", columns_of(values))
+    assert again.count == 2
+    again.append({name: value[2:] for name, value in values.items()})
+    assert np.concatenate(list(again.blocks(3)))["probabilities"].tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_names_of_classes_are_columns():
+    rows = np.zeros(1, [("weight", "f4"), ("label", "i8"), ("probabilities", "f4", (2,))])
+    rows["weight"], rows["probabilities"] = 1, [0.25, 0.75]
+    found = formats.columns(rows, [7], ["cat", "dog"])
+    assert {name: list(values) for name, (values, _) in found.items()} == {
+        "id": [7], "label": [0], "label_name": ["cat"], "predicted": [1], "predicted_name": ["dog"],
+        "probability_0": [0.25], "probability_1": [0.75],
+    }  # fmt: skip
+
+
+def test_any_float_reads_back_to_the_bit():
+    numbers = np.random.RandomState(0).randint(0, 2**31, 100_000, np.int64).astype(np.uint32).view(np.float32)
+    numbers = numbers[np.isfinite(numbers)]
+    texts = formats._texts(numbers, np.ones(len(numbers), bool))
+    assert np.array(texts, np.float64).astype(np.float32).tobytes() == numbers.tobytes()
+
+
+def test_what_is_missing_is_told_before_anything_is_touched(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outcome = run_here("mode=predict")
+    assert "mode (predict) needs a run, and there is none with these values in runs" in outcome.err
+    assert outcome.code == 2
+    (tmp_path / "empty").mkdir()
+    assert "no image in it" in run_here("mode=predict", "predict.images=empty").err
+    monkeypatch.setattr(predictions.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="needs pyarrow"):
+        predictions.check(compose(["mode=predict", "predict.format=parquet"]))
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_another_table_is_not_written_over(run_dir, tmp_path):
+    table = predictions.table_of(compose([*OPTIONS, "mode=predict", f"predict.path={tmp_path / 'table'}"]), run_dir, 2)
+    assert not table.is_finished()
+    table.path.write_text("precious")
+    with pytest.raises(ConfigError, match="is not what this command makes"):
+        table.is_finished()
+
+
+@pytest.mark.slow
+def test_a_killed_prediction_goes_on_where_its_rows_end(tmp_path):
+    (tmp_path / "gated.py").write_text(TASK)
+    options = ["task._target_=gated.Gated", "model=softmax", "batch.global_size=50", "train.steps=2", "summary.writers=[jsonl]"]
+    assert run(tmp_path, *options)[0] == 0
+    path = only_run(tmp_path) / "predictions" / "test-2.csv"
+    process, end = start(tmp_path, *options, "mode=predict"), time.monotonic() + 120
+    rows = path.with_name(f"{path.name}.rows")
+    while not (rows.exists() and rows.stat().st_size):
+        assert process.poll() is None, finish(process)
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    finish(process)
+    (tmp_path / "open").touch()
+    code, out, err = run(tmp_path, *options, "mode=predict", "strategy=one_device")
+    assert code == 0, err
+    assert "Continuing after " in out
+    assert out.splitlines()[-1].startswith(f"Predictions with step 2 of runs/{path.parent.parent.name}: ")
+    assert "Already finished: 360 rows are predicted" in run(tmp_path, *options, "mode=predict")[1]
+    assert run(tmp_path, *options, "mode=predict", "predict.path=straight.csv")[0] == 0
+    assert (tmp_path / "straight.csv").read_bytes() == path.read_bytes()
