@@ -1,5 +1,6 @@
 """Evaluation beside the training: the same numbers, each checkpoint once, whatever dies, and gone when the run is."""
 
+import io
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from trainer import build, group, launch, sidecar
 from trainer.channel import Channel
 from trainer.cli import compose
 from trainer.cluster import Cluster, Task
+from trainer.console import Console
 from trainer.errors import ConfigError
 from trainer.faults import Faults
 from trainer.group import Group
@@ -268,10 +270,15 @@ class Members:
             compose([]),
             Strategy(),
             [Cluster(Task("worker", 0)), Cluster(Task("worker", 1), {"chief": ["nobody"]}), ALONE],
-            SimpleNamespace(line=self.shown.append, error=self.shown.append),
+            self._console(),
             lambda: Member(self),
             lambda: True,
         )
+
+    def _console(self):
+        console = Console(io.StringIO(), io.StringIO())
+        console.line = console.error = self.shown.append
+        return console
 
     def go(self):
         while self.ends and self.ends[0][0] in self.processes:
