@@ -1,17 +1,18 @@
 """Several real processes in step: the same numbers as one, whatever happens to one of them happens to all."""
 
+import errno
 import json
 import os
-import shutil
 import signal
 import socket
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.processes import OPTIONS, ROOT, final_variables, finish, log, only_run, run, signaller, start, wait_gone
+from tests.processes import OPTIONS, ROOT, TIMEOUT_SECS, final_variables, finish, log, only_run, run, signaller, start, wait_gone
 from tests.training import assert_same_bits
 from trainer import cluster
 from trainer.cluster import Task
@@ -207,24 +208,37 @@ def test_a_cluster_on_this_machine_is_out_of_reach_from_outside_it(tmp_path):
         pytest.skip(f"no network namespaces here: {error}")
     (tmp_path / "probe.py").write_text(
         "import json, os, pathlib\n\n\nclass Probe:\n    def on_evaluate(self, step, metrics):\n"
-        "        ports = [int(a.rpartition(':')[2]) for a in json.loads(os.environ['TF_CONFIG'])['cluster']['worker']]\n"
-        "        pathlib.Path('ports.json').write_text(json.dumps(ports))\n"
-        "        open('wait').read()\n        return False\n"
+        "        found = json.loads(os.environ['TF_CONFIG'])\n"
+        "        if found['task']['index'] == 0:\n"
+        "            ports = [int(address.rpartition(':')[2]) for address in found['cluster']['worker']]\n"
+        "            pathlib.Path('ports.json').write_text(json.dumps(ports))\n"
+        "            open('wait').read()\n"
+        "        return False\n"
     )
     os.mkfifo(tmp_path / "wait")
     probe = ["+callbacks.probe={_target_:probe.Probe}", "train.steps=2", "batch.global_size=16", "model.width=4"]
     process = start(tmp_path, *MULTI, *probe, "strategy.isolate=true")
     try:
-        with (tmp_path / "wait").open("w"):  # opened when a worker reads: the cluster is up
+        with opened_by_reader(tmp_path / "wait", process):  # the cluster is up, and waits
             for port in json.loads((tmp_path / "ports.json").read_text()):
                 with pytest.raises(ConnectionRefusedError):
                     socket.create_connection(("127.0.0.1", port), timeout=5)
-        shutil.rmtree(tmp_path / "nothing", ignore_errors=True)
-        with (tmp_path / "wait").open("w"):
-            pass
     finally:
         process.kill()
         process.communicate()
+
+
+def opened_by_reader(path, process):
+    """Opens a named pipe for writing once another process reads it."""
+    deadline = time.monotonic() + TIMEOUT_SECS
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            return os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "w")
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # nobody reads yet
+                raise
+        time.sleep(0.05)
+    raise AssertionError(f"nobody reads {path}: {process.poll()}")
 
 
 def test_processes_that_communicate_differently_are_told_before_the_first_step(tmp_path):
