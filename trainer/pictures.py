@@ -10,6 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 _MARGIN = 4
 _TEXT = 12  # pixels, height of the letters
 _BLACK, _WHITE, _BLUE = (0, 0, 0), (255, 255, 255), (8, 48, 107)
+_LINE = (200, 200, 200)
 _LEAST_SIDE = 96  # pixels; smaller images are enlarged
 _MOST_NAMED = 60  # classes whose names can still be told apart
 _LONGEST_NAME = 16
@@ -26,29 +27,35 @@ def confusion_matrix(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
         [H, W, 3] uint8.
     """
     size, font = len(matrix), _font()
-    names = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in names]
-    if size > _MOST_NAMED:
-        names = [""] * size
-    numbers = [[f"{count:g}" for count in row] for row in matrix]
-    room = max(_width(font, text) for row in numbers for text in row) + 2 * _MARGIN
-    cell = max(room, _TEXT + 2 * _MARGIN) if size <= _MOST_NAMED else max(1, 1024 // size)
-    left = max(_width(font, name) for name in names) + _TEXT + 3 * _MARGIN
+    named = size <= _MOST_NAMED
+    names = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in names] if named else []
+    room = max(_width(font, f"{count:g}") for count in np.unique(matrix)) if named else 0
+    cell = max(room, _TEXT) + 2 * _MARGIN if named else max(1, 1024 // size)
+    left = max([_width(font, name) for name in names], default=0) + _TEXT + 3 * _MARGIN
     canvas = Image.new("RGB", (left + size * cell + 1, left + size * cell + 1), _WHITE)
     draw = ImageDraw.Draw(canvas)
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    for row in range(size):
-        middle = left + row * cell + cell // 2
-        draw.text((left - _MARGIN, middle), names[row], _BLACK, font, anchor="rm")
-        _upright(canvas, names[row], (middle, left - _MARGIN), font)
-        for column in range(size):
-            x, y, share = left + column * cell, left + row * cell, shares[row, column]
-            shade = tuple(round(light + (dark - light) * share) for light, dark in zip(_WHITE, _BLUE, strict=True))
-            draw.rectangle((x, y, x + cell, y + cell), shade, (200, 200, 200) if cell > 4 else None)
-            if size <= _MOST_NAMED and matrix[row, column]:
-                draw.text((x + cell // 2, y + cell // 2), numbers[row][column], _WHITE if share > 0.5 else _BLACK, font, anchor="mm")
+    canvas.paste(Image.fromarray(_shaded(shares, cell)), (left, left))
+    middles = [left + number * cell + cell // 2 for number in range(size)]
+    for middle, name in zip(middles, names, strict=False):
+        draw.text((left - _MARGIN, middle), name, _BLACK, font, anchor="rm")
+        _upright(canvas, name, (middle, left - _MARGIN), font)
+    for row, column in zip(*np.nonzero(matrix), strict=True) if named else ():
+        color = _WHITE if shares[row, column] > 0.5 else _BLACK
+        draw.text((middles[column], middles[row]), f"{matrix[row, column]:g}", color, font, anchor="mm")
     draw.text((left + size * cell // 2, _MARGIN), "prediction", _BLACK, font, anchor="ma")
     _upright(canvas, "label", (_MARGIN + _TEXT // 2, left + (size * cell + _width(font, "label")) // 2), font)
     return np.asarray(canvas)
+
+
+def _shaded(shares: np.ndarray, cell: int) -> np.ndarray:
+    """Gives shares, [C, C], as squares of `cell` pixels with lines between them while there is room: [H, W, 3] uint8."""
+    white, blue = np.array(_WHITE), np.array(_BLUE)
+    shades = np.rint(white + (blue - white) * shares[..., None]).astype(np.uint8)
+    squares = np.pad(shades.repeat(cell, axis=0).repeat(cell, axis=1), ((0, 1), (0, 1), (0, 0)), constant_values=255)
+    if cell > 4:
+        squares[::cell] = squares[:, ::cell] = _LINE
+    return squares
 
 
 def captioned(images: np.ndarray, captions: Sequence[str]) -> np.ndarray:
