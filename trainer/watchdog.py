@@ -23,7 +23,11 @@ _ALLOWED = {_BEFORE: "compile_secs", "start": "compile_secs", "compile": "compil
 _UNWATCHED = "join"  # strategy.start_timeout_secs says how long that may take
 _DUMP_SECS, _LOOK_SECS = 5.0, 0.02  # how long stacks may take to be written, and between two looks
 _WAITING = re.compile(r'/trainer/(peers|shared_memory)\.py"')
-_OURS = re.compile(r'/trainer/worker\.py", line \d+ in _listen|/trainer/signals\.py", line \d+ in _read')
+_OURS = re.compile(
+    r'/trainer/worker\.py", line \d+ in _listen|/trainer/signals\.py", line \d+ in _read'
+    # A writer that has nothing to do; one that hangs is of interest.
+    r'|/queue\.py", line \d+ in get\n.*/trainer/writers/background\.py", line \d+ in _work'
+)
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,8 @@ def _stacks(processes: Mapping[Task, WorkerProcess], logs: Mapping[Task, Path]) 
 
 def _of_interest(dump: str) -> str:
     threads = re.findall(r"^(?:Current thread|Thread) 0x.*\n(?:  .*\n?)*", dump, re.MULTILINE)
+    # The one that trains first.
+    threads.sort(key=lambda thread: not thread.startswith("Current"))
     return "".join(thread for thread in threads if not _OURS.search(thread)).rstrip()
 
 
