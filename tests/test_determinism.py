@@ -11,7 +11,7 @@ slow = pytest.mark.slow
 STRATEGIES = {"one_device": ["strategy=one_device"], "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"]}
 
 
-@pytest.fixture(params=STRATEGIES, scope="module")
+@pytest.fixture(params=["one_device", pytest.param("mirrored", marks=slow)], scope="module")
 def strategy(request):
     return STRATEGIES[request.param]
 

@@ -220,6 +220,7 @@ def test_a_task_that_predicts_nothing_exports_its_first_model(tmp_path: Path) ->
     assert signatures["serving_default"](features=tf.zeros([3, 4]))["outputs"].shape == [3, 8, 8, 1]
 
 
+@pytest.mark.slow
 def test_a_run_of_two_replicas_is_exported_from_one_device(tmp_path: Path) -> None:
     mirrored = ["strategy=mirrored", "strategy.virtual_devices=2", "train.steps=2", "model.batch_norm=true"]
     made = engine(tmp_path / "run", *mirrored)

@@ -22,7 +22,7 @@ from trainer.schema import MAX_SKIPS, Divergence
 ONE, TWO = ["strategy=one_device"], ["strategy=mirrored", "strategy.virtual_devices=2"]
 CENTRAL = ["strategy=central_storage", "strategy.virtual_devices=2"]
 slow = pytest.mark.slow
-STRATEGIES = [pytest.param(ONE, id="one_device", marks=slow), pytest.param(TWO, id="mirrored")]
+STRATEGIES = [pytest.param(ONE, id="one_device"), pytest.param(TWO, id="mirrored", marks=slow)]
 QUICK = ["train.steps_per_loop=3", "checkpoint.every_epochs=null"]
 MOVING = ["model.batch_norm=true", "dataset.crop=1"]
 """Statistics that move, and augmentation."""

@@ -81,6 +81,7 @@ def test_a_run_repeats_bit_for_bit(trained, tmp_path):
     assert_same_bits(final_variables(trained(*TWENTY, *RANDOM, *MULTI)), final_variables(only_run(tmp_path)))
 
 
+@pytest.mark.slow
 def test_one_process_evaluates_their_checkpoint_to_the_same(trained):
     many = trained(*TWENTY, *PLAIN, *MULTI, "strategy.workers=2")
     code, _, err = run(many.parent, f"resume={many}", "mode=evaluate", "strategy=one_device")
@@ -148,6 +149,7 @@ def tf_configs(count):
     return [member.tf_config() for member in cluster.local([Task("worker", index) for index in range(count)])]
 
 
+@pytest.mark.slow
 def test_two_shells_with_tf_config_train_one_run(trained, tmp_path):
     options = [*TWENTY, *PLAIN, *MULTI]
     chief, other = (start(tmp_path, *options, TF_CONFIG=text) for text in tf_configs(2))

@@ -84,7 +84,7 @@ def test_a_table_reads_back_to_the_bit_in_both_forms(run_dir):
     assert not table.rows.exists()
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("form", ["csv", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_a_stop_and_a_row_cut_in_half_leave_no_trace(run_dir, tmp_path, form):
     options = [f"predict.format={form}", "predict.split=train"]
     whole, broken = (f"predict.path={tmp_path / name}" for name in ("whole", "broken"))

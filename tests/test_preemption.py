@@ -148,6 +148,7 @@ def test_a_process_that_cannot_save_leaves_at_once_without_damage(tmp_path, what
     assert markers(only_run(tmp_path)) == [3]
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_is_reported_with_its_stacks_and_the_run_goes_on(tmp_path):
     code, out, err = run(tmp_path, *OPTIONS, "watchdog.evaluate_secs=5", probe(tmp_path, "evaluate", "hang"))
     assert code == 0, out + err

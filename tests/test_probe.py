@@ -64,7 +64,7 @@ def advance(made, count):
     "more",
     [
         pytest.param([*ONE, *RANDOM, "batch.accumulate=2"], id="one_device", marks=pytest.mark.slow),
-        pytest.param([*TWO, *RANDOM], id="mirrored"),
+        pytest.param([*TWO, *RANDOM], id="mirrored", marks=pytest.mark.slow),
         pytest.param([*ONE, *RANDOM, *READ], id="read"),
         pytest.param([*TWO, *GAN], id="two optimizers", marks=pytest.mark.slow),
     ],

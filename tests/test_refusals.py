@@ -18,6 +18,7 @@ from trainer import build, refusals
 from trainer.channel import Channel
 from trainer.cli import compose
 from trainer.cluster import Cluster, Task
+from trainer.composition import Composer
 from trainer.compression import Compressed
 from trainer.errors import ConfigError
 from trainer.state import replicated
@@ -197,12 +198,12 @@ def test_the_parent_refuses_what_it_can_without_tensorflow(tmp_path):
     code = (
         "import json, sys\n"
         "from trainer import build, refusals\n"
-        "from trainer.cli import compose\n"
+        "from trainer.composition import Composer\n"
         "from trainer.cluster import Cluster\n"
         "from trainer.errors import ConfigError\n"
-        "found = {}\n"
+        "composer, found = Composer(None), {}\n"
         "for name, overrides in json.load(sys.stdin).items():\n"
-        "    experiment = compose(overrides)\n"
+        "    experiment = composer.compose(overrides)\n"
         "    try:\n"
         "        refusals.check(experiment, build.strategy_of(experiment), Cluster())\n"
         "    except ConfigError as error:\n"
@@ -219,10 +220,11 @@ def test_the_parent_refuses_what_it_can_without_tensorflow(tmp_path):
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_what_depends_on_the_model_is_refused_when_it_is_there(name):
+    composer = Composer(None)
     for feature in FEATURES:
         if "image_folder" in str(FEATURES[feature]) or (name, feature) in EARLY:
             continue
-        experiment = compose(options(name, feature))
+        experiment = composer.compose(options(name, feature))
         expected = [LATE[name, feature].format(name)] if (name, feature) in LATE else []
         assert refusal(experiment, models=[model_of(json.dumps(experiment.model))]) == expected, feature
 
@@ -235,7 +237,14 @@ def test_the_worker_refuses_too(tmp_path, name, feature):
 
 
 @pytest.mark.usefixtures("as_before")
-@pytest.mark.parametrize(("name", "feature"), [case for case in ALLOWED if case[0] in HERE and case[1] != "inline"])
+@pytest.mark.parametrize(
+    ("name", "feature"),
+    [
+        pytest.param(*case, marks=[pytest.mark.slow] if "jit" in case[1] else [])
+        for case in ALLOWED
+        if case[0] in HERE and case[1] != "inline"
+    ],
+)
 def test_what_is_allowed_trains(tmp_path, images, name, feature):
     made = engine(tmp_path, *options(name, feature, images))
     before = variables(made)

@@ -13,7 +13,12 @@ MIRRORED = ["strategy=mirrored", "strategy.virtual_devices=2"]
 
 @pytest.mark.parametrize(
     ("options", "tolerance"),
-    [(["jit=true"], 1e-6), (["jit=true", *MIRRORED], 1e-6), (["precision=mixed_bfloat16"], 2e-2), (["precision=mixed_float16"], 2e-2)],
+    [
+        (["jit=true"], 1e-6),
+        pytest.param(["jit=true", *MIRRORED], 1e-6, marks=pytest.mark.slow),
+        (["precision=mixed_bfloat16"], 2e-2),
+        (["precision=mixed_float16"], 2e-2),
+    ],
     ids=["jit", "jit on two replicas", "bfloat16", "float16"],
 )
 def test_the_same_update_in_another_form(tmp_path, options, tolerance):

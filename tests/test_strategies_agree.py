@@ -30,7 +30,7 @@ def on_one_device(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("replicas", [2, 4])
+@pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_mirrored_equals_one_device(on_one_device, tmp_path, case, replicas):
     other = train(tmp_path, "strategy=mirrored", f"strategy.virtual_devices={replicas}", *OPTIMIZER, *CASES[case])
     difference = np.abs(weights(on_one_device(case)) - weights(other)).max()

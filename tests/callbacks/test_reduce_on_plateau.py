@@ -61,7 +61,7 @@ def test_the_rate_that_is_logged_is_the_rate_that_trains(tmp_path: Path) -> None
     assert weights(reduced).tobytes() == weights(scheduled).tobytes()
 
 
-@pytest.mark.parametrize("at", [3, 4, 5])
+@pytest.mark.parametrize("at", [3, pytest.param(4, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)])
 def test_stopped_and_continued_it_ends_with_the_same_bits(tmp_path: Path, at: int) -> None:
     straight = train(tmp_path / "straight", *REDUCES)
     train(tmp_path / "stopped", *REDUCES, stop=lambda made: made.step >= at)

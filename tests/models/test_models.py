@@ -66,6 +66,7 @@ def test_images_are_asked_for() -> None:
         tutorial_cnn((8, 8, 1), 10)
 
 
+@pytest.mark.slow
 def test_cnn_learns_the_digits() -> None:
     tf.keras.utils.set_random_seed(0)
     data = digits()

@@ -64,7 +64,7 @@ def attempt(tmp_path):
     wait_for_orphans(mark)
 
 
-@pytest.mark.parametrize(("name", "read"), [("mlflow", tracked.of_mlflow), ("wandb", tracked.of_wandb)])
+@pytest.mark.parametrize(("name", "read"), [pytest.param("mlflow", tracked.of_mlflow, marks=pytest.mark.slow), ("wandb", tracked.of_wandb)])
 def test_a_run_that_was_killed_goes_on_and_has_every_point_once(tmp_path, attempt, name, read):
     pytest.importorskip(name)
     run_dir = tmp_path / "run-1"
