@@ -1,5 +1,6 @@
 """mode=export: what is written, and that plain TensorFlow predicts from it what the run predicts, to the bit."""
 
+import csv
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.processes import only_run, run
 from tests.test_tasks import GAN
 from tests.training import SMALL, engine
 from trainer import build, export, model_card
@@ -119,6 +121,20 @@ def test_plain_tensorflow_predicts_the_same_bits(trained: SimpleNamespace, tmp_p
     for name in ("features", "images"):
         assert found[f"{name}_probabilities"].tobytes() == trained.said[name].tobytes(), name
         np.testing.assert_array_equal(found[f"{name}_label"], trained.said[name].argmax(axis=1))
+
+
+@pytest.mark.slow
+def test_plain_tensorflow_gives_the_table_of_mode_predict_to_the_bit(tmp_path: Path) -> None:
+    command = ["model.width=4", "model.batch_norm=true", "batch.global_size=16", "train.steps=12"]
+    for mode in ("train", "predict", "export"):
+        code, out, err = run(tmp_path, *command, f"mode={mode}")
+        assert code == 0, out + err
+    run_dir = only_run(tmp_path)
+    with (run_dir / "predictions" / "test-12.csv").open() as table:
+        rows = [[row[f"probability_{number}"] for number in range(10)] for row in csv.DictReader(table)]
+    as_given(build.instantiate(compose(command).dataset, "dataset"), tmp_path / "given")
+    found = in_plain_tensorflow(run_dir / "export" / "model-12", tmp_path / "given" / "given.npz", 16, tmp_path)
+    assert np.array(rows, np.float32).tobytes() == found["features_probabilities"].tobytes()
 
 
 def test_other_batch_sizes_differ_in_the_last_bits_at_most(trained: SimpleNamespace) -> None:
