@@ -55,8 +55,11 @@ def cells():
             yield strategy, what, "supervisor", when
 
 
-WORST = ("multi_worker", "kill", "worker-1", "save")
-CELLS = [pytest.param(*cell, id="-".join(cell), marks=[] if cell == WORST else [pytest.mark.slow]) for cell in cells()]
+WORST = {
+    ("multi_worker", "kill", "worker-1", "save"),
+    ("parameter_server", "kill", "ps-0", "step"),
+}
+CELLS = [pytest.param(*cell, id="-".join(cell), marks=[] if cell in WORST else [pytest.mark.slow]) for cell in cells()]
 
 
 def fault(what, who, when, moment):
