@@ -73,6 +73,9 @@ def test_who_asks_for_a_metric_finds_it():
     asked = ["checkpoint.best.metric=top_5", "callbacks=early_stopping", "callbacks.early_stopping.metric=top_5", "sweep.metric=top_5"]
     require_known(compose(asked), ["loss", "top_5"])
     require_known(compose([]), ["loss"])
+    own = compose([])
+    own.callbacks = {"mine": {"_target_": "own.Callback", "metric": "cosine"}}
+    require_known(own, ["loss"])
     with pytest.raises(ConfigError) as caught:
         require_known(compose([word.replace("top_5", "top5") for word in asked]), ["loss", "top_5"])
     rest = "(top5) must be a metric of the test split, which has loss, top_5; did you mean 'top_5'?"

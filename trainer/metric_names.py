@@ -77,16 +77,16 @@ def require_known(experiment: Experiment, names: Sequence[str]) -> None:
         ConfigError: one is not.
     """
     asked = {"checkpoint.best.metric": experiment.checkpoint.best.metric, "sweep.metric": experiment.sweep.metric}
-    asked |= {f"callbacks.{name}.metric": node.get("metric") for name, node in (experiment.callbacks or {}).items()}
-    unknown = {key: name for key, name in asked.items() if isinstance(name, str) and name not in names}
-    has = ", ".join(names)
-    if unknown:
-        raise ConfigError(
-            *(
-                f"{key} ({name}) must be a metric of the test split, which has {has}{did_you_mean(name, names)}"
-                for key, name in unknown.items()
-            )
-        )
+    # What a user's own callback calls `metric` is its own business.
+    ours = {name: node for name, node in (experiment.callbacks or {}).items() if node["_target_"].startswith("trainer.")}
+    asked |= {f"callbacks.{name}.metric": node.get("metric") for name, node in ours.items()}
+    problems = [
+        f"{key} ({name}) must be a metric of the test split, which has {', '.join(names)}{did_you_mean(name, names)}"
+        for key, name in asked.items()
+        if isinstance(name, str) and name not in names
+    ]
+    if problems:
+        raise ConfigError(*problems)
 
 
 def _unfit(metric: Metric, num_classes: int) -> str:
