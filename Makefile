@@ -24,7 +24,7 @@ test: $(STAMP) ## the quick tests; more pytest options in ARGS
 	$(PYTEST) -m "not slow" $(ARGS)
 
 test-all: $(STAMP) ## every test, also those that start clusters and kill processes
-	$(PYTEST) $(ARGS)
+	$(PYTEST) --durations=30 $(ARGS)
 
 check: docs ## lint, format, types, the documentation, and whether the installed packages agree
 	$(BIN)/ruff check .

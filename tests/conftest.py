@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 # Before anything imports TensorFlow: tests run in one process and use the same Keras as the workers.
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -11,3 +13,20 @@ import tensorflow as tf
 # Four virtual devices, before the first operation: enough for every strategy that is tested inside this process.
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4)
 tf.config.list_logical_devices()  # from here on no test can change them
+
+
+class AtOnce:
+    """Tells a failure when it happens: of a run that is cut off, pytest's own summary never comes."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._terminal = config.pluginmanager.get_plugin("terminalreporter")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._terminal.write_line(f"\n{report.nodeid} ({report.when}, {report.duration:.0f} s)\n{report.longreprtext}", red=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # pytest-xdist's workers report to the process that prints
+        config.pluginmanager.register(AtOnce(config))
