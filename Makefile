@@ -8,8 +8,8 @@ PYTHON  ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do 
              $$p -c '$(SUITS)' 2>/dev/null && echo $$p && break; done)
 COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
              --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
-# Two at a time, each file by one process: what its tests share is made once.
-PYTEST  := $(BIN)/python -m pytest -n 2 --dist loadfile
+# Two at a time, each file by one process: what its tests share is made once. The order is that of tests/conftest.py.
+PYTEST  := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 ARGS    ?=
 
 .PHONY: help train test test-all check docs bench lock

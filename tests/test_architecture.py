@@ -67,7 +67,7 @@ LAYERS = (
     ("trainer.provenance", "trainer.signatures", "trainer.tf_config"),
     ("trainer.formats", "trainer.rows", "trainer.rules", "trainer.tables"),
     ("trainer.files",),
-    ("trainer.commands", "trainer.errors", "trainer.exitcodes", "trainer.isolation", "trainer.signals", "trainer"),
+    ("trainer.commands", "trainer.errors", "trainer.exitcodes", "trainer.isolation", "trainer.lifeline", "trainer.signals", "trainer"),
 )
 """Arrows point downward only: a module imports from later lines, and a package's own modules one another."""
 
@@ -87,7 +87,8 @@ PARENT = {
     "trainer.signatures", "trainer.strategies", "trainer.strategies.base", "trainer.strategies.mirrored",
     "trainer.strategies.auto", "trainer.strategies.central_storage", "trainer.strategies.devices", "trainer.strategies.tpu",
     "trainer.strategies.multi_worker", "trainer.strategies.parameter_server", "trainer.strategies.one_device", "trainer.group",
-    "trainer.isolation", "trainer.main", "trainer.process", "trainer.schedulers", "trainer.supervisor", "trainer.targets",
+    "trainer.isolation", "trainer.lifeline", "trainer.main", "trainer.process", "trainer.schedulers", "trainer.supervisor",
+    "trainer.targets",
     "trainer.predictions", "trainer.refusals", "trainer.selection", "trainer.signals", "trainer.tf_config", "trainer.watchdog",
     "trainer.worker",
     "trainer.differences", "trainer.verify", "trainer.verify_run", "trainer.outcome", "trainer.sweep", "trainer.sweep.points",

@@ -13,7 +13,6 @@ import logging
 import os
 import queue
 import re
-import shutil
 import signal
 import socket
 import sys
@@ -23,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trainer import cluster, config
+from trainer import cluster, config, lifeline
 from trainer.channel import Channel, Warnings, to_socket
 from trainer.cluster import Cluster
 from trainer.errors import CheckpointError, ConfigError, DivergedError, NonFiniteError, StorageError
@@ -131,8 +130,8 @@ def cause_of(error: BaseException) -> str:
     return named[-1] if named else ": ".join([type(error).__name__, *told[:1]])
 
 
-def _listen(connection: socket.socket, scratch: str, assignments: queue.Queue[dict[str, Any]], signals: Signals) -> None:
-    """Takes the assignment and requests from the supervisor, and leaves when the supervisor is gone, however it went."""
+def _listen(connection: socket.socket, assignments: queue.Queue[dict[str, Any]], signals: Signals) -> None:
+    """Takes the assignment and requests from the supervisor; when that is gone, this process is about to be ended (lifeline.py)."""
     try:
         _, (lock, log), _, _ = socket.recv_fds(connection, 1, 2)
         os.set_inheritable(lock, False)
@@ -146,8 +145,6 @@ def _listen(connection: socket.socket, scratch: str, assignments: queue.Queue[di
                 signals.request(int(line.removeprefix(b"signal ")))
     except (ValueError, ConnectionResetError):
         pass  # the end came first
-    shutil.rmtree(scratch, ignore_errors=True)  # the supervisor, who would remove it, is gone
-    os._exit(CRASHED)
 
 
 def main() -> None:
@@ -158,10 +155,11 @@ def main() -> None:
     parser.add_argument("--scratch", required=True)
     args = parser.parse_args()
     connection = socket.socket(fileno=args.socket)
+    lifeline.tie(connection, args.scratch)
     send = to_socket(connection)
     signals = Signals(lambda number: send({"kind": "signal", "number": number}))
     assignments: queue.Queue[dict[str, Any]] = queue.Queue()
-    threading.Thread(target=_listen, args=(connection, args.scratch, assignments, signals), daemon=True, name="supervisor").start()
+    threading.Thread(target=_listen, args=(connection, assignments, signals), daemon=True, name="supervisor").start()
     _import_tensorflow()
     signals.let_in()  # the threads that exist by now do not take part in it
     assignment = assignments.get()
