@@ -217,11 +217,10 @@ def test_a_run_that_is_killed_in_an_evaluation_and_in_a_save_ends_as_if_nothing_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("who", ["worker-1", "chief"])
-def test_a_worker_of_several_is_killed(tmp_path, who):
-    code, out, err = run(tmp_path, *OPTIONS, "strategy=multi_worker", f"+fault.mine={{what:kill,who:{who},at:7}}")
+def test_a_worker_of_several_is_killed(tmp_path):
+    code, out, err = run(tmp_path, *OPTIONS, "strategy=multi_worker", "+fault.mine={what:kill,who:worker-1,at:7}")
     assert code == 0, err
-    assert f"fault mine: {who} is killed at step 7\n" in out
+    assert "fault mine: worker-1 is killed at step 7\n" in out
     assert out.count("Restarting from the newest checkpoint") == 1
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.processes import OPTIONS, ROOT, TIMEOUT_SECS, final_variables, finish, log, only_run, run, signaller, start, wait_gone
+from tests.processes import OPTIONS, ROOT, TIMEOUT_SECS, final_variables, finish, log, only_run, run, signaller, start
 from tests.training import assert_same_bits
 from trainer import cluster
 from trainer.cluster import Task
@@ -63,10 +63,9 @@ def test_any_number_of_workers_equals_one_device(trained, workers):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [PLAIN, RANDOM], ids=["plain", "random"])
 @pytest.mark.parametrize("other", ["mirrored", "central_storage"])
-def test_the_same_number_of_replicas_gives_the_same_bits_on_every_strategy(trained, options, other):
-    multi, same = (trained(*TWENTY, *options, *SAME_REPLICAS[name]) for name in ("multi_worker", other))
+def test_the_same_number_of_replicas_gives_the_same_bits_on_every_strategy(trained, other):
+    multi, same = (trained(*TWENTY, *RANDOM, *SAME_REPLICAS[name]) for name in ("multi_worker", other))
     if other == "central_storage":  # its optimizer divides and adds up once more
         assert np.abs(model_of(multi) - model_of(same)).max() <= 1e-6
     else:
@@ -104,27 +103,15 @@ def test_the_chief_alone_leaves_files(trained):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("index", [0, 1], ids=["chief", "worker"])
-def test_whoever_is_killed_the_group_starts_again_and_loses_nothing(trained, tmp_path, index):
-    code, out, err = run(tmp_path, *OPTIONS, *MULTI, signaller(tmp_path, [4, 16], signal.SIGKILL, index=index))
+def test_when_one_is_killed_the_group_starts_again_and_loses_nothing(trained, tmp_path):
+    # Whoever else it is, and whenever: test_chaos.py.
+    code, out, err = run(tmp_path, *OPTIONS, *MULTI, signaller(tmp_path, [16], signal.SIGKILL, index=1))
     assert code == 0, out + err
-    assert out.count(f"warning: worker-{index} was killed by SIGKILL") == 2
+    assert out.count("warning: worker-1 was killed by SIGKILL") == 1
     straight, again = trained(*OPTIONS, *MULTI), only_run(tmp_path)
     assert_same_bits(final_variables(straight), final_variables(again))
     assert log(straight) == log(again)
     assert not scratch()
-
-
-@pytest.mark.slow
-def test_one_worker_that_is_to_stop_stops_all_after_saving_together(trained, tmp_path):
-    stopper = signaller(tmp_path, [8], signal.SIGTERM, index=1)
-    code, out, err = run(tmp_path, *OPTIONS, *MULTI, stopper)
-    assert code == 143, out + err
-    assert "Stopped after saving; the same command continues." in out
-    code, out, err = run(tmp_path, *OPTIONS, *MULTI, stopper)
-    assert code == 0, err
-    assert "Continuing from the checkpoint of step 8." in out
-    assert_same_bits(final_variables(trained(*OPTIONS, *MULTI)), final_variables(only_run(tmp_path)))
 
 
 @pytest.mark.slow
@@ -136,13 +123,6 @@ def test_a_run_continues_on_another_number_of_workers_with_the_same_samples(trai
     assert code == 0, err
     assert "Continuing from the checkpoint of step 10." in out
     assert np.abs(model_of(trained(*TWENTY, *PLAIN)) - model_of(only_run(tmp_path))).max() <= 1e-6
-
-
-@pytest.mark.slow
-def test_a_killed_supervisor_takes_all_workers_along(tmp_path):
-    code, _, _ = run(tmp_path, *OPTIONS, *MULTI, signaller(tmp_path, [8], signal.SIGKILL, "supervisor"))
-    assert code == -signal.SIGKILL
-    wait_gone(int((tmp_path / "sent.jsonl").read_text().split()[1]))
 
 
 def tf_configs(count):

@@ -37,15 +37,14 @@ def assert_same_run(run_dir, other):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_worker_killed_several_times_is_restarted_and_loses_nothing(straight, tmp_path, strategy):
+def test_a_worker_killed_several_times_is_restarted_and_loses_nothing(straight, tmp_path):
     killer = signaller(tmp_path, [4, 12, 20], signal.SIGKILL)
     began = time.time()
-    code, out, err = run(tmp_path, *OPTIONS, *STRATEGIES[strategy], killer)
+    code, out, err = run(tmp_path, *OPTIONS, killer)
     secs = time.time() - began
     assert code == 0, err
     assert out.count("was killed by SIGKILL") == 3
-    assert_same_run(straight(strategy), only_run(tmp_path))
+    assert_same_run(straight("one_device"), only_run(tmp_path))
     assert_time_is_accounted_for(only_run(tmp_path), out, secs)
 
 
