@@ -1,7 +1,7 @@
 """One worker process: `python -m trainer.worker --socket <descriptor>`. Started by `trainer.process`.
 
-Imports TensorFlow, is told over the socket what to do, builds the engine, trains. It lives no longer than its supervisor:
-when the socket closes, also because the supervisor was killed, it is gone at once.
+Imports TensorFlow, is told over the socket what to do, builds the engine, trains. It lives no longer than its supervisor: when the
+socket closes, also because the supervisor was killed, it is gone at once (`trainer/lifeline.py`).
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def _listen(connection: socket.socket, assignments: queue.Queue[dict[str, Any]], signals: Signals) -> None:
-    """Takes the assignment and requests from the supervisor; when that is gone, this process is about to be ended (lifeline.py)."""
+    """Takes the assignment and requests from the supervisor."""
     try:
         _, (lock, log), _, _ = socket.recv_fds(connection, 1, 2)
         os.set_inheritable(lock, False)
@@ -144,7 +144,7 @@ def _listen(connection: socket.socket, assignments: queue.Queue[dict[str, Any]],
                     os._exit(DONE)
                 signals.request(int(line.removeprefix(b"signal ")))
     except (ValueError, ConnectionResetError):
-        pass  # the end came first
+        pass  # the supervisor is gone, and this process is about to be
 
 
 def main() -> None:
