@@ -23,6 +23,7 @@ from trainer.files import fsync_directory
 from trainer.markers import committed, data_files
 from trainer.rules import did_you_mean
 from trainer.schema import Experiment, Fault
+from trainer.signals import held
 
 _SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "freeze": signal.SIGSTOP}
 _WORDS = {
@@ -106,7 +107,8 @@ class Faults:
         if fault.what in _SIGNALS and fault.delay_secs:
             timer = threading.Timer(fault.delay_secs, self._act, (fault,))
             timer.daemon = True
-            timer.start()
+            with held():  # a signal must not come to a thread of the rehearsal's: see `signals.sigterm_kept`
+                timer.start()
         else:
             self._act(fault, f"fault {name}: rehearsed {moment}")
 
