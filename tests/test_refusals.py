@@ -269,6 +269,7 @@ def test_what_depends_on_the_model_is_refused_when_it_is_there(name):
         assert refusal(experiment, models=[model_of(json.dumps(experiment.model))]) == expected, feature
 
 
+@pytest.mark.usefixtures("as_before")
 @pytest.mark.parametrize(("name", "feature"), [case for case in LATE if case[0] in HERE])
 def test_the_worker_refuses_too(tmp_path, name, feature):
     with pytest.raises(ConfigError) as caught:
