@@ -284,7 +284,14 @@ def together(name, features, images):
 
 
 @pytest.mark.usefixtures("as_before")
-@pytest.mark.parametrize(("name", "features"), [(name, features) for name in HERE for features in TOGETHER[name]])
+@pytest.mark.parametrize(
+    ("name", "features"),
+    [
+        pytest.param(name, features, marks=[pytest.mark.slow] if "jit" in str(features) else [])
+        for name in HERE
+        for features in TOGETHER[name]
+    ],
+)
 def test_what_is_allowed_trains(tmp_path, images, name, features):
     made = engine(tmp_path, *together(name, features, images))
     before = variables(made)
