@@ -1,4 +1,4 @@
-"""Faults on request: who does what when, once; and real runs that come through them."""
+"""Faults on request: who does what when, once. Real runs come through them in test_chaos.py, and in docs/how-to/failures.md."""
 
 import errno
 import json
@@ -7,7 +7,6 @@ import signal
 
 import pytest
 
-from tests.processes import OPTIONS, final_variables, log, only_run, run
 from tests.training import assert_same_bits, train
 from trainer import faults
 from trainer.channel import Channel
@@ -199,34 +198,3 @@ def test_a_full_disk_is_the_error_of_its_save(tmp_path):
     with pytest.raises(CheckpointError, match=r"the checkpoint of step 4 .* No space left on device"):
         train(tmp_path, "checkpoint.every_steps=2", "+fault.mine={what:full_disk,when:save,at:2}")
     assert train(tmp_path, "checkpoint.every_steps=2", "+fault.mine={what:full_disk,when:save,at:2}")
-
-
-@pytest.mark.slow
-def test_a_run_that_is_killed_in_an_evaluation_and_in_a_save_ends_as_if_nothing_had_happened(tmp_path):
-    kills = {"a": "evaluate,at:2", "b": "save,at:2"}
-    chosen = [f"+fault.{name}={{what:kill,when:{moment}}}" for name, moment in kills.items()]
-    code, out, err = run(tmp_path, *OPTIONS, *chosen)
-    assert code == 0, err
-    rehearsed = only_run(tmp_path)
-    assert out.count("fault ") == 2
-    straight = tmp_path / "straight"
-    straight.mkdir()
-    assert run(straight, *OPTIONS)[0] == 0
-    assert_same_bits(final_variables(rehearsed), final_variables(only_run(straight)))
-    assert log(rehearsed) == log(only_run(straight))
-
-
-@pytest.mark.slow
-def test_a_worker_of_several_is_killed(tmp_path):
-    code, out, err = run(tmp_path, *OPTIONS, "strategy=multi_worker", "+fault.mine={what:kill,who:worker-1,at:7}")
-    assert code == 0, err
-    assert "fault mine: worker-1 is killed at step 7\n" in out
-    assert out.count("Restarting from the newest checkpoint") == 1
-
-
-@pytest.mark.slow
-def test_a_parameter_server_is_killed_through_the_supervisor(tmp_path):
-    code, out, err = run(tmp_path, *OPTIONS, "strategy=parameter_server", "+fault.mine={what:kill,who:ps-0,at:7}")
-    assert code == 0, err
-    assert "fault mine: ps-0 is killed at step 7\n" in out
-    assert json.loads((only_run(tmp_path) / "result.json").read_text())["step"] == 24
