@@ -114,7 +114,13 @@ def test_a_call_is_divided_into_even_chunks_that_are_long_enough(coordinator, co
     assert [row for row, _, _ in coordinator[0].scheduled] == list(range(len(sizes)))
 
 
-@pytest.mark.parametrize("dataset", ["trainer.datasets.digits.digits", f"{__name__}.files"], ids=["in memory", "read"])
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        pytest.param("trainer.datasets.digits.digits", id="in memory", marks=pytest.mark.slow),
+        pytest.param(f"{__name__}.files", id="read"),
+    ],
+)
 def test_training_in_chunks_one_after_the_other_gives_the_bits_of_training_in_one(tmp_path, coordinator, dataset):
     made = engine(tmp_path / "chunks", f"dataset._target_={dataset}")
     made.train(lambda: False)

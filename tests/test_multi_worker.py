@@ -183,6 +183,7 @@ def test_wrong_input_is_told_once_and_nothing_is_left(tmp_path):
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
 
 
+@pytest.mark.slow
 def test_a_cluster_on_this_machine_is_out_of_reach_from_outside_it(tmp_path):
     try:
         Namespace.create().close()
@@ -223,6 +224,7 @@ def opened_by_reader(path, process):
     raise AssertionError(f"nobody reads {path}: {process.poll()}")
 
 
+@pytest.mark.slow
 def test_processes_that_communicate_differently_are_told_before_the_first_step(tmp_path):
     (tmp_path / "odd.py").write_text(
         "import json, os\n\nimport tensorflow as tf\n\nfrom trainer.tasks.classification import Classification\n\n\n"
@@ -241,6 +243,7 @@ def test_processes_that_communicate_differently_are_told_before_the_first_step(t
     assert "odd.py:11" in err
 
 
+@pytest.mark.slow
 def test_processes_whose_variables_differ_are_told_before_the_first_step(tmp_path):
     (tmp_path / "odd.py").write_text(
         "import json, os\n\nimport tensorflow as tf\n\nfrom trainer.models.softmax import softmax\n\n\n"

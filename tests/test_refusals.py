@@ -284,14 +284,8 @@ def together(name, features, images):
 
 
 @pytest.mark.usefixtures("as_before")
-@pytest.mark.parametrize(
-    ("name", "features"),
-    [
-        pytest.param(name, features, marks=[pytest.mark.slow] if "jit" in str(features) else [])
-        for name in HERE
-        for features in TOGETHER[name]
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "features"), [(name, features) for name in HERE for features in TOGETHER[name]])
 def test_what_is_allowed_trains(tmp_path, images, name, features):
     made = engine(tmp_path, *together(name, features, images))
     before = variables(made)
@@ -301,7 +295,10 @@ def test_what_is_allowed_trains(tmp_path, images, name, features):
 
 
 @pytest.mark.usefixtures("as_before")
-@pytest.mark.parametrize(("name", "feature"), [case for case in {**EARLY, **LATE} if case[0] in HERE])
+@pytest.mark.parametrize(
+    ("name", "feature"),
+    [pytest.param(*case, marks=[pytest.mark.slow] if "jit" in case[1] else []) for case in {**EARLY, **LATE} if case[0] in HERE],
+)
 def test_what_is_refused_would_fail(tmp_path, monkeypatch, name, feature):
     monkeypatch.setattr(refusals, "check", lambda *args: None)
     with pytest.raises((ValueError, RuntimeError, tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)) as caught:

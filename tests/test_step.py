@@ -14,7 +14,7 @@ MIRRORED = ["strategy=mirrored", "strategy.virtual_devices=2"]
 @pytest.mark.parametrize(
     ("options", "tolerance"),
     [
-        (["jit=true"], 1e-6),
+        pytest.param(["jit=true"], 1e-6, marks=pytest.mark.slow),
         pytest.param(["jit=true", *MIRRORED], 1e-6, marks=pytest.mark.slow),
         (["precision=mixed_bfloat16"], 2e-2),
         (["precision=mixed_float16"], 2e-2),

@@ -75,7 +75,7 @@ def test_it_changes_no_bit_until_it_reduces(tmp_path: Path) -> None:
     assert weights(train(tmp_path / "with", *patient)).tobytes() == weights(train(tmp_path / "without", *without)).tobytes()
 
 
-@pytest.mark.parametrize("strategy", ["mirrored", "central_storage"])
+@pytest.mark.parametrize("strategy", ["mirrored", pytest.param("central_storage", marks=pytest.mark.slow)])
 def test_two_replicas_agree_with_one(tmp_path: Path, strategy: str) -> None:
     one = train(tmp_path / "one", *REDUCES)
     two = train(tmp_path / "two", *REDUCES, f"strategy={strategy}", "strategy.virtual_devices=2")
