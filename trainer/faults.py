@@ -7,6 +7,7 @@ supervisor by a signal, to others through its supervisor.
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import signal
@@ -105,9 +106,10 @@ class Faults:
             return
         self._tell(name, fault, moment)
         if fault.what in _SIGNALS and fault.delay_secs:
-            timer = threading.Timer(fault.delay_secs, self._act, (fault,))
+            to_process = functools.partial(os.kill, os.getpid())
+            timer = threading.Timer(fault.delay_secs, self._act, (fault,), {"send": to_process})
             timer.daemon = True
-            with held():  # a signal must not come to a thread of the rehearsal's: see `signals.sigterm_kept`
+            with held():  # the signal must not come to the timer's thread: see `signals.sigterm_kept`
                 timer.start()
         else:
             self._act(fault, f"fault {name}: rehearsed {moment}")
@@ -132,7 +134,7 @@ class Faults:
         later = f", {fault.delay_secs:g} s later" if fault.delay_secs and fault.what != "slow" else ""
         self._channel.fault(f"fault {name}: {fault.who} {_WORDS[fault.what].format(delay=fault.delay_secs)} {moment}{later}")
 
-    def _act(self, fault: Fault, error: str = "") -> None:
+    def _act(self, fault: Fault, error: str = "", send: Callable[[int], None] = signal.raise_signal) -> None:
         if fault.what == "crash":
             raise RuntimeError(error)
         if fault.what == "full_disk":
@@ -149,7 +151,7 @@ class Faults:
             if number == signal.SIGKILL:
                 time.sleep(_END_SECS)  # this process ends with it, and is to do nothing more
         elif _is(fault.who, self._place):
-            signal.raise_signal(number)  # in this thread, so that nothing is done between this line and the signal
+            send(number)  # usually to this thread, so that nothing is done between this line and the signal
         else:
             self._channel.inflict(fault.who, number)
 
