@@ -109,12 +109,12 @@ def test_later_means_that_the_process_goes_on_meanwhile(tmp_path, monkeypatch):
 
     acted = []
     monkeypatch.setattr("trainer.faults.threading.Timer", Timer)
-    monkeypatch.setattr(signal, "raise_signal", acted.append)
+    monkeypatch.setattr(os, "kill", lambda process, number: acted.append((process, number)))
     reach(made(tmp_path, Fault(at=2, delay_secs=0.5)))
     ((secs, action, args),) = timers
     assert (secs, acted) == (0.5, [])
     action(*args)
-    assert acted == [signal.SIGKILL]
+    assert acted == [(os.getpid(), signal.SIGKILL)]  # to the process: the timer's own thread takes no signal
 
 
 def test_a_slow_process_is_slow_from_then_on_and_again_in_the_next_attempt(tmp_path, signals):

@@ -107,7 +107,7 @@ class Faults:
         self._tell(name, fault, moment)
         if fault.what in _SIGNALS and fault.delay_secs:
             to_process = functools.partial(os.kill, os.getpid())
-            timer = threading.Timer(fault.delay_secs, self._act, (fault,), {"send": to_process})
+            timer = threading.Timer(fault.delay_secs, self._act, (fault, "", to_process))
             timer.daemon = True
             with held():  # the signal must not come to the timer's thread: see `signals.sigterm_kept`
                 timer.start()
@@ -134,7 +134,7 @@ class Faults:
         later = f", {fault.delay_secs:g} s later" if fault.delay_secs and fault.what != "slow" else ""
         self._channel.fault(f"fault {name}: {fault.who} {_WORDS[fault.what].format(delay=fault.delay_secs)} {moment}{later}")
 
-    def _act(self, fault: Fault, error: str = "", send: Callable[[int], None] = signal.raise_signal) -> None:
+    def _act(self, fault: Fault, error: str = "", send: Callable[[int], None] | None = None) -> None:
         if fault.what == "crash":
             raise RuntimeError(error)
         if fault.what == "full_disk":
@@ -151,7 +151,7 @@ class Faults:
             if number == signal.SIGKILL:
                 time.sleep(_END_SECS)  # this process ends with it, and is to do nothing more
         elif _is(fault.who, self._place):
-            send(number)  # usually to this thread, so that nothing is done between this line and the signal
+            (send or signal.raise_signal)(number)  # usually to this thread, so that nothing is done between this line and the signal
         else:
             self._channel.inflict(fault.who, number)
 
