@@ -11,22 +11,14 @@ from tests.training import assert_same_bits
 from trainer.ledger import Ledger
 from trainer.outcome import Outcome, State, outcome_of
 
-STRATEGIES = {"one_device": [], "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"]}
-
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    """Runs to which nothing happens, one for each strategy that is asked for."""
-    made = {}
-
-    def get(strategy):
-        if strategy not in made:
-            made[strategy] = tmp_path_factory.mktemp(strategy)
-            code, _, err = run(made[strategy], *OPTIONS, *STRATEGIES[strategy])
-            assert code == 0, err
-        return only_run(made[strategy])
-
-    return get
+    """The folder of a run to which nothing happens."""
+    root = tmp_path_factory.mktemp("straight")
+    code, _, err = run(root, *OPTIONS)
+    assert code == 0, err
+    return only_run(root)
 
 
 def assert_same_run(run_dir, other):
@@ -44,7 +36,7 @@ def test_a_worker_killed_several_times_is_restarted_and_loses_nothing(straight, 
     secs = time.time() - began
     assert code == 0, err
     assert out.count("was killed by SIGKILL") == 3
-    assert_same_run(straight("one_device"), only_run(tmp_path))
+    assert_same_run(straight, only_run(tmp_path))
     assert_time_is_accounted_for(only_run(tmp_path), out, secs)
 
 
@@ -70,7 +62,7 @@ def test_a_killed_supervisor_leaves_no_orphan_and_the_same_command_continues(str
     code, out, err = run(tmp_path, *OPTIONS, killer)
     assert code == 0, err
     assert "Continuing from the checkpoint of step 6." in out
-    assert_same_run(straight("one_device"), only_run(tmp_path))
+    assert_same_run(straight, only_run(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +83,7 @@ def test_a_stop_on_request_saves_first_and_the_same_command_continues(straight, 
     code, out, err = run(tmp_path, *OPTIONS, stopper)
     assert code == 0, err
     assert "Continuing from the checkpoint of step 8." in out
-    assert_same_run(straight("one_device"), only_run(tmp_path))
+    assert_same_run(straight, only_run(tmp_path))
 
 
 def test_a_crash_of_the_users_code_shows_the_users_own_traceback(tmp_path):
@@ -142,7 +134,7 @@ def test_a_finished_run_is_not_trained_again_and_can_be_prolonged(straight, tmp_
     code, out, err = run(tmp_path, f"resume={run_dir}", "train.steps=24")
     assert code == 0, err
     assert "Continuing from the checkpoint of step 6." in out
-    assert_same_bits(final_variables(straight("one_device")), final_variables(run_dir))
+    assert_same_bits(final_variables(straight), final_variables(run_dir))
 
 
 @pytest.mark.slow

@@ -109,6 +109,8 @@ def tutorial(job: Job, folder: Path, clock: Clock, *, fused: bool = False) -> No
     """A loop in the manner of TensorFlow's tutorial for several workers: one graph call a step, the optimizer adds up the gradients."""
     import tensorflow as tf
 
+    # The same first variables in every round; and the same order in every process, or their shards of the data would overlap.
+    tf.keras.utils.set_random_seed(0)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     global_size = job.per_worker * strategy.num_replicas_in_sync
     optimizers = tf.keras.optimizers.legacy if fused else tf.keras.optimizers
