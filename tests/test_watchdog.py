@@ -1,5 +1,6 @@
 """Who is silent for too long, and who of them hangs."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -130,6 +131,7 @@ def test_a_report_names_the_place_of_everyone_and_shows_the_stacks_of_the_one(wa
         assert lines[-1] == f"  all stacks: {logs[CHIEF]}, {logs[WORKER]}"
         assert "in helper" in logs[CHIEF].read_text()
         processes[CHIEF].signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, processes[CHIEF].process.pid, os.WSTOPPED)  # a signal that was sent may not have arrived
         hung, lines = watch.report(processes, logs)
         assert hung == CHIEF
         assert lines[0].endswith("(watchdog.stall_secs; it is stopped by a signal, and cannot show its stacks)")
