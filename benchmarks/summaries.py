@@ -2,6 +2,9 @@
 
 One process trains the same model by turns without writers, with the default ones, and with histograms or images besides: the engine's
 whole loop, but no evaluation and no checkpoint within what is timed. The first turn of each compiles and is not counted.
+
+Ratios of throughputs have the noise of the machine, which may be far more than a writer costs. So what can be lost is measured itself:
+for how long the loop reports instead of training, and how much processor time the writers' threads take meanwhile.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ import contextlib
 import os
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,21 +37,62 @@ WAYS = {
 }
 
 
-def measured(engine: Engine, steps: int) -> float:
-    """Trains on for `steps` steps, after as many as are written at a time; gives the milliseconds a step."""
-    first, marks = engine.step + EVERY, {}
+@dataclass(frozen=True)
+class Turn:
+    """What some steps took.
 
-    def stop_requested() -> bool:
-        marks.setdefault(engine.step, time.perf_counter())
-        return engine.step >= first + steps
+    Attributes:
+        ms: milliseconds a step.
+        reporting: the part of the time in which the loop reported.
+        writing: the processor time of the writers' threads, as a part of the time.
+    """
 
-    engine.train(stop_requested)
-    return 1000 * (marks[first + steps] - marks[first]) / steps
+    ms: float
+    reporting: float
+    writing: float
+
+
+class Meter:
+    """Measures an engine.
+
+    Args:
+        engine: trains on, turn by turn.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._reporting = engine, 0.0
+        self._report = engine.reporter.report
+        engine.reporter.report = self._timed_report
+
+    def train(self, steps: int) -> Turn:
+        """Trains on for `steps` steps, after as many as are written at a time."""
+        first, marks = self._engine.step + EVERY, {}
+
+        def stop_requested() -> bool:
+            marks.setdefault(self._engine.step, (time.perf_counter(), self._reporting, writers_secs()))
+            return self._engine.step >= first + steps
+
+        self._engine.train(stop_requested)
+        secs, reporting, writing = (after - before for before, after in zip(marks[first], marks[first + steps], strict=True))
+        return Turn(1000 * secs / steps, reporting / secs, writing / secs)
+
+    def _timed_report(self, step: int, stop_requested: Callable[[], bool]) -> bool:
+        began = time.perf_counter()
+        try:
+            return self._report(step, stop_requested)
+        finally:
+            self._reporting += time.perf_counter() - began
+
+
+def writers_secs() -> float:
+    """Gives the processor time that the threads of writers have taken."""
+    idents = [thread.ident for thread in threading.enumerate() if thread.name == "writer" and thread.ident is not None]
+    return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in idents)
 
 
 @contextlib.contextmanager
-def ways(model: str, optimizer: str, data: Path, steps: int) -> Iterator[dict[str, Callable[[], float]]]:
-    """Builds an engine for each way; gives functions that give the milliseconds a step."""
+def ways(model: str, optimizer: str, data: Path, steps: int) -> Iterator[dict[str, Callable[[], Turn]]]:
+    """Builds an engine for each way; gives functions that train a turn."""
     from trainer import build, cli
     from trainer.channel import Channel
 
@@ -59,19 +105,23 @@ def ways(model: str, optimizer: str, data: Path, steps: int) -> Iterator[dict[st
         made = {}
         for number, (way, more) in enumerate(WAYS.items()):
             (run := Path(folder, str(number))).mkdir()
-            engine = build.engine(cli.compose([*overrides, *more]), run, Channel(lambda message: None))
-            measured(engine, EVERY)
-            made[way] = partial(measured, engine, steps)
+            meter = Meter(build.engine(cli.compose([*overrides, *more]), run, Channel(lambda message: None)))
+            meter.train(EVERY)
+            made[way] = partial(meter.train, steps)
         yield made
 
 
-def rows(results: dict[str, list[float]]) -> str:
+def rows(results: dict[str, list[Turn]]) -> str:
     """Formats the medians, and of each way's throughput the median of the rounds' ratios to that without writers."""
-    lines = ["| | median, ms | range | throughput, of that without writers | range |", "| --- | ---: | ---: | ---: | ---: |"]
-    for way, values in results.items():
-        ratios = [base / value for base, value in zip(results[NOTHING], values, strict=True)]
-        own = f"{statistics.median(values):.2f} | {min(values):.2f} to {max(values):.2f}"
-        lines.append(f"| {way} | {own} | {statistics.median(ratios):.1%} | {min(ratios):.1%} to {max(ratios):.1%} |")
+    lines = [
+        "| | median, ms | throughput, of that without writers | range | the loop reports | writers' threads |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for way, turns in results.items():
+        ratios = [base.ms / turn.ms for base, turn in zip(results[NOTHING], turns, strict=True)]
+        ms, reporting, writing = (statistics.median(getattr(turn, name) for turn in turns) for name in ("ms", "reporting", "writing"))
+        ranged = f"{statistics.median(ratios):.1%} | {min(ratios):.1%} to {max(ratios):.1%}"
+        lines.append(f"| {way} | {ms:.2f} | {ranged} | {reporting:.2%} | {writing:.2%} |")
     return "\n".join(lines)
 
 

@@ -8,7 +8,9 @@ import pytest
 from benchmarks.scaling.__main__ import measure_link, summarise, table
 from benchmarks.scaling.contestants import CONTESTANTS, JOBS, STEPS_PER_LOOP
 from benchmarks.scaling.team import Team
+from benchmarks.summaries import Meter
 from tests.processes import ROOT, wait_gone
+from tests.training import engine
 
 MEMBER = """
 import os, signal, sys, time
@@ -139,3 +141,12 @@ def test_processes_are_measured_side_by_side():
         # What a ring sends, and a little for gRPC and TCP.
         assert 1 <= rows["tutorial"]["sent_bytes"] / found["ring_bytes"] < 1.05
         assert 1 <= 2 * rows["float16"]["sent_bytes"] / found["ring_bytes"] < 1.05
+
+
+@pytest.mark.parametrize(("writers", "write"), [("[]", False), ("[tensorboard,jsonl]", True)])
+def test_reports_and_the_threads_of_writers_are_timed(tmp_path, writers, write):
+    often = [f"summary.writers={writers}", "summary.every_steps=20", "evaluate.every_epochs=null", "checkpoint.every_epochs=null"]
+    turn = Meter(engine(tmp_path, "train.steps=100000", "train.steps_per_loop=20", *often)).train(100)
+    assert turn.ms > 0
+    assert 0 < turn.reporting < 1
+    assert (turn.writing > 0) == write
