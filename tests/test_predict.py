@@ -182,3 +182,26 @@ def test_a_killed_prediction_goes_on_where_its_rows_end(tmp_path):
     assert "Already finished: 360 rows are predicted" in run(tmp_path, *options, "mode=predict")[1]
     assert run(tmp_path, *options, "mode=predict", "predict.path=straight.csv")[0] == 0
     assert (tmp_path / "straight.csv").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["multi_worker", "parameter_server"])
+def test_a_group_predicts_what_one_device_does(tmp_path, strategy):
+    options = ["model=softmax", "batch.global_size=50", "train.steps=2", "summary.writers=[jsonl]"]
+    options += [f"strategy={strategy}", "strategy.workers=2"]
+    for more in ([], ["mode=predict"]):
+        code, _, err = run(tmp_path, *options, *more)
+        assert code == 0, err
+    run_dir = only_run(tmp_path)
+    table = run_dir / "predictions" / "test-2.csv"
+    size = json.loads(table.with_name("test-2.csv.json").read_text())["batch_size"]
+    alone = [
+        "strategy=one_device",
+        "resume_allow=[batch.global_size]",
+        f"batch.global_size={size}",
+        f"predict.path={tmp_path / 'alone.csv'}",
+    ]
+    code, _, err = run(tmp_path, f"resume={run_dir}", "mode=predict", *alone)
+    assert code == 0, err
+    assert len(table.read_text().splitlines()) == 361
+    assert table.read_bytes() == (tmp_path / "alone.csv").read_bytes()

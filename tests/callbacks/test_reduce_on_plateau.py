@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.training import assert_same_bits, engine, train, weights
+from tests.processes import final_variables, only_run, run
+from tests.training import SMALL, assert_same_bits, engine, train, weights
 from trainer.callbacks.reduce_on_plateau import ReduceOnPlateau
 from trainer.errors import ConfigError
 
@@ -81,6 +82,20 @@ def test_two_replicas_agree_with_one(tmp_path: Path, strategy: str) -> None:
     two = train(tmp_path / "two", *REDUCES, f"strategy={strategy}", "strategy.virtual_devices=2")
     assert rates(tmp_path / "two") == rates(tmp_path / "one")
     assert np.abs(weights(one) - weights(two)).max() <= 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["multi_worker", "parameter_server"])
+def test_real_processes_agree_with_one(tmp_path: Path, strategy: str) -> None:
+    train(tmp_path / "one", *REDUCES)
+    code, _, err = run(tmp_path, *SMALL, *REDUCES, f"strategy={strategy}", "strategy.workers=2")
+    assert code == 0, err
+    several = only_run(tmp_path)
+    assert rates(several) == rates(tmp_path / "one")
+    one, two = (final_variables(run_dir) for run_dir in (tmp_path / "one", several))
+    models = [name for name in one if name.startswith("models")]
+    assert models
+    assert max(np.abs(one[name] - two[name]).max() for name in models) <= 1e-6
 
 
 def test_a_step_reads_its_variable(tmp_path: Path) -> None:
