@@ -64,7 +64,7 @@ LAYERS = (
     ("trainer.config",),
     ("trainer.schema",),
     ("trainer.targets",),
-    ("trainer.provenance", "trainer.signatures", "trainer.tf_config"),
+    ("trainer.instantiation", "trainer.provenance", "trainer.signatures", "trainer.tf_config"),
     ("trainer.formats", "trainer.rows", "trainer.rules", "trainer.tables"),
     ("trainer.files",),
     ("trainer.commands", "trainer.errors", "trainer.exitcodes", "trainer.isolation", "trainer.lifeline", "trainer.signals", "trainer"),
@@ -77,7 +77,7 @@ PARENT = {
     "trainer.cluster", "trainer.config",
     "trainer.console", "trainer.crash", "trainer.crew", "trainer.screen",
     "trainer.errors", "trainer.exitcodes", "trainer.explain", "trainer.faults", "trainer.files",
-    "trainer.helptext", "trainer.identity",
+    "trainer.helptext", "trainer.identity", "trainer.instantiation",
     "trainer.launch", "trainer.ledger", "trainer.overrides", "trainer.pace", "trainer.policies", "trainer.protocols", "trainer.rules",
     "trainer.commands.completion", "trainer.completion",
     "trainer.commands.report", "trainer.report", "trainer.report.charts", "trainer.report.data", "trainer.report.details",
@@ -295,4 +295,4 @@ def test_build_alone_instantiates():
             or (isinstance(node, ast.Attribute) and node.attr in ("instantiate", "get_object", "get_class"))
         )
     }
-    assert found == {"trainer/build.py"}
+    assert found == {"trainer/instantiation.py"}

@@ -20,6 +20,7 @@ from trainer.channel import Channel
 from trainer.cli import compose
 from trainer.errors import ConfigError
 from trainer.input import Source
+from trainer.instantiation import instantiate
 from trainer.loop import Loops
 from trainer.schema import Experiment
 
@@ -106,7 +107,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     run_dir = tmp_path_factory.mktemp("export") / "run"
     made = engine(run_dir, *EVERY_LAYER)
     made.train(lambda: False)
-    dataset = build.instantiate(compose([*SMALL, *EVERY_LAYER]).dataset, "dataset")
+    dataset = instantiate(compose([*SMALL, *EVERY_LAYER]).dataset, "dataset")
     files = as_given(dataset, run_dir.parent / "given")
     # As mode=predict does with a folder of images.
     loops, source = Loops(made.loop.strategy, input_outside=False), Source(dataset.files(files), 16, 1)
@@ -132,7 +133,7 @@ def test_plain_tensorflow_gives_the_table_of_mode_predict_to_the_bit(tmp_path: P
     run_dir = only_run(tmp_path)
     with (run_dir / "predictions" / "test-12.csv").open() as table:
         rows = [[row[f"probability_{number}"] for number in range(10)] for row in csv.DictReader(table)]
-    as_given(build.instantiate(compose(command).dataset, "dataset"), tmp_path / "given")
+    as_given(instantiate(compose(command).dataset, "dataset"), tmp_path / "given")
     found = in_plain_tensorflow(run_dir / "export" / "model-12", tmp_path / "given" / "given.npz", 16, tmp_path)
     assert np.array(rows, np.float32).tobytes() == found["features_probabilities"].tobytes()
 
@@ -243,7 +244,7 @@ def test_a_run_of_two_replicas_is_exported_from_one_device(tmp_path: Path) -> No
     made.train(lambda: False)
     said = predictions(made.outputs)
     directory = exported(tmp_path / "run", *mirrored)
-    as_given(build.instantiate(compose(list(SMALL)).dataset, "dataset"), tmp_path)
+    as_given(instantiate(compose(list(SMALL)).dataset, "dataset"), tmp_path)
     found = in_plain_tensorflow(directory, tmp_path / "given.npz", 8, tmp_path)  # 16 over two replicas
     assert found["features_probabilities"].tobytes() == said.tobytes()
 

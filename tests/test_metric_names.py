@@ -7,9 +7,9 @@ import yaml
 from command_line import ROOT
 from toy_metrics import Margin
 
-from trainer import build
 from trainer.cli import compose
 from trainer.errors import ConfigError
+from trainer.instantiation import instantiate
 from trainer.metric_names import feed, rehearse, require_known, values
 from trainer.metrics.per_class import PerClass
 
@@ -18,13 +18,13 @@ from trainer.metrics.per_class import PerClass
 def test_every_choice_makes_a_metric_that_takes_its_options(file):
     ((name, node),) = yaml.safe_load(file.read_text()).items()
     assert name == file.stem
-    metric = build.instantiate(node, f"metrics.{name}")
+    metric = instantiate(node, f"metrics.{name}")
     names = rehearse({name: metric}, 10, ("loss", "accuracy"))
     metric.reset_state()
     feed({name: metric}, np.arange(10), np.eye(10, dtype=np.float32))
     assert list(values(name, metric)) == names
     with pytest.raises(ConfigError, match=f"unknown key 'metrics.{name}.nonsense': "):
-        build.instantiate({**node, "nonsense": 1}, f"metrics.{name}")
+        instantiate({**node, "nonsense": 1}, f"metrics.{name}")
 
 
 def test_a_number_has_the_metrics_name_and_numbers_have_their_own():

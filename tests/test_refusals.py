@@ -21,6 +21,7 @@ from trainer.cluster import Cluster, Task
 from trainer.composition import Composer
 from trainer.compression import Compressed
 from trainer.errors import ConfigError
+from trainer.instantiation import instantiate
 from trainer.state import replicated
 from trainer.strategies import devices
 from trainer.strategies.base import Strategy
@@ -217,7 +218,7 @@ def engine(run_dir, *overrides):
 
 @functools.cache
 def model_of(target):
-    return build.instantiate(json.loads(target), "model", (8, 8, 1), 10)
+    return instantiate(json.loads(target), "model", (8, 8, 1), 10)
 
 
 def refusal(experiment, *, cluster=None, models=()):

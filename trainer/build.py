@@ -1,4 +1,4 @@
-"""From a configuration to live objects. The only caller of Hydra's instantiate; below it nobody sees a configuration node.
+"""From a configuration to live objects; below it nobody sees a configuration node.
 
 The strategy comes first, because TensorFlow fixes its devices and its cluster at the first operation; then the batch sizes,
 which need the number of replicas; then, in the strategy's scope, everything that holds variables.
@@ -6,21 +6,17 @@ which need the number of replicas; then, in the strategy's scope, everything tha
 
 from __future__ import annotations
 
-import inspect
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import hydra
-
 from trainer import batching, policies, predictions, provenance, refusals
 from trainer.channel import Channel
 from trainer.cluster import Cluster
-from trainer.errors import ConfigError
 from trainer.faults import Faults
+from trainer.instantiation import instantiate
 from trainer.protocols import Callback, Dataset, Metric, Task
 from trainer.schema import Experiment
 from trainer.strategies import devices
@@ -54,51 +50,6 @@ def strategy_of(experiment: Experiment) -> Strategy:
     nodes = {name: value for name, value in experiment.strategy.items() if isinstance(value, Mapping) and "_target_" in value}
     makers = {name: partial(instantiate, node, f"strategy.{name}") for name, node in nodes.items()}
     return instantiate({**experiment.strategy, **makers}, "strategy")
-
-
-def instantiate(node: Mapping[str, Any], key: str, *args: Any, leave_out: tuple[str, ...] = (), **extra: Any) -> Any:
-    """Calls a node's `_target_`.
-
-    Args:
-        node: `_target_` and its options.
-        key: the node's key in the configuration, for messages.
-        args: what the engine hands over before the options.
-        leave_out: keys of the node that are the engine's own and no options of the target.
-        extra: what the engine hands over by name.
-
-    Raises:
-        ConfigError: the target refuses its arguments, or says that a value or a file is wrong.
-    """
-    options = {name: value for name, value in node.items() if name not in leave_out}
-    try:
-        target = hydra.utils.get_object(options["_target_"])
-        _check_options(target, key, set(options) - {"_target_"})
-        return hydra.utils.instantiate(options, *args, _convert_="all", **extra)
-    except hydra.errors.InstantiationException as error:
-        cause = error.__cause__ or error
-        if isinstance(cause, ConfigError):
-            raise cause from None
-        if isinstance(cause, ValueError | FileNotFoundError | NotADirectoryError | PermissionError) and not _from_a_library(cause):
-            raise ConfigError(f"{key}: {str(cause).strip()}") from cause
-        raise cause from None
-
-
-def _from_a_library(error: BaseException) -> bool:
-    """Says whether an error comes out of TensorFlow's or NumPy's depths: then it is a mistake in code, not in a value."""
-    innermost = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
-    return not {"tensorflow", "tf_keras", "keras", "numpy"}.isdisjoint(innermost.parts) or "\n" in str(error).strip()
-
-
-def _check_options(target: Callable[..., Any], key: str, names: set[str]) -> None:
-    """Refuses options that the target does not take, for targets whose source the parent could not read."""
-    try:
-        parameters = inspect.signature(target).parameters.values()
-    except (TypeError, ValueError):
-        return
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return
-    if unknown := sorted(names - {parameter.name for parameter in parameters}):
-        raise ConfigError(f"unknown key '{key}.{unknown[0]}': {getattr(target, '__name__', target)} has no such option")
 
 
 @dataclass(frozen=True)
