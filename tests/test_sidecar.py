@@ -38,11 +38,8 @@ def lines(run_dir, name="evaluations.jsonl"):
     return [json.loads(line) for line in (run_dir / name).read_text().splitlines()]
 
 
-def test_lines(run_dir):
+def lines_of_test(run_dir):
     return [line for line in lines(run_dir, "metrics.jsonl") if line["split"] == "test"]
-
-
-test_lines.__test__ = False
 
 
 def finished(run_dir):
@@ -102,7 +99,7 @@ def run_dir(inline, tmp_path):
 
 def test_every_checkpoint_gives_the_bits_that_the_training_would_have_given(inline, run_dir, told):
     assert told.of(run_dir).run(lambda: False, told=True)
-    assert lines(run_dir) == test_lines(inline)
+    assert lines(run_dir) == lines_of_test(inline)
     assert [line["step"] for line in lines(run_dir)] == [2, 4, 6, 8]
     assert told.texts[0] == f"step 2: test loss {lines(run_dir)[0]['loss']:.4f}, accuracy {lines(run_dir)[0]['accuracy']:.4f}"
     assert not (run_dir / "metrics.jsonl").exists()
@@ -110,10 +107,10 @@ def test_every_checkpoint_gives_the_bits_that_the_training_would_have_given(inli
 
 
 def test_started_again_it_does_what_is_left(inline, run_dir, told):
-    first, second, *_ = test_lines(inline)
+    first, second, *_ = lines_of_test(inline)
     (run_dir / "evaluations.jsonl").write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n" + '{"step": 6, "spl')
     assert told.of(run_dir).run(lambda: False, told=True)
-    assert lines(run_dir) == test_lines(inline)
+    assert lines(run_dir) == lines_of_test(inline)
     assert [text.split(":")[0] for text in told.texts] == ["step 6", "step 8"]
 
 
@@ -134,7 +131,7 @@ def test_a_damaged_checkpoint_is_skipped_with_one_warning_until_it_is_written_an
         return False
 
     assert told.of(run_dir).run(stop, told=True)
-    assert sorted(lines(run_dir), key=lambda line: line["step"]) == test_lines(inline)
+    assert sorted(lines(run_dir), key=lambda line: line["step"]) == lines_of_test(inline)
     assert [text.split(":")[0] for text in told.texts[4:]] == ["step 4"]
 
 
@@ -416,10 +413,10 @@ def test_a_run_with_it_that_is_killed_in_the_middle_is_the_run_without_it(tmp_pa
     one, other = runs
     assert one.name == other.name
     assert out.count("warning: evaluator-0 was killed by SIGKILL; starting it again alone") == 1
-    assert lines(other) == test_lines(one)
+    assert lines(other) == lines_of_test(one)
     assert [line["step"] for line in lines(other)] == [3, 6, 9, 12, 15, 18, 21, 24] == events(other)
     assert out.count(": test loss") == 8
-    assert test_lines(other) == []
+    assert lines_of_test(other) == []
     results = [json.loads((run_dir / "result.json").read_text()) for run_dir in runs]
     assert results[0]["metrics"] == results[1]["metrics"]
     assert results[1]["attempts"] == 1

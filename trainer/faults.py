@@ -7,7 +7,6 @@ supervisor by a signal, to others through its supervisor.
 from __future__ import annotations
 
 import errno
-import functools
 import json
 import os
 import signal
@@ -106,8 +105,7 @@ class Faults:
             return
         self._tell(name, fault, moment)
         if fault.what in _SIGNALS and fault.delay_secs:
-            to_process = functools.partial(os.kill, os.getpid())
-            timer = threading.Timer(fault.delay_secs, self._act, (fault, "", to_process))
+            timer = threading.Timer(fault.delay_secs, self._send, (fault,))
             timer.daemon = True
             with held():  # the signal must not come to the timer's thread: see `signals.sigterm_kept`
                 timer.start()
@@ -134,7 +132,7 @@ class Faults:
         later = f", {fault.delay_secs:g} s later" if fault.delay_secs and fault.what != "slow" else ""
         self._channel.fault(f"fault {name}: {fault.who} {_WORDS[fault.what].format(delay=fault.delay_secs)} {moment}{later}")
 
-    def _act(self, fault: Fault, error: str = "", send: Callable[[int], None] | None = None) -> None:
+    def _act(self, fault: Fault, error: str) -> None:
         if fault.what == "crash":
             raise RuntimeError(error)
         if fault.what == "full_disk":
@@ -145,13 +143,19 @@ class Faults:
             return
         if fault.what == "corrupt":
             flip_bit(self._checkpoints)
+        self._send(fault)
+
+    def _send(self, fault: Fault) -> None:
         number = _SIGNALS.get(fault.what, signal.SIGKILL)
         if fault.who == "supervisor":
             os.kill(os.getppid(), number)
             if number == signal.SIGKILL:
                 time.sleep(_END_SECS)  # this process ends with it, and is to do nothing more
         elif _is(fault.who, self._place):
-            (send or signal.raise_signal)(number)  # usually to this thread, so that nothing is done between this line and the signal
+            if fault.delay_secs:
+                os.kill(os.getpid(), number)  # the timer's own thread takes no signal
+            else:
+                signal.raise_signal(number)  # in this thread, so that nothing is done between this line and the signal
         else:
             self._channel.inflict(fault.who, number)
 

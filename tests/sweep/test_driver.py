@@ -252,8 +252,11 @@ def test_a_point_that_falls_behind_is_pruned(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_stopped_point_is_told_nothing_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid.Grid, "tell", lambda self, point, outcome: pytest.fail("told"))
+    told: list[int] = []
+    monkeypatch.setattr(grid.Grid, "tell", lambda self, point, outcome: told.append(point))
     sweep("seed=1,2", plays={1: [signalled(signal.SIGTERM)]})
+    assert started() == [1]
+    assert told == []
 
 
 def test_one_point_at_a_time_for_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
