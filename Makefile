@@ -1,4 +1,5 @@
-# Needs Python 3.11 to 3.13, make, git and a package index; everything else goes into .venv. `make` lists the targets.
+# Needs Python 3.11 to 3.13, make, git and a package index; everything else goes into .venv.
+# `make` lists the targets.
 
 VENV    := .venv
 BIN     := $(VENV)/bin
@@ -20,13 +21,13 @@ help: ## list the targets
 train: $(STAMP) ## train; options: make train ARGS="model=mobilenet train.steps=100"
 	$(BIN)/python train.py $(ARGS)
 
-test: $(STAMP) ## the quick tests; more pytest options in ARGS
+test: $(STAMP) ## the quick tests, without those marked slow; more pytest options in ARGS
 	$(PYTEST) -m "not slow" $(ARGS)
 
-test-all: $(STAMP) ## every test, also those that start clusters and kill processes
+test-all: $(STAMP) ## every test: also those that start clusters, kill processes, build the wheel
 	$(PYTEST) --durations=30 $(ARGS)
 
-check: docs ## lint, format, types, the documentation, and whether the installed packages agree
+check: docs ## lint, format, types, documentation, and pip check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -35,7 +36,7 @@ check: docs ## lint, format, types, the documentation, and whether the installed
 docs: $(STAMP) ## build the documentation into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: $(STAMP) ## measure a step, and the start, against the peers (benchmarks/README.md)
+bench: $(STAMP) ## measure step and start-up time against the peers (benchmarks/README.md)
 	$(BIN)/python -m benchmarks.loop $(ARGS)
 	$(BIN)/python -m benchmarks.start
 

@@ -1,4 +1,7 @@
-"""Entry point of a checkout: `python train.py [group=choice] [key=value]`. An installed Steadfast has the command `steadfast`."""
+"""Entry point of a checkout: `python train.py [group=choice ...] [key=value ...]`.
+
+An installed Steadfast has the command `steadfast`.
+"""
 
 from trainer.main import main
 

@@ -1,4 +1,4 @@
-"""How long the command line takes to answer: `python -m benchmarks.cli [--rounds N]`. None of these imports TensorFlow."""
+"""Response time of the command line (no TensorFlow): `python -m benchmarks.cli [--rounds N]`."""
 
 from __future__ import annotations
 
@@ -26,46 +26,69 @@ QUESTIONS = {
     "a wrong choice": ["model=mobilnet"],
     "a wrong point of a sweep": ["-m", "model=cnn,mobilenet", "optimizer.learning_rate=0.1,0"],
 }
-"""What is asked -> the command line."""
+"""Name -> arguments."""
 
 
 def ask(arguments: list[str], folder: Path) -> tuple[float, float]:
-    """Measures one answer: seconds, and seconds of processor time, which other load on the machine hardly changes.
+    """Measure one answer: seconds, and seconds of processor time.
+
+    Other load on the machine hardly changes the latter.
 
     Raises:
         SystemExit: it is neither an answer nor an error of the user's.
     """
-    began, used = time.perf_counter(), processor_secs()
-    done = subprocess.run([sys.executable, str(ROOT / "train.py"), *arguments], cwd=folder, capture_output=True, text=True, timeout=120)
+    began = time.perf_counter()
+    used = processor_secs()
+    process = subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     secs = time.perf_counter() - began, processor_secs() - used
-    if done.returncode not in (0, 2):
-        raise SystemExit(f"{' '.join(arguments)}\nended with {done.returncode}:\n{done.stderr}")
+    if process.returncode not in (0, 2):
+        raise SystemExit(
+            f"{' '.join(arguments)}\nended with {process.returncode}:\n{process.stderr}"
+        )
     return secs
 
 
 def processor_secs() -> float:
-    """Gives the processor time of all children so far."""
+    """Return the processor time of all children so far."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def table(results: dict[str, list[tuple[float, float]]]) -> str:
-    """Formats medians and ranges."""
+    """Format medians and ranges."""
     lines = ["| | median, s | range | processor time, s |", "| --- | ---: | ---: | ---: |"]
     for name, values in results.items():
         secs, used = zip(*values, strict=True)
-        lines.append(f"| {name} | {statistics.median(secs):.2f} | {min(secs):.2f} to {max(secs):.2f} | {statistics.median(used):.2f} |")
+        lines.append(
+            f"| {name} | {statistics.median(secs):.2f} | {min(secs):.2f} to {max(secs):.2f} "
+            f"| {statistics.median(used):.2f} |"
+        )
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cli", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.cli", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--rounds", type=int, default=9)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        results = interleave({name: partial(ask, arguments, Path(folder)) for name, arguments in QUESTIONS.items()}, args.rounds)
+        results = interleave(
+            {name: partial(ask, arguments, Path(folder)) for name, arguments in QUESTIONS.items()},
+            args.rounds,
+        )
     print(table(results))
-    slow = [name for name, values in results.items() if statistics.median(secs for secs, _ in values) > LIMIT_SECS]
+    slow = [
+        name
+        for name, values in results.items()
+        if statistics.median(secs for secs, _ in values) > LIMIT_SECS
+    ]
     print(f"\nLonger than {LIMIT_SECS} s: {', '.join(slow) or 'none'}.")
 
 

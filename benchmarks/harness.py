@@ -1,4 +1,4 @@
-"""What the benchmarks share: child processes that are timed, rounds that are interleaved, tables. No TensorFlow."""
+"""Helpers of the benchmarks: timed child processes, interleaved rounds, tables. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,10 +19,19 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-PEERS = {"tutorial": "hand-written loop", "fit": "Keras fit", "orbit": "Orbit", "limit": "bare step (limit)"}
+PEERS = {
+    "tutorial": "hand-written loop",
+    "fit": "Keras fit",
+    "orbit": "Orbit",
+    "limit": "bare step (limit)",
+}
 STEADFAST = "Steadfast"
 LEARNING_RATES = {"rmsprop": 0.001, "adam": 0.001, "sgd": 0.01}
-BATCH_SIZES = {"softmax": 128, "tutorial_cnn": 64, "mobilenet": 64}  # the tutorial trains 64 on each worker
+BATCH_SIZES = {
+    "softmax": 128,
+    "tutorial_cnn": 64,
+    "mobilenet": 64,
+}  # the tutorial trains 64 on each worker
 _TIME_LIMIT_SECS = 1800
 
 
@@ -62,8 +71,8 @@ class Child:
     peak_mib: float
 
 
-def run_child(command: Sequence[str]) -> Child:
-    """Runs a command in the checkout to its end.
+def run_child(command: Sequence[str], checkout: Path = ROOT) -> Child:
+    """Run a command in a checkout, by default this one, to its end.
 
     Raises:
         SystemExit: it failed; the end of its output has been printed.
@@ -73,15 +82,25 @@ def run_child(command: Sequence[str]) -> Child:
     with tempfile.TemporaryFile("w+") as output:
         started_at = time.time()
         process = subprocess.Popen(
-            command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            cwd=checkout,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
-        # wait4 and not wait: it gives the memory of this child and its own children, not of all children so far.
+        # wait4, not wait: the memory of this child and its children, not of all children so far.
         status, usage = _wait(process)
         output.seek(0)
         text = output.read()
     if status != 0:
-        raise SystemExit(f"{' '.join(command)}\nended with {status}:\n" + "\n".join(text.splitlines()[-20:]))
-    return Child(text, started_at, usage.ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2))
+        raise SystemExit(
+            f"{' '.join(command)}\nended with {status}:\n" + "\n".join(text.splitlines()[-20:])
+        )
+    return Child(
+        text, started_at, usage.ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
+    )
 
 
 def _wait(process: subprocess.Popen[str]) -> tuple[int, Any]:
@@ -97,8 +116,13 @@ def _wait(process: subprocess.Popen[str]) -> tuple[int, Any]:
 
 
 def run_peer(name: str, job: Job, steps: Sequence[int] = ()) -> tuple[dict[str, float], Child]:
-    """Runs a contender of `benchmarks.peers`; returns what it reports, and the process."""
-    options = {"model": job.model, "optimizer": job.optimizer, "data": job.data, "steps-per-loop": job.steps_per_loop}
+    """Run a contender of `benchmarks.peers`; return what it reports, and the process."""
+    options = {
+        "model": job.model,
+        "optimizer": job.optimizer,
+        "data": job.data,
+        "steps-per-loop": job.steps_per_loop,
+    }
     arguments = [part for key, value in options.items() for part in (f"--{key}", str(value))]
     lengths = ["--steps", *map(str, steps)] if steps else []
     child = run_child([sys.executable, "-m", "benchmarks.peers", name, *arguments, *lengths])
@@ -106,7 +130,7 @@ def run_peer(name: str, job: Job, steps: Sequence[int] = ()) -> tuple[dict[str, 
 
 
 def run_steadfast(job: Job, steps: int, *more: str) -> tuple[list[dict[str, Any]], Child]:
-    """Runs `python train.py` in a fresh run directory with everything on; returns the ledger, and the process."""
+    """Run `python train.py` in a new run directory; return its ledger and the process."""
     with tempfile.TemporaryDirectory() as runs:
         overrides = [
             f"runs_dir={runs}",
@@ -120,7 +144,7 @@ def run_steadfast(job: Job, steps: int, *more: str) -> tuple[list[dict[str, Any]
             f"batch.global_size={job.batch_size}",
             f"train.steps={steps}",
             "train.epochs=null",
-            # The peers evaluate nothing. The evaluation at the end is the same in a short and in a long run.
+            # The peers do not evaluate. The evaluation at the end cancels: it is in every run.
             "evaluate.every_epochs=null",
             *more,
         ]
@@ -130,42 +154,53 @@ def run_steadfast(job: Job, steps: int, *more: str) -> tuple[list[dict[str, Any]
 
 
 def read_ledger(run: Path) -> list[dict[str, Any]]:
-    """Reads the marks of `trainer.ledger`."""
+    """Read the marks of `trainer.runs.ledger`."""
     return [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
 
 
 def first_steps_at(ledger: list[dict[str, Any]]) -> list[float]:
-    """Gives the Unix time when the first call of the loop was done, for each attempt."""
-    starts = [number for number, mark in enumerate(ledger) if mark["does"] == "start"]
-    return [next(mark["at"] for mark in ledger[start:] if mark["does"] == "step") for start in starts]
+    """Return the Unix time when the first call of the loop was done, for each attempt."""
+    starts = [number for number, mark in enumerate(ledger) if mark["phase"] == "start"]
+    return [
+        next(mark["time"] for mark in ledger[start:] if mark["phase"] == "step") for start in starts
+    ]
 
 
 def first_step_at(ledger: list[dict[str, Any]]) -> float:
-    """Gives the Unix time when the first call of the last attempt's loop was done."""
+    """Return the Unix time when the first call of the last attempt's loop was done."""
     return first_steps_at(ledger)[-1]
 
 
 def end_at(ledger: list[dict[str, Any]]) -> float:
-    """Gives the Unix time when the training had saved for the last time."""
-    return [mark["at"] for mark in ledger if mark["does"] == "end"][-1]
+    """Return the Unix time when the training had saved for the last time."""
+    return [mark["time"] for mark in ledger if mark["phase"] == "end"][-1]
 
 
 def installed(peer: str) -> bool:
-    """Says whether a peer can be run; only Orbit may be missing (README.md shows how to add it)."""
+    """Return whether a peer can be run; only Orbit may be missing (see README.md)."""
     return peer != "orbit" or importlib.util.find_spec("orbit") is not None
 
 
 @contextmanager
 def data_file(path: Path | None) -> Iterator[Path]:
-    """Gives the data: `path`, else a MNIST that is at hand, else noise in its layout, which costs the same time."""
-    folders = [Path(folder) for folder in (os.environ.get("STEADFAST_DATA"), ROOT.parent / "shared" / "data") if folder]
-    found = [path] if path else [file for folder in folders if (file := folder / "mnist.npz").is_file()]
-    if found:
-        yield found[0].resolve()
+    """Yield a data file: `path`, else MNIST if it is found, else noise of its shape."""
+    folders = [
+        Path(folder)
+        for folder in (os.environ.get("STEADFAST_DATA"), ROOT.parent / "shared" / "data")
+        if folder
+    ]
+    files = (
+        [path] if path else [file for folder in folders if (file := folder / "mnist.npz").is_file()]
+    )
+    if files:
+        yield files[0].resolve()
         return
     random = np.random.RandomState(0)
     sizes = {"train": 60_000, "test": 10_000}
-    arrays = {f"x_{split}": random.randint(0, 256, (size, 28, 28), np.uint8) for split, size in sizes.items()}
+    arrays = {
+        f"x_{split}": random.randint(0, 256, (size, 28, 28), np.uint8)
+        for split, size in sizes.items()
+    }
     labels = {f"y_{split}": random.randint(0, 10, size, np.uint8) for split, size in sizes.items()}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "noise.npz"
@@ -174,9 +209,9 @@ def data_file(path: Path | None) -> Iterator[Path]:
 
 
 def interleave(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[Any]]:
-    """Measures every contender once a round, so that a machine's good and bad minutes fall on all of them.
+    """Measure every contender once a round, so that other load on the machine affects all alike.
 
-    Each round starts with another contender: none always comes after the same neighbour.
+    Each round starts with another contender, so that none always follows the same one.
     """
     results: dict[str, list[Any]] = {name: [] for name in contenders}
     names = list(contenders)
@@ -188,13 +223,27 @@ def interleave(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[st
     return results
 
 
-def table(title: str, unit: str, results: dict[str, list[float]], base: str = STEADFAST, missing: Sequence[str] = ()) -> str:
-    """Formats medians, ranges, and ratios to the median of `base`; names what is not installed."""
+def table(
+    title: str,
+    unit: str,
+    results: dict[str, list[float]],
+    base: str = STEADFAST,
+    missing: Sequence[str] = (),
+) -> str:
+    """Format medians, ranges, and ratios to the median of `base`; name what is not installed."""
     own = statistics.median(results[base])
-    lines = [title, "", f"| | median, {unit} | range | ratio to {base} |", "| --- | ---: | ---: | ---: |"]
+    lines = [
+        title,
+        "",
+        f"| | median, {unit} | range | ratio to {base} |",
+        "| --- | ---: | ---: | ---: |",
+    ]
     for name, values in results.items():
         median = statistics.median(values)
-        lines.append(f"| {name} | {_short(median)} | {_short(min(values))} to {_short(max(values))} | {median / own:.2f} |")
+        lines.append(
+            f"| {name} | {_short(median)} | {_short(min(values))} to {_short(max(values))} "
+            f"| {median / own:.2f} |"
+        )
     lines += [f"| {name} | not installed | | |" for name in missing]
     return "\n".join(lines)
 

@@ -1,6 +1,7 @@
-"""What a step costs: `python -m benchmarks.loop [--model ...] [--optimizer ...] [--rounds N] [--data mnist.npz]`.
+"""Time of a step: `python -m benchmarks.loop [--model ...] [--optimizer ...] [--rounds N]`.
 
-Marginal time: two trainings of different lengths, the difference over the difference in steps, so start-up and compilation cancel.
+Marginal time: two trainings of different lengths, the difference in time over the difference in
+steps, so that start-up and compilation cancel.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from benchmarks.harness import (
 )
 
 STEPS_PER_LOOP = 50
-# Short and long training, both longer than one loop: Steadfast's clock starts when the first loop is done. The difference is seconds
-# long, and checkpoints come in their usual proportion.
+# Short and long training, both longer than one loop: Steadfast's clock starts when the first loop
+# is done. The difference takes seconds, and has the usual share of checkpoints.
 LENGTHS = {"softmax": (2_000, 22_000), "tutorial_cnn": (60, 360), "mobilenet": (60, 140)}
 
 
 def steadfast_ms(job: Job, steps: tuple[int, int]) -> float:
-    """Measures Steadfast: from the first step to the end, in two processes."""
+    """Measure Steadfast: from the first step to the end, in two processes."""
     secs = []
     for count in steps:
         ledger, _ = run_steadfast(job, count, f"train.steps_per_loop={job.steps_per_loop}")
@@ -41,26 +42,46 @@ def steadfast_ms(job: Job, steps: tuple[int, int]) -> float:
 
 
 def peer_ms(name: str, job: Job, steps: tuple[int, int]) -> float:
-    """Measures a peer."""
+    """Measure a peer."""
     report, _ = run_peer(name, job, steps)
     return 1000 * report["secs_per_step"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.loop", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.loop", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--model", choices=BATCH_SIZES, default="tutorial_cnn")
     parser.add_argument("--optimizer", choices=LEARNING_RATES, default="rmsprop")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--data", type=Path, help="an .npz file in the layout of Keras' mnist.npz; default: one at hand, else noise")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="an .npz file in the layout of Keras' mnist.npz; default: one at hand, else noise",
+    )
     args = parser.parse_args()
     steps = LENGTHS[args.model]
     with data_file(args.data) as data:
         job = Job(args.model, args.optimizer, data, STEPS_PER_LOOP)
         contenders = {STEADFAST: partial(steadfast_ms, job, steps)}
-        contenders |= {title: partial(peer_ms, name, job, steps) for name, title in PEERS.items() if installed(name)}
+        contenders |= {
+            title: partial(peer_ms, name, job, steps)
+            for name, title in PEERS.items()
+            if installed(name)
+        }
         results = interleave(contenders, args.rounds)
-    title = f"{args.model}, {args.optimizer}, batch {job.batch_size}: milliseconds a step, {args.rounds} rounds"
-    print(table(title, "ms", results, missing=[title for name, title in PEERS.items() if not installed(name)]))
+    title = (
+        f"{args.model}, {args.optimizer}, batch {job.batch_size}: "
+        f"milliseconds a step, {args.rounds} rounds"
+    )
+    print(
+        table(
+            title,
+            "ms",
+            results,
+            missing=[title for name, title in PEERS.items() if not installed(name)],
+        )
+    )
 
 
 if __name__ == "__main__":

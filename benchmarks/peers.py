@@ -1,9 +1,11 @@
-"""The peers, each written as its own users write it: one process that trains, and prints its times as a line of JSON.
+"""The peers, each as its own users write it: a process that trains and prints a line of JSON.
 
-    python -m benchmarks.peers tutorial|fit|orbit|limit --model ... --optimizer ... --data ... --steps-per-loop N --steps SHORT LONG
+    python -m benchmarks.peers tutorial|fit|orbit|limit --model ... --optimizer ... --data ...
+        --steps-per-loop N --steps SHORT LONG
 
-The line has `first_step_at` (Unix time), `loss` (the last training loss: whoever does not learn has not competed) and, with
-`--steps`, `secs_per_step`: the time of the long training less that of the short one, over the steps that it has more.
+The line has `first_step_at` (Unix time), `loss` (the last training loss, to check that it learns)
+and, with `--steps`, `secs_per_step`: the difference in time of the two trainings over the
+difference in steps.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,11 +24,11 @@ import tensorflow as tf
 from benchmarks.harness import LEARNING_RATES, PEERS, Job
 
 Train = Callable[[int], float]
-"""Trains so many more steps, waits for them, and gives the loss."""
+"""Trains so many more steps, waits for them, and returns the loss."""
 
 
 def load(job: Job) -> tuple[np.ndarray, np.ndarray]:
-    """Gives the training split: images [N, 28, 28, 1] float32 in [0, 1] and labels [N] int64."""
+    """Return the training split: images [N, 28, 28, 1] float32 in [0, 1] and labels [N] int64."""
     with np.load(job.data) as archive:
         return archive["x_train"][..., None] / np.float32(255), archive["y_train"].astype(np.int64)
 
@@ -37,13 +40,13 @@ def pipeline(job: Job) -> tf.data.Dataset:
 
 
 def build_model(job: Job) -> tf.keras.Model:
-    """Builds the very model that Steadfast trains."""
+    """Build the very model that Steadfast trains."""
     build = getattr(importlib.import_module(f"trainer.models.{job.model}"), job.model)
     return build((28, 28, 1), 10)
 
 
 def build_optimizer(job: Job, optimizers: object) -> tf.keras.optimizers.Optimizer:
-    """Builds the optimizer from the current or the legacy (fused) family."""
+    """Build the optimizer from the current or the legacy (fused) family."""
     classes = {"rmsprop": ("RMSprop", {}), "adam": ("Adam", {}), "sgd": ("SGD", {"momentum": 0.9})}
     name, options = classes[job.optimizer]
     return getattr(optimizers, name)(LEARNING_RATES[job.optimizer], **options)
@@ -51,23 +54,29 @@ def build_optimizer(job: Job, optimizers: object) -> tf.keras.optimizers.Optimiz
 
 def one_device() -> tf.distribute.Strategy:
     """The strategy of one device: the first GPU, or the CPU."""
-    return tf.distribute.OneDeviceStrategy("/gpu:0" if tf.config.list_physical_devices("GPU") else "/cpu:0")
+    return tf.distribute.OneDeviceStrategy(
+        "/gpu:0" if tf.config.list_physical_devices("GPU") else "/cpu:0"
+    )
 
 
 def tutorial(job: Job) -> Train:
-    """A loop in the manner of TensorFlow's tutorials: one graph call a step, and the next batch taken inside."""
+    """A loop as in TensorFlow's tutorials: one graph call a step, with `next(iterator)` inside."""
     strategy = one_device()
     with strategy.scope():
         model = build_model(job)
         optimizer = build_optimizer(job, tf.keras.optimizers)
         accuracy = tf.keras.metrics.SparseCategoricalAccuracy("accuracy")
-        example_loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=tf.keras.losses.Reduction.NONE)
+        example_loss = tf.keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction=tf.keras.losses.Reduction.NONE
+        )
 
     def replica_step(batch: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         images, labels = batch
         with tf.GradientTape() as tape:
             logits = model(images, training=True)
-            loss = tf.nn.compute_average_loss(example_loss(labels, logits), global_batch_size=job.batch_size)
+            loss = tf.nn.compute_average_loss(
+                example_loss(labels, logits), global_batch_size=job.batch_size
+            )
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         accuracy.update_state(labels, logits)
@@ -101,7 +110,9 @@ def fit(job: Job) -> Train:
         steps_per_execution=job.steps_per_loop,
     )
     dataset = pipeline(job)
-    return lambda steps: model.fit(dataset, steps_per_epoch=steps, epochs=1, verbose=0).history["loss"][-1]
+    return lambda steps: model.fit(dataset, steps_per_epoch=steps, epochs=1, verbose=0).history[
+        "loss"
+    ][-1]
 
 
 def orbit(job: Job) -> Train:
@@ -109,15 +120,41 @@ def orbit(job: Job) -> Train:
     import orbit as library
 
     strategy = one_device()
+    with strategy.scope():
+        trainer = _orbit_trainer(job, strategy)
+    controller = library.Controller(
+        trainer=trainer,
+        strategy=strategy,
+        global_step=trainer.global_step,
+        steps_per_loop=job.steps_per_loop,
+    )
+
+    def train(steps: int) -> float:
+        controller.train(int(trainer.global_step.numpy()) + steps)
+        return float(trainer.loss.result().numpy())
+
+    return train
+
+
+def _orbit_trainer(job: Job, strategy: tf.distribute.Strategy) -> Any:
+    """Build Orbit's trainer; its base class exists only where Orbit is installed."""
+    import orbit as library
 
     class Trainer(library.StandardTrainer):
         def __init__(self) -> None:
             self.model = build_model(job)
             self.optimizer = build_optimizer(job, tf.keras.optimizers)
-            self.global_step = tf.Variable(0, dtype=tf.int64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+            self.global_step = tf.Variable(
+                0,
+                dtype=tf.int64,
+                trainable=False,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
             self.loss = tf.keras.metrics.Mean("loss")
             self.accuracy = tf.keras.metrics.SparseCategoricalAccuracy("accuracy")
-            super().__init__(library.utils.make_distributed_dataset(strategy, lambda: pipeline(job)))
+            super().__init__(
+                library.utils.make_distributed_dataset(strategy, lambda: pipeline(job))
+            )
 
         def train_loop_begin(self) -> None:
             self.loss.reset_state()
@@ -131,30 +168,27 @@ def orbit(job: Job) -> Train:
             images, labels = batch
             with tf.GradientTape() as tape:
                 logits = self.model(images, training=True)
-                losses = tf.keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+                losses = tf.keras.losses.sparse_categorical_crossentropy(
+                    labels, logits, from_logits=True
+                )
                 loss = tf.nn.compute_average_loss(losses, global_batch_size=job.batch_size)
             gradients = tape.gradient(loss, self.model.trainable_variables)
-            self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
+            self.optimizer.apply_gradients(
+                zip(gradients, self.model.trainable_variables, strict=True)
+            )
             self.loss.update_state(losses)
             self.accuracy.update_state(labels, logits)
 
         def train_loop_end(self) -> dict[str, float]:
             return {"loss": self.loss.result().numpy(), "accuracy": self.accuracy.result().numpy()}
 
-    with strategy.scope():
-        trainer = Trainer()
-    controller = library.Controller(trainer=trainer, strategy=strategy, global_step=trainer.global_step, steps_per_loop=job.steps_per_loop)
-
-    def train(steps: int) -> float:
-        controller.train(int(trainer.global_step.numpy()) + steps)
-        return float(trainer.loss.result().numpy())
-
-    return train
+    return Trainer()
 
 
 def limit(job: Job) -> Train:
-    """What no loop can beat: the compiled step alone on one batch that never changes, with the fused update, no input and no metrics."""
-    model, optimizer = build_model(job), build_optimizer(job, tf.keras.optimizers.legacy)
+    """The limit: the compiled step on one constant batch, fused update, no input, no metrics."""
+    model = build_model(job)
+    optimizer = build_optimizer(job, tf.keras.optimizers.legacy)
     images, labels = (tf.constant(array[: job.batch_size]) for array in load(job))
 
     @tf.function
@@ -162,7 +196,9 @@ def limit(job: Job) -> Train:
         loss = tf.constant(0.0)
         for _ in tf.range(steps):
             with tf.GradientTape() as tape:
-                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images, training=True))
+                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+                    labels, model(images, training=True)
+                )
                 loss = tf.reduce_sum(losses) / job.batch_size
             gradients = tape.gradient(loss, model.trainable_variables)
             optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
@@ -172,7 +208,7 @@ def limit(job: Job) -> Train:
 
 
 def timed(train: Train, steps: int) -> float:
-    """Gives the seconds that a training of so many steps takes."""
+    """Return the seconds that a training of so many steps takes."""
     begin = time.perf_counter()
     train(steps)
     return time.perf_counter() - begin
@@ -188,13 +224,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, nargs=2)
     args = parser.parse_args()
     contenders = {"tutorial": tutorial, "fit": fit, "orbit": orbit, "limit": limit}
-    train = contenders[args.contender](Job(args.model, args.optimizer, args.data, args.steps_per_loop))
+    train = contenders[args.contender](
+        Job(args.model, args.optimizer, args.data, args.steps_per_loop)
+    )
     train(1)
     report = {"first_step_at": time.time()}
     if args.steps:
         short, long = args.steps
         train(2 * args.steps_per_loop)
-        before, after = timed(train, short), timed(train, long)
+        before = timed(train, short)
+        after = timed(train, long)
         report |= {"secs_per_step": (after - before) / (long - short)}
     print(json.dumps(report | {"loss": train(args.steps_per_loop)}))
 

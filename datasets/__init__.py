@@ -1,1 +1,1 @@
-"""Datasets: one file each. A dataset is a function of its options that returns splits with random access."""
+"""Datasets: one file each. A dataset is a function that returns splits with random access."""

@@ -1,4 +1,4 @@
-"""Examples that fit in memory: a split over two numpy arrays, and the reading and checking of `.npz` files."""
+"""In-memory examples: a split over two NumPy arrays, and reading of `.npz` files."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ class ArraySplit:
 
     Attributes:
         num_examples: how many examples there are.
-        resident: True, `fetch` only indexes memory.
+        in_memory: True, `fetch` only indexes memory.
     """
 
-    resident = True
+    in_memory = True
 
     def __init__(self, features: np.ndarray, labels: np.ndarray):
-        """Takes features [N, ...] of any dtype and labels [N] of any integer dtype."""
+        """Take features [N, ...] of any dtype and labels [N] of any integer dtype."""
         self.num_examples = len(features)
         self._features = features
         self._labels = labels.astype(np.int64)
         self._constants: tuple[tf.Tensor, tf.Tensor] | None = None
 
     def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Gives `features` [B, ...] and `label` [B] int64 of the examples at `indices`, [B] int64."""
+        """Return `features` [B, ...] and `label` [B] int64 of the examples `indices`, [B] int64."""
         features, labels = self._tensors()
-        # On the host, whatever device the caller is on: the data must not take up an accelerator's memory.
+        # On the host, whatever the caller's device: the data must not fill an accelerator's memory.
         with tf.device("CPU:0"):
             return {"features": tf.gather(features, indices), "label": tf.gather(labels, indices)}
 
     def _tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
-        # Made once, at first use: a tensor made before a multi-worker strategy would belong to a context that is gone.
-        # `init_scope` lifts it out of a function being traced, which then captures it by reference, without a copy.
+        # Created once, at first use: a tensor that is older than a multi-worker strategy would
+        # belong to a context that is gone. `init_scope` lifts it out of a function being traced,
+        # which then captures it by reference, without a copy.
         if self._constants is None:
             with tf.init_scope(), tf.device("CPU:0"):
                 self._constants = tf.constant(self._features), tf.constant(self._labels)
@@ -44,53 +45,78 @@ class ArraySplit:
 
 
 def read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """Reads the arrays called `keys` from an `.npz` file; never unpickles.
+    """Read the arrays called `keys` from an `.npz` file; never unpickle.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it is not an `.npz` file, or a key is missing from it.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"path ({path}): no such file; give an .npz file with the keys {', '.join(keys)}")
+        raise FileNotFoundError(
+            f"path ({path}): no such file; give an .npz file with the keys {', '.join(keys)}"
+        )
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive if key in keys}
-            found = sorted(archive)
+            available = sorted(archive)
     except (zipfile.BadZipFile, EOFError, OSError, ValueError, AttributeError, TypeError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"path ({path}) cannot be read as an .npz file of plain arrays: {reason}; was it cut short?") from error
+        raise ValueError(
+            f"path ({path}) cannot be read as an .npz file of plain arrays: {reason}; "
+            "was it cut short?"
+        ) from error
     if missing := [key for key in keys if key not in arrays]:
-        raise ValueError(f"path ({path}) lacks the keys {missing}, it has {found}; needed are {', '.join(keys)}")
+        raise ValueError(
+            f"path ({path}) lacks the keys {missing}, it has {available}; "
+            f"needed are {', '.join(keys)}"
+        )
     return arrays
 
 
-def check_pair(where: str, features: np.ndarray, labels: np.ndarray, shape: tuple[int, ...], num_classes: int) -> None:
-    """Checks that features are [N, *shape] uint8 and labels [N] integers in [0, num_classes), N at least 1.
+def check_pair(
+    source: str, features: np.ndarray, labels: np.ndarray, shape: tuple[int, ...], num_classes: int
+) -> None:
+    """Raise unless features are [N, *shape] uint8, labels [N] in [0, num_classes), and N >= 1.
+
+    Args:
+        source: where the arrays come from, for the message.
+        features: the images.
+        labels: their classes, of any integer dtype.
+        shape: the shape of one image.
+        num_classes: how many classes there are.
 
     Raises:
-        ValueError: they are not; the line starts with `where`.
+        ValueError: they are not; the line starts with `source`.
     """
-    wanted = f"[N, {', '.join(map(str, shape))}] uint8"
+    expected = f"[N, {', '.join(map(str, shape))}] uint8"
     if features.shape[1:] != shape or features.dtype != np.uint8:
-        raise ValueError(f"{where}: images are {list(features.shape)} {features.dtype}, they must be {wanted}")
+        raise ValueError(
+            f"{source}: images are {list(features.shape)} {features.dtype}, they must be {expected}"
+        )
     if len(features) == 0:
-        raise ValueError(f"{where}: there are no images, at least one is needed")
+        raise ValueError(f"{source}: there are no images, at least one is needed")
     if labels.shape != (len(features),) or labels.dtype.kind not in "iu":
-        raise ValueError(f"{where}: labels are {list(labels.shape)} {labels.dtype}, they must be [{len(features)}] integers")
+        raise ValueError(
+            f"{source}: labels are {list(labels.shape)} {labels.dtype}, "
+            f"they must be [{len(features)}] integers"
+        )
     if labels.min() < 0 or labels.max() >= num_classes:
-        raise ValueError(f"{where}: labels go from {labels.min()} to {labels.max()}, they must be in 0..{num_classes - 1}")
+        raise ValueError(
+            f"{source}: labels go from {labels.min()} to {labels.max()}, "
+            f"they must be in 0..{num_classes - 1}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayDataset:
-    """Arrays of numbers as a dataset, without augmentation: the least that a dataset of one's own needs.
+    """Arrays of numbers as a dataset without augmentation: the minimum for your own dataset.
 
     Attributes:
         train: the split that is trained on.
         test: the split that is evaluated.
         input_shape: shape of one example's features.
         num_classes: how many classes `label` counts.
-        num_draws: random numbers for each example; none.
+        num_draws: random numbers per example; none.
     """
 
     train: ArraySplit
@@ -99,6 +125,8 @@ class ArrayDataset:
     num_classes: int
     num_draws: int = 0
 
-    def transform(self, batch: dict[str, tf.Tensor], draws: tf.Tensor | None) -> dict[str, tf.Tensor]:
-        """Gives the features as float32, [B, *input_shape]; `draws` is not used."""
+    def transform(
+        self, batch: dict[str, tf.Tensor], draws: tf.Tensor | None
+    ) -> dict[str, tf.Tensor]:
+        """Cast the features to float32, [B, *input_shape]; `draws` is not used."""
         return {**batch, "features": tf.cast(batch["features"], tf.float32)}

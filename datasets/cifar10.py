@@ -1,4 +1,4 @@
-"""CIFAR-10 from its official Python version: the folder `cifar-10-batches-py`, or the archive that it comes in."""
+"""CIFAR-10 from its official Python version: the folder `cifar-10-batches-py`, or its archive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Annotated, Any
 import numpy as np
 
 from trainer.datasets.arrays import ArraySplit, check_pair
+from trainer.datasets.augment import Augmentation
 from trainer.datasets.images import ImageDataset
+from trainer.datasets.normalise import Normalisation
 
 DEFAULT_FOLDER = "~/.keras/datasets/cifar-10-batches-py"
 TRAIN_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -23,24 +25,18 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 def cifar10(
     *,
     path: Annotated[str | None, "exists"] = None,
-    flip: bool = False,
-    crop: Annotated[int, ">= 0"] = 0,
-    brightness: Annotated[float, ">= 0, <= 1"] = 0.0,
-    mean: list[float] | None = None,
-    std: Annotated[list[float] | None, "each: > 0"] = None,
     image_size: Annotated[list[int] | None, "each: >= 1"] = None,
+    augment: Augmentation | None = None,
+    normalise: Normalisation | None = None,
 ) -> ImageDataset:
     """CIFAR-10, 50,000 images for training and 10,000 for testing, 32 x 32 x 3, ten classes.
 
     Args:
         path: the folder `cifar-10-batches-py` or the archive `cifar-10-python.tar.gz`; None is
             `~/.keras/datasets/cifar-10-batches-py`. The archive is read in place, never unpacked.
-        flip: in training, mirror half of the images.
-        crop: in training, shift each image by up to so many pixels.
-        brightness: in training, change each image's brightness by up to so much, of 1.
-        mean: subtract this, one number or one per channel.
-        std: then divide by this, one number or one per channel.
         image_size: resize to [height, width].
+        augment: random changes of the images in training.
+        normalise: what is subtracted from the pixels and what they are divided by.
 
     Raises:
         FileNotFoundError: the folder, the archive or one of its files is not there.
@@ -48,36 +44,43 @@ def cifar10(
     """
     source = Path(path if path is not None else DEFAULT_FOLDER).expanduser()
     contents = _read_files(source, (*TRAIN_FILES, TEST_FILE))
-    batches = {name: _decode(content, f"path ({source}), {name}") for name, content in contents.items()}
+    batches = {
+        name: _decode(content, f"path ({source}), {name}") for name, content in contents.items()
+    }
     train = [batches[name] for name in TRAIN_FILES]
     return ImageDataset(
-        train=ArraySplit(np.concatenate([images for images, _ in train]), np.concatenate([labels for _, labels in train])),
+        train=ArraySplit(
+            np.concatenate([images for images, _ in train]),
+            np.concatenate([labels for _, labels in train]),
+        ),
         test=ArraySplit(*batches[TEST_FILE]),
         image_shape=(32, 32, 3),
         num_classes=10,
         class_names=CLASSES,
         image_size=image_size,
-        flip=flip,
-        crop=crop,
-        brightness=brightness,
-        mean=mean,
-        std=std,
+        augment=augment,
+        normalise=normalise,
     )
 
 
 def _read_files(source: Path, names: tuple[str, ...]) -> dict[str, bytes]:
-    """Reads the files called `names` from a folder, or from an archive in one pass."""
+    """Read the files called `names` from a folder, or from an archive in one pass."""
     if source.is_dir():
-        contents = {name: (source / name).read_bytes() for name in names if (source / name).is_file()}
+        contents = {
+            name: (source / name).read_bytes() for name in names if (source / name).is_file()
+        }
     elif source.is_file():
         contents = _read_archive(source, names)
     else:
         raise FileNotFoundError(
-            f"CIFAR-10 is not at {source}; give dataset.path=<the folder cifar-10-batches-py, or cifar-10-python.tar.gz>, "
-            "the 'python version' of the official page"
+            f"CIFAR-10 is not at {source}; give dataset.path=<the folder cifar-10-batches-py, "
+            "or cifar-10-python.tar.gz>, the 'python version' of the official page"
         )
     if missing := [name for name in names if name not in contents]:
-        raise FileNotFoundError(f"path ({source}) lacks {', '.join(missing)}; it must be the folder cifar-10-batches-py or its archive")
+        raise FileNotFoundError(
+            f"path ({source}) lacks {', '.join(missing)}; "
+            "it must be the folder cifar-10-batches-py or its archive"
+        )
     return contents
 
 
@@ -90,31 +93,36 @@ def _read_archive(source: Path, names: tuple[str, ...]) -> dict[str, bytes]:
                 if name in names and (file := archive.extractfile(member)):
                     contents[name] = file.read()
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise ValueError(f"path ({source}) cannot be read as a tar archive: {error}; was the download cut short?") from error
+        raise ValueError(
+            f"path ({source}) cannot be read as a tar archive: {error}; was the download cut short?"
+        ) from error
     return contents
 
 
-def _decode(content: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
-    """Gives the images [N, 32, 32, 3] uint8 and labels [N] int64 of one pickled batch."""
+def _decode(content: bytes, source: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the images [N, 32, 32, 3] uint8 and labels [N] int64 of one pickled batch."""
     try:
         # The official files were written by Python 2, whose strings are bytes.
         batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()
-        rows, labels = np.asarray(batch[b"data"]), np.asarray(batch[b"labels"])
+        rows = np.asarray(batch[b"data"])
+        labels = np.asarray(batch[b"labels"])
     except Exception as error:  # a broken pickle can raise anything
-        raise ValueError(f"{where} is not a batch of CIFAR-10: {type(error).__name__}: {error}") from error
-    check_pair(where, rows, labels, (3072,), 10)
+        raise ValueError(
+            f"{source} is not a batch of CIFAR-10: {type(error).__name__}: {error}"
+        ) from error
+    check_pair(source, rows, labels, (3072,), 10)
     # Planes of red, green and blue, each of them row by row.
     return np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)), labels
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """Stands in for `codecs.encode` in the one use that the format makes of it: bytes in an old protocol."""
+    """Replace `codecs.encode`, which the format uses for one thing: bytes in an old protocol."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"encoding {encoding} is not allowed")
     return text.encode("latin1")
 
 
-def _allowed() -> dict[tuple[str, str], Callable[..., Any]]:
+def _allowed_names() -> dict[tuple[str, str], Callable[..., Any]]:
     reconstruct: Any = np.empty(0).__reduce__()[0]
     return {
         ("numpy.core.multiarray", "_reconstruct"): reconstruct,  # written with numpy 1
@@ -126,10 +134,15 @@ def _allowed() -> dict[tuple[str, str], Callable[..., Any]]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickles numpy arrays and plain values. A pickle may name any function to be called; all but these are refused."""
+    """Unpickle NumPy arrays and plain values.
+
+    A pickle may name any function to be called; all but the allowed ones are refused.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return _allowed()[module, name]
+            return _allowed_names()[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which a batch of images has no use for") from None
+            raise pickle.UnpicklingError(
+                f"it asks for {module}.{name}, which a batch of images has no use for"
+            ) from None

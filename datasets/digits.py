@@ -1,8 +1,9 @@
-"""Handwritten digits: 1,797 real images of 8 x 8 pixels, carried in `digits.npz` beside this file, so nothing is downloaded.
+"""Handwritten digits: 1,797 real images of 8 x 8 pixels, in `digits.npz` beside this file.
 
-The data is the test set of "Optical Recognition of Handwritten Digits" by E. Alpaydin and C. Kaynak (1998), UCI Machine
-Learning Repository, https://doi.org/10.24432/C50P49, licensed CC BY 4.0, in the form and order in which scikit-learn
-carries it. Pixels go from 0 to 16. `digits.npz` holds `images` [1797, 8, 8] uint8 and `labels` [1797] uint8, unchanged.
+The data is the test set of "Optical Recognition of Handwritten Digits" by E. Alpaydin and C. Kaynak
+(1998), UCI Machine Learning Repository, https://doi.org/10.24432/C50P49, licensed CC BY 4.0, in the
+form and order in which scikit-learn ships it. Pixels go from 0 to 16. `digits.npz` holds `images`
+[1797, 8, 8] uint8 and `labels` [1797] uint8, unchanged.
 """
 
 from __future__ import annotations
@@ -13,37 +14,36 @@ from typing import Annotated
 import numpy as np
 
 from trainer.datasets.arrays import ArraySplit, read_npz
+from trainer.datasets.augment import Augmentation
 from trainer.datasets.images import ImageDataset
+from trainer.datasets.normalise import Normalisation
 
 NUM_TRAIN = 1437
 
 
 def digits(
     *,
-    flip: bool = False,
-    crop: Annotated[int, ">= 0"] = 0,
-    brightness: Annotated[float, ">= 0, <= 1"] = 0.0,
-    mean: list[float] | None = None,
-    std: Annotated[list[float] | None, "each: > 0"] = None,
     image_size: Annotated[list[int] | None, "each: >= 1"] = None,
+    augment: Augmentation | None = None,
+    normalise: Normalisation | None = None,
 ) -> ImageDataset:
     """Handwritten digits, 1,437 for training and 360 for testing, 8 x 8 x 1, ten classes.
 
-    The split is a fixed one: a permutation drawn from `numpy.random.RandomState(0)`, whose stream numpy has frozen. The
-    images come in the order of the people who wrote them, so cutting without shuffling would test on other hands.
+    The split is fixed: a permutation drawn from `numpy.random.RandomState(0)`, whose stream NumPy
+    has frozen. The images are ordered by writer, so a split without shuffling would test on other
+    people's handwriting.
 
     Args:
-        flip: in training, mirror half of the images.
-        crop: in training, shift each image by up to so many pixels.
-        brightness: in training, change each image's brightness by up to so much, of 1.
-        mean: subtract this, one number or one per channel.
-        std: then divide by this, one number or one per channel.
         image_size: resize to [height, width].
+        augment: random changes of the images in training.
+        normalise: what is subtracted from the pixels and what they are divided by.
     """
     data = read_npz(Path(__file__).with_name("digits.npz"), ("images", "labels"))
-    images, labels = data["images"][..., None], data["labels"]
+    images = data["images"][..., None]
+    labels = data["labels"]
     order = np.random.RandomState(0).permutation(len(images))
-    train, test = order[:NUM_TRAIN], order[NUM_TRAIN:]
+    train = order[:NUM_TRAIN]
+    test = order[NUM_TRAIN:]
     return ImageDataset(
         train=ArraySplit(images[train], labels[train]),
         test=ArraySplit(images[test], labels[test]),
@@ -51,9 +51,6 @@ def digits(
         num_classes=10,
         max_value=16.0,
         image_size=image_size,
-        flip=flip,
-        crop=crop,
-        brightness=brightness,
-        mean=mean,
-        std=std,
+        augment=augment,
+        normalise=normalise,
     )

@@ -1,4 +1,4 @@
-"""What every dataset of images has in common: its splits, and the way from stored pixels to what the model sees."""
+"""What all image datasets share: the splits, and the preprocessing from pixels to model input."""
 
 from __future__ import annotations
 
@@ -9,28 +9,26 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.datasets import augment
-from trainer.datasets.image_files import BadFiles, FileSplit, decode
+from trainer.datasets.augment import Augmentation
+from trainer.datasets.image_files import CorruptFiles, FileSplit, decode
+from trainer.datasets.normalise import Normalisation
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageDataset:
-    """Images and labels, with the augmentations and the normalisation that were asked for.
+    """Images and labels with their preprocessing: resizing, augmentation, normalisation.
 
     Attributes:
         train: the split that is trained on.
         test: the split that is evaluated.
-        image_shape: (height, width, channels) of what the splits' `fetch` gives.
+        image_shape: (height, width, channels) of what `fetch` of the splits returns.
         num_classes: how many classes `label` counts.
         class_names: their names, in order; None: they have none but their numbers.
         max_value: the stored value that stands for white; pixels are divided by it.
-        image_size: resize to (height, width), or None. Everything after it counts pixels of the resized image.
+        image_size: resize to (height, width), or None. All that follows counts resized pixels.
         antialias: whether to average when an image file is made smaller.
-        flip: in training, mirror half of the images.
-        crop: in training, shift by up to so many pixels.
-        brightness: in training, change the brightness by up to so much, of 1.
-        mean: what is subtracted last, for each channel or for all; None is 0.
-        std: what is divided by last; None is 1.
+        augment: random changes in training; None: none.
+        normalise: what is subtracted and divided by last; None: nothing.
 
     Raises:
         ValueError: an option does not suit images of this shape.
@@ -44,24 +42,16 @@ class ImageDataset:
     max_value: float = 255.0
     image_size: Sequence[int] | None = None
     antialias: bool = False
-    flip: bool = False
-    crop: int = 0
-    brightness: float = 0.0
-    mean: Sequence[float] | None = None
-    std: Sequence[float] | None = None
+    augment: Augmentation | None = None
+    normalise: Normalisation | None = None
 
     def __post_init__(self) -> None:
         if self.image_size is not None:
             check_size(self.image_size)
-        if self.crop >= min(self.input_shape[:2]):
-            raise ValueError(f"crop ({self.crop}) must be less than the images' shorter side, {min(self.input_shape[:2])}")
-        channels = self.image_shape[2]
-        for name in ("mean", "std"):
-            values = getattr(self, name)
-            if values is not None and len(values) not in (1, channels):
-                raise ValueError(f"{name} ({list(values)}) must have one number, or one for each of the {channels} channels")
-        if self.std is not None and min(self.std) <= 0:
-            raise ValueError(f"std ({list(self.std)}) must be positive")
+        if self.augment is not None:
+            self.augment.check(self.input_shape)
+        if self.normalise is not None:
+            self.normalise.check(self.image_shape[2])
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -70,50 +60,53 @@ class ImageDataset:
 
     @property
     def num_draws(self) -> int:
-        """How many random numbers `transform` takes for each example: up to the last column that is in use."""
-        columns = [(self.flip, augment.FLIP_COLUMN), (self.crop, augment.CROP_COLUMNS[-1]), (self.brightness, augment.BRIGHTNESS_COLUMN)]
-        return max((column + 1 for used, column in columns if used), default=0)
+        """How many random numbers `transform` takes for each example."""
+        return 0 if self.augment is None else self.augment.num_draws
 
     def decode(self, content: tf.Tensor) -> tf.Tensor:
-        """Decodes the bytes of an image file, scalar string; gives what the splits' `fetch` gives of one example, [*image_shape]."""
+        """Decode the bytes of an image file, scalar string, to one example, [*image_shape]."""
         return decode(content, self.image_shape, antialias=self.antialias, max_value=self.max_value)
 
     def files(self, paths: Sequence[Path]) -> FileSplit:
-        """Gives a split without labels of any image files; those that cannot be read have weight 0."""
-        bad = BadFiles(len(paths))
-        return FileSplit(paths, None, self.image_shape, antialias=self.antialias, bad=bad, max_value=self.max_value)
+        """Return an unlabelled split of image files; unreadable files have weight 0."""
+        return FileSplit(
+            paths,
+            None,
+            self.image_shape,
+            antialias=self.antialias,
+            corrupt=CorruptFiles(len(paths)),
+            max_value=self.max_value,
+        )
 
     def transform(self, batch: dict[str, Any], draws: tf.Tensor | None) -> dict[str, Any]:
-        """Turns a fetched batch into what the model sees.
+        """Turn a fetched batch into what the model sees.
 
         Args:
-            batch: with `features` [B, *image_shape], uint8 or float32 in [0, max_value]. All else is handed through.
-            draws: [B, num_draws] float32 in [0, 1); None in evaluation, when nothing is augmented.
+            batch: with `features` [B, *image_shape], uint8 or float32 in [0, max_value]. All other
+                entries are returned unchanged.
+            draws: [B, num_draws] float32 in [0, 1); None in evaluation, without augmentation.
 
         Returns:
-            The batch with `features` [B, *input_shape] float32, in [0, 1] unless mean or std moves them.
+            The batch with `features` [B, *input_shape] float32, in [0, 1] unless normalised.
         """
         images = tf.cast(batch["features"], tf.float32) / self.max_value
         if self.input_shape != self.image_shape:
-            images = augment.resize(images, self.input_shape[:2])
-        if draws is not None:
-            images = self._augment(images, draws)
-        if self.mean is not None or self.std is not None:
-            images = augment.normalise(images, self.mean or [0.0], self.std or [1.0])
+            images = resize(images, self.input_shape[:2])
+        if draws is not None and self.augment is not None:
+            images = self.augment.apply(images, draws)
+        if self.normalise is not None:
+            images = self.normalise.apply(images)
         return {**batch, "features": images}
 
-    def _augment(self, images: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
-        if self.flip:
-            images = augment.flip(images, draws)
-        if self.crop:
-            images = augment.crop(images, draws, self.crop)
-        if self.brightness:
-            images = augment.brightness(images, draws, self.brightness)
-        return images
+
+def resize(images: tf.Tensor, size: Sequence[int]) -> tf.Tensor:
+    """Resize images [B, H, W, C] to `size` (height, width), bilinear, as float32."""
+    # Not antialiased: that kernel exists for CPUs only, and XLA does not know it.
+    return tf.image.resize(images, size)
 
 
 def check_size(size: Sequence[int]) -> None:
-    """Checks that an `image_size` is two positive numbers.
+    """Raise if an `image_size` is not two positive numbers.
 
     Raises:
         ValueError: it is not.

@@ -1,4 +1,4 @@
-"""Made-up images of any size and number, for benchmarks and tests: the same for the same seed, and learnable."""
+"""Synthetic images of any size and number, for benchmarks and tests; the same for the same seed."""
 
 from __future__ import annotations
 
@@ -7,27 +7,26 @@ from typing import Annotated
 import numpy as np
 
 from trainer.datasets.arrays import ArraySplit
+from trainer.datasets.augment import Augmentation
 from trainer.datasets.images import ImageDataset, check_size
+from trainer.datasets.normalise import Normalisation
 
 _CHUNK = 256
 
 
-def synthetic(
+def synthetic(  # noqa: PLR0913 - every option is a key of the configuration
     *,
     num_examples: Annotated[int, ">= 1"] = 2048,
     num_test: Annotated[int, ">= 1"] = 512,
     num_classes: Annotated[int, ">= 2"] = 10,
-    image_size: Annotated[list[int], "each: >= 1"] = [32, 32],  # noqa: B006 - never changed, and a YAML list by default
+    image_size: Annotated[list[int], "each: >= 1"] = [32, 32],  # noqa: B006 - never changed
     channels: Annotated[int, ">= 1"] = 3,
     noise: Annotated[float, ">= 0"] = 0.25,
     seed: Annotated[int, ">= 0, < 4294967296"] = 0,
-    flip: bool = False,
-    crop: Annotated[int, ">= 0"] = 0,
-    brightness: Annotated[float, ">= 0, <= 1"] = 0.0,
-    mean: list[float] | None = None,
-    std: Annotated[list[float] | None, "each: > 0"] = None,
+    augment: Augmentation | None = None,
+    normalise: Normalisation | None = None,
 ) -> ImageDataset:
-    """Made-up images: each class has a random picture, each example is its class's picture plus noise.
+    """Synthetic images: each class has a random picture, an example is that picture plus noise.
 
     Args:
         num_examples: how many to train on.
@@ -37,36 +36,33 @@ def synthetic(
         channels: how many channels.
         noise: standard deviation of the noise, where black is 0 and white is 1.
         seed: what the pictures and the noise follow from.
-        flip: in training, mirror half of the images.
-        crop: in training, shift each image by up to so many pixels.
-        brightness: in training, change each image's brightness by up to so much, of 1.
-        mean: subtract this, one number or one per channel.
-        std: then divide by this, one number or one per channel.
+        augment: random changes of the images in training.
+        normalise: what is subtracted from the pixels and what they are divided by.
     """
     check_size(image_size)
     shape = (*image_size, channels)
     # RandomState, because numpy promises never to change its stream.
     random = np.random.RandomState(seed)
     pictures = random.uniform(0.25, 0.75, (num_classes, *shape)).astype(np.float32)
-    train = _make(random, pictures, num_examples, noise)
-    test = _make(random, pictures, num_test, noise)
+    train = _sample(random, pictures, num_examples, noise)
+    test = _sample(random, pictures, num_test, noise)
     return ImageDataset(
         train=train,
         test=test,
         image_shape=shape,
         num_classes=num_classes,
-        flip=flip,
-        crop=crop,
-        brightness=brightness,
-        mean=mean,
-        std=std,
+        augment=augment,
+        normalise=normalise,
     )
 
 
-def _make(random: np.random.RandomState, pictures: np.ndarray, count: int, noise: float) -> ArraySplit:
+def _sample(
+    random: np.random.RandomState, pictures: np.ndarray, count: int, noise: float
+) -> ArraySplit:
+    """Draw `count` examples of the classes' pictures, [num_classes, H, W, C] float32."""
     labels = np.arange(count) % len(pictures)
     images = np.empty((count, *pictures.shape[1:]), np.uint8)
-    # In pieces: the noise of all examples at once, in float64, would be eight times the size of the data.
+    # In pieces: the noise of all examples at once, in float64, would be eight times the data.
     for start in range(0, count, _CHUNK):
         clean = pictures[labels[start : start + _CHUNK]]
         noisy = clean + noise * random.standard_normal(clean.shape)

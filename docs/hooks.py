@@ -1,7 +1,8 @@
-"""What MkDocs fills in while it builds the site: the configuration reference, and the list of decisions. No TensorFlow.
+"""Generates the configuration reference and the list of decisions while MkDocs builds the site.
 
-Keys, defaults, rules and explanations come from where the program takes them: `trainer/schema.py`, the YAML files of the groups and
-the signatures of their targets. So a page cannot say something else than the program does.
+Keys, defaults, rules and explanations come from where the program takes them:
+`trainer/config/schema.py`, the YAML files of the groups, and the signatures of their targets. So
+the pages cannot contradict the program. TensorFlow is not imported.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # mkdocs does not start in it
 
-from trainer import identity, signatures, targets  # noqa: E402
-from trainer.comments import first_comment, key_comments  # noqa: E402
-from trainer.config import ENGINE_KEYS  # noqa: E402
-from trainer.identity import Kind  # noqa: E402
-from trainer.schema import GROUPS, Experiment, Fault  # noqa: E402
+from trainer.cli.choices import first_comment, key_comments  # noqa: E402
+from trainer.config import signatures, targets  # noqa: E402
+from trainer.config.schema import GROUPS, Experiment, Fault  # noqa: E402
+from trainer.config.validation import ENGINE_KEYS  # noqa: E402
+from trainer.runs import identity  # noqa: E402
+from trainer.runs.identity import Kind  # noqa: E402
 
 _HEAD = "| key | default | value | | may change |\n| --- | --- | --- | --- | --- |\n"
 _LATER = {Kind.FREE: "yes", Kind.SEMANTIC: "if allowed", Kind.STRUCTURAL: "no"}
@@ -31,27 +33,35 @@ _ARTICLE = re.compile(r"\ban? ")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Puts what is generated in the place of its marker; MkDocs calls this for each page."""
-    for marker, generate in {"<!-- configuration -->": configuration, "<!-- decisions -->": decisions}.items():
+    """Replace each marker by what is generated for it; MkDocs calls this for each page."""
+    for marker, generate in {
+        "<!-- configuration -->": configuration,
+        "<!-- decisions -->": decisions,
+    }.items():
         if marker in markdown:
             markdown = markdown.replace(marker, generate())
     return markdown
 
 
 def configuration() -> str:
-    """Writes the reference of every key and every choice."""
-    return "\n".join(["## Keys\n", *_sections(Experiment, ""), "## Groups\n", *(_group(name) for name in GROUPS)])
+    """Return the reference of every key and every choice."""
+    return "\n".join(
+        ["## Keys\n", *_sections(Experiment, ""), "## Groups\n", *(_group(name) for name in GROUPS)]
+    )
 
 
 def decisions() -> str:
-    """Lists the pages of docs/adr with their titles."""
+    """List the pages of docs/adr with their titles."""
     pages = sorted(file for file in (ROOT / "docs" / "adr").glob("*.md") if file.name != "index.md")
-    return "\n".join(f"- [{file.read_text().partition(chr(10))[0].lstrip('# ')}]({file.name})" for file in pages)
+    return "\n".join(
+        f"- [{file.read_text().partition(chr(10))[0].lstrip('# ')}]({file.name})" for file in pages
+    )
 
 
 def _sections(schema: Any, path: str) -> Iterator[str]:
-    """Gives a table for a part of the schema, and those of the parts within it."""
-    plain, inner = [], []
+    """Yield the table of a part of the schema, and those of the parts within it."""
+    plain = []
+    inner = []
     for item in fields(schema):
         default = item.default if item.default_factory is MISSING else item.default_factory()
         if is_dataclass(default):
@@ -60,7 +70,9 @@ def _sections(schema: Any, path: str) -> Iterator[str]:
             inner.append(("fault.<name>", Fault))
         elif item.name not in (*GROUPS, "choices"):
             key = f"{path}{item.name}"
-            plain.append(_row(key, default, targets.described(_expression(item.type), {}), item.metadata))
+            plain.append(
+                _row(key, default, targets.describe_type(_expression(item.type), {}), item.metadata)
+            )
     yield _HEAD + "\n".join(plain) + "\n"
     for name, part in inner:
         yield f"### `{path}{name}`\n\n{part.__doc__}\n"
@@ -70,19 +82,37 @@ def _sections(schema: Any, path: str) -> Iterator[str]:
 def _group(group: str) -> str:
     files = sorted((ROOT / "conf" / group).glob("*.yaml"))
     lines = [f"### `{group}=`\n", "| choice | |\n| --- | --- |"]
-    lines += [f"| [`{file.stem}`](#{group}-{file.stem}) | {_cell(first_comment(file.read_text()))} |" for file in files]
+    lines += [
+        f"| [`{file.stem}`](#{group}-{file.stem}) | {_cell(first_comment(file.read_text()))} |"
+        for file in files
+    ]
     return "\n".join([*lines, "", *(_choice(group, file) for file in files)])
 
 
 def _choice(group: str, file: Path) -> str:
-    """Describes a choice: the options of its target, or, where it has none, the file itself."""
+    """Describe a choice: the options of its target, or, where it has none, the file itself."""
     text = file.read_text()
     content = yaml.safe_load(text) or {}
-    head = f"#### `{group}={file.stem}` {{ #{group}-{file.stem} }}\n\n{_sentence(first_comment(text))}\n"
-    nodes = {group: content} if "_target_" in content else {f"{group}.{name}": node for name, node in content.items() if _is_target(node)}
+    sentence = _sentence(first_comment(text))
+    head = f"#### `{group}={file.stem}` {{ #{group}-{file.stem} }}\n\n{sentence}\n"
+    nodes = (
+        {group: content}
+        if "_target_" in content
+        else {f"{group}.{name}": node for name, node in content.items() if _is_target(node)}
+    )
     if not nodes:
         return f"{head}\n```yaml\n{text.rstrip()}\n```\n"
-    return "\n".join([head, *(_target(path, node, key_comments(text)) for path, node in nodes.items())])
+    tables = [_target(path, node, key_comments(text)) for path, node in nodes.items()]
+    return "\n".join([head, *tables, *_inner_groups(group, content.get("defaults", []))])
+
+
+def _inner_groups(group: str, defaults: list[Any]) -> Iterator[str]:
+    """Yield the options of the groups within a choice, such as `dataset/augment`."""
+    for item in defaults:
+        if isinstance(item, Mapping):
+            for name, choice in item.items():
+                text = (ROOT / "conf" / group / name / f"{choice}.yaml").read_text()
+                yield _target(f"{group}.{name}", yaml.safe_load(text), key_comments(text))
 
 
 def _is_target(node: Any) -> bool:
@@ -91,31 +121,51 @@ def _is_target(node: Any) -> bool:
 
 def _target(path: str, node: Mapping[str, Any], comments: Mapping[str, str]) -> str:
     signature = signatures.read(node["_target_"])
-    options = {option.name: option for option in (*signature.positional, *signature.keywords)} if signature else {}
+    options = (
+        {option.name: option for option in (*signature.positional, *signature.keywords)}
+        if signature
+        else {}
+    )
     own = {name: _expression(note) for name, note in ENGINE_KEYS.get(path, {}).items()}
     rows = []
     for name, default in node.items():
-        if name == "_target_":
+        if name in ("_target_", "defaults"):
             continue
         # The options of TensorFlow's own cannot be read without importing it.
         annotation = own.get(name) or (options[name].annotation if name in options else None)
-        value = targets.described(annotation, signature.names if signature else {}) if annotation else ""
+        value = (
+            targets.describe_type(annotation, signature.names if signature else {})
+            if annotation
+            else ""
+        )
         # In a file of callbacks the keys are below the callback's name.
-        told = comments.get(name) or comments[f"{path.rpartition('.')[2]}.{name}"]
-        rows.append(_row(f"{path}.{name}", default, value, {"help": told, "rule": None}))
+        comment = comments.get(name) or comments[f"{path.rpartition('.')[2]}.{name}"]
+        rows.append(_row(f"{path}.{name}", default, value, {"help": comment, "rule": None}))
     table = _HEAD + "\n".join(rows) if rows else "It has no options."
     return f"`{node['_target_']}`\n\n{table}\n"
 
 
 def _row(key: str, default: Any, value: str, metadata: Mapping[str, Any]) -> str:
     rule = metadata["rule"]
-    value = rule.replace(" | ", ", ") if rule and " | " in rule else f"{value}, {rule}" if rule else value
-    cells = [f"`{key}`", f"`{_shown(default)}`", _cell(_ARTICLE.sub("", value)), _cell(metadata["help"]), _later(key)]
+    value = (
+        rule.replace(" | ", ", ")
+        if rule and " | " in rule
+        else f"{value}, {rule}"
+        if rule
+        else value
+    )
+    cells = [
+        f"`{key}`",
+        f"`{_yaml(default)}`",
+        _cell(_ARTICLE.sub("", value)),
+        _cell(metadata["help"]),
+        _later(key),
+    ]
     return f"| {' | '.join(cells)} |"
 
 
 def _later(key: str) -> str:
-    """Says whether a key may differ when a run is continued."""
+    """Return whether a key may differ when a run is continued."""
     kind = next(kind for kind, entries in identity.KINDS.items() if identity.entry(key) in entries)
     return "with `resume=`" if kind is Kind.FREE and identity.names_run(key) else _LATER[kind]
 
@@ -124,8 +174,8 @@ def _expression(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 
 
-def _shown(value: Any) -> str:
-    """Shows a value as YAML writes it."""
+def _yaml(value: Any) -> str:
+    """Format a value as YAML writes it."""
     return yaml.safe_dump(value, default_flow_style=True, width=1000).partition("\n")[0]
 
 

@@ -1,1 +1,1 @@
-"""Models: one file each. A model is a function of (input_shape, num_classes, its options) that returns a Keras model."""
+"""Models: one file each. A model is a function of (input_shape, num_classes, *, its options)."""

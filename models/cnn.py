@@ -16,24 +16,30 @@ def cnn(
     batch_norm: bool = False,
     l2: Annotated[float, ">= 0"] = 0.0,
 ) -> tf.keras.Model:
-    """Builds a convolutional network: twice two convolutions and a pooling, then one hidden layer.
+    """Build a convolutional network: two blocks of two convolutions and pooling, one hidden layer.
 
     Args:
         input_shape: (height, width, channels).
         num_classes: how many logits.
-        width: channels of the first two convolutions; the next two have twice, the hidden layer four times as many.
+        width: channels of the first two convolutions; the next two have twice as many, the hidden
+            layer four times as many.
         dropout: the share of activations dropped before and after the hidden layer.
-        batch_norm: whether each convolution is followed by batch normalisation, over the whole global batch.
+        batch_norm: whether each convolution is followed by batch normalisation over the whole
+            global batch.
         l2: weight of the sum of squared kernels in the loss.
 
     Returns:
-        A model from features [B, height, width, channels] float32 to logits [B, num_classes] float32.
+        A model from features [B, height, width, channels] float32 to logits [B, num_classes]
+        float32.
 
     Raises:
         ValueError: the features are not images.
     """
     if len(input_shape) != 3:
-        raise ValueError(f"cnn takes images [height, width, channels], the dataset gives {list(input_shape)}; use model=softmax")
+        raise ValueError(
+            f"cnn takes images [height, width, channels], the dataset gives {list(input_shape)}; "
+            "use model=softmax"
+        )
     regularizer = tf.keras.regularizers.L2(l2) if l2 else None
     inputs = x = tf.keras.Input(input_shape, name="features")
     for block, filters in enumerate((width, 2 * width)):
@@ -43,15 +49,33 @@ def cnn(
         x = tf.keras.layers.MaxPooling2D(padding="same", name=f"block{block}_pool")(x)
     x = tf.keras.layers.Flatten(name="flatten")(x)
     x = tf.keras.layers.Dropout(dropout, name="flatten_dropout")(x)
-    x = tf.keras.layers.Dense(4 * width, activation="relu", kernel_regularizer=regularizer, name="hidden")(x)
+    x = tf.keras.layers.Dense(
+        4 * width, activation="relu", kernel_regularizer=regularizer, name="hidden"
+    )(x)
     x = tf.keras.layers.Dropout(dropout, name="hidden_dropout")(x)
-    outputs = tf.keras.layers.Dense(num_classes, kernel_regularizer=regularizer, dtype="float32", name="logits")(x)
+    outputs = tf.keras.layers.Dense(
+        num_classes, kernel_regularizer=regularizer, dtype="float32", name="logits"
+    )(x)
     return tf.keras.Model(inputs, outputs, name="cnn")
 
 
-def _convolution(x: tf.Tensor, filters: int, batch_norm: bool, regularizer: tf.keras.regularizers.L2 | None, name: str) -> tf.Tensor:
-    x = tf.keras.layers.Conv2D(filters, 3, padding="same", use_bias=not batch_norm, kernel_regularizer=regularizer, name=name)(x)
+def _convolution(
+    x: tf.Tensor,
+    filters: int,
+    batch_norm: bool,
+    regularizer: tf.keras.regularizers.L2 | None,
+    name: str,
+) -> tf.Tensor:
+    x = tf.keras.layers.Conv2D(
+        filters,
+        3,
+        padding="same",
+        use_bias=not batch_norm,
+        kernel_regularizer=regularizer,
+        name=name,
+    )(x)
     if batch_norm:
-        # Synchronised: statistics of each replica's share alone would make the update depend on the number of replicas.
+        # Synchronised: with statistics of each replica's share alone, the update would depend on
+        # the number of replicas.
         x = tf.keras.layers.BatchNormalization(synchronized=True, name=f"{name}_norm")(x)
     return tf.keras.layers.ReLU(name=f"{name}_relu")(x)

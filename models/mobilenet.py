@@ -17,20 +17,22 @@ def mobilenet(
     momentum: Annotated[float, ">= 0, < 1"] = 0.9,
     weights: Annotated[str | None, "file"] = None,
 ) -> tf.keras.Model:
-    """Builds MobileNetV2 with a linear classifier.
+    """Build MobileNetV2 with a linear classifier.
 
-    Images with a side below 32 pixels are enlarged and one channel is made three, inside the model, as is the scaling
-    from [0, 1] to the [-1, 1] that published weights expect.
+    The model itself enlarges images with a side below 32 pixels, repeats a single channel three
+    times, and scales from [0, 1] to the [-1, 1] that published weights expect.
 
     Args:
         input_shape: (height, width, 1 or 3).
         num_classes: how many logits.
         alpha: width: how many channels each layer has, relative to the paper's.
         momentum: how much of batch normalisation's moving averages is kept at each step.
-        weights: an HDF5 weights file of `tf.keras.applications.MobileNetV2`, with or without the top.
+        weights: an HDF5 weights file of `tf.keras.applications.MobileNetV2`, with or without the
+            top.
 
     Returns:
-        A model from features [B, height, width, channels] float32 in [0, 1] to logits [B, num_classes] float32.
+        A model from features [B, height, width, channels] float32 in [0, 1] to logits
+        [B, num_classes] float32.
 
     Raises:
         ValueError: the features are not images, or the weights do not fit.
@@ -38,7 +40,12 @@ def mobilenet(
     inputs, images = image_input("mobilenet", input_shape)
     scaled = tf.keras.layers.Rescaling(2.0, -1.0, dtype="float32", name="scale")(images)
     backbone = tf.keras.applications.MobileNetV2(
-        input_shape=tuple(scaled.shape[1:]), input_tensor=scaled, alpha=alpha, include_top=False, pooling="avg", weights=None
+        input_shape=tuple(scaled.shape[1:]),
+        input_tensor=scaled,
+        alpha=alpha,
+        include_top=False,
+        pooling="avg",
+        weights=None,
     )
     set_momentum(backbone, momentum)
     return classifier("mobilenet", inputs, backbone, num_classes, weights)

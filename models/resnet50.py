@@ -19,10 +19,11 @@ def resnet50(
     momentum: Annotated[float, ">= 0, < 1"] = 0.9,
     weights: Annotated[str | None, "file"] = None,
 ) -> tf.keras.Model:
-    """Builds ResNet-50 with a linear classifier.
+    """Build ResNet-50 with a linear classifier.
 
-    Images with a side below 32 pixels are enlarged and one channel is made three, inside the model, as is what published
-    weights expect: channels in the order blue, green, red, from 0 to 255, less ImageNet's means.
+    The model itself enlarges images with a side below 32 pixels, repeats a single channel three
+    times, and scales as published weights expect: channels in the order blue, green, red, from 0 to
+    255, less ImageNet's means.
 
     Args:
         input_shape: (height, width, 1 or 3).
@@ -31,15 +32,22 @@ def resnet50(
         weights: an HDF5 weights file of `tf.keras.applications.ResNet50`, with or without the top.
 
     Returns:
-        A model from features [B, height, width, channels] float32 in [0, 1] to logits [B, num_classes] float32.
+        A model from features [B, height, width, channels] float32 in [0, 1] to logits
+        [B, num_classes] float32.
 
     Raises:
         ValueError: the features are not images, or the weights do not fit.
     """
     inputs, images = image_input("resnet50", input_shape)
-    scaled = tf.keras.layers.Rescaling(255.0, [-mean for mean in _MEANS_BGR], dtype="float32", name="scale")(images[..., ::-1])
+    scaled = tf.keras.layers.Rescaling(
+        255.0, [-mean for mean in _MEANS_BGR], dtype="float32", name="scale"
+    )(images[..., ::-1])
     backbone = tf.keras.applications.ResNet50(
-        input_shape=tuple(scaled.shape[1:]), input_tensor=scaled, include_top=False, pooling="avg", weights=None
+        input_shape=tuple(scaled.shape[1:]),
+        input_tensor=scaled,
+        include_top=False,
+        pooling="avg",
+        weights=None,
     )
     set_momentum(backbone, momentum)
     return classifier("resnet50", inputs, backbone, num_classes, weights)

@@ -7,8 +7,10 @@ from typing import Annotated
 import tensorflow as tf
 
 
-def softmax(input_shape: tuple[int, ...], num_classes: int, *, l2: Annotated[float, ">= 0"] = 0.0) -> tf.keras.Model:
-    """Builds softmax regression.
+def softmax(
+    input_shape: tuple[int, ...], num_classes: int, *, l2: Annotated[float, ">= 0"] = 0.0
+) -> tf.keras.Model:
+    """Build softmax regression.
 
     Args:
         input_shape: shape of one example's features, of any rank.
@@ -21,5 +23,7 @@ def softmax(input_shape: tuple[int, ...], num_classes: int, *, l2: Annotated[flo
     regularizer = tf.keras.regularizers.L2(l2) if l2 else None
     inputs = tf.keras.Input(input_shape, name="features")
     x = tf.keras.layers.Flatten(name="flatten")(inputs)
-    outputs = tf.keras.layers.Dense(num_classes, kernel_regularizer=regularizer, dtype="float32", name="logits")(x)
+    outputs = tf.keras.layers.Dense(
+        num_classes, kernel_regularizer=regularizer, dtype="float32", name="logits"
+    )(x)
     return tf.keras.Model(inputs, outputs, name="softmax")

@@ -1,14 +1,18 @@
-"""A file is there whole, or as it was."""
+"""Files that are whole or absent, and locks on files."""
 
 import os
+import shutil
+import subprocess
+import sys
+import threading
 
 import pytest
 
 from trainer.errors import StorageError
-from trainer.files import clear_temporaries, write_atomically
+from trainer.files import Lock, LockedError, clear_temporaries, is_locked, write_atomically
 
 
-def test_writes_a_new_file_and_replaces_an_old_one(tmp_path):
+def test_write_atomically_creates_and_replaces_a_file(tmp_path):
     path = tmp_path / "result.json"
     write_atomically(path, "first\n")
     assert path.read_text() == "first\n"
@@ -17,7 +21,7 @@ def test_writes_a_new_file_and_replaces_an_old_one(tmp_path):
     assert os.listdir(tmp_path) == ["result.json"]
 
 
-def test_a_failed_write_leaves_the_old_content_and_nothing_else(tmp_path):
+def test_write_atomically_keeps_the_old_content_when_it_fails(tmp_path):
     path = tmp_path / "result.json"
     write_atomically(path, "old")
     with pytest.raises(UnicodeEncodeError):
@@ -26,29 +30,29 @@ def test_a_failed_write_leaves_the_old_content_and_nothing_else(tmp_path):
     assert os.listdir(tmp_path) == ["result.json"]
 
 
-def test_a_failed_first_write_leaves_nothing(tmp_path):
+def test_write_atomically_leaves_nothing_when_the_first_write_fails(tmp_path):
     with pytest.raises(UnicodeEncodeError):
         write_atomically(tmp_path / "result.json", "\ud800")
     assert os.listdir(tmp_path) == []
 
 
-def test_a_failed_replacement_leaves_no_temporary_file(tmp_path):
+def test_write_atomically_removes_its_temporary_file_when_it_cannot_replace(tmp_path):
     (tmp_path / "taken").mkdir()
     with pytest.raises(StorageError, match="taken could not be written: Is a directory"):
         write_atomically(tmp_path / "taken", "text")
     assert os.listdir(tmp_path) == ["taken"]
 
 
-def test_a_reader_keeps_what_it_has_opened(tmp_path):
+def test_open_readers_keep_the_old_content(tmp_path):
     path = tmp_path / "config.yaml"
     write_atomically(path, "old")
-    with path.open() as opened:
+    with path.open() as file:
         write_atomically(path, "new")
-        assert opened.read() == "old"
+        assert file.read() == "old"
     assert path.read_text() == "new"
 
 
-def test_what_a_kill_left_is_removed(tmp_path, monkeypatch):
+def test_clear_temporaries_removes_what_a_kill_left(tmp_path, monkeypatch):
     path = tmp_path / "result.json"
     write_atomically(path, "old")
     with monkeypatch.context() as patched:
@@ -60,3 +64,64 @@ def test_what_a_kill_left_is_removed(tmp_path, monkeypatch):
     clear_temporaries(tmp_path)
     assert os.listdir(tmp_path) == ["result.json"]
     assert path.read_text() == "old"
+
+
+def test_lock_excludes_others_until_it_is_closed(tmp_path):
+    path = tmp_path / "run" / ".lock"
+    assert not is_locked(path)
+    lock = Lock.acquire(path)
+    assert is_locked(path)
+    with pytest.raises(LockedError) as caught:
+        Lock.acquire(path)
+    assert caught.value.holder == str(os.getpid())
+    lock.close()
+    assert not is_locked(path)
+    Lock.acquire(path).close()
+
+
+def test_lock_waits_for_its_holder(tmp_path):
+    lock = Lock.acquire(tmp_path / ".lock")
+    timer = threading.Timer(0.2, lock.close)
+    timer.start()
+    Lock.acquire(tmp_path / ".lock", timeout_secs=60).close()
+    timer.join()
+    assert not is_locked(tmp_path / ".lock")
+
+
+def test_lock_is_held_by_a_child_that_inherits_its_descriptor(tmp_path):
+    path = tmp_path / ".lock"
+    lock = Lock.acquire(path)
+    command = [sys.executable, "-c", "input()"]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(lock.fileno(),))
+    try:
+        lock.close()
+        assert is_locked(path)
+    finally:
+        child.communicate(b"\n", timeout=60)
+    assert not is_locked(path)
+
+
+def test_unlock_ends_the_lock_of_every_process(tmp_path):
+    lock = Lock.acquire(tmp_path / ".lock")
+    descriptor = os.dup(lock.fileno())
+    lock.unlock()
+    assert not is_locked(tmp_path / ".lock")
+    os.close(descriptor)
+    lock.close()
+
+
+def test_lock_is_taken_anew_when_its_holder_removes_the_directory(tmp_path):
+    path = tmp_path / "run" / ".lock"
+    first = Lock.acquire(path)
+
+    def discard():
+        shutil.rmtree(path.parent)
+        first.close()
+
+    timer = threading.Timer(0.2, discard)
+    timer.start()
+    second = Lock.acquire(path, timeout_secs=60)
+    timer.join()
+    assert path.read_text() == str(os.getpid())
+    assert is_locked(path)
+    second.close()

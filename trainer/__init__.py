@@ -1,7 +1,8 @@
 """Steadfast's engine: composes an experiment, runs it, and never loses a step.
 
-In an installed distribution `trainer.models`, `trainer.datasets` and `trainer.conf` are real sub-packages. In a checkout
-they are the folders `models/`, `datasets/` and `conf/` beside this one; extending `__path__` makes both layouts import
+In an installed distribution `trainer.models`, `trainer.datasets` and `trainer.conf` are real
+sub-packages. In a checkout they are the folders `models/`, `datasets/` and `conf/` beside this
+one; extending `__path__` makes both layouts import
 under the same names, so that no class ever exists twice (docs/adr/0003-packaging.md).
 """
 

@@ -1,11 +1,14 @@
-"""The errors a user can meet, by whose they are to mend. Each message is one line: what, the value, the rule, the fix."""
+"""Errors and exit codes.
+
+Each message is one line: what, the value, the rule, the fix.
+"""
 
 
 class ConfigError(ValueError):
-    """The user's to mend: a wrong configuration or input. Raised before anything is touched; exit code 2.
+    """A wrong configuration or input, raised before anything is written; exit code 2.
 
     Attributes:
-        problems: one line per problem, all that were found at once.
+        problems: one line per problem, as many as were found.
     """
 
     def __init__(self, *problems: str) -> None:
@@ -14,16 +17,23 @@ class ConfigError(ValueError):
 
 
 class CheckpointError(OSError):
-    """The environment's: a checkpoint that cannot be written, or none that can be trusted; exit code 1."""
+    """A checkpoint cannot be written, or none is valid; exit code 1."""
 
 
 class StorageError(OSError):
-    """The environment's: a file of the run that cannot be written; exit code 1."""
+    """A file of the run cannot be written; exit code 1."""
 
 
 class DivergedError(RuntimeError):
-    """The run's: processes that must be in the same state are not; exit code 1."""
+    """Processes that must have the same state differ; exit code 1."""
 
 
 class NonFiniteError(ArithmeticError):
-    """The run's: a loss or gradient that is not finite; exit code 1."""
+    """A loss or gradient is not finite; exit code 1."""
+
+
+# Exit codes.
+DONE = 0
+CRASHED = 1
+WRONG_INPUT = 2
+RESTARTABLE = 75  # EX_TEMPFAIL of sysexits.h: the supervisor tries again; users never see it

@@ -1,25 +1,30 @@
-"""Files that are either there, whole, or not there. No TensorFlow."""
+"""Files that are whole or absent, and locks on files."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 
 from trainer.errors import StorageError
 
+_LOCK_POLL_SECS = 0.05
+
 
 @contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """Tells of a file that cannot be written which it is and why, in one line: the disk is full, read-only, or gone.
+    """Turn an error of the file system into a StorageError that names the file and the reason.
 
     Args:
-        path: the file, or the directory of those that are written.
-        others: what else than an OSError the block raises in such a case.
+        path: the file, or the directory of the files that are written.
+        others: further exceptions that the block raises when the file cannot be written.
 
     Raises:
-        StorageError: instead of them.
+        StorageError: instead of an OSError or one of the others.
     """
     try:
         yield
@@ -31,36 +36,138 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a file so that a reader, or a restart after a power cut, sees the old or the new content and nothing between.
+    """Replace a file at once: a reader, or a restart after a power cut, sees the old or new text.
 
     Raises:
-        StorageError: it cannot be written; the old content is there.
+        StorageError: it cannot be written; the old content is still there.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing(path):
         try:
-            with temporary.open("w", encoding="utf-8") as opened:
-                opened.write(text)
-                opened.flush()
-                os.fsync(opened.fileno())
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
             os.replace(temporary, path)
         except BaseException:
-            with suppress(OSError):  # what hinders the writing may hinder the removal; the cause is the former
+            # What prevents writing may prevent removal; the first error is the cause.
+            with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
         fsync_directory(path.parent)
 
 
 def clear_temporaries(directory: Path) -> None:
-    """Removes what a kill in `write_atomically` has left in a directory; to be called while nobody writes there."""
+    """Remove what a kill during `write_atomically` has left; no process may be writing there."""
     for file in directory.glob(".*.tmp"):
         file.unlink(missing_ok=True)
 
 
 def fsync_directory(directory: Path) -> None:
-    """Makes the names in a directory durable."""
+    """Flush the names in a directory to the disk."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class LockedError(Exception):
+    """Another process holds a lock.
+
+    Attributes:
+        holder: its process id, or `unknown`.
+    """
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(f"locked by process {holder}")
+        self.holder = holder
+
+
+class Lock:
+    """An exclusive lock on a file, made by `acquire`.
+
+    The lock belongs to the open file: a process that gets its descriptor, as a child or through
+    a socket, holds it too. It ends when every process has closed the descriptor or has ended, and
+    here also when this object is no longer referenced.
+    """
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
+
+    @classmethod
+    def acquire(cls, path: Path, timeout_secs: float = 0.0) -> Lock:
+        """Lock a file, which is created with its directories if it is missing.
+
+        Args:
+            path: the file; it then holds the process id of the holder.
+            timeout_secs: how long to wait for another holder; 0: try once.
+
+        Raises:
+            LockedError: another process still holds it.
+            OSError: the file cannot be created.
+        """
+        deadline = time.monotonic() + timeout_secs
+        while True:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = open(path, "r+b", buffering=0, opener=_open_or_create)  # noqa: SIM115
+            try:
+                _wait_for_lock(file, deadline)
+            except BaseException:
+                file.close()
+                raise
+            if _is_at(file, path):
+                break
+            # The last holder has removed the directory: this locks a file that has no name.
+            file.close()
+        file.truncate(0)
+        os.pwrite(file.fileno(), str(os.getpid()).encode(), 0)
+        return cls(file)
+
+    def fileno(self) -> int:
+        """Return the descriptor, for a process that shall hold the lock too."""
+        return self._file.fileno()
+
+    def unlock(self) -> None:
+        """End the lock for every process that shares it."""
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Give up the lock in this process; others that share it keep it."""
+        self._file.close()
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds a `Lock` on a file, which need not exist."""
+    try:
+        with path.open("rb") as file:
+            # Shared, so that two processes that ask do not take each other for a holder.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _open_or_create(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CREAT, 0o644)
+
+
+def _wait_for_lock(file: FileIO, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                holder = os.pread(file.fileno(), 32, 0).decode()
+                raise LockedError(holder or "unknown") from None
+        time.sleep(_LOCK_POLL_SECS)
+
+
+def _is_at(file: FileIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

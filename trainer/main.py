@@ -1,30 +1,39 @@
-"""The program: starts importing TensorFlow in a worker at once, and reads the command line meanwhile. No TensorFlow here."""
+"""The program: starts a fork server, which imports TensorFlow, while the command line is read.
+
+Lighter than Hydra; no TensorFlow.
+"""
 
 from __future__ import annotations
 
 import sys
 from typing import NoReturn
 
-from trainer.commands import COMMANDS
-from trainer.process import WorkerProcess
+from trainer.cli.commands import COMMANDS
+from trainer.launch.fork_server import ForkServer
 
 
 def main() -> NoReturn:
-    """Runs the command line in `sys.argv`, and leaves with its exit code."""
-    spare = WorkerProcess() if _will_train(sys.argv[1:]) else None
+    """Run the command line in `sys.argv`, and exit with its code."""
+    server = ForkServer.acquire() if _will_train(sys.argv[1:]) else None
     try:
-        # Only now: importing Hydra and composing take a good half second, in which the worker is already on its way.
-        from trainer import cli
+        # Only now: importing Hydra and composing take half a second, in which the server starts.
+        from trainer import dispatch
 
-        cli.main(spare)
+        dispatch.main(server)
     finally:
-        if spare is not None:
-            spare.discard()
+        if server is not None:
+            server.release()
 
 
 def _will_train(arguments: list[str]) -> bool:
-    """Guesses whether a worker will be needed: not to list or show something, to sweep, to verify, or to train in this process."""
+    """Guess whether the command line needs workers.
+
+    It does not for a command, help, a sweep of finished points, or training in this process.
+    """
     if arguments and arguments[0] in COMMANDS:
         return False
-    none = ("-", "launch", "mode=verify")
-    return not any(argument.startswith(none) and not argument.startswith(("--config-dir", "-cd")) for argument in arguments)
+    return not any(
+        argument.startswith(("-", "launch=", "launch.inline=", "mode=verify"))
+        and not argument.startswith(("--config-dir", "-cd"))
+        for argument in arguments
+    )

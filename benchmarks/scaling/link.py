@@ -1,7 +1,7 @@
-"""What this machine can move at best: a process of two that exchange bytes, and then copy them, at the same time.
+"""The machine's bandwidth: one of two processes that exchange bytes, and then copy them.
 
-Loopback: both send and receive the same number of bytes at once, over one TCP connection, as neighbours in a ring do. Memory:
-both copy, each on its own core.
+Loopback: both send and receive the same number of bytes at once, over one TCP connection, as
+neighbours in a ring do. Memory: both copy, each on its own core.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REPEATS = 30
 
 
 def connected(parent: Connection, rank: int) -> socket.socket:
-    """Connects the two; the first listens."""
+    """Connect the two; the first listens."""
     if rank == 0:
         with socket.create_server(("127.0.0.1", 0)) as server:
             parent.send(server.getsockname()[1])
@@ -33,7 +33,7 @@ def connected(parent: Connection, rank: int) -> socket.socket:
 
 
 def rate(move: Callable[[], object]) -> float:
-    """Gives the bytes a second at which `move` moves `SIZE` of them: at its best, since it is to be a bound."""
+    """Return the highest rate, in bytes a second, at which `move` moves `SIZE` bytes: a bound."""
     secs = []
     for _ in range(REPEATS):
         begin = time.perf_counter()
@@ -43,8 +43,12 @@ def rate(move: Callable[[], object]) -> float:
 
 
 def exchange(peer: socket.socket, ours: memoryview, theirs: memoryview) -> None:
-    """Sends `ours` while it receives `theirs`."""
-    sending = Thread(target=lambda: [peer.sendall(ours[start : start + CHUNK]) for start in range(0, len(ours), CHUNK)])
+    """Send `ours` while it receives `theirs`."""
+    sending = Thread(
+        target=lambda: [
+            peer.sendall(ours[start : start + CHUNK]) for start in range(0, len(ours), CHUNK)
+        ]
+    )
     sending.start()
     while theirs:
         theirs = theirs[peer.recv_into(theirs, min(CHUNK, len(theirs))) :]
@@ -52,8 +56,10 @@ def exchange(peer: socket.socket, ours: memoryview, theirs: memoryview) -> None:
 
 
 def main() -> None:
-    rank, parent = int(sys.argv[1]), Connection(int(sys.argv[2]))
-    ours, theirs = np.ones(SIZE, np.uint8), np.zeros(SIZE, np.uint8)
+    rank = int(sys.argv[1])
+    parent = Connection(int(sys.argv[2]))
+    ours = np.ones(SIZE, np.uint8)
+    theirs = np.zeros(SIZE, np.uint8)
     with connected(parent, rank) as peer:
         both = partial(exchange, peer, memoryview(ours), memoryview(theirs))
         both()

@@ -1,7 +1,8 @@
 """Processes that are measured together, each on a core of its own. No TensorFlow.
 
-They talk to their parent over `Connection(descriptor)`, in lock step: each sends one message, all are answered alike. A process
-that waits for others inside TensorFlow hears no signal but SIGKILL, so that is how all of them end.
+They communicate with their parent over `Connection(descriptor)`, in lock step: each sends one
+message, and all get the same answer. A process that waits for others inside TensorFlow reacts to no
+signal but SIGKILL, so all of them are ended by that.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import IO, Any
 
 from benchmarks.harness import ROOT
-from trainer.isolation import IsolationError, Namespace
+from trainer.cluster.network_namespace import IsolationError, Namespace
 
 LIMIT_SECS = 900
 
@@ -42,14 +43,19 @@ class Team:
 
     def __init__(self, namespace: Namespace | None = None, limit_secs: int = LIMIT_SECS) -> None:
         self._within = namespace.command if namespace else list
-        self._limit_secs, self._deadline = limit_secs, time.monotonic() + limit_secs
+        self._limit_secs = limit_secs
+        self._deadline = time.monotonic() + limit_secs
         self._cores = sorted(os.sched_getaffinity(0))
         self._members: list[_Member] = []
 
-    def start(self, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-        """Starts `python -m <module> <arguments> <descriptor>` on the next core."""
+    def start(
+        self, module: str, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start `python -m <module> <arguments> <descriptor>` on the next core."""
         if len(self._members) == len(self._cores):
-            raise SystemExit(f"each process needs a core of its own, and there are only {len(self._cores)}")
+            raise SystemExit(
+                f"each process needs a core of its own, and there are only {len(self._cores)}"
+            )
         ours, theirs = Pipe()
         log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its process
         with theirs:
@@ -66,7 +72,7 @@ class Team:
         self._members.append(_Member(process, ours, log))
 
     def hear(self) -> list[Any]:
-        """Gives one message of each, in the order in which they were started.
+        """Return one message of each, in the order in which they were started.
 
         Raises:
             SystemExit: one of them has ended, or it takes too long; with what they said last.
@@ -86,7 +92,7 @@ class Team:
         return [heard[connection] for connection in connections]
 
     def tell(self, message: Any) -> None:
-        """Answers all of them."""
+        """Answer all of them."""
         for member in self._members:
             member.connection.send(message)
 
@@ -111,9 +117,13 @@ class Team:
 
 
 def _environment() -> dict[str, str]:
-    """Gives the environment of all: the same Keras for all, no GPU, no cluster of the shell's."""
-    given = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-    return given | {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+    """Return the environment of all: the same Keras for all, no GPU, no cluster of the shell's."""
+    inherited = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    return inherited | {
+        "TF_USE_LEGACY_KERAS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "CUDA_VISIBLE_DEVICES": "-1",
+    }
 
 
 def _restrict(core: int, limit_secs: int) -> None:
@@ -125,7 +135,7 @@ def _restrict(core: int, limit_secs: int) -> None:
 
 @contextmanager
 def network() -> Iterator[Namespace | None]:
-    """Gives a network of their own, in which no byte is anyone else's; None, with a warning, where the system refuses."""
+    """Return a separate network, without other traffic; None, with a warning, if not permitted."""
     try:
         namespace = Namespace.create()
     except IsolationError as error:
@@ -137,10 +147,14 @@ def network() -> Iterator[Namespace | None]:
 
 
 def bytes_sent() -> int | None:
-    """Gives the bytes that the loopback of this process's network has carried so far; None where the system does not tell."""
+    """Return the bytes that this network's loopback has carried so far; None if unknown."""
     try:
         with open("/proc/self/net/dev") as lines:
-            fields = next(line for line in lines if line.strip().startswith("lo:")).partition(":")[2].split()
+            fields = (
+                next(line for line in lines if line.strip().startswith("lo:"))
+                .partition(":")[2]
+                .split()
+            )
     except (OSError, StopIteration):
         return None
     return int(fields[8])

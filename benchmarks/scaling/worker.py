@@ -1,4 +1,7 @@
-"""One of the processes of a contestant: `python -m benchmarks.scaling.worker <contestant> <model> <steps> <folder> <descriptor>`."""
+"""A process of a contestant.
+
+python -m benchmarks.scaling.worker <contestant> <model> <steps> <folder> <descriptor>
+"""
 
 from __future__ import annotations
 
@@ -14,38 +17,44 @@ from benchmarks.scaling.team import bytes_sent
 
 
 class LockStep:
-    """The clock: lets all processes start at once when they are warm, and reports when the steps are done.
+    """The clock: starts all processes at once when they are warm, and reports when they are done.
 
     Attributes:
         gradient_bytes: of one step's gradients in float32; the contestant says it.
     """
 
     def __init__(self, parent: Connection, steps: int) -> None:
-        self._parent, self._steps, self.gradient_bytes = parent, steps, 0
+        self._parent = parent
+        self._steps = steps
+        self.gradient_bytes = 0
         self._began: tuple[int, int | None, float, float] | None = None
 
     def __call__(self, step: int, loss: Any) -> None:
         if self._began is None and step >= STEPS_PER_LOOP:
-            float(loss)  # all that was asked for is done
+            float(loss)  # waits until it is computed
             sent = bytes_sent()
             self._parent.send("warm")
             self._parent.recv()
             self._began = step, sent, time.process_time(), time.perf_counter()
         elif self._began is not None and step >= self._began[0] + self._steps:
             self._report(step, float(loss))
-            # The others may still take from this process what they need to end their step: it waits to be killed.
+            # The others may still need this process to end their step, so it waits to be killed.
             signal.pause()
 
     def _report(self, step: int, loss: float) -> None:
         assert self._began is not None
-        now, busy, sent = time.perf_counter(), time.process_time(), bytes_sent()
+        now = time.perf_counter()
+        busy = time.process_time()
+        sent = bytes_sent()
         first, sent_before, busy_before, before = self._began
         steps = step - first
         self._parent.send(
             {
                 "ms": 1000 * (now - before) / steps,
                 "cpu_ms": 1000 * (busy - busy_before) / steps,
-                "sent": None if sent is None or sent_before is None else (sent - sent_before) / steps,
+                "sent": None
+                if sent is None or sent_before is None
+                else (sent - sent_before) / steps,
                 "gradient_bytes": self.gradient_bytes,
                 "loss": loss,
             }
@@ -54,7 +63,9 @@ class LockStep:
 
 def main() -> None:
     name, model, steps, folder, descriptor = sys.argv[1:]
-    CONTESTANTS[name].train(JOBS[model], Path(folder), LockStep(Connection(int(descriptor)), int(steps)))
+    CONTESTANTS[name].train(
+        JOBS[model], Path(folder), LockStep(Connection(int(descriptor)), int(steps))
+    )
 
 
 if __name__ == "__main__":

@@ -10,16 +10,16 @@ FEATURES = np.arange(5 * 2 * 2 * 1, dtype=np.uint8).reshape(5, 2, 2, 1)
 LABELS = np.array([4, 3, 2, 1, 0], np.uint8)
 
 
-def test_fetch_gives_the_examples_asked_for_in_their_order() -> None:
+def test_fetch_returns_the_examples_at_the_indices_in_order() -> None:
     split = ArraySplit(FEATURES, LABELS)
     batch = split.fetch(tf.constant([3, 0, 3], tf.int64))
     np.testing.assert_array_equal(batch["features"], FEATURES[[3, 0, 3]])
     np.testing.assert_array_equal(batch["label"], [1, 4, 1])
     assert (batch["features"].dtype, batch["label"].dtype) == (tf.uint8, tf.int64)
-    assert (split.num_examples, split.resident) == (5, True)
+    assert (split.num_examples, split.in_memory) == (5, True)
 
 
-def test_fetch_first_called_in_a_graph_can_be_called_in_another_and_in_a_pipeline() -> None:
+def test_fetch_works_in_several_graphs_and_in_a_pipeline() -> None:
     split = ArraySplit(FEATURES, LABELS)
     first, second = tf.function(split.fetch), tf.function(split.fetch)
     indices = tf.constant([1, 2], tf.int64)
@@ -30,15 +30,18 @@ def test_fetch_first_called_in_a_graph_can_be_called_in_another_and_in_a_pipelin
     assert [batch["label"].numpy().tolist() for batch in pipeline] == [[4, 3], [2, 1]]
 
 
-def test_the_data_is_captured_by_reference_once() -> None:
+def test_graphs_capture_the_data_once_by_reference() -> None:
     split = ArraySplit(FEATURES, LABELS)
-    graphs = [tf.function(split.fetch).get_concrete_function(tf.TensorSpec([2], tf.int64)) for _ in range(2)]
+    graphs = [
+        tf.function(split.fetch).get_concrete_function(tf.TensorSpec([2], tf.int64))
+        for _ in range(2)
+    ]
     captured = [{id(tensor) for tensor in graph.captured_inputs} for graph in graphs]
     assert captured[0] == captured[1]
     assert len(captured[0]) == 2
 
 
-def test_fetch_inside_a_mirrored_strategy() -> None:
+def test_fetch_works_inside_a_mirrored_strategy() -> None:
     split = ArraySplit(FEATURES, LABELS)
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
 
@@ -50,18 +53,23 @@ def test_fetch_inside_a_mirrored_strategy() -> None:
 
 
 def test_read_npz_names_the_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"path \(.*no\.npz\): no such file; give an \.npz file with the keys x, y"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"path \(.*no\.npz\): no such file; give an \.npz file with the keys x, y",
+    ):
         read_npz(tmp_path / "no.npz", ("x", "y"))
 
 
 def test_read_npz_names_the_missing_keys(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=1, z=2)
-    with pytest.raises(ValueError, match=r"lacks the keys \['y'\], it has \['x', 'z'\]; needed are x, y"):
+    with pytest.raises(
+        ValueError, match=r"lacks the keys \['y'\], it has \['x', 'z'\]; needed are x, y"
+    ):
         read_npz(tmp_path / "a.npz", ("x", "y"))
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 cut short"])
-def test_read_npz_refuses_what_is_no_archive(tmp_path: Path, content: bytes) -> None:
+def test_read_npz_refuses_other_files(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.npz").write_bytes(content)
     with pytest.raises(ValueError, match=r"cannot be read as an \.npz file") as caught:
         read_npz(tmp_path / "a.npz", ("x",))
@@ -84,8 +92,16 @@ def test_read_npz_never_unpickles(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("features", "labels", "message"),
     [
-        (FEATURES[..., 0], LABELS, r"data: images are \[5, 2, 2\] uint8, they must be \[N, 2, 2, 1\] uint8"),
-        (FEATURES.astype(np.float32), LABELS, r"data: images are \[5, 2, 2, 1\] float32, they must be"),
+        (
+            FEATURES[..., 0],
+            LABELS,
+            r"data: images are \[5, 2, 2\] uint8, they must be \[N, 2, 2, 1\] uint8",
+        ),
+        (
+            FEATURES.astype(np.float32),
+            LABELS,
+            r"data: images are \[5, 2, 2, 1\] float32, they must be",
+        ),
         (FEATURES[:0], LABELS[:0], "data: there are no images"),
         (FEATURES, LABELS[:3], r"data: labels are \[3\] uint8, they must be \[5\] integers"),
         (FEATURES, LABELS.astype(np.float32), r"data: labels are \[5\] float32"),
@@ -93,7 +109,9 @@ def test_read_npz_never_unpickles(tmp_path: Path) -> None:
         (FEATURES, LABELS.astype(np.int64) - 1, r"data: labels go from -1 to 3"),
     ],
 )
-def test_check_pair(features: np.ndarray, labels: np.ndarray, message: str) -> None:
+def test_check_pair_names_what_is_wrong(
+    features: np.ndarray, labels: np.ndarray, message: str
+) -> None:
     check_pair("data", FEATURES, LABELS, (2, 2, 1), 10)
     with pytest.raises(ValueError, match=message):
         check_pair("data", features, labels, (2, 2, 1), 10)

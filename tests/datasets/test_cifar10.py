@@ -41,28 +41,33 @@ def check(path: Path) -> None:
     assert (data.train.num_examples, data.test.num_examples) == (5 * PER_FILE, PER_FILE)
     assert (data.input_shape, data.num_classes) == ((32, 32, 3), 10)
     fetched = data.train.fetch(tf.range(5 * PER_FILE, dtype=tf.int64))
-    assert fetched["label"].numpy().tolist() == [(number + i) % 10 for number in range(5) for i in range(PER_FILE)]
-    # The sixth example is the second of the second file: 1024 values of red, then of green, then of blue.
+    assert fetched["label"].numpy().tolist() == [
+        (number + i) % 10 for number in range(5) for i in range(PER_FILE)
+    ]
+    # The sixth example is the second of the second file: 1024 values of red, then green, then blue.
     row = batch(1)[b"data"][1]
     image = fetched["features"][PER_FILE + 1].numpy()
-    assert (image[0, 0].tolist(), image[0, 1].tolist(), image[31, 31].tolist()) == tuple(row[i::1024].tolist() for i in (0, 1, 1023))
+    assert (image[0, 0].tolist(), image[0, 1].tolist(), image[31, 31].tolist()) == tuple(
+        row[i::1024].tolist() for i in (0, 1, 1023)
+    )
     np.testing.assert_array_equal(
-        data.test.fetch(tf.constant([0], tf.int64))["features"][0, :, :, 2].numpy().ravel(), batch(5)[b"data"][0, 2048:]
+        data.test.fetch(tf.constant([0], tf.int64))["features"][0, :, :, 2].numpy().ravel(),
+        batch(5)[b"data"][0, 2048:],
     )
 
 
-def test_reads_the_folder(folder: Path) -> None:
+def test_cifar10_reads_the_folder(folder: Path) -> None:
     check(folder)
 
 
-def test_reads_the_archive(folder: Path) -> None:
+def test_cifar10_reads_the_archive(folder: Path) -> None:
     archive = folder.parent / "cifar-10-python.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(folder, folder.name)
     check(archive)
 
 
-def test_reads_what_python_2_and_numpy_1_wrote() -> None:
+def test_decode_reads_pickles_of_python_2_and_numpy_1() -> None:
     # Python 2 wrote bytes as plain strings, and numpy 1 kept `_reconstruct` elsewhere.
     rows = np.arange(3072, dtype=np.uint8)[None]
     content = (
@@ -86,25 +91,39 @@ class Malicious:
         return os.mkdir, (str(self.victim),)
 
 
-def test_a_malicious_pickle_is_refused_and_not_run(folder: Path) -> None:
+def test_malicious_pickle_is_refused_and_not_run(folder: Path) -> None:
     victim = folder.parent / "victim"
-    (folder / "data_batch_3").write_bytes(pickle.dumps({b"data": Malicious(victim), b"labels": []}, protocol=2))
-    with pytest.raises(ValueError, match=r"data_batch_3 is not a batch of CIFAR-10: UnpicklingError: it asks for posix\.mkdir"):
+    (folder / "data_batch_3").write_bytes(
+        pickle.dumps({b"data": Malicious(victim), b"labels": []}, protocol=2)
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"data_batch_3 is not a batch of CIFAR-10: UnpicklingError: it asks for posix\.mkdir",
+    ):
         cifar10(path=str(folder))
     assert not victim.exists()
 
 
 @pytest.mark.parametrize(
-    "name", [b"cbuiltins\neval\n", b"c__builtin__\neval\n", b"cos\nsystem\n", b"cnumpy\nload\n", b"cnumpy\nndarray.tofile\n"]
+    "name",
+    [
+        b"cbuiltins\neval\n",
+        b"c__builtin__\neval\n",
+        b"cos\nsystem\n",
+        b"cnumpy\nload\n",
+        b"cnumpy\nndarray.tofile\n",
+    ],
 )
-def test_no_other_name_is_admitted(folder: Path, name: bytes) -> None:
+def test_unpickler_refuses_other_names(folder: Path, name: bytes) -> None:
     (folder / TEST_FILE).write_bytes(b"\x80\x02" + name + b".")
     with pytest.raises(ValueError, match="UnpicklingError: it asks for"):
         cifar10(path=str(folder))
 
 
-def test_no_other_encoding_is_admitted(folder: Path) -> None:
-    (folder / TEST_FILE).write_bytes(b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x04\x00\x00\x00zlib\x86R.")
+def test_unpickler_refuses_other_encodings(folder: Path) -> None:
+    (folder / TEST_FILE).write_bytes(
+        b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x04\x00\x00\x00zlib\x86R."
+    )
     with pytest.raises(ValueError, match="encoding zlib is not allowed"):
         cifar10(path=str(folder))
 
@@ -114,7 +133,10 @@ def test_no_other_encoding_is_admitted(folder: Path) -> None:
     [
         (b"", "test_batch is not a batch of CIFAR-10: EOFError"),
         (b"hello", "test_batch is not a batch of CIFAR-10"),
-        (pickle.dumps({b"labels": []}, protocol=2), "test_batch is not a batch of CIFAR-10: KeyError: b'data'"),
+        (
+            pickle.dumps({b"labels": []}, protocol=2),
+            "test_batch is not a batch of CIFAR-10: KeyError: b'data'",
+        ),
         (
             pickle.dumps({b"data": np.zeros((2, 3000), np.uint8), b"labels": [0, 1]}, protocol=2),
             r"test_batch: images are \[2, 3000\] uint8, they must be \[N, 3072\] uint8",
@@ -125,32 +147,39 @@ def test_no_other_encoding_is_admitted(folder: Path) -> None:
         ),
     ],
 )
-def test_refuses_other_contents(folder: Path, content: bytes, message: str) -> None:
+def test_cifar10_refuses_other_contents(folder: Path, content: bytes, message: str) -> None:
     (folder / TEST_FILE).write_bytes(content)
     with pytest.raises(ValueError, match=message) as caught:
         cifar10(path=str(folder))
     assert "\n" not in str(caught.value)
 
 
-def test_names_the_missing_file(folder: Path) -> None:
+def test_error_names_the_missing_file(folder: Path) -> None:
     (folder / "data_batch_2").unlink()
-    with pytest.raises(FileNotFoundError, match=r"cifar-10-batches-py\) lacks data_batch_2; it must be the folder"):
+    with pytest.raises(
+        FileNotFoundError, match=r"cifar-10-batches-py\) lacks data_batch_2; it must be the folder"
+    ):
         cifar10(path=str(folder))
 
 
-def test_names_the_place_and_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_folder_error_says_what_to_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cifar10_module, "DEFAULT_FOLDER", str(tmp_path / "nothing"))
     with pytest.raises(
-        FileNotFoundError, match=r"CIFAR-10 is not at .*/nothing; give dataset\.path=<the folder cifar-10-batches-py, or cifar-10-p"
+        FileNotFoundError,
+        match=r"CIFAR-10 is not at .*/nothing; give dataset\.path=<the folder cifar-10-batches-py,",
     ):
         cifar10()
 
 
-def test_an_archive_that_was_cut_short(folder: Path) -> None:
+def test_truncated_archive_is_refused(folder: Path) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         tar.add(folder, folder.name)
     archive = folder.parent / "cifar-10-python.tar.gz"
     archive.write_bytes(buffer.getvalue()[:2000])
-    with pytest.raises(ValueError, match=r"cannot be read as a tar archive: .*; was the download cut short"):
+    with pytest.raises(
+        ValueError, match=r"cannot be read as a tar archive: .*; was the download cut short"
+    ):
         cifar10(path=str(archive))

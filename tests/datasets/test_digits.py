@@ -4,25 +4,44 @@ import tensorflow as tf
 from trainer.datasets.digits import digits
 
 
-def test_all_images_are_there_once() -> None:
+def test_digits_contain_every_image_once() -> None:
     data = digits()
     assert (data.train.num_examples, data.test.num_examples) == (1437, 360)
-    batches = [split.fetch(tf.range(split.num_examples, dtype=tf.int64)) for split in (data.train, data.test)]
+    batches = [
+        split.fetch(tf.range(split.num_examples, dtype=tf.int64))
+        for split in (data.train, data.test)
+    ]
     images = np.concatenate([batch["features"] for batch in batches])
     labels = np.concatenate([batch["label"] for batch in batches])
     assert images.shape == (1797, 8, 8, 1)
-    assert (images.dtype, images.min(), images.max(), int(images.sum())) == (np.uint8, 0, 16, 561718)
+    assert (images.dtype, images.min(), images.max(), int(images.sum())) == (
+        np.uint8,
+        0,
+        16,
+        561718,
+    )
     assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 
 
-def test_the_split_never_changes() -> None:
+def test_digits_split_never_changes() -> None:
     train, test = digits().train, digits().test
-    assert train.fetch(tf.range(10, dtype=tf.int64))["label"].numpy().tolist() == [2, 8, 2, 6, 6, 7, 1, 9, 8, 5]
+    assert train.fetch(tf.range(10, dtype=tf.int64))["label"].numpy().tolist() == [
+        2,
+        8,
+        2,
+        6,
+        6,
+        7,
+        1,
+        9,
+        8,
+        5,
+    ]
     counts = np.bincount(test.fetch(tf.range(360, dtype=tf.int64))["label"])
     assert counts.min() >= 25
 
 
-def test_sixteen_is_white() -> None:
+def test_digits_scale_sixteen_to_white() -> None:
     data = digits()
     features = data.transform(data.train.fetch(tf.range(100, dtype=tf.int64)), None)["features"]
     assert (float(tf.reduce_min(features)), float(tf.reduce_max(features))) == (0.0, 1.0)

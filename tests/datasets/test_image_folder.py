@@ -12,7 +12,7 @@ SIZE = [4, 6]
 
 
 def write(path: Path, value: int, *, grey: bool = False) -> Path:
-    """Writes an image of one colour, losslessly for .png."""
+    """Write an image of one colour, losslessly for .png."""
     path.parent.mkdir(parents=True, exist_ok=True)
     image = np.full((9, 12, 1 if grey else 3), value, np.uint8)
     encode = tf.io.encode_png if path.suffix.lower() == ".png" else tf.io.encode_jpeg
@@ -35,45 +35,55 @@ def all_of(split: Any) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in batch.items()}
 
 
-def test_splits_classes_and_pixels(tree: Path) -> None:
+def test_image_folder_reads_splits_classes_and_pixels(tree: Path) -> None:
     data = image_folder(path=str(tree), image_size=SIZE)
-    assert (data.input_shape, data.num_classes, data.train.resident) == ((4, 6, 3), 2, False)
+    assert (data.input_shape, data.num_classes, data.train.in_memory) == ((4, 6, 3), 2, False)
     train, test = all_of(data.train), all_of(data.test)
     assert train["label"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert train["features"][:, 0, 0, 0].tolist() == [100, 101, 102, 103, 0, 1, 2, 3]
     assert train["features"].shape == (8, 4, 6, 3)
     assert train["features"].dtype == np.uint8
     assert train["weight"].tolist() == [1] * 8
-    assert (test["label"].tolist(), test["features"][:, 3, 5, 2].tolist()) == ([1] * 4, [200, 201, 202, 203])
+    assert (test["label"].tolist(), test["features"][:, 3, 5, 2].tolist()) == (
+        [1] * 4,
+        [200, 201, 202, 203],
+    )
 
 
-def test_fetch_in_a_graph_and_in_parallel_in_a_pipeline(tree: Path) -> None:
+def test_fetch_works_in_a_graph_and_in_a_parallel_pipeline(tree: Path) -> None:
     split = image_folder(path=str(tree), image_size=SIZE).train
     fetched = tf.function(split.fetch)(tf.constant([7, 0, 7], tf.int64))
     assert fetched["features"].numpy()[:, 0, 0, 0].tolist() == [3, 100, 3]
-    pipeline = tf.data.Dataset.range(80).map(lambda i: i % 8).batch(5, drop_remainder=True).map(split.fetch, num_parallel_calls=4)
+    pipeline = (
+        tf.data.Dataset.range(80)
+        .map(lambda i: i % 8)
+        .batch(5, drop_remainder=True)
+        .map(split.fetch, num_parallel_calls=4)
+    )
     assert pipeline.element_spec["features"].shape == (5, 4, 6, 3)
     labels = np.concatenate([batch["label"] for batch in pipeline.prefetch(2)])
     assert labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 1] * 10
 
 
-def test_val_is_a_test_split_too(tree: Path) -> None:
+def test_val_folder_is_the_test_split(tree: Path) -> None:
     (tree / "test").rename(tree / "val")
     assert image_folder(path=str(tree), image_size=SIZE).test.num_examples == 4
 
 
-def test_grey(tmp_path: Path) -> None:
+def test_one_channel_converts_images_to_grey(tmp_path: Path) -> None:
     for name in ("train", "test"):
         write(tmp_path / name / "a" / "colour.png", 7)
         write(tmp_path / name / "a" / "grey.png", 9, grey=True)
     data = image_folder(path=str(tmp_path), image_size=SIZE, channels=1)
     assert data.input_shape == (4, 6, 1)
     assert all_of(data.train)["features"][:, 0, 0].tolist() == [[7], [9]]
-    assert all_of(image_folder(path=str(tmp_path), image_size=SIZE).train)["features"][:, 0, 0].tolist() == [[7] * 3, [9] * 3]
+    assert all_of(image_folder(path=str(tmp_path), image_size=SIZE).train)["features"][
+        :, 0, 0
+    ].tolist() == [[7] * 3, [9] * 3]
 
 
 @pytest.mark.parametrize(("antialias", "expected"), [(False, 127.5), (True, 63.75)])
-def test_antialias_averages(tmp_path: Path, antialias: bool, expected: float) -> None:
+def test_antialias_averages_pixels(tmp_path: Path, antialias: bool, expected: float) -> None:
     image = np.zeros((8, 8, 3), np.uint8)
     image[3:5, 3:5] = 255  # what bilinear sampling sees at the centre, and averaging does not
     for name in ("train", "test"):
@@ -84,28 +94,49 @@ def test_antialias_averages(tmp_path: Path, antialias: bool, expected: float) ->
     assert value > expected if not antialias else value < expected
 
 
-def test_the_split_by_hash_is_fixed_and_moves_no_file_when_others_come(tmp_path: Path) -> None:
+def test_hash_split_keeps_files_when_others_are_added(tmp_path: Path) -> None:
     for number in range(40):
         write(tmp_path / "ab"[number % 2] / f"{number:02d}.png", number)
     before = image_folder(path=str(tmp_path), image_size=SIZE, test_fraction=0.3)
     tested = set(all_of(before.test)["features"][:, 0, 0, 0].tolist())
-    assert sorted(tested) == [3, 4, 7, 20, 21, 23, 25, 28, 29, 31, 37, 39]  # a change would mix the splits of every user
+    assert sorted(tested) == [
+        3,
+        4,
+        7,
+        20,
+        21,
+        23,
+        25,
+        28,
+        29,
+        31,
+        37,
+        39,
+    ]  # a change would mix the splits of every user
     assert before.train.num_examples + before.test.num_examples == 40
     for number in range(40, 60):
         write(tmp_path / "ab"[number % 2] / f"{number:02d}.png", number)
     after = image_folder(path=str(tmp_path), image_size=SIZE, test_fraction=0.3)
-    assert {value for value in all_of(after.test)["features"][:, 0, 0, 0].tolist() if value < 40} == tested
+    assert {
+        value for value in all_of(after.test)["features"][:, 0, 0, 0].tolist() if value < 40
+    } == tested
 
 
-def test_train_without_test_is_divided(tree: Path) -> None:
+def test_train_folder_without_test_is_divided(tree: Path) -> None:
     (tree / "test").rename(tree.parent / f"{tree.name}-away")
     data = image_folder(path=str(tree), image_size=SIZE, test_fraction=0.5)
     assert data.train.num_examples + data.test.num_examples == 8
     assert data.num_classes == 2
 
 
-def test_hidden_loose_and_other_files_are_left_alone(tree: Path) -> None:
-    for name in ("train/notes.txt", "train/loose.png", "train/cat/._0.png", "train/cat/labels.csv", "train/.cache/x.png"):
+def test_hidden_loose_and_other_files_are_ignored(tree: Path) -> None:
+    for name in (
+        "train/notes.txt",
+        "train/loose.png",
+        "train/cat/._0.png",
+        "train/cat/labels.csv",
+        "train/.cache/x.png",
+    ):
         (tree / name).parent.mkdir(exist_ok=True)
         (tree / name).write_text("x")
     assert image_folder(path=str(tree), image_size=SIZE).train.num_examples == 8
@@ -113,18 +144,24 @@ def test_hidden_loose_and_other_files_are_left_alone(tree: Path) -> None:
 
 @pytest.fixture
 def broken(tree: Path) -> list[Path]:
-    """Breaks three of the eight training images, each in its own way; gives their paths."""
-    truncated, empty, text = tree / "train/ant/1.jpg", tree / "train/cat/0.png", tree / "train/cat/3.png"
+    """Break three of the eight training images, each in its own way; return their paths."""
+    truncated, empty, text = (
+        tree / "train/ant/1.jpg",
+        tree / "train/cat/0.png",
+        tree / "train/cat/3.png",
+    )
     truncated.write_bytes(truncated.read_bytes()[:-40])
     empty.write_bytes(b"")
     text.write_text("not an image at all")
     return [truncated, empty, text]
 
 
-def test_one_broken_file_is_an_error_that_names_it(tree: Path, broken: list[Path]) -> None:
+def test_unreadable_file_is_an_error_that_names_it(tree: Path, broken: list[Path]) -> None:
     split = image_folder(path=str(tree), image_size=SIZE).train
     for index, path in zip((1, 4, 7), broken, strict=True):
-        with pytest.raises(ValueError, match=f"^cannot read {path} as a JPEG or PNG image; repair or remove it"):
+        with pytest.raises(
+            ValueError, match=f"^cannot read {path} as a JPEG or PNG image; repair or remove it"
+        ):
             split.fetch(tf.constant([index, 2], tf.int64))
         # It stays an error: a restart in the same process must not let it pass.
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"cannot read {path}"):
@@ -132,8 +169,10 @@ def test_one_broken_file_is_an_error_that_names_it(tree: Path, broken: list[Path
     assert split.fetch(tf.constant([0, 2, 3, 5, 6], tf.int64))["weight"].numpy().tolist() == [1] * 5
 
 
-def test_broken_files_are_skipped_with_weight_zero(tree: Path, broken: list[Path], caplog: pytest.LogCaptureFixture) -> None:
-    split = image_folder(path=str(tree), image_size=SIZE, max_bad=3).train
+def test_skipped_files_have_weight_zero(
+    tree: Path, broken: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    split = image_folder(path=str(tree), image_size=SIZE, max_corrupt_files=3).train
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             batch = all_of(split)
@@ -141,36 +180,45 @@ def test_broken_files_are_skipped_with_weight_zero(tree: Path, broken: list[Path
     assert batch["features"][:, 0, 0, 0].tolist() == [100, 0, 102, 103, 0, 1, 2, 0]
     assert batch["label"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert [record.getMessage() for record in caplog.records] == [
-        f"skipped {path}, which is no JPEG or PNG image: {count} of at most 3" for count, path in enumerate(broken, start=1)
+        f"skipped {path}, which is no JPEG or PNG image: {count} of at most 3"
+        for count, path in enumerate(broken, start=1)
     ]
 
 
-def test_one_broken_file_too_many_is_an_error_that_names_the_last(tree: Path, broken: list[Path]) -> None:
-    split = image_folder(path=str(tree), image_size=SIZE, max_bad=2).train
+def test_too_many_unreadable_files_are_an_error_that_names_the_last(
+    tree: Path, broken: list[Path]
+) -> None:
+    split = image_folder(path=str(tree), image_size=SIZE, max_corrupt_files=2).train
     pipeline = tf.data.Dataset.range(8).batch(4).map(split.fetch)
-    message = rf"cannot read {broken[2]} as .*, and 2 others \(max_bad\) were skipped before; .* dataset\.max_bad=3"
+    message = (
+        rf"cannot read {broken[2]} as .*, and 2 others \(max_corrupt_files\) were skipped before; "
+        r".* dataset\.max_corrupt_files=3"
+    )
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         list(pipeline)
 
 
-def test_a_batch_of_broken_files_only(tree: Path, broken: list[Path]) -> None:
-    split = image_folder(path=str(tree), image_size=SIZE, max_bad=3).train
+def test_batch_of_unreadable_files_is_all_zero(tree: Path, broken: list[Path]) -> None:
+    split = image_folder(path=str(tree), image_size=SIZE, max_corrupt_files=3).train
     batch = split.fetch(tf.constant([4, 4, 1], tf.int64))
     assert batch["weight"].numpy().tolist() == [0, 0, 0]
     assert not batch["features"].numpy().any()
 
 
-def test_a_file_that_has_gone_is_a_broken_one(tree: Path) -> None:
+def test_deleted_file_is_unreadable(tree: Path) -> None:
     split = image_folder(path=str(tree), image_size=SIZE).train
     (tree / "train/cat/2.png").unlink()
     with pytest.raises(ValueError, match=r"cannot read .*train/cat/2\.png"):
         split.fetch(tf.constant([6], tf.int64))
 
 
-def test_wrong_trees(tmp_path: Path) -> None:
+def test_image_folder_refuses_other_layouts(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"path \(null\) must name a folder of images"):
         image_folder()
-    with pytest.raises(FileNotFoundError, match=r"path \(no/such\): no such folder; it must hold <class>/<name>\.jpg"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"path \(no/such\): no such folder; it must hold <class>/<name>\.jpg",
+    ):
         image_folder(path="no/such")
     with pytest.raises(ValueError, match=r"holds no folder; it must hold <class>"):
         image_folder(path=str(tmp_path))
@@ -178,23 +226,29 @@ def test_wrong_trees(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has test/ but no train/; it must hold"):
         image_folder(path=str(tmp_path))
     (tmp_path / "train" / "cat").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"path \(.*train/cat\) holds no \.jpg, \.jpeg or \.png; put images"):
+    with pytest.raises(
+        ValueError, match=r"path \(.*train/cat\) holds no \.jpg, \.jpeg or \.png; put images"
+    ):
         image_folder(path=str(tmp_path))
     write(tmp_path / "train" / "cat" / "0.png", 0)
     write(tmp_path / "test" / "dog" / "0.png", 0)
-    with pytest.raises(ValueError, match=r"path \(.*test\) has the classes \['dog'\], which are not in .*train; rename"):
+    with pytest.raises(
+        ValueError,
+        match=r"path \(.*test\) has the classes \['dog'\], which are not in .*train; rename",
+    ):
         image_folder(path=str(tmp_path))
 
 
-def test_a_split_without_images(tmp_path: Path) -> None:
+def test_empty_test_split_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "cat" / "0.png", 0)
     with pytest.raises(
-        ValueError, match=r"test_fraction \(1e-06\) leaves none of the 1 images of .* in the test split; change it, or make"
+        ValueError,
+        match=r"test_fraction \(1e-06\) leaves none of the 1 images of .* in the test split; ch",
     ):
         image_folder(path=str(tmp_path), test_fraction=1e-6)
 
 
-def test_wrong_options(tmp_path: Path) -> None:
+def test_image_folder_refuses_impossible_options(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"channels \(2\) must be 1 or 3"):
         image_folder(path=str(tmp_path), channels=2)
     with pytest.raises(ValueError, match=r"image_size \(\[4\]\) must be \[height, width\]"):

@@ -7,18 +7,17 @@ import tensorflow as tf
 from PIL import Image
 
 from trainer.datasets.arrays import ArraySplit
+from trainer.datasets.augment import Augmentation
 from trainer.datasets.images import ImageDataset
+from trainer.datasets.normalise import Normalisation
 
 RANDOM = np.random.RandomState(0)
 SPLIT = ArraySplit(RANDOM.randint(0, 256, (8, 6, 7, 3), np.uint8), np.arange(8))
 ALL = tf.range(8, dtype=tf.int64)
 EVERYTHING: dict[str, Any] = {
     "image_size": [9, 8],
-    "flip": True,
-    "crop": 2,
-    "brightness": 0.3,
-    "mean": [0.1, 0.2, 0.3],
-    "std": [0.7, 0.8, 0.9],
+    "augment": Augmentation(flip=True, crop=2, brightness=0.3),
+    "normalise": Normalisation(mean=[0.1, 0.2, 0.3], std=[0.7, 0.8, 0.9]),
 }
 
 
@@ -26,53 +25,65 @@ def dataset(**options: Any) -> ImageDataset:
     return ImageDataset(train=SPLIT, test=SPLIT, image_shape=(6, 7, 3), num_classes=8, **options)
 
 
-def test_plain_pixels_become_fractions() -> None:
+def test_transform_scales_pixels_to_fractions() -> None:
     plain = dataset()
     batch = plain.transform({**SPLIT.fetch(ALL), "id": ALL}, tf.zeros([8, 0]))
-    np.testing.assert_array_equal(batch["features"], SPLIT.fetch(ALL)["features"].numpy().astype(np.float32) / np.float32(255))
+    np.testing.assert_array_equal(
+        batch["features"], SPLIT.fetch(ALL)["features"].numpy().astype(np.float32) / np.float32(255)
+    )
     np.testing.assert_array_equal(batch["id"], ALL)
     assert (plain.input_shape, plain.num_draws) == ((6, 7, 3), 0)
 
 
 @pytest.mark.parametrize(
     ("options", "num_draws"),
-    [({"flip": True}, 1), ({"crop": 1}, 3), ({"brightness": 0.1}, 4), ({"flip": True, "crop": 1}, 3), ({"mean": [0.5]}, 0)],
+    [
+        ({}, 0),
+        ({"flip": True}, 1),
+        ({"crop": 1}, 3),
+        ({"brightness": 0.1}, 4),
+        ({"flip": True, "crop": 1}, 3),
+    ],
 )
-def test_num_draws_reaches_the_last_column_in_use(options: dict[str, Any], num_draws: int) -> None:
-    changed = dataset(**options)
+def test_num_draws_covers_the_last_column_in_use(options: dict[str, Any], num_draws: int) -> None:
+    changed = dataset(augment=Augmentation(**options))
     assert changed.num_draws == num_draws
     changed.transform(SPLIT.fetch(ALL), tf.zeros([8, num_draws]))
 
 
-def test_switching_one_augmentation_on_leaves_what_the_others_draw() -> None:
+def test_augmentations_draw_independently_of_one_another() -> None:
     draws = tf.constant(RANDOM.uniform(size=(8, 4)), tf.float32)
     batch = SPLIT.fetch(ALL)
-    flipped = dataset(flip=True).transform(batch, draws[:, :1])
-    both = dataset(flip=True, crop=1).transform(batch, tf.concat([draws[:, :1], tf.fill([8, 2], 0.5)], axis=1))
+    flipped = dataset(augment=Augmentation(flip=True)).transform(batch, draws[:, :1])
+    both = dataset(augment=Augmentation(flip=True, crop=1)).transform(
+        batch, tf.concat([draws[:, :1], tf.fill([8, 2], 0.5)], axis=1)
+    )
     np.testing.assert_array_equal(both["features"], flipped["features"])
 
 
-def test_evaluation_draws_nothing() -> None:
+def test_evaluation_is_not_augmented() -> None:
     everything = dataset(**EVERYTHING)
-    quiet = dataset(**{**EVERYTHING, "flip": False, "crop": 0, "brightness": 0.0})
+    plain = dataset(**{**EVERYTHING, "augment": None})
     batch = SPLIT.fetch(ALL)
     evaluated = everything.transform(batch, None)["features"]
-    np.testing.assert_array_equal(evaluated, quiet.transform(batch, None)["features"])
+    np.testing.assert_array_equal(evaluated, plain.transform(batch, None)["features"])
     assert evaluated.shape == (8, *everything.input_shape) == (8, 9, 8, 3)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_an_example_comes_out_alike_to_the_bit_in_any_batch(compiled: bool) -> None:
+def test_transform_of_an_example_is_the_same_bits_in_any_batch(compiled: bool) -> None:
     everything = dataset(**EVERYTHING)
     transform = tf.function(everything.transform) if compiled else everything.transform
     draws = tf.constant(RANDOM.uniform(size=(8, everything.num_draws)), tf.float32)
     whole = transform(SPLIT.fetch(ALL), draws)["features"].numpy()
     for order in ([5], [7, 0, 5], [3, 5, 1, 2, 0]):
-        part = transform(SPLIT.fetch(tf.constant(order, tf.int64)), tf.gather(draws, order))["features"].numpy()
+        part = transform(SPLIT.fetch(tf.constant(order, tf.int64)), tf.gather(draws, order))[
+            "features"
+        ].numpy()
         np.testing.assert_array_equal(part, whole[order])
 
 
-def test_transform_under_xla() -> None:
+def test_transform_compiles_under_xla() -> None:
     everything = dataset(**EVERYTHING)
     draws = tf.constant(RANDOM.uniform(size=(8, everything.num_draws)), tf.float32)
     batch = SPLIT.fetch(ALL)
@@ -85,14 +96,29 @@ def test_transform_under_xla() -> None:
     [
         ({"image_size": [9]}, r"image_size \(\[9\]\) must be \[height, width\], both at least 1"),
         ({"image_size": [9, 0]}, r"image_size \(\[9, 0\]\) must be"),
-        ({"crop": 6}, r"crop \(6\) must be less than the images' shorter side, 6"),
-        ({"crop": 4, "image_size": [4, 9]}, r"crop \(4\) must be less than the images' shorter side, 4"),
-        ({"mean": [0.1, 0.2]}, r"mean \(\[0\.1, 0\.2\]\) must have one number, or one for each of the 3 channels"),
-        ({"std": []}, r"std \(\[\]\) must have one number"),
-        ({"std": [0.5, 0.0, 0.5]}, r"std \(\[0\.5, 0\.0, 0\.5\]\) must be positive"),
+        (
+            {"augment": Augmentation(crop=6)},
+            r"augment\.crop \(6\) must be less than the images' shorter side, 6",
+        ),
+        (
+            {"augment": Augmentation(crop=4), "image_size": [4, 9]},
+            r"augment\.crop \(4\) must be less than the images' shorter side, 4",
+        ),
+        (
+            {"normalise": Normalisation(mean=[0.1, 0.2])},
+            r"normalise\.mean \(\[0\.1, 0\.2\]\) must have one number, or one for each of the 3 ch",
+        ),
+        (
+            {"normalise": Normalisation(std=[])},
+            r"normalise\.std \(\[\]\) must have one number",
+        ),
+        (
+            {"normalise": Normalisation(std=[0.5, 0.0, 0.5])},
+            r"normalise\.std \(\[0\.5, 0\.0, 0\.5\]\) must be positive",
+        ),
     ],
 )
-def test_impossible_options(options: dict[str, Any], message: str) -> None:
+def test_image_dataset_refuses_impossible_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dataset(**options)
 
@@ -100,18 +126,24 @@ def test_impossible_options(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("suffix", ["png", "jpg", "bmp", "gif"])
 @pytest.mark.parametrize("mode", ["L", "RGB"])
 @pytest.mark.parametrize("shape", [(8, 9, 1), (8, 9, 3)])
-def test_image_files_of_every_kind_are_what_the_model_sees(tmp_path: Path, suffix: str, mode: str, shape: tuple[int, int, int]) -> None:
+def test_image_files_of_every_format_are_decoded(
+    tmp_path: Path, suffix: str, mode: str, shape: tuple[int, int, int]
+) -> None:
     colour = 204 if mode == "L" else (204, 204, 204)
     Image.new(mode, (5, 4), colour).save(tmp_path / f"image.{suffix}")
-    made = ImageDataset(train=SPLIT, test=SPLIT, image_shape=shape, num_classes=8, max_value=16.0)
-    batch = made.files([tmp_path / f"image.{suffix}"]).fetch(ALL[:1])
+    small = ImageDataset(train=SPLIT, test=SPLIT, image_shape=shape, num_classes=8, max_value=16.0)
+    batch = small.files([tmp_path / f"image.{suffix}"]).fetch(ALL[:1])
     assert sorted(batch) == ["features", "weight"]
     assert batch["weight"].numpy() == 1
-    np.testing.assert_array_equal(batch["features"][0], made.decode(tf.io.read_file(str(tmp_path / f"image.{suffix}"))))
-    np.testing.assert_allclose(made.transform(dict(batch), None)["features"], np.full([1, *shape], 0.8), atol=1 / 255)
+    np.testing.assert_array_equal(
+        batch["features"][0], small.decode(tf.io.read_file(str(tmp_path / f"image.{suffix}")))
+    )
+    np.testing.assert_allclose(
+        small.transform(dict(batch), None)["features"], np.full([1, *shape], 0.8), atol=1 / 255
+    )
 
 
-def test_image_files_that_cannot_be_read_are_let_pass(tmp_path: Path) -> None:
+def test_unreadable_image_files_have_weight_zero(tmp_path: Path) -> None:
     for name in ("a.png", "b.gif", "c.bmp"):
         (tmp_path / name).write_bytes({"a.png": b"", "b.gif": b"GIF89a", "c.bmp": b"BM"}[name])
     batch = dataset().files(sorted(tmp_path.iterdir())).fetch(ALL[:3])

@@ -21,18 +21,22 @@ def archive(path: Path, **changes: Any) -> str:
         "x_test": random.randint(0, 256, (10, 28, 28), np.uint8),
         "y_test": np.arange(10, dtype=np.uint8),
     }
-    np.savez(path, **{key: value for key, value in {**arrays, **changes}.items() if value is not None})
+    np.savez(
+        path, **{key: value for key, value in {**arrays, **changes}.items() if value is not None}
+    )
     return str(path)
 
 
-def test_reads_an_archive(tmp_path: Path) -> None:
+def test_mnist_reads_an_archive(tmp_path: Path) -> None:
     path = archive(tmp_path / "a.npz")
     data = mnist(path=path)
     assert (data.train.num_examples, data.test.num_examples) == (20, 10)
     assert (data.input_shape, data.num_classes, data.num_draws) == ((28, 28, 1), 10, 0)
     batch = data.transform(data.train.fetch(tf.constant([7], tf.int64)), None)
     assert batch["label"].numpy().tolist() == [7]
-    np.testing.assert_array_equal(batch["features"][0, :, :, 0], np.load(path)["x_train"][7] / np.float32(255))
+    np.testing.assert_array_equal(
+        batch["features"][0, :, :, 0], np.load(path)["x_train"][7] / np.float32(255)
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,26 +47,33 @@ def test_reads_an_archive(tmp_path: Path) -> None:
             {"x_test": np.zeros((10, 32, 32), np.uint8)},
             r"x_test and y_test: images are \[10, 32, 32\] uint8, they must be \[N, 28, 28\] uint8",
         ),
-        ({"y_train": np.full(20, 10)}, r"x_train and y_train: labels go from 10 to 10, they must be in 0\.\.9"),
+        (
+            {"y_train": np.full(20, 10)},
+            r"x_train and y_train: labels go from 10 to 10, they must be in 0\.\.9",
+        ),
     ],
 )
-def test_refuses_other_archives(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_mnist_refuses_other_archives(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         mnist(path=archive(tmp_path / "a.npz", **changes))
 
 
-def test_names_a_path_that_is_not_there() -> None:
+def test_missing_path_is_named() -> None:
     with pytest.raises(FileNotFoundError, match=r"path \(no/mnist\.npz\): no such file"):
         mnist(path="no/mnist.npz")
 
 
-def test_uses_the_cache_of_keras_without_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mnist_uses_the_keras_cache_without_a_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mnist_module, "KERAS_CACHE", archive(tmp_path / "mnist.npz"))
     monkeypatch.setattr(tf.keras.datasets.mnist, "load_data", lambda path: pytest.fail("downloads"))
     assert mnist().train.num_examples == 20
 
 
-def test_a_download_is_put_in_place_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_appears_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cached = tmp_path / "mnist.npz"
     monkeypatch.setattr(mnist_module, "KERAS_CACHE", str(cached))
 
@@ -75,20 +86,32 @@ def test_a_download_is_put_in_place_whole(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(tmp_path.iterdir()) == [cached]
 
 
-def test_says_what_to_do_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_download_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mnist_module, "KERAS_CACHE", str(tmp_path / "mnist.npz"))
 
     def download(path: str) -> None:
         raise Exception("URL fetch failure\non two lines")  # as Keras does
 
     monkeypatch.setattr(tf.keras.datasets.mnist, "load_data", download)
-    message = r"MNIST is not at .*mnist\.npz and cannot be downloaded \(URL fetch failure\); give dataset\.path=<mnist\.npz>$"
+    message = (
+        r"MNIST is not at .*mnist\.npz and cannot be downloaded \(URL fetch failure\); "
+        r"give dataset\.path=<mnist\.npz>$"
+    )
     with pytest.raises(FileNotFoundError, match=message):
         mnist()
 
 
-@pytest.mark.skipif(not (DATA / "mnist.npz").is_file(), reason="no mnist.npz; name its folder in STEADFAST_DATA")
-def test_the_real_one() -> None:
+@pytest.mark.skipif(
+    not (DATA / "mnist.npz").is_file(), reason="no mnist.npz; name its folder in STEADFAST_DATA"
+)
+def test_mnist_reads_the_real_file() -> None:
     data = mnist(path=str(DATA / "mnist.npz"))
     assert (data.train.num_examples, data.test.num_examples) == (60_000, 10_000)
-    assert data.train.fetch(tf.range(6, dtype=tf.int64))["label"].numpy().tolist() == [5, 0, 4, 1, 9, 2]
+    assert data.train.fetch(tf.range(6, dtype=tf.int64))["label"].numpy().tolist() == [
+        5,
+        0,
+        4,
+        1,
+        9,
+        2,
+    ]

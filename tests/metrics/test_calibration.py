@@ -1,3 +1,5 @@
+"""The expected calibration error, against values by hand."""
+
 import math
 
 import numpy as np
@@ -12,41 +14,53 @@ def error(labels, probabilities, **options):
     return metric.result()["calibration_error"]
 
 
-def test_values_equal_those_by_hand():
+def test_calibration_error_equals_values_by_hand():
     assert error([0, 0], [[1.0, 0.0], [1.0, 0.0]]) == 0.0
     assert error([0, 1], [[1.0, 0.0], [1.0, 0.0]]) == 0.5
     # Two bins: 0.6 and 0.75 are together, 0.5 belongs to the lower one.
-    assert error([0, 0, 1], [[0.6, 0.4], [0.75, 0.25], [0.5, 0.5]], bins=2) == pytest.approx((2 * (1 - 0.675) + 0.5) / 3)
+    assert error([0, 0, 1], [[0.6, 0.4], [0.75, 0.25], [0.5, 0.5]], bins=2) == pytest.approx(
+        (2 * (1 - 0.675) + 0.5) / 3
+    )
 
 
 def by_definition(labels, probabilities, bins):
-    confidence, right = probabilities.max(axis=1).astype(np.float64), probabilities.argmax(axis=1) == labels
+    confidence, right = (
+        probabilities.max(axis=1).astype(np.float64),
+        probabilities.argmax(axis=1) == labels,
+    )
     total = 0.0
     for low in range(bins):
         inside = (confidence > low / bins) & (confidence <= (low + 1) / bins)
         if inside.any():
-            total += inside.sum() / len(labels) * abs(right[inside].mean() - confidence[inside].mean())
+            total += (
+                inside.sum() / len(labels) * abs(right[inside].mean() - confidence[inside].mean())
+            )
     return total
 
 
 @pytest.mark.parametrize("bins", [1, 10, 15])
-def test_it_is_what_the_paper_defines(bins):
+def test_calibration_error_equals_the_definition_of_the_paper(bins):
     random = np.random.default_rng(bins)
     probabilities = random.dirichlet(np.full(4, 0.3), 5000).astype(np.float32)
     labels = random.integers(0, 4, 5000)
-    assert error(labels, probabilities, bins=bins) == pytest.approx(by_definition(labels, probabilities, bins), abs=1e-12)
+    assert error(labels, probabilities, bins=bins) == pytest.approx(
+        by_definition(labels, probabilities, bins), abs=1e-12
+    )
 
 
-def test_chunks_change_no_bit():
+def test_calibration_error_is_the_same_to_the_bit_for_any_batches():
     random = np.random.default_rng(0)
-    probabilities, labels = random.dirichlet(np.ones(3), 1000).astype(np.float32), random.integers(0, 3, 1000)
+    probabilities, labels = (
+        random.dirichlet(np.ones(3), 1000).astype(np.float32),
+        random.integers(0, 3, 1000),
+    )
     metric = CalibrationError()
     for part in np.array_split(np.arange(1000), 7):
         metric.update_state(labels[part], probabilities[part])
     assert metric.result()["calibration_error"] == error(labels, probabilities)
 
 
-def test_weights_count_and_a_reset_forgets():
+def test_calibration_error_uses_weights_and_reset():
     metric = CalibrationError()
     assert math.isnan(metric.result()["calibration_error"])
     metric.update_state([1], np.array([[1.0, 0.0]]))

@@ -1,3 +1,5 @@
+"""The confusion matrix: counts by label and prediction."""
+
 import numpy as np
 
 from trainer.metrics.confusion import ConfusionMatrix
@@ -7,18 +9,21 @@ def probabilities(predicted, num_classes):
     return np.eye(num_classes, dtype=np.float32)[predicted]
 
 
-def test_rows_are_labels_and_columns_are_predictions():
+def test_confusion_matrix_has_labels_in_rows_and_predictions_in_columns():
     metric = ConfusionMatrix()
     metric.update_state(np.array([0, 0, 1]), probabilities([0, 2, 1], 3))
     metric.update_state(np.array([2, 2]), probabilities([2, 1], 3))
     np.testing.assert_array_equal(metric.matrix, [[1, 0, 1], [0, 1, 0], [0, 1, 1]])
     assert metric.result() == {}
-    assert metric.names() == ["0", "1", "2"]
+    assert metric.table()["classes"] == ["0", "1", "2"]
     metric.class_names = ["a", "b", "c"]
-    assert metric.names() == ["a", "b", "c"]
+    assert metric.table() == {
+        "classes": ["a", "b", "c"],
+        "matrix": [[1, 0, 1], [0, 1, 0], [0, 1, 1]],
+    }
 
 
-def test_weights_count_and_a_reset_forgets():
+def test_confusion_matrix_uses_weights_and_reset():
     metric = ConfusionMatrix()
     metric.update_state(np.array([1]), probabilities([0], 2))
     metric.reset_state()

@@ -1,3 +1,5 @@
+"""Precision and recall of each class, against values by hand."""
+
 import math
 
 import numpy as np
@@ -13,13 +15,17 @@ def probabilities(predicted, num_classes):
 def result(labels, predicted, num_classes=3, names=(), chunks=1, **options):
     metric = PerClass(**options)
     metric.class_names = names
-    for part, of in zip(np.array_split(np.array(labels), chunks), np.array_split(np.array(predicted), chunks), strict=True):
+    for part, of in zip(
+        np.array_split(np.array(labels), chunks),
+        np.array_split(np.array(predicted), chunks),
+        strict=True,
+    ):
         metric.update_state(part, probabilities(of, num_classes))
     return metric.result()
 
 
 @pytest.mark.parametrize("chunks", [1, 3])
-def test_values_equal_those_by_hand(chunks):
+def test_per_class_equals_values_by_hand(chunks):
     assert result([0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 2, 2], chunks=chunks) == pytest.approx(
         {
             "precision": (1 + 1 / 2 + 1 / 2) / 3,
@@ -35,33 +41,33 @@ def test_values_equal_those_by_hand(chunks):
     )
 
 
-def test_a_class_that_is_never_taken_or_has_no_example_counts_as_zero():
-    found = result([0, 0, 1], [0, 2, 0])
-    assert (found["precision/1"], found["recall/1"]) == (0.0, 0.0)  # never taken
-    assert (found["precision/2"], found["recall/2"]) == (0.0, 0.0)  # has no example
-    assert found["precision"] == pytest.approx(1 / 2 / 3)
-    assert found["recall"] == pytest.approx(1 / 2 / 3)
+def test_per_class_is_zero_without_predictions_or_examples():
+    values = result([0, 0, 1], [0, 2, 0])
+    assert (values["precision/1"], values["recall/1"]) == (0.0, 0.0)  # never predicted
+    assert (values["precision/2"], values["recall/2"]) == (0.0, 0.0)  # without examples
+    assert values["precision"] == pytest.approx(1 / 2 / 3)
+    assert values["recall"] == pytest.approx(1 / 2 / 3)
 
 
-def test_what_occurs_nowhere_is_not_in_the_averages():
-    found = result([0, 1], [0, 1], num_classes=5)
-    assert (found["precision/4"], found["recall/4"]) == (0.0, 0.0)
-    assert (found["precision"], found["recall"]) == (1.0, 1.0)
+def test_averages_leave_out_classes_that_do_not_occur():
+    values = result([0, 1], [0, 1], num_classes=5)
+    assert (values["precision/4"], values["recall/4"]) == (0.0, 0.0)
+    assert (values["precision"], values["recall"]) == (1.0, 1.0)
 
 
-def test_without_examples_the_averages_are_no_numbers():
-    found = PerClass().result()
-    assert found.keys() == {"precision", "recall"}
-    assert all(math.isnan(value) for value in found.values())
+def test_averages_are_nan_without_examples():
+    values = PerClass().result()
+    assert values.keys() == {"precision", "recall"}
+    assert all(math.isnan(value) for value in values.values())
 
 
-def test_many_classes_have_averages_only():
+def test_per_class_has_averages_alone_for_many_classes():
     assert result([0, 1], [0, 1], num_classes=21).keys() == {"precision", "recall"}
     assert result([0, 1], [0, 1], num_classes=2, most_classes=1).keys() == {"precision", "recall"}
     assert len(result([0, 1], [0, 1], num_classes=20)) == 42
 
 
-def test_classes_have_names_that_a_command_line_takes():
+def test_class_names_fit_a_command_line():
     assert set(result([0], [0], 2, names=["polar bear", "cat"])) == {
         "precision",
         "precision/polar_bear",
@@ -73,7 +79,7 @@ def test_classes_have_names_that_a_command_line_takes():
     assert "recall/1" in result([0], [0], 2, names=["a b", "a_b"])
 
 
-def test_weights_count_and_a_reset_forgets():
+def test_per_class_uses_weights_and_reset():
     metric = PerClass()
     metric.update_state(np.array([1, 1, 0]), probabilities([0, 0, 1], 2))
     metric.reset_state()

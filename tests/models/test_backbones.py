@@ -17,7 +17,9 @@ IMAGES = np.random.RandomState(0).uniform(size=(2, 8, 40, 1)).astype(np.float32)
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> tuple[tf.keras.Model, Path, Path]:
     """A published MobileNetV2 at random, and its weights with and without the top."""
     folder = tmp_path_factory.mktemp("weights")
-    full = tf.keras.applications.MobileNetV2(input_shape=(32, 40, 3), alpha=0.35, weights=None, classes=7)
+    full = tf.keras.applications.MobileNetV2(
+        input_shape=(32, 40, 3), alpha=0.35, weights=None, classes=7
+    )
     full.save_weights(folder / "top.h5")
     bare = tf.keras.Model(full.input, full.get_layer("out_relu").output)
     bare.save_weights(folder / "no_top.h5")
@@ -35,29 +37,41 @@ def features_of(model: tf.keras.Model, layer: str) -> Callable[[np.ndarray], np.
 
 
 @pytest.mark.parametrize("file", [1, 2], ids=["with top", "without top"])
-def test_mobilenet_with_weights_is_the_published_network_on_scaled_images(narrow: tuple[tf.keras.Model, Path, Path], file: int) -> None:
+def test_mobilenet_with_weights_equals_the_published_network(
+    narrow: tuple[tf.keras.Model, Path, Path], file: int
+) -> None:
     model = mobilenet((8, 40, 1), 10, alpha=0.35, weights=str(narrow[file]))
     enlarged = tf.image.resize(IMAGES, [32, 40])
     expected = narrow[0](tf.repeat(enlarged, 3, axis=-1) * 2 - 1, training=False)
     np.testing.assert_allclose(features_of(model, "out_relu")(IMAGES), expected, atol=1e-5)
     assert model(IMAGES).shape == (2, 10)
-    assert {layer.momentum for layer in model.layers if "BatchNormalization" in type(layer).__name__} == {0.9}
+    assert {
+        layer.momentum for layer in model.layers if "BatchNormalization" in type(layer).__name__
+    } == {0.9}
 
 
 def test_weights_of_another_width_are_refused(narrow: tuple[tf.keras.Model, Path, Path]) -> None:
-    with pytest.raises(ValueError, match=r"^weights \(.*no_top\.h5\) does not fit mobilenetv2.*") as caught:
+    with pytest.raises(
+        ValueError, match=r"^weights \(.*no_top\.h5\) does not fit mobilenetv2.*"
+    ) as caught:
         mobilenet((32, 32, 3), 10, alpha=0.5, weights=str(narrow[2]))
     assert "\n" not in str(caught.value)
 
 
-def test_weights_of_another_network_are_refused(narrow: tuple[tf.keras.Model, Path, Path], resnet: tf.keras.Model) -> None:
+def test_weights_of_another_network_are_refused(
+    narrow: tuple[tf.keras.Model, Path, Path], resnet: tf.keras.Model
+) -> None:
     message = r"^weights \(.*top\.h5\) lacks 107 of the 107 layers of resnet50, such as conv1_conv$"
     with pytest.raises(ValueError, match=message):
         load_weights(resnet, narrow[1])
 
 
-def test_no_file_no_hdf5_and_no_weights_are_refused(tmp_path: Path, resnet: tf.keras.Model) -> None:
-    with pytest.raises(ValueError, match=r"^weights \(.*no\.h5\): no such file; give an HDF5 weights file"):
+def test_load_weights_refuses_missing_and_foreign_files(
+    tmp_path: Path, resnet: tf.keras.Model
+) -> None:
+    with pytest.raises(
+        ValueError, match=r"^weights \(.*no\.h5\): no such file; give an HDF5 weights file"
+    ):
         load_weights(resnet, tmp_path / "no.h5")
     (tmp_path / "text.h5").write_text("hello")
     with pytest.raises(ValueError, match=r"^weights \(.*text\.h5\) is not an HDF5 file"):
@@ -68,7 +82,7 @@ def test_no_file_no_hdf5_and_no_weights_are_refused(tmp_path: Path, resnet: tf.k
         load_weights(resnet, tmp_path / "empty.h5")
 
 
-def test_resnet50_scales_as_its_weights_expect(resnet: tf.keras.Model) -> None:
+def test_resnet50_scales_images_as_its_weights_expect(resnet: tf.keras.Model) -> None:
     images = np.random.RandomState(0).uniform(size=(2, 32, 32, 3)).astype(np.float32)
     expected = tf.keras.applications.resnet50.preprocess_input(images * 255)
     np.testing.assert_allclose(features_of(resnet, "scale")(images), expected, atol=1e-3)
@@ -79,13 +93,17 @@ def test_resnet50_scales_as_its_weights_expect(resnet: tf.keras.Model) -> None:
 
 @pytest.mark.parametrize("build", [mobilenet, resnet50])
 @pytest.mark.parametrize("input_shape", [(64,), (32, 32, 2)])
-def test_images_are_asked_for(build: Callable[..., tf.keras.Model], input_shape: tuple[int, ...]) -> None:
-    message = rf"^{build.__name__} takes images \[height, width, 1 or 3 channels\], the dataset gives \["
+def test_backbones_refuse_other_inputs(
+    build: Callable[..., tf.keras.Model], input_shape: tuple[int, ...]
+) -> None:
+    message = (
+        rf"^{build.__name__} takes images \[height, width, 1 or 3 channels\], the dataset gives \["
+    )
     with pytest.raises(ValueError, match=message):
         build(input_shape, 10)
 
 
-def test_mixed_precision() -> None:
+def test_mixed_precision_keeps_scaling_and_logits_in_float32() -> None:
     tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
     try:
         model = mobilenet((8, 8, 1), 10, alpha=0.35)

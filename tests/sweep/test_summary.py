@@ -1,4 +1,4 @@
-"""The summary of a sweep: what it says, in which order, and that it says the same however it came about."""
+"""The summary of a sweep: its content, its order, its folder."""
 
 import csv
 import json
@@ -8,28 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from trainer.cli import compose
+from trainer.cli.compose import compose
+from trainer.config.schema import Experiment, Sweep
 from trainer.errors import StorageError
-from trainer.outcome import Outcome, State
-from trainer.schema import Experiment, Sweep
+from trainer.runs.status import RunStatus, State
 from trainer.sweep import summary
-from trainer.sweep.points import Point
+from trainer.sweep.points import Point, PointResult
 
 RATE = "optimizer.learning_rate"
 
 
-def row(number, state, accuracy=None, *, loss=0.5, why="", varied=None, step=20):
+def make_result(number, state, accuracy=None, *, loss=0.5, why="", varied=None, step=20):
     metrics = {} if accuracy is None else {"loss": loss, "accuracy": accuracy}
     varied = varied or {"model": ("cnn", "softmax")[number % 2], RATE: f"0.{number}"}
-    return Point(number, varied, [], Experiment(), Path(f"runs/run-{number}")), Outcome(state, step, metrics, why)
+    point = Point(number, varied, [], Experiment(), Path(f"runs/run-{number}"))
+    return PointResult(point, RunStatus(state, step, metrics, why))
 
 
-ROWS = [
-    row(1, State.DONE, 0.75),
-    row(2, State.FAILED, step=0, why='ValueError: no, "never"'),
-    row(3, State.DONE, 0.9375, loss=0.000123456789),
-    row(4, State.WAITING, step=0),
-    row(5, State.PRUNED, 0.75),
+RESULTS = [
+    make_result(1, State.DONE, 0.75),
+    make_result(2, State.FAILED, step=0, why='ValueError: no, "never"'),
+    make_result(3, State.DONE, 0.9375, loss=0.000123456789),
+    make_result(4, State.WAITING, step=0),
+    make_result(5, State.PRUNED, 0.75),
 ]
 TEXT = """\
 5 points: 2 done, 1 failed, 1 pruned, 1 waiting; the best accuracy first:
@@ -43,45 +44,69 @@ model=cnn optimizer.learning_rate=0.2: ValueError: no, "never"
 """
 
 
-def order(folder, sweep, rows):
-    summary.write(folder, sweep, rows)
-    return [point["run"].rpartition("-")[2] for point in json.loads((folder / "summary.json").read_text())["points"]]
+def order(folder, sweep, results):
+    summary.write_summary(folder, sweep, results)
+    return [
+        point["run"].rpartition("-")[2]
+        for point in json.loads((folder / "summary.json").read_text())["points"]
+    ]
 
 
-def test_the_table_that_people_read(tmp_path):
+def test_text_summary_is_a_table(tmp_path):
     folder = tmp_path / "runs" / "sweeps" / "mine"
-    assert summary.write(folder, Sweep(), ROWS) == TEXT
+    assert summary.write_summary(folder, Sweep(), RESULTS) == TEXT
     assert (folder / "summary.txt").read_text() == TEXT
-    assert sorted(file.name for file in folder.iterdir()) == ["summary.csv", "summary.json", "summary.txt"]
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "summary.csv",
+        "summary.json",
+        "summary.txt",
+    ]
 
 
-def test_the_table_that_programs_read(tmp_path):
-    summary.write(tmp_path, Sweep(), ROWS)
+def test_csv_summary_has_all_metrics(tmp_path):
+    summary.write_summary(tmp_path, Sweep(), RESULTS)
     with (tmp_path / "summary.csv").open(newline="") as file:
-        head, first, *_, fourth, _ = csv.reader(file)
-    assert head == ["model", RATE, "state", "step", "accuracy", "loss", "run", "why"]
+        header, first, *_, fourth, _ = csv.reader(file)
+    assert header == ["model", RATE, "state", "step", "accuracy", "loss", "run", "why"]
     assert first == ["softmax", "0.3", "done", "20", "0.9375", "0.000123456789", "runs/run-3", ""]
     assert fourth == ["cnn", "0.2", "failed", "0", "", "", "runs/run-2", 'ValueError: no, "never"']
 
 
-def test_json_has_all(tmp_path):
-    summary.write(tmp_path, Sweep(), ROWS[1:3])
-    done = {"state": "done", "step": 20, "metrics": {"loss": 0.000123456789, "accuracy": 0.9375}, "run": "runs/run-3", "why": ""}
-    failed = {"state": "failed", "step": 0, "metrics": {}, "run": "runs/run-2", "why": 'ValueError: no, "never"'}
+def test_json_summary_has_all_metrics(tmp_path):
+    summary.write_summary(tmp_path, Sweep(), RESULTS[1:3])
+    done = {
+        "state": "done",
+        "step": 20,
+        "metrics": {"loss": 0.000123456789, "accuracy": 0.9375},
+        "run": "runs/run-3",
+        "why": "",
+    }
+    failed = {
+        "state": "failed",
+        "step": 0,
+        "metrics": {},
+        "run": "runs/run-2",
+        "why": 'ValueError: no, "never"',
+    }
     assert json.loads((tmp_path / "summary.json").read_text()) == {
         "metric": "accuracy",
         "mode": "max",
-        "points": [{"varied": {"model": "softmax", RATE: "0.3"}, **done}, {"varied": {"model": "cnn", RATE: "0.2"}, **failed}],
+        "points": [
+            {"varied": {"model": "softmax", RATE: "0.3"}, **done},
+            {"varied": {"model": "cnn", RATE: "0.2"}, **failed},
+        ],
     }
 
 
-def test_the_same_rows_in_any_order_give_the_same_bytes(tmp_path):
-    found = set()
+def test_summary_does_not_depend_on_the_order_of_results(tmp_path):
+    contents = set()
     for number in range(5):
-        rows = random.Random(number).sample(ROWS, len(ROWS))
-        summary.write(tmp_path / str(number), Sweep(), rows)
-        found.add(tuple(file.read_bytes() for file in sorted((tmp_path / str(number)).iterdir())))
-    assert len(found) == 1
+        shuffled = random.Random(number).sample(RESULTS, len(RESULTS))
+        summary.write_summary(tmp_path / str(number), Sweep(), shuffled)
+        contents.add(
+            tuple(file.read_bytes() for file in sorted((tmp_path / str(number)).iterdir()))
+        )
+    assert len(contents) == 1
 
 
 @pytest.mark.parametrize(
@@ -95,43 +120,71 @@ def test_the_same_rows_in_any_order_give_the_same_bytes(tmp_path):
         ("f1", "auto", "12345"),
     ],
 )
-def test_it_is_sorted_by_the_metric(tmp_path, metric, mode, expected):
-    assert order(tmp_path, Sweep(metric=metric, mode=mode), ROWS) == list(expected)
+def test_summary_is_sorted_by_the_metric(tmp_path, metric, mode, expected):
+    assert order(tmp_path, Sweep(metric=metric, mode=mode), RESULTS) == list(expected)
 
 
-def test_without_an_accuracy_the_smallest_loss_comes_first(tmp_path):
-    rows = [(point, Outcome(State.DONE, 1, {"loss": loss})) for (point, _), loss in zip(ROWS, (3.0, math.nan, 2.0, 1.0, -1.0), strict=True)]
-    assert order(tmp_path, Sweep(), rows) == list("54312")
+def test_smallest_loss_comes_first_without_an_accuracy(tmp_path):
+    losses = (3.0, math.nan, 2.0, 1.0, -1.0)
+    results = [
+        PointResult(result.point, RunStatus(State.DONE, 1, {"loss": loss}))
+        for result, loss in zip(RESULTS, losses, strict=True)
+    ]
+    assert order(tmp_path, Sweep(), results) == list("54312")
     content = json.loads((tmp_path / "summary.json").read_text())
-    assert (content["metric"], content["mode"], content["points"][-1]["metrics"]) == ("loss", "min", {"loss": None})
+    assert (content["metric"], content["mode"], content["points"][-1]["metrics"]) == (
+        "loss",
+        "min",
+        {"loss": None},
+    )
 
 
-def test_keys_with_the_same_last_part_are_written_out(tmp_path):
-    text = summary.write(tmp_path, Sweep(), [row(1, State.DONE, 0.5, varied={"model.width": "4", "task.width": "5", "seed": "1"})])
+def test_keys_with_the_same_last_part_are_not_shortened(tmp_path):
+    text = summary.write_summary(
+        tmp_path,
+        Sweep(),
+        [
+            make_result(
+                1, State.DONE, 0.5, varied={"model.width": "4", "task.width": "5", "seed": "1"}
+            )
+        ],
+    )
     assert text.splitlines()[1].split()[:3] == ["model.width", "task.width", "seed"]
     assert text.startswith("1 point: 1 done; ")
 
 
-def test_points_may_vary_different_keys(tmp_path):
-    text = summary.write(
-        tmp_path, Sweep(), [row(1, State.DONE, 0.5, varied={"seed": "1"}), row(2, State.DONE, 0.4, varied={"jit": "true"})]
+def test_summary_has_the_varied_keys_of_all_points(tmp_path):
+    text = summary.write_summary(
+        tmp_path,
+        Sweep(),
+        [
+            make_result(1, State.DONE, 0.5, varied={"seed": "1"}),
+            make_result(2, State.DONE, 0.4, varied={"jit": "true"}),
+        ],
     )
-    assert [line.split()[:2] for line in text.splitlines()[1:]] == [["seed", "jit"], ["1", "-"], ["-", "true"]]
+    assert [line.split()[:2] for line in text.splitlines()[1:]] == [
+        ["seed", "jit"],
+        ["1", "-"],
+        ["-", "true"],
+    ]
 
 
 def folder(*overrides, keys=("model", RATE)):
-    return summary.folder_of(compose([item for item in overrides if "," not in item]), keys, overrides)
+    return summary.summary_folder(
+        compose([item for item in overrides if "," not in item]), keys, overrides
+    )
 
 
-def test_the_folder_is_named_by_what_is_varied():
-    found = folder(f"{RATE}=0.1,0.01", "model=cnn,softmax", "seed=3")
-    assert found.parent == Path("runs/sweeps")
-    assert found.name == "model-learning_rate-" + found.name[-8:]
+def test_folder_is_named_by_the_varied_keys():
+    path = folder(f"{RATE}=0.1,0.01", "model=cnn,softmax", "seed=3")
+    assert path.parent == Path("runs/sweeps")
+    assert path.name == "model-learning_rate-" + path.name[-8:]
 
 
-def test_the_folder_is_the_same_for_the_same_sweep_however_it_is_run():
+def test_folder_depends_on_varied_keys_and_shared_values_alone():
     base = folder("seed=3")
-    assert folder("seed=3", f"{RATE}=0.1,0.01,0.001", "model=cnn,mobilenet") == base  # values were added
+    more_values = (f"{RATE}=0.1,0.01,0.001", "model=cnn,mobilenet")
+    assert folder("seed=3", *more_values) == base
     assert folder("sweep.jobs=2", "search=random", "checkpoint.keep=3", "seed=3") == base
     assert folder("seed=3", keys=(RATE, "model")) == base
     assert folder("seed=4") != base
@@ -139,15 +192,16 @@ def test_the_folder_is_the_same_for_the_same_sweep_however_it_is_run():
     assert folder("seed=3", "experiment=mnist_tutorial") != base
 
 
-def test_the_folder_can_be_named(tmp_path):
+def test_folder_has_the_name_of_the_sweep(tmp_path):
     assert folder(f"runs_dir={tmp_path}", "sweep.name=first") == tmp_path / "sweeps" / "first"
 
 
-def test_a_name_of_many_keys_stays_short():
-    assert len(folder(keys=[f"model.a_long_option_{number}" for number in range(9)]).name) < 60
+def test_folder_name_of_many_keys_is_short():
+    keys = [f"model.a_long_option_{number}" for number in range(9)]
+    assert len(folder(keys=keys).name) < 60
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+def test_unwritable_folder_is_an_error_of_one_line(tmp_path):
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(StorageError, match=r"runs/sweeps/x could not be written: Not a directory"):
-        summary.write(tmp_path / "runs" / "sweeps" / "x", Sweep(), ROWS)
+        summary.write_summary(tmp_path / "runs" / "sweeps" / "x", Sweep(), RESULTS)

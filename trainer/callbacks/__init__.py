@@ -1,1 +1,1 @@
-"""Callbacks: told of a run's events. One file each, `conf/callbacks/<name>.yaml` selects it."""
+"""Callbacks, called after each evaluation; `conf/callbacks/<name>.yaml` selects one."""

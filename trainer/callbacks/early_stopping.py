@@ -1,4 +1,4 @@
-"""Early stopping, with its memory in the checkpoint."""
+"""Early stopping, with its state in the checkpoint."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class EarlyStopping(Patience):
     """Stops when a metric of the test split has not improved for `patience` evaluations.
 
     Args:
-        metric: the metric that is watched.
-        mode: whether larger (max) or smaller (min) is better.
-        patience: evaluations without improvement that are allowed.
-        min_delta: by how much the metric must change to count as better.
+        metric: the metric that is monitored.
+        mode: whether a larger (max) or a smaller (min) value is better.
+        patience: evaluations without improvement after which training stops.
+        min_delta: the least change that counts as an improvement.
     """
 
     def __init__(
@@ -26,8 +26,10 @@ class EarlyStopping(Patience):
         patience: Annotated[int, ">= 1"] = 5,
         min_delta: Annotated[float, ">= 0"] = 0.0,
     ) -> None:
-        super().__init__("early_stopping", metric=metric, mode=mode, patience=patience, min_delta=min_delta)
+        super().__init__(
+            "early_stopping", metric=metric, mode=mode, patience=patience, min_delta=min_delta
+        )
 
     def on_evaluate(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Compares the metric with the best so far."""
+        """Return whether the metric has not improved for `patience` evaluations."""
         return self.is_exhausted_by(metrics)

@@ -1,4 +1,4 @@
-"""What those who wait for a metric to improve have in common; its memory is in the checkpoint."""
+"""The base of callbacks that wait for a metric to improve, with its state in the checkpoint."""
 
 from __future__ import annotations
 
@@ -17,28 +17,39 @@ class Patience:
         waited: evaluations since then, int64.
 
     Args:
-        name: the callback's, for messages.
-        metric: the metric that is watched.
-        mode: whether larger (max) or smaller (min) is better.
-        patience: how many evaluations without improvement are enough.
-        min_delta: by how much the metric must change to count as better.
+        name: name of the callback, for messages.
+        metric: the metric that is monitored.
+        mode: whether a larger (max) or a smaller (min) value is better.
+        patience: the number of evaluations without improvement that exhausts the patience.
+        min_delta: the least change that counts as an improvement.
     """
 
-    def __init__(self, name: str, *, metric: str, mode: str, patience: int, min_delta: float) -> None:
-        self._name, self.metric, self.patience, self.min_delta = name, metric, patience, min_delta
+    def __init__(
+        self, name: str, *, metric: str, mode: str, patience: int, min_delta: float
+    ) -> None:
+        self._name = name
+        self.metric = metric
+        self.patience = patience
+        self.min_delta = min_delta
         self._sign = 1.0 if mode == "max" else -1.0
         self.best = tf.Variable(float("-inf"), dtype=tf.float64, trainable=False, name="best")
         self.waited = tf.Variable(0, dtype=tf.int64, trainable=False, name="waited")
 
     def is_exhausted_by(self, metrics: Mapping[str, float], *, counts: bool = True) -> bool:
-        """Takes an evaluation; says whether it is one too many without improvement.
+        """Return whether this evaluation exhausts the patience.
 
         Args:
-            metrics: its metrics.
-            counts: whether it counts as one without improvement if it is one; if not, counting starts anew.
+            metrics: the metrics of the evaluation.
+            counts: whether an evaluation without improvement counts; if not, the count is reset.
+
+        Raises:
+            ConfigError: the monitored metric is not among them.
         """
         if self.metric not in metrics:
-            raise ConfigError(f"callbacks.{self._name}.metric ({self.metric}) is not evaluated; choose one of {', '.join(metrics)}")
+            raise ConfigError(
+                f"callbacks.{self._name}.metric ({self.metric}) is not evaluated; "
+                f"choose one of {', '.join(metrics)}"
+            )
         value = self._sign * metrics[self.metric]
         improved = value > float(self.best.numpy()) + self.min_delta
         if improved:

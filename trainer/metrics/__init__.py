@@ -1,1 +1,4 @@
-"""Metrics of a whole split, in NumPy: what Keras has not. Each has the interface of Keras' metrics (`trainer.protocols.Metric`)."""
+"""Metrics of a whole split, in NumPy, one file each; `conf/metrics/<name>.yaml` selects it.
+
+They have the interface of Keras' metrics (`trainer.protocols.Metric`).
+"""

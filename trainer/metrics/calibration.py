@@ -10,8 +10,9 @@ import numpy as np
 class CalibrationError:
     """Expected calibration error (Guo et al. 2017, "On Calibration of Modern Neural Networks").
 
-    Examples are put into bins by the probability of the class that they are taken for: ((m - 1) / bins, m / bins]. The error is the
-    mean over the examples of how far their bin's accuracy is from its mean probability.
+    Examples are binned by the probability of the predicted class: ((m - 1) / bins, m / bins].
+    The error is the mean over the examples of the difference between the accuracy of their bin and
+    its mean probability.
 
     Args:
         bins: how many bins of equal width.
@@ -22,19 +23,26 @@ class CalibrationError:
         self.reset_state()
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Takes more examples: labels, [B], and probabilities, [B, C]."""
-        labels, predicted = np.asarray(y_true), np.argmax(y_pred, axis=1)
+        """Add examples: labels, [B], and probabilities, [B, C]."""
+        labels = np.asarray(y_true)
+        predicted = np.argmax(y_pred, axis=1)
         confidence = np.max(y_pred, axis=1).astype(np.float64)
-        weights = np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight, np.float64)
-        found = np.clip(np.ceil(confidence * self._bins).astype(np.int64) - 1, 0, self._bins - 1)
-        # Example by example: the sums, hence every bit, do not depend on how the examples were handed over.
-        np.add.at(self._excess, found, weights * (confidence - (labels == predicted)))
+        weights = (
+            np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight, np.float64)
+        )
+        bins = np.clip(np.ceil(confidence * self._bins).astype(np.int64) - 1, 0, self._bins - 1)
+        # Example by example: the sums, to the bit, do not depend on the sizes of the batches.
+        np.add.at(self._excess, bins, weights * (confidence - (labels == predicted)))
         self._weight += float(weights.sum())
 
     def result(self) -> dict[str, float]:
-        """Gives the error as `calibration_error`; NaN when there has been no example."""
-        return {"calibration_error": float(np.abs(self._excess).sum() / self._weight) if self._weight else float("nan")}
+        """Return the error as `calibration_error`; NaN without examples."""
+        if not self._weight:
+            return {"calibration_error": float("nan")}
+        return {"calibration_error": float(np.abs(self._excess).sum() / self._weight)}
 
     def reset_state(self) -> None:
-        """Forgets all examples."""
-        self._excess, self._weight = np.zeros(self._bins), 0.0  # of each bin: its probabilities minus how many were right
+        """Remove all examples."""
+        # Per bin: the sum of its probabilities minus the number of correct predictions.
+        self._excess = np.zeros(self._bins)
+        self._weight = 0.0

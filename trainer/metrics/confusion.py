@@ -1,4 +1,4 @@
-"""Which classes are taken for which."""
+"""The confusion matrix."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from trainer.summaries import figures
+
 
 class ConfusionMatrix:
-    """Counts how often each class, the row, was taken for which, the column. It gives a table and a picture, and no number.
+    """Counts the examples by label (row) and prediction (column): a table and a figure, no number.
 
     Attributes:
-        class_names: names of the classes; without any they are numbered.
+        class_names: names of the classes; numbers if it is empty.
         matrix: the counts, [C, C] float64; [0, 0] before the first example.
     """
 
@@ -21,20 +23,27 @@ class ConfusionMatrix:
         self.matrix: np.ndarray = np.zeros((0, 0))
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Takes more examples: labels, [B], and probabilities, [B, C]."""
+        """Add examples: labels, [B], and probabilities, [B, C]."""
         size = y_pred.shape[1]
         cells = np.asarray(y_true) * size + np.argmax(y_pred, axis=1)
         counts = np.bincount(cells, sample_weight, minlength=size * size).reshape(size, size)
         self.matrix = counts + (self.matrix if self.matrix.size else 0.0)
 
     def result(self) -> dict[str, float]:
-        """Gives no number."""
+        """Return no number."""
         return {}
 
     def reset_state(self) -> None:
-        """Forgets all examples."""
+        """Remove all examples."""
         self.matrix = np.zeros((0, 0))
 
-    def names(self) -> list[str]:
-        """Gives a name for each class."""
+    def figure(self) -> np.ndarray:
+        """Draw the matrix, [H, W, 3] uint8."""
+        return figures.confusion_matrix(self.matrix, self._names())
+
+    def table(self) -> dict[str, Any]:
+        """Return the names of the classes and the counts, for `confusion.json`."""
+        return {"classes": self._names(), "matrix": self.matrix.astype(int).tolist()}
+
+    def _names(self) -> list[str]:
         return list(self.class_names) or [str(number) for number in range(len(self.matrix))]

@@ -1,4 +1,5 @@
-"""Strategies: which devices train, and how they agree. One file each, `conf/strategy/<name>.yaml` selects it.
+"""Strategies: which devices train, and how they communicate.
 
-A module here is imported by the parent process too, so TensorFlow is imported inside `start` alone.
+One file each; `conf/strategy/<name>.yaml` selects it. The parent process imports these modules too,
+so TensorFlow is imported inside `create` alone.
 """

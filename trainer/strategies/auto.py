@@ -1,11 +1,12 @@
-"""Auto: whichever strategy fits what is here."""
+"""Auto: the strategy that fits the machine and the declared cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated, ClassVar
 
-from trainer.cluster import Cluster, Task, tpu_configured
+from trainer.cluster.environment import tpu_configured
+from trainer.cluster.spec import Cluster, ProcessId
 from trainer.strategies.base import Strategy
 from trainer.strategies.mirrored import Mirrored
 from trainer.strategies.multi_worker import MultiWorker
@@ -15,31 +16,42 @@ from trainer.strategies.tpu import Tpu
 
 
 class Auto(Strategy):
-    """A TPU if one is declared, else the cluster if one is, else all GPUs if there are several, else one device.
+    """Chooses a strategy.
+
+    A TPU if one is declared, else the cluster if one is, else all GPUs if there are several, else
+    one device.
 
     Args:
-        workers: how many processes there are, for Kubernetes, which does not say so. Of no account elsewhere.
+        workers: how many processes there are, for Kubernetes, which does not declare it. Ignored
+            elsewhere.
     """
 
-    joins: ClassVar[bool] = True
+    uses_declared_cluster: ClassVar[bool] = True
 
     def __init__(self, *, workers: Annotated[int | None, ">= 1"] = None) -> None:
         self._workers = workers
 
-    def tasks(self, count: int | None) -> list[Task]:
-        """Processes that a scheduler has started are workers."""
-        return [Task("worker", index) for index in range(self._workers or 0 if count is None else count)]
+    def process_ids(self, count: int | None) -> list[ProcessId]:
+        """Return the workers that a scheduler has started."""
+        return [
+            ProcessId("worker", index)
+            for index in range(self._workers or 0 if count is None else count)
+        ]
 
-    def resolve(self, cluster: Cluster, count_gpus: Callable[[], int] | None = None) -> tuple[Strategy, str | None]:
-        """Chooses by what is declared, then by the number of GPUs."""
+    def resolve(
+        self, cluster: Cluster, count_gpus: Callable[[], int] | None = None
+    ) -> tuple[Strategy, str | None]:
+        """Choose by what is declared, then by the number of GPUs."""
         if tpu := tpu_configured():
             return Tpu(), f"auto chose tpu: {tpu}"
         if "ps" in cluster.jobs:
-            return ParameterServer(), f"auto chose parameter_server: {cluster.source} declares parameter servers"
+            reason = f"{cluster.source} declares parameter servers"
+            return ParameterServer(), f"auto chose parameter_server: {reason}"
         if cluster.jobs:
-            return MultiWorker(), f"auto chose multi_worker: {cluster.source} declares {len(cluster.trainers)} workers"
+            reason = f"{cluster.source} declares {len(cluster.trainers)} workers"
+            return MultiWorker(), f"auto chose multi_worker: {reason}"
         if count_gpus is None:
-            # Whichever of the two below it will be, it is one process, and that is all there is to say of it.
+            # It will be one of the two below. Both are one process; no more is known here.
             return Strategy(), None
         if (gpus := count_gpus()) > 1:
             return Mirrored(), f"auto chose mirrored: {gpus} GPUs"

@@ -1,7 +1,7 @@
-"""What a strategy is: which processes and devices train, how they start, and what the engine must know of them.
+"""The interface of a strategy: processes, devices, and what the engine must know of them.
 
-Every strategy is one class in one file here, or in a user's own package. It is made in the parent process too, so that only
-`start` may touch TensorFlow.
+Every strategy is one class in one file here, or in a user's own package. The parent process creates
+the object too, so only `create` may touch TensorFlow.
 """
 
 from __future__ import annotations
@@ -9,60 +9,77 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
-from trainer.cluster import Cluster, Task
+from trainer.cluster.spec import Cluster, ProcessId
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from trainer.step import Exchange
+    from trainer.engine.graph.step_options import Exchange
 
 
 class Strategy:
     """A strategy of one process; others override what differs.
 
     Attributes:
-        joins: whether a cluster that is declared concerns it.
-        cannot: what is wrong or crashes under it; names of rows in `trainer.refusals`.
-        servers: jobs whose processes train nothing themselves, but do what the chief sends them.
-        replaceable: jobs of which a process that was lost is started again alone; the loss of any other ends the attempt.
-        asynchronous: whether the chief hands out chunks of steps, instead of all processes running the same step together.
-        optimizer_reduces: whether the optimizer's own reduction over the replicas cannot be left out.
-        input_outside: whether the input must be a tf.data pipeline outside the replicas, even for data in memory.
+        uses_declared_cluster: whether it runs on a cluster that the environment declares.
+        unsupported: what is wrong or crashes under it: names in `compatibility.RULES`.
+        service_jobs: jobs whose processes do not train, but run what the chief sends them.
+        restartable_jobs: jobs whose lost processes are started again alone; the loss of any other
+            process ends the attempt.
+        asynchronous: whether the chief hands out chunks of steps, instead of all processes running
+            the same step together.
+        optimizer_reduces: whether the optimizer's own reduction over the replicas cannot be left
+            out.
+        input_outside: whether the input must be a tf.data pipeline outside the replicas, even for
+            data in memory.
         start_timeout_secs: how long a process waits for the others to start.
-        isolate: whether a cluster that is started here gets a network of its own: auto, True or False.
-        hosts: the hosts that the user wants the commands for.
+        isolate: whether a cluster that is started here gets a network of its own: auto, True or
+            False.
+        hosts: the hosts to print commands for.
+        communication: how replicas communicate, in words for the user; set by `create`. None:
+            there is nothing to choose, or one replica.
     """
 
-    joins: ClassVar[bool] = False
-    cannot: ClassVar[frozenset[str]] = frozenset()
-    servers: ClassVar[frozenset[str]] = frozenset()
-    replaceable: ClassVar[frozenset[str]] = frozenset()
+    uses_declared_cluster: ClassVar[bool] = False
+    unsupported: ClassVar[frozenset[str]] = frozenset()
+    service_jobs: ClassVar[frozenset[str]] = frozenset()
+    restartable_jobs: ClassVar[frozenset[str]] = frozenset()
     asynchronous: ClassVar[bool] = False
     optimizer_reduces: ClassVar[bool] = False
     input_outside: ClassVar[bool] = False
     start_timeout_secs: float = 0.0
     isolate: str | bool = False
     hosts: list[str] | None = None
+    communication: str | None = None
 
-    def resolve(self, cluster: Cluster, count_gpus: Callable[[], int] | None = None) -> tuple[Strategy, str | None]:
-        """Gives the strategy that is meant, and a line that says why; asked before anything else here but `tasks`.
+    def resolve(
+        self, cluster: Cluster, count_gpus: Callable[[], int] | None = None
+    ) -> tuple[Strategy, str | None]:
+        """Return the strategy to use, and a line that says why it was chosen, if it was.
+
+        Call it before anything else here but `process_ids`.
 
         Args:
             cluster: the cluster as this process sees it; without jobs if there is none.
-            count_gpus: counts the GPUs; None: nobody can without TensorFlow, so what depends on them stays undecided.
+            count_gpus: returns the number of GPUs; None in a process without TensorFlow, where a
+                choice that depends on it stays open.
         """
         return self, None
 
     def num_replicas(self) -> int | None:
-        """Gives the number of replicas, or None if it takes TensorFlow to tell (it counts the GPUs)."""
+        """Return the number of replicas; None if only TensorFlow can tell (it counts the GPUs)."""
         return None
 
-    def tasks(self, count: int | None) -> list[Task]:
-        """Gives the tasks of a cluster of `count` processes; None: of as many as are configured. Empty: it needs no cluster."""
+    def process_ids(self, count: int | None) -> list[ProcessId]:
+        """Return the processes of a cluster; empty if the strategy needs none.
+
+        Args:
+            count: the number of processes; None: as many as are configured.
+        """
         return []
 
     def check(self, cluster: Cluster) -> None:
-        """Checks, without TensorFlow, what would otherwise be seen minutes later or never.
+        """Check, without TensorFlow, what would otherwise fail after minutes or never be noticed.
 
         Args:
             cluster: the cluster as this process sees it; without jobs if there is none.
@@ -71,16 +88,22 @@ class Strategy:
             ConfigError: it cannot work here.
         """
 
-    def exchange(self, peak: tf.Variable) -> Exchange | None:
-        """Gives how gradients are summed over the replicas, once it has started; None: as one reduction of TensorFlow's.
+    def gradient_exchange(self, peak: tf.Variable) -> Exchange | None:
+        """Return how gradients are summed over the replicas; call it after `create`.
 
         Args:
-            peak: the largest absolute value of the last sum, float32, in every checkpoint; for the exchange to use.
+            peak: the largest absolute value of the last sum, float32 scalar, which is in every
+                checkpoint; the exchange may use it.
+
+        Returns:
+            None if one reduction of TensorFlow's does it.
         """
         return None
 
-    def start(self, cluster: Cluster) -> tf.distribute.Strategy:
-        """Creates TensorFlow's strategy, before anything else uses its devices; waits for the other processes if there are any.
+    def create(self, cluster: Cluster) -> tf.distribute.Strategy:
+        """Create TensorFlow's strategy, before anything else uses TensorFlow's devices.
+
+        Returns when the other processes of the cluster have joined.
 
         Raises:
             ConfigError: it cannot work on this machine's devices.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from trainer.cluster import Cluster
+from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
 from trainer.strategies import devices
 from trainer.strategies.base import Strategy
@@ -14,17 +14,23 @@ if TYPE_CHECKING:
 
 
 class CentralStorage(Strategy):
-    """Trains on all local GPUs with the variables in one place: for a model whose variables do not fit onto each GPU.
+    """Trains on all local GPUs with the variables in one place.
 
-    All variables travel to every device in every step.
+    It is for a model whose variables do not fit onto each GPU. All variables are copied to every
+    device in every step.
 
     Args:
-        compute_devices: the devices that compute, a replica each; None: all GPUs, or the CPU if there are none: one replica.
-        parameter_device: the device that keeps the variables; None: the CPU, or the only device that computes.
-        virtual_devices: split the CPU into so many devices that compute, to rehearse on a machine without GPUs; None: real devices.
+        compute_devices: the devices that compute, a replica each; None: all GPUs, or the CPU as one
+            replica if there are none.
+        parameter_device: the device that keeps the variables; None: the CPU, or the only device
+            that computes.
+        virtual_devices: split the CPU into so many devices that compute, to try several replicas on
+            a machine without GPUs; None: real devices.
     """
 
-    cannot: ClassVar[frozenset[str]] = frozenset({"loss_scaling", "jit", "accumulate_statistics"})
+    unsupported: ClassVar[frozenset[str]] = frozenset(
+        {"loss_scaling", "jit", "accumulate_statistics"}
+    )
     optimizer_reduces: ClassVar[bool] = True
 
     def __init__(
@@ -34,26 +40,31 @@ class CentralStorage(Strategy):
         parameter_device: str | None = None,
         virtual_devices: Annotated[int | None, ">= 1"] = None,
     ) -> None:
-        self._compute_devices, self._parameter_device, self._virtual_devices = compute_devices, parameter_device, virtual_devices
+        self._compute_devices = compute_devices
+        self._parameter_device = parameter_device
+        self._virtual_devices = virtual_devices
 
     def num_replicas(self) -> int | None:
-        """The number of devices that compute; None when it takes TensorFlow to count the GPUs."""
-        return len(self._compute_devices) if self._compute_devices is not None else self._virtual_devices
+        """Return the number of devices that compute; None if only TensorFlow can tell."""
+        if self._compute_devices is not None:
+            return len(self._compute_devices)
+        return self._virtual_devices
 
     def check(self, cluster: Cluster) -> None:
-        """Refuses options that contradict one another."""
+        """Refuse options that contradict one another."""
         if self._compute_devices is not None and self._virtual_devices is not None:
             raise ConfigError(
-                f"strategy.compute_devices ({', '.join(self._compute_devices)}) and strategy.virtual_devices ({self._virtual_devices}) "
-                "exclude each other; set one to null"
+                f"strategy.compute_devices ({', '.join(self._compute_devices)}) and "
+                f"strategy.virtual_devices ({self._virtual_devices}) exclude each other; "
+                "set one to null"
             )
         if self._compute_devices is not None:
             devices.canonical("strategy.compute_devices", self._compute_devices)
         if self._parameter_device is not None:
             devices.canonical("strategy.parameter_device", [self._parameter_device])
 
-    def start(self, cluster: Cluster) -> tf.distribute.Strategy:
-        """Creates the strategy. Must come before anything else that uses TensorFlow's devices."""
+    def create(self, cluster: Cluster) -> tf.distribute.Strategy:
+        """Create the strategy."""
         import tensorflow as tf
 
         compute = self._compute_devices
@@ -64,4 +75,7 @@ class CentralStorage(Strategy):
         parameters = self._parameter_device
         if parameters is not None:
             parameters = f"/device:{devices.existing('strategy.parameter_device', [parameters])[0]}"
-        return tf.distribute.experimental.CentralStorageStrategy(compute, parameters)
+        strategy = tf.distribute.experimental.CentralStorageStrategy(compute, parameters)
+        if strategy.num_replicas_in_sync > 1:
+            self.communication = "reduction to one device"
+        return strategy

@@ -1,93 +1,144 @@
-"""The names of devices: how they are written, which exist here, and how a CPU is split to rehearse on. No TensorFlow at the top."""
+"""Devices: their names, which of them this machine has, and how a CPU is split into several."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trainer.errors import ConfigError
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
 
 def canonical(key: str, names: Sequence[str]) -> list[str]:
-    """Gives devices their short names, such as GPU:0 for /gpu:0 or /device:GPU:0.
+    """Return the short names of devices, such as GPU:0 for /gpu:0 or /device:GPU:0.
 
     Args:
         key: the option's dotted key, for messages.
         names: the devices, as a user writes them.
 
     Raises:
-        ConfigError: there is none, a name is not a device's, or one is there twice.
+        ConfigError: there is none, a name is not a device's, or one is listed twice.
     """
     if not names:
         raise ConfigError(f"{key} ([]) must name at least one device, such as CPU:0 or GPU:0")
-    found: list[str] = []
+    short_names: list[str] = []
     for written in names:
         name = written.upper().rpartition("/")[2].removeprefix("DEVICE:")
         if not re.fullmatch(r"[A-Z_]+:\d+", name):
             raise ConfigError(f"{key} ({written}) must be a device, such as CPU:0 or GPU:1")
-        if name in found:
+        if name in short_names:
             raise ConfigError(f"{key} ({written}) must name each device once")
-        found.append(name)
-    return found
+        short_names.append(name)
+    return short_names
 
 
 def present() -> list[str]:
-    """Gives the devices of this machine, GPUs first."""
+    """Return the devices of this machine that are visible, GPUs first."""
     import tensorflow as tf
 
-    return [f"{kind}:{number}" for kind in ("GPU", "CPU") for number in range(len(tf.config.list_logical_devices(kind)))]
+    return [
+        f"{kind}:{number}"
+        for kind in ("GPU", "CPU")
+        for number in range(len(tf.config.list_logical_devices(kind)))
+    ]
 
 
 def default() -> list[str]:
-    """Gives all GPUs of this machine, or its CPU if there are none; more than one only where it has been split."""
-    here = present()
-    return [name for name in here if name.startswith("GPU:")] or here
+    """Return all GPUs, or the CPU if there are none; several where it has been split."""
+    names = present()
+    return [name for name in names if name.startswith("GPU:")] or names
 
 
 def existing(key: str, names: Sequence[str]) -> list[str]:
-    """Gives devices their short names, and makes sure that they exist: TensorFlow itself would silently train on the CPU.
+    """Return the short names of devices that must exist.
+
+    TensorFlow itself would silently train on the CPU instead of a missing device.
 
     Raises:
         ConfigError: one does not exist here, or is written wrongly.
     """
-    here, wanted = present(), canonical(key, names)
-    if missing := [name for name in wanted if name not in here]:
-        raise ConfigError(f"{key} ({', '.join(missing)}) does not exist here; choose among {', '.join(here)}")
-    return wanted
+    choices = present()
+    short_names = canonical(key, names)
+    if missing := [name for name in short_names if name not in choices]:
+        raise ConfigError(
+            f"{key} ({', '.join(missing)}) does not exist here; choose among {', '.join(choices)}"
+        )
+    return short_names
 
 
 def virtual(count: int) -> list[str]:
-    """Gives the names of the devices that `split_cpu` makes."""
+    """Return the names of the devices that `split_cpu` creates."""
     return [f"CPU:{number}" for number in range(count)]
 
 
 def split_cpu(count: int) -> list[str]:
-    """Splits the CPU into `count` devices; gives their names. Must come before anything else that uses TensorFlow's devices.
+    """Split the CPU into `count` devices and return their names.
+
+    Must come before anything else that uses TensorFlow's devices.
 
     Raises:
-        ConfigError: TensorFlow has been used already, so that the CPU can no longer be split.
+        ConfigError: TensorFlow is in use already, so the CPU can no longer be split.
     """
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     try:
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * count
+        )
     except RuntimeError as error:
-        # TensorFlow is in use already, as in a second run of one process; the devices of the first will do.
+        # A second run in one process may use the devices of the first.
         if len(tf.config.list_logical_devices("CPU")) < count:
-            raise ConfigError(f"strategy.virtual_devices ({count}) must be set before TensorFlow is used") from error
+            raise ConfigError(
+                f"strategy.virtual_devices ({count}) must be set before TensorFlow is used"
+            ) from error
     return virtual(count)
 
 
-def count_gpus() -> int:
-    """Counts the GPUs of this machine."""
+def limit_gpus(count: int | None) -> None:
+    """Use the first `count` GPUs of this machine; None: all. Must come before their first use.
+
+    Raises:
+        ConfigError: there are fewer, or TensorFlow already uses others.
+    """
     import tensorflow as tf
 
-    return len(tf.config.list_physical_devices("GPU"))
+    if count is None:
+        return
+    gpus = tf.config.list_physical_devices("GPU")
+    if count > len(gpus):
+        raise ConfigError(
+            f"devices.gpus ({count}) must be at most the number of GPUs ({len(gpus)})"
+        )
+    try:
+        tf.config.set_visible_devices(gpus[:count], "GPU")
+    except RuntimeError as error:
+        raise ConfigError(
+            f"devices.gpus ({count}) must be set before TensorFlow is used"
+        ) from error
+
+
+def visible_gpus() -> list[tf.config.PhysicalDevice]:
+    """Return the GPUs that this process may use."""
+    import tensorflow as tf
+
+    return list(tf.config.get_visible_devices("GPU"))
+
+
+def count_gpus() -> int:
+    """Return the number of GPUs that this process may use."""
+    return len(visible_gpus())
 
 
 def names() -> list[str]:
-    """Gives the full names of this machine's devices, as TensorFlow uses them."""
+    """Return the full names of this machine's devices, as TensorFlow uses them."""
     import tensorflow as tf
 
-    return [device.name for kind in ("CPU", "GPU", "TPU") for device in tf.config.list_logical_devices(kind)]
+    return [
+        device.name
+        for kind in ("CPU", "GPU", "TPU")
+        for device in tf.config.list_logical_devices(kind)
+    ]

@@ -1,42 +1,49 @@
-"""Multi-worker: a copy of the model on every device of every process, updated alike."""
+"""Multi-worker: a replica of the model on every device of every process, updated alike."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from trainer.cluster import Cluster, Task
+from trainer.cluster.signals import preserve_sigterm
+from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import ConfigError
-from trainer.signals import sigterm_kept
+from trainer.strategies import devices
 from trainer.strategies.base import Strategy
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from trainer.shared_memory import Meeting
-    from trainer.step import Exchange
+    from trainer.engine.graph.gradient_exchange import Rendezvous
+    from trainer.engine.graph.step_options import Exchange
 
 
 class MultiWorker(Strategy):
-    """Trains on several processes: those that are started here, or those of the cluster that this process is told of.
+    """Trains on several processes: started here, or declared as a cluster.
 
     Args:
-        workers: how many to start here, on free ports, the GPUs divided between them. Of no account where a cluster is declared.
-        communication: ring (gRPC); nccl (GPUs); shared_memory, for gradients between processes that were started here and have no
-            GPU; auto: the last wherever it can, else TensorFlow's choice.
-        timeout_secs: after how long a reduction that does not come about is an error; None: when TensorFlow notices.
+        workers: how many processes to start here, on free ports, the GPUs divided between them.
+            Ignored where a cluster is declared.
+        communication: ring (gRPC); nccl (GPUs); shared_memory, for gradients between processes that
+            were started here and have no GPU; auto: shared_memory where possible, else
+            TensorFlow's choice.
+        timeout_secs: seconds after which a reduction that is not finished is an error; None: when
+            TensorFlow notices.
         bytes_per_pack: TensorFlow's hint for splitting a reduction; 0: as one.
-        compress: none; bfloat16 or float16: gradients travel in 16 bits.
-        hosts: print the command for each of these hosts (host or host:port) and leave.
-        isolate: whether a cluster that is started here gets a network of its own, out of reach for others: auto: where the system
-            allows it and nothing in the run needs the network.
-        start_timeout_secs: how long to wait for the others to start.
+        compress: none; bfloat16 or float16: gradients are sent in 16 bits.
+        hosts: print the command for each of these hosts (host or host:port) and exit.
+        isolate: whether a cluster that is started here gets a network of its own, which nothing
+            outside can reach; auto: where the system allows it and nothing in the run needs the
+            network.
+        start_timeout_secs: seconds to wait for the other processes to start.
     """
 
-    joins: ClassVar[bool] = True
-    cannot: ClassVar[frozenset[str]] = frozenset({"compressed_loss_scaling", "jit_communication", "accumulate_communication", "inline"})
+    uses_declared_cluster: ClassVar[bool] = True
+    unsupported: ClassVar[frozenset[str]] = frozenset(
+        {"compressed_loss_scaling", "jit_communication", "accumulate_communication", "inline"}
+    )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each parameter is a key of the configuration
         self,
         *,
         workers: Annotated[int, ">= 1"] = 2,
@@ -48,69 +55,114 @@ class MultiWorker(Strategy):
         isolate: Literal["auto", True, False] = "auto",
         start_timeout_secs: Annotated[float, "> 0"] = 300.0,
     ) -> None:
-        self.workers, self.hosts, self.isolate, self.start_timeout_secs = workers, hosts, isolate, start_timeout_secs
-        self._communication, self._timeout_secs, self._bytes_per_pack = communication, timeout_secs, bytes_per_pack
+        self.workers = workers
+        self.hosts = hosts
+        self.isolate = isolate
+        self.start_timeout_secs = start_timeout_secs
+        self._communication = communication
+        self._timeout_secs = timeout_secs
+        self._bytes_per_pack = bytes_per_pack
         self._compress = None if compress == "none" else compress
-        self._meeting: Meeting | None = None
+        self._rendezvous: Rendezvous | None = None
 
-    def tasks(self, count: int | None) -> list[Task]:
-        """All are workers."""
-        return [Task("worker", index) for index in range(self.workers if count is None else count)]
+    def process_ids(self, count: int | None) -> list[ProcessId]:
+        """Return `count` workers, or as many as are configured."""
+        return [
+            ProcessId("worker", index) for index in range(self.workers if count is None else count)
+        ]
 
     def check(self, cluster: Cluster) -> None:
-        """Refuses a cluster with parameter servers."""
+        """Refuse a cluster with parameter servers."""
         if "ps" in cluster.jobs:
-            raise ConfigError(f"{cluster.source}: the job ps needs strategy=parameter_server, or must go from the cluster")
+            raise ConfigError(
+                f"{cluster.source}: the job ps needs strategy=parameter_server, "
+                "or must go from the cluster"
+            )
 
-    def exchange(self, peak: tf.Variable) -> Exchange | None:
-        """Through memory where the processes share it, or in 16 bits."""
+    def gradient_exchange(self, peak: tf.Variable) -> Exchange | None:
+        """Exchange gradients through memory where the processes share it, or in 16 bits."""
         import tensorflow as tf
 
-        from trainer.compression import Compressed
-        from trainer.shared_memory import SharedMemory
+        from trainer.engine.graph.gradient_exchange import CompressedExchange, SharedMemory
 
         if self._compress is not None:
-            return Compressed(tf.as_dtype(self._compress), peak)
-        return None if self._meeting is None else SharedMemory(self._meeting)
+            return CompressedExchange(tf.as_dtype(self._compress), peak)
+        return None if self._rendezvous is None else SharedMemory(self._rendezvous)
 
-    def _meet(self, cluster: Cluster, num_gpus: int) -> Meeting | None:
-        """Prepares for sharing memory, if that is possible and wanted."""
-        from trainer.shared_memory import Meeting
-
-        count = len(cluster.trainers)
-        local = cluster.source == "local" and sys.platform == "linux"
-        possible = local and count > 1 and not num_gpus and self._compress is None
-        if self._communication == "shared_memory" and not possible:
-            raise ConfigError(
-                "strategy.communication (shared_memory) is for several processes started here, without GPUs and strategy.compress; use auto"
-            )
-        if not possible or self._communication == "ring":
-            return None
-        # The address is this attempt's alone.
-        return Meeting(cluster.jobs["worker"][0], cluster.task.index, count)
-
-    def start(self, cluster: Cluster) -> tf.distribute.Strategy:
-        """Creates the strategy: returns when all processes have."""
+    def create(self, cluster: Cluster) -> tf.distribute.Strategy:
+        """Create the strategy; return when all processes have."""
         import tensorflow as tf
 
-        gpus = tf.config.list_physical_devices("GPU")
-        if cluster.source == "local" and gpus:
-            if self.workers > len(gpus):
-                raise ConfigError(f"strategy.workers ({self.workers}) must be at most the number of GPUs ({len(gpus)})")
-            share = len(gpus) // self.workers
-            gpus = gpus[cluster.task.index * share : (cluster.task.index + 1) * share]
-            tf.config.set_visible_devices(gpus, "GPU")
+        gpus = self._divide_gpus(cluster)
         if self._communication == "nccl" and not gpus:
-            raise ConfigError("strategy.communication (nccl) needs GPUs, and there are none here; use auto or ring")
-        self._meeting = self._meet(cluster, len(gpus))
+            raise ConfigError(
+                "strategy.communication (nccl) needs GPUs, and there are none here; "
+                "use auto or ring"
+            )
+        self._rendezvous = self._prepare_shared_memory(cluster, len(gpus))
         implementation = "auto" if self._communication == "shared_memory" else self._communication
         options = tf.distribute.experimental.CommunicationOptions(
             bytes_per_pack=self._bytes_per_pack,
             timeout_seconds=self._timeout_secs,
-            implementation=tf.distribute.experimental.CommunicationImplementation[implementation.upper()],
+            implementation=tf.distribute.experimental.CommunicationImplementation[
+                implementation.upper()
+            ],
         )
-        with sigterm_kept():  # TensorFlow takes it for a service of its own that is not used here
+        # TensorFlow would take SIGTERM for a service of its own that is not used here.
+        with preserve_sigterm():
             strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-        if self._meeting is not None:
-            self._meeting.open()  # the first one listens: the strategy has waited for it
+        if self._rendezvous is not None:
+            self._rendezvous.open()  # the first one listens: the strategy has waited for it
+        if strategy.num_replicas_in_sync > 1:
+            self.communication = self._communication_text()
         return strategy
+
+    def _divide_gpus(self, cluster: Cluster) -> list[tf.config.PhysicalDevice]:
+        """Return this process's GPUs: its share if all processes were started here.
+
+        Raises:
+            ConfigError: there are fewer GPUs than processes.
+        """
+        import tensorflow as tf
+
+        gpus = devices.visible_gpus()
+        if not cluster.is_local or not gpus:
+            return gpus
+        if self.workers > len(gpus):
+            raise ConfigError(
+                f"strategy.workers ({self.workers}) must be at most the number of GPUs "
+                f"({len(gpus)}); use fewer, or devices.gpus=0 to train on the CPU"
+            )
+        share = len(gpus) // self.workers
+        first = cluster.process_id.index * share
+        gpus = gpus[first : first + share]
+        tf.config.set_visible_devices(gpus, "GPU")
+        return gpus
+
+    def _prepare_shared_memory(self, cluster: Cluster, num_gpus: int) -> Rendezvous | None:
+        """Return where the processes meet to share memory; None: they communicate otherwise.
+
+        Raises:
+            ConfigError: shared memory is configured and impossible.
+        """
+        from trainer.engine.graph.gradient_exchange import Rendezvous
+
+        count = len(cluster.trainers)
+        is_local = cluster.is_local and sys.platform == "linux"
+        possible = is_local and count > 1 and not num_gpus and self._compress is None
+        if self._communication == "shared_memory" and not possible:
+            raise ConfigError(
+                "strategy.communication (shared_memory) is for several processes started here, "
+                "without GPUs and strategy.compress; use auto"
+            )
+        if not possible or self._communication == "ring":
+            return None
+        # The address is this attempt's alone.
+        return Rendezvous(cluster.jobs["worker"][0], cluster.process_id.index, count)
+
+    def _communication_text(self) -> str:
+        if self._rendezvous is not None:
+            return "shared memory"
+        # TensorFlow's own choice is the ring: it uses NCCL between processes only on request.
+        text = "NCCL" if self._communication == "nccl" else "ring"
+        return text if self._compress is None else f"{text}, gradients in {self._compress}"

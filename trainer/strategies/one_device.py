@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainer.cluster import Cluster
+from trainer.cluster.spec import Cluster
 from trainer.strategies import devices
 from trainer.strategies.base import Strategy
 
@@ -23,17 +23,20 @@ class OneDevice(Strategy):
         self._device = device
 
     def num_replicas(self) -> int:
-        """One, on whatever hardware."""
+        """Return one, on any hardware."""
         return 1
 
     def check(self, cluster: Cluster) -> None:
-        """Refuses what is not a device's name."""
+        """Refuse what is not a device's name."""
         if self._device is not None:
             devices.canonical("strategy.device", [self._device])
 
-    def start(self, cluster: Cluster) -> tf.distribute.Strategy:
-        """Creates the strategy."""
+    def create(self, cluster: Cluster) -> tf.distribute.Strategy:
+        """Create the strategy."""
         import tensorflow as tf
 
-        name = devices.existing("strategy.device", [self._device])[0] if self._device is not None else devices.default()[0]
+        if self._device is None:
+            name = devices.default()[0]
+        else:
+            (name,) = devices.existing("strategy.device", [self._device])
         return tf.distribute.OneDeviceStrategy(f"/device:{name}")

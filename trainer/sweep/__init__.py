@@ -1,1 +1,1 @@
-"""Sweeps: many points, each a run of its own, from one command that may be killed and repeated. No TensorFlow."""
+"""Sweeps: many runs from one command, which can be killed and repeated."""

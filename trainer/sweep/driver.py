@@ -1,4 +1,4 @@
-"""Runs the points of a sweep, some at a time, each in a process of its own. No TensorFlow."""
+"""Runs the points of a sweep in parallel, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -7,250 +7,252 @@ import signal
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from hydra.core.override_parser.types import Override
-
-from trainer import cluster, launch
-from trainer.cluster import Cluster
-from trainer.composition import Composer
-from trainer.errors import ConfigError
-from trainer.exitcodes import CRASHED, DONE, WRONG_INPUT
-from trainer.outcome import Outcome, State, outcome_of
-from trainer.rundir import result_of
-from trainer.schema import Experiment, Sweep
-from trainer.signals import SAVE, STOP, handled
-from trainer.sweep import grid, launchers, search, slots, summary
-from trainer.sweep.launchers import Launched
-from trainer.sweep.points import Point, Proposals
-from trainer.sweep.process import PointProcess
-from trainer.sweep.slots import Slot
-from trainer.sweep.table import Table
-
-
-def run(overrides: list[str], config_dir: str | None) -> int:
-    """Runs the sweep of a command line.
-
-    Args:
-        overrides: as they are after `trainer.overrides.rewrite`.
-        config_dir: a directory with more choices.
-
-    Returns:
-        The exit code: 0 all points succeeded, 1 not all, 130 or 143 stopped after saving.
-
-    Raises:
-        ConfigError: with all problems of all points; nothing has been written.
-    """
-    settings, overrides = launchers.split(overrides)
-    composer = Composer(config_dir)
-    parsed = composer.parse(overrides)
-    first = _first(parsed, composer)
-    strategy, declared = launch.resolve(first)
-    if settings:
-        launchers.check(settings, first, config_dir, declared)
-    if strategy.hosts:
-        return launch.run(first, overrides, config_dir)  # it shows the commands
-    folder = summary.folder_of(first, [item.get_key_element() for item in parsed if item.is_sweep_override()], overrides)
-    is_grid = first.search.method == "grid"
-    points, lines = grid.expand(parsed, composer) if is_grid else ([], [])
-    parts = _slots(first, len(points) if is_grid else first.search.trials, declared, lines)
-    proposals: Proposals = grid.Grid(points)
-    if not is_grid:
-        # Last: from here on there is a study.
-        proposals = search.propose(parsed, first, lambda item: grid.compose_point(item, composer), folder)
-    table = Table(proposals.total, first.sweep)
-    driver: Driver | Launched = (
-        Launched(points, settings, config_dir, folder) if settings else Driver(proposals, first.sweep, parts, config_dir, table)
-    )
-    for line in lines:
-        table.line(line)
-    try:
-        return driver.run()
-    finally:
-        if declared is None or declared.is_chief:
-            rows = {point.number: (point, outcome_of(point.path, point.experiment)) for point in points} | driver.outcomes
-            print(f"{summary.write(folder, first.sweep, list(rows.values()))}Summary: {folder}", flush=True)
-
-
-def _slots(first: Experiment, num_points: int, declared: Cluster | None, lines: list[str]) -> list[Slot]:
-    """Gives what each of the points that train at a time may use; adds what the user should know of it to `lines`."""
-    jobs, cores = min(first.sweep.jobs, num_points), slots.cores()
-    if declared and jobs > 1:
-        raise ConfigError(f"sweep.jobs ({first.sweep.jobs}) must be 1: {declared.source} declares a cluster for one point at a time")
-    if cores and jobs > len(cores):
-        lines.append(f"{jobs} points at a time share {len(cores)} cores")
-    return slots.divide(jobs, cores, cluster.gpus())
-
-
-def _first(parsed: Sequence[Override], composer: Composer) -> Experiment:
-    """Composes the first point, for what holds for all; if it is wrong, the mistakes of the others are told with it."""
-    try:
-        return grid.first(parsed, composer)
-    except ConfigError:
-        if all(item.is_discrete_sweep() for item in parsed if item.is_sweep_override()):
-            grid.expand(parsed, composer)
-        raise
+from trainer.cluster.messages import (
+    Crash,
+    ErrorLine,
+    Evaluated,
+    Exit,
+    Message,
+    Problem,
+    SignalReceived,
+)
+from trainer.cluster.signals import STOP, Decision, StopRequests, forward_to
+from trainer.config.schema import Sweep
+from trainer.errors import CRASHED, DONE, WRONG_INPUT
+from trainer.launch.fork_server import ForkServer
+from trainer.runs.directory import read_result
+from trainer.runs.status import RunStatus, State, run_status
+from trainer.sweep.live_table import LiveTable
+from trainer.sweep.point_process import PointMessages, PointProcess
+from trainer.sweep.points import Point, PointResult, SearchMethod
+from trainer.sweep.resources import ResourceShare
 
 
 class Driver:
     """Runs points until there are no more, or until it is stopped.
 
+    Attributes:
+        results: the results of the points that have ended, by number.
+
     Args:
-        proposals: gives the points.
+        search: chooses the points.
         settings: what to do after a failure.
-        slots: what each of the points that train at a time may use.
+        shares: the resources of each point that trains in parallel.
         config_dir: the user's own folder of choices, for the record of each run.
-        view: shows how it goes.
+        table: shows the progress.
     """
 
-    def __init__(self, proposals: Proposals, settings: Sweep, slots: list[Slot], config_dir: str | None, view: Table) -> None:
-        self._proposals, self._settings, self._config_dir, self._view = proposals, settings, config_dir, view
-        self._free = list(slots)
-        self._again: deque[Point] = deque()
+    def __init__(
+        self,
+        search: SearchMethod,
+        settings: Sweep,
+        shares: Sequence[ResourceShare],
+        config_dir: str | None,
+        table: LiveTable,
+    ) -> None:
+        self.results: dict[int, PointResult] = {}
+        self._search = search
+        self._settings = settings
+        self._config_dir = config_dir
+        self._table = table
+        self._free_shares = list(shares)
         self._running: dict[int, PointProcess] = {}
-        self._told: dict[int, str] = {}
-        self._failures: Counter[int] = Counter()
-        self._asked: set[int] = set()
-        self._pruned: dict[int, Outcome] = {}
-        self._signalled, self._stopping, self._at_once = 0, False, False
-        self._messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self.outcomes: dict[int, tuple[Point, Outcome]] = {}
+        self._to_retry: deque[Point] = deque()
+        self._num_failures: Counter[int] = Counter()
+        self._first_errors: dict[int, str] = {}
+        self._asked_to_stop: set[int] = set()
+        self._pruned: dict[int, RunStatus] = {}
+        self._stop_requests = StopRequests()
+        self._is_stopping = False
+        self._is_leaving_at_once = False
+        self._messages: PointMessages = queue.SimpleQueue()
+        self._server: ForkServer | None = None
 
     def run(self) -> int:
-        """Runs the points.
+        """Run the points.
 
         Returns:
-            The exit code for the user.
+            The exit code: 0 all points succeeded, 1 not all, 130 or 143 stopped after saving.
         """
         try:
-            with handled(self._handle):
-                self._fill()
+            with forward_to(self._enqueue_signal):
+                self._start_points()
                 while self._running:
-                    self._take(self._messages.get())
-                    self._fill()
-            return self._code()
+                    self._handle_message(*self._messages.get())
+                    self._start_points()
+            return self._exit_code()
         finally:
             for process in self._running.values():
                 process.kill()
-            self._view.close()
+            if self._server:
+                self._server.release()
+            self._table.close()
 
-    def _fill(self) -> None:
-        """Starts points while there are free slots; what is finished needs none."""
-        while self._free and not self._stopping:
-            point = self._again.popleft() if self._again else self._proposals.next()
+    def _start_points(self) -> None:
+        """Start points while there are free resources; finished points need no process."""
+        while self._free_shares and not self._is_stopping:
+            point = self._to_retry.popleft() if self._to_retry else self._search.next_point()
             if point is None:
                 return
             if point.pruned:
                 self._pruned[point.number] = point.pruned
-            if point.experiment.resume != "never" and (point.pruned or result_of(point.path, point.experiment)):
-                self._finish(point, self._found(point))
+            if point.experiment.resume != "never" and (
+                point.pruned or read_result(point.path, point.experiment)
+            ):
+                self._record_result(point, self._recorded_outcome(point))
             else:
-                self._view.begin(point)
-                self._running[point.number] = PointProcess(point, self._free.pop(), self._config_dir, self._messages)
+                self._table.start_point(point)
+                if self._server is None:  # not before the first point that needs it
+                    self._server = ForkServer.acquire()
+                    self._server.keep(point.experiment.launch.keep_warm_secs)
+                self._running[point.number] = PointProcess(
+                    point,
+                    self._free_shares.pop(),
+                    self._config_dir,
+                    self._messages,
+                    str(self._server.directory),
+                )
 
-    def _take(self, message: dict[str, Any]) -> None:
-        if message["kind"] == "signal" and message["from"] is None:
-            self._requested(message["number"])
+    def _handle_message(self, number: int | None, message: Message) -> None:
+        if number is None:
+            if isinstance(message, SignalReceived):
+                self._handle_signal(message.number)
             return
-        process = self._running[message["from"]]
+        process = self._running[number]
         point = process.point
-        if message["kind"] == "exit":
-            del self._running[point.number]
-            self._free.append(process.slot)
-            self._ended(point, message["code"], message["text"])
-            return
-        if why := _why(message):
-            self._told.setdefault(point.number, why)
-        elif message["kind"] == "evaluated":
-            self._evaluated(process, message["step"], message["metrics"])
-        self._view.show(point, message)
-
-    def _evaluated(self, process: PointProcess, step: int, metrics: Mapping[str, float]) -> None:
-        number = process.point.number
-        if number not in self._pruned and self._proposals.report(process.point, step, metrics):
-            self._pruned[number] = Outcome(State.PRUNED, step, metrics)
-            self._ask(process, signal.SIGTERM)
-
-    def _requested(self, number: int) -> None:
-        """Does what a signal asks for: save; save and leave; the second time, leave at once."""
-        if number == SAVE:
-            for process in self._running.values():
-                process.request(number)
-        elif self._signalled:
-            self._at_once = True
-            self._view.line(f"A second {signal.Signals(number).name}: leaving at once.")
-            for process in self._running.values():
-                process.request(number)
-        else:
-            self._signalled = number
-            self._view.line(f"{signal.Signals(number).name}: the running points save, then leave; once more leaves at once.")
-            self._stop(number)
-
-    def _stop(self, number: int) -> None:
-        self._stopping = True
-        for process in self._running.values():
-            self._ask(process, number)
-
-    def _ask(self, process: PointProcess, number: int) -> None:
-        """Asks a point to save and leave, once: it takes a second time for a wish to leave at once."""
-        if process.point.number not in self._asked:
-            self._asked.add(process.point.number)
-            process.request(number)
-
-    def _ended(self, point: Point, code: int, said: str) -> None:
-        outcome = self._outcome(point, code, said)
-        self._told.pop(point.number, None)
-        if outcome.state is State.FAILED and not self._stopping:
-            self._failures[point.number] += 1
-            if self._settings.on_error == "retry" and code != WRONG_INPUT and self._failures[point.number] <= self._settings.retries:
-                tries = f"{self._failures[point.number]} of {self._settings.retries}"
-                self._view.line(f"point {point.number} of {self._proposals.total} ({point.label}): {outcome.why}; trying again ({tries})")
-                self._again.append(point)
+        match message:
+            case Exit(code, output):
+                del self._running[number]
+                self._free_shares.append(process.share)
+                self._handle_exit(point, code, output)
                 return
-        self._finish(point, outcome)
-        if outcome.state is State.FAILED and self._settings.on_error == "stop" and not self._stopping:
-            self._stop(signal.SIGTERM)
+            case Evaluated(step, metrics):
+                self._prune_if_behind(process, step, metrics)
+            case _ if error := _error_in(message):
+                self._first_errors.setdefault(number, error)
+        self._table.show_message(point, message)
 
-    def _outcome(self, point: Point, code: int, said: str) -> Outcome:
-        found = self._found(point)
-        if found.state in (State.DONE, State.PRUNED):
-            return found
+    def _prune_if_behind(
+        self, process: PointProcess, step: int, metrics: Mapping[str, float]
+    ) -> None:
+        point = process.point
+        if point.number not in self._pruned and self._search.should_prune(point, step, metrics):
+            self._pruned[point.number] = RunStatus(State.PRUNED, step, metrics)
+            self._stop_point(process, signal.SIGTERM)
+
+    def _handle_signal(self, number: int) -> None:
+        """Handle a request: save, save and leave or, the second time, leave at once."""
+        name = signal.Signals(number).name
+        match self._stop_requests.decide(number):
+            case Decision.SAVE:
+                for process in self._running.values():
+                    process.forward_signal(number)
+            case Decision.LEAVE:
+                self._is_leaving_at_once = True
+                self._table.print_line(f"A second {name}: leaving at once.")
+                for process in self._running.values():
+                    process.forward_signal(number)
+            case Decision.STOP:
+                self._table.print_line(
+                    f"{name}: the running points save, then leave; once more leaves at once."
+                )
+                self._stop_all(number)
+
+    def _stop_all(self, number: int) -> None:
+        self._is_stopping = True
+        for process in self._running.values():
+            self._stop_point(process, number)
+
+    def _stop_point(self, process: PointProcess, number: int) -> None:
+        """Ask a point to save and leave, only once: a second signal means to leave at once."""
+        if process.point.number not in self._asked_to_stop:
+            self._asked_to_stop.add(process.point.number)
+            process.forward_signal(number)
+
+    def _handle_exit(self, point: Point, code: int, output: str) -> None:
+        outcome = self._outcome_of_exit(point, code, output)
+        self._first_errors.pop(point.number, None)
+        if outcome.state is not State.FAILED or self._is_stopping:
+            self._record_result(point, outcome)
+        elif self._may_retry(point, code):
+            attempt = f"{self._num_failures[point.number]} of {self._settings.retries}"
+            self._table.print_line(
+                f"point {point.number} of {self._search.total} ({point.label}): {outcome.error}; "
+                f"trying again ({attempt})"
+            )
+            self._to_retry.append(point)
+        else:
+            self._record_result(point, outcome)
+            if self._settings.on_error == "stop":
+                self._stop_all(signal.SIGTERM)
+
+    def _may_retry(self, point: Point, code: int) -> bool:
+        """Count a failure of a point; return whether to try it again."""
+        self._num_failures[point.number] += 1
+        return (
+            self._settings.on_error == "retry"
+            and code != WRONG_INPUT
+            and self._num_failures[point.number] <= self._settings.retries
+        )
+
+    def _outcome_of_exit(self, point: Point, code: int, output: str) -> RunStatus:
+        outcome = self._recorded_outcome(point)
+        if outcome.state in (State.DONE, State.PRUNED):
+            return outcome
         if code == DONE:  # of a process that does not write the result
-            return replace(found, state=State.DONE)
-        if code > 128 or self._at_once or (point.number in self._asked and -code in STOP):
-            return Outcome(State.STOPPED, found.step, found.metrics)
-        if found.state is State.FAILED:
-            return found
-        why = self._told.get(point.number) or (f"was killed by {signal.Signals(-code).name}" if code < 0 else said.rpartition("\n")[2])
-        return Outcome(State.FAILED, found.step, found.metrics, why or f"its process failed with exit code {code}")
+            return replace(outcome, state=State.DONE)
+        was_stopped = point.number in self._asked_to_stop and -code in STOP
+        if code > 128 or self._is_leaving_at_once or was_stopped:
+            return RunStatus(State.STOPPED, outcome.step, outcome.metrics)
+        if outcome.state is State.FAILED:
+            return outcome
+        cause = self._first_errors.get(point.number)
+        if not cause and code < 0:
+            cause = f"was killed by {signal.Signals(-code).name}"
+        cause = cause or output.rpartition("\n")[2] or f"its process failed with exit code {code}"
+        return RunStatus(State.FAILED, outcome.step, outcome.metrics, cause)
 
-    def _found(self, point: Point) -> Outcome:
-        """Gives what a point's directory tells; if it was pruned, what it was then, however far it got before it heard of that."""
-        found, pruned = outcome_of(point.path, point.experiment), self._pruned.get(point.number)
-        return found if pruned is None or (found.state is State.DONE and found.step == pruned.step) else pruned
+    def _recorded_outcome(self, point: Point) -> RunStatus:
+        """Return the outcome in the run directory; of a pruned point, that of its pruning.
 
-    def _finish(self, point: Point, outcome: Outcome) -> None:
-        self.outcomes[point.number] = point, outcome
+        A pruned point may train on for some steps before it stops.
+        """
+        outcome = run_status(point.path, point.experiment)
+        pruned = self._pruned.get(point.number)
+        if pruned is None or (outcome.state is State.DONE and outcome.step == pruned.step):
+            return outcome
+        return pruned
+
+    def _record_result(self, point: Point, outcome: RunStatus) -> None:
+        self.results[point.number] = PointResult(point, outcome)
         if outcome.state is not State.STOPPED:
-            self._proposals.tell(point, outcome)
-        self._view.ended(point, outcome)
+            self._search.record_outcome(point, outcome)
+        self._table.end_point(point, outcome)
 
-    def _code(self) -> int:
-        states = [outcome.state for _, outcome in self.outcomes.values()]
-        if State.FAILED in states or self._at_once:
-            return CRASHED  # or: no exit code may say that all has been saved
-        if State.STOPPED in states or (self._stopping and len(states) < self._proposals.total):
-            return 128 + self._signalled if self._signalled else CRASHED
+    def _exit_code(self) -> int:
+        states = [result.outcome.state for result in self.results.values()]
+        if State.FAILED in states or self._is_leaving_at_once:
+            return CRASHED  # 130 and 143 would promise that every point has saved
+        is_incomplete = self._is_stopping and len(states) < self._search.total
+        if State.STOPPED in states or is_incomplete:
+            number = self._stop_requests.number
+            return 128 + number if number else CRASHED
         return DONE
 
-    def _handle(self, number: int, frame: Any) -> None:
-        # It may interrupt anything: a queue of this kind alone bears that.
-        self._messages.put({"kind": "signal", "number": number, "from": None})
+    def _enqueue_signal(self, number: int) -> None:
+        # A signal handler may interrupt any code: only this kind of queue is safe then.
+        self._messages.put((None, SignalReceived(number)))
 
 
-def _why(message: Mapping[str, Any]) -> str:
-    """Gives the error that a message tells, in one line; none if it tells none."""
-    kind = message["kind"]
-    if kind == "problem":
-        return "; ".join(message["lines"])
-    return str(message["text"] if kind == "error" else message["cause"] if kind == "crash" else "")
+def _error_in(message: Message) -> str:
+    """Return the error in a message, in one line; empty if there is none."""
+    match message:
+        case Problem(lines):
+            return "; ".join(lines)
+        case ErrorLine(text):
+            return text
+        case Crash(cause=cause):
+            return cause
+        case _:
+            return ""

@@ -1,245 +1,222 @@
-"""Points that learn from those before: an Optuna study in SQLite, asked and told, that outlives the command. No TensorFlow.
+"""Optuna search: a study in SQLite chooses the points and outlives the command.
 
-A trial of the study with the attribute `point` is that point of the sweep; of several, the last, which tries again what
-failed. A trial without it is none: it was killed while it was drawn, or drew values that were there before.
+A trial of the study with the attribute `point` is that point of the sweep; of several, the last
+one, which repeats a failed one. A trial without the attribute is none: its command was killed
+while sampling, or it has sampled the values of another point.
 """
 
 from __future__ import annotations
 
-import fcntl
 import math
 import random
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any
 
-import optuna
 from optuna.distributions import BaseDistribution
 from optuna.exceptions import StorageInternalError
-from optuna.pruners import BasePruner, MedianPruner, NopPruner
 from optuna.samplers import TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
+from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
-from trainer.files import writing
-from trainer.identity import run_name
-from trainer.outcome import Outcome, State, evaluations, smaller_is_better
-from trainer.schema import Experiment
-from trainer.sweep.candidates import Candidates
+from trainer.files import Lock, writing
+from trainer.runs.status import RunStatus, State, read_evaluations
+from trainer.sweep.optuna_study import FILE, open_study, recorded_trials
+from trainer.sweep.point_factory import PointFactory
 from trainer.sweep.points import Point
-from trainer.sweep.space import Choice, Space
+from trainer.sweep.search_space import Choice, SearchSpace
+from trainer.sweep.sweep_lock import SweepLock
 
-FILE = "study.db"
-_JUDGED = 5
-"""How many points must be complete before one is pruned."""
-_LOCK_WAIT_SECS = 5.0  # what a command that was killed had just started needs a moment to let go of it
-_REFUSED = (SQLAlchemyError, StorageInternalError)
-"""What a database raises that cannot be read or written."""
+_LOCK_WAIT_SECS = 5.0
+"""The children of a killed command may hold the lock for a moment longer."""
+_DATABASE_ERRORS = (SQLAlchemyError, StorageInternalError)
 
 
 class OptunaSearch:
-    """Asks a study for points and tells it what they came to.
+    """Chooses points by the results of earlier ones.
 
     Args:
-        space: what is varied.
-        candidates: makes the points.
-        base: the composed configuration of one of them, for what they share.
-        folder: where the study is kept.
+        space: the values that may be sampled.
+        factory: creates the points.
+        base: the composed experiment without the varied values.
+        folder: the sweep's folder, where the study is kept.
 
     Raises:
-        ConfigError: the folder holds the study of another search, or another process is at it.
+        ConfigError: the folder has the study of another search, or another process uses it.
         StorageError: the study cannot be read or written; every method may raise it.
     """
 
-    def __init__(self, space: Space, candidates: Candidates, base: Experiment, folder: Path) -> None:
+    def __init__(
+        self, space: SearchSpace, factory: PointFactory, base: Experiment, folder: Path
+    ) -> None:
         self.total = int(min(base.search.trials, space.size))
-        self._space, self._candidates, self._seed, self._number = space, candidates, base.search.seed, 0
+        self._space = space
+        self._factory = factory
+        self._seed = base.search.seed
+        self._number = 0
         self._metric = base.sweep.metric or "accuracy"
-        self._lock, self._path = _hold(folder), folder / FILE
-        with writing(self._path, *_REFUSED):
-            self._study = _study(space, base, self._metric, self._path)
-            self._recorded = _recorded(self._study)
+        self._lock = _lock(folder)  # for as long as this object lives
+        self._path = folder / FILE
+        with writing(self._path, *_DATABASE_ERRORS):
+            self._study = open_study(space, base, self._metric, self._path)
+            self._recorded = recorded_trials(self._study)
         self._trials: dict[int, Trial] = {}
 
-    def next(self) -> Point | None:
+    def next_point(self) -> Point | None:
         number = self._number + 1
         if number > self.total:
             return None
-        with writing(self._path, *_REFUSED):
-            point = self._again(number) or self._new(number)
+        with writing(self._path, *_DATABASE_ERRORS):
+            point = self._recorded_point(number) or self._new_point(number)
         if point is None:
             self.total = self._number
             return None
         self._number = number
         return point
 
-    def report(self, point: Point, step: int, metrics: Mapping[str, float]) -> bool:
-        with writing(self._path, *_REFUSED):
-            return self._report(self._trials[point.number], step, metrics, self._value(metrics))
+    def should_prune(self, point: Point, step: int, metrics: Mapping[str, float]) -> bool:
+        trial = self._trials[point.number]
+        value = self._value(metrics)
+        with writing(self._path, *_DATABASE_ERRORS):
+            frozen = self._study.get_trials(deepcopy=False)[trial.number]
+            if frozen.state.is_finished():
+                return False  # its run directory was removed, and it is trained again
+            # Points are compared after equally many evaluations. After equally many steps, those
+            # with smaller batches have seen fewer examples.
+            evaluated = frozen.user_attrs.get("evaluated", [])
+            if step not in (earlier_step for earlier_step, _ in evaluated):
+                trial.set_user_attr("evaluated", [*evaluated, (step, dict(metrics))])
+                trial.report(value, len(evaluated) + 1)
+            return trial.should_prune()
 
-    def tell(self, point: Point, outcome: Outcome) -> None:
-        told: dict[str, Any]
+    def record_outcome(self, point: Point, outcome: RunStatus) -> None:
+        result: dict[str, Any] = {"state": TrialState.FAIL}
         if outcome.state is State.DONE and math.isfinite(value := self._value(outcome.metrics)):
-            told = {"values": value}
+            result = {"values": value}
         elif outcome.state is State.PRUNED:
-            told = {"state": TrialState.PRUNED}
-        else:
-            told = {"state": TrialState.FAIL}
-        with writing(self._path, *_REFUSED):
-            self._study.tell(self._trials[point.number].number, **told, skip_if_finished=True)
+            result = {"state": TrialState.PRUNED}
+        number = self._trials[point.number].number
+        with writing(self._path, *_DATABASE_ERRORS):
+            self._study.tell(number, **result, skip_if_finished=True)
 
-    def _report(self, trial: Trial, step: int, metrics: Mapping[str, float], value: float) -> bool:
-        frozen = self._study.get_trials(deepcopy=False)[trial.number]
-        if frozen.state.is_finished():
-            return False  # its directory is gone, and it is trained again
-        # Points are compared after as many evaluations: after as many steps, those of smaller batches have seen less.
-        evaluated = frozen.user_attrs.get("evaluated", [])
-        if step not in (before for before, _ in evaluated):
-            trial.set_user_attr("evaluated", [*evaluated, (step, dict(metrics))])
-            trial.report(value, len(evaluated) + 1)
-        return trial.should_prune()
-
-    def _again(self, number: int) -> Point | None:
-        """Gives a point of an earlier command; one that failed is a new trial of the same values."""
+    def _recorded_point(self, number: int) -> Point | None:
+        """Return the point of an earlier command, if any; a failed one becomes a new trial."""
         if number not in self._recorded:
             return None
-        trial = self._trials[number] = Trial(self._study, self._recorded[number]._trial_id)  # Optuna names it in no other way
-        point, state = self._candidates.point(number, self._varied(trial)), self._recorded[number].state
+        # Optuna has no public way to open a recorded trial.
+        trial = Trial(self._study, self._recorded[number]._trial_id)
+        self._trials[number] = trial
+        point = self._factory.create(number, self._sample(trial))
+        state = self._recorded[number].state
         if point is None:
             return None
         if state == TrialState.FAIL:
-            trial = self._trials[number] = self._enqueued(point)
-        if state == TrialState.PRUNED or (state != TrialState.COMPLETE and self._stays_behind(point)):
+            trial = self._trials[number] = self._create_trial(point)
+        if state == TrialState.PRUNED or (
+            state != TrialState.COMPLETE and self._should_have_been_pruned(point)
+        ):
             step, metrics = trial.user_attrs["evaluated"][-1]
-            return replace(point, pruned=Outcome(State.PRUNED, step, metrics))
+            return replace(point, pruned=RunStatus(State.PRUNED, step, metrics))
         return point
 
-    def _stays_behind(self, point: Point) -> bool:
-        """Tells what the run has written and a command that was killed has not told; gives whether it is not worth going on."""
-        return any(self.report(point, step, metrics) for step, metrics in evaluations(point.path))
+    def _should_have_been_pruned(self, point: Point) -> bool:
+        """Record the evaluations of a run that outlived its command; return whether to prune."""
+        return any(
+            self.should_prune(point, step, metrics)
+            for step, metrics in read_evaluations(point.path)
+        )
 
-    def _new(self, number: int) -> Point | None:
-        """Asks for a point; where that was there before, draws one. What is asked for depends on the seed and what was told."""
-        self._study.sampler = _Rounded(self._space, f"{self._seed}:{number}")
+    def _new_point(self, number: int) -> Point | None:
+        """Return a point of the study, or a random one where the study repeats a point.
+
+        It depends on the seed, the number and the recorded outcomes alone.
+        """
+        self._study.sampler = _RoundingSampler(self._space, f"{self._seed}:{number}")
         trial = self._study.ask()
-        if point := self._candidates.point(number, self._varied(trial)):
+        if point := self._factory.create(number, self._sample(trial)):
             trial.set_user_attr("point", number)
             trial.set_user_attr("run", str(point.path))
         else:
             self._study.tell(trial, state=TrialState.FAIL)
-            point = self._candidates.drawn(number, self._seed)
+            point = self._factory.sample(number, self._seed)
             if point is None:
                 return None
-            trial = self._enqueued(point)
+            trial = self._create_trial(point)
         self._trials[number] = trial
         return point
 
-    def _enqueued(self, point: Point) -> Trial:
-        params = {key: value if isinstance(self._space.ranges[key], Choice) else float(value) for key, value in point.varied.items()}
-        self._study.enqueue_trial(params, user_attrs={"point": point.number, "run": str(point.path)})
+    def _create_trial(self, point: Point) -> Trial:
+        """Return a new trial with the values of a point."""
+        params = {
+            key: value if isinstance(self._space.ranges[key], Choice) else float(value)
+            for key, value in point.varied.items()
+        }
+        attributes = {"point": point.number, "run": str(point.path)}
+        self._study.enqueue_trial(params, user_attrs=attributes)
         trial = self._study.ask()
-        self._varied(trial)
+        self._sample(trial)
         return trial
 
-    def _varied(self, trial: Trial) -> dict[str, str]:
-        """Gives a trial's values as they are written on a command line; those it lacks are drawn."""
+    def _sample(self, trial: Trial) -> dict[str, str]:
+        """Return a trial's values as on a command line; those that it lacks are sampled."""
         varied = {}
         for key, values in self._space.ranges.items():
             if isinstance(values, Choice):
                 varied[key] = trial.suggest_categorical(key, values.values)
             elif values.step:
-                varied[key] = values.text(trial.suggest_int(key, int(values.low), int(values.high), step=values.step, log=values.log))
+                low = int(values.low)
+                high = int(values.high)
+                number = trial.suggest_int(key, low, high, step=values.step, log=values.log)
+                varied[key] = values.format(number)
             else:
-                varied[key] = values.text(trial.suggest_float(key, values.low, values.high, log=values.log))
+                value = trial.suggest_float(key, values.low, values.high, log=values.log)
+                varied[key] = values.format(value)
         return varied
 
     def _value(self, metrics: Mapping[str, float]) -> float:
         if self._metric not in metrics:
             raise ConfigError(
-                f"sweep.metric ({self._metric}) must be a metric of the test split, which has {', '.join(metrics) or 'none'}; "
-                "add sweep.metric=<one of them>"
+                f"sweep.metric ({self._metric}) must be a metric of the test split, "
+                f"which has {', '.join(metrics) or 'none'}; add sweep.metric=<one of them>"
             )
         return metrics[self._metric]
 
 
-class _Rounded(TPESampler):
-    """Draws numbers of few digits, so that the study learns from the values that are trained."""
+class _RoundingSampler(TPESampler):
+    """Samples numbers of few digits, so that the study learns from the values that are trained."""
 
-    def __init__(self, space: Space, seed: str) -> None:
+    def __init__(self, space: SearchSpace, seed: str) -> None:
         super().__init__(seed=random.Random(seed).getrandbits(32))
         self._ranges = space.ranges
 
-    def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> dict[str, Any]:
-        drawn = super().sample_relative(study, trial, search_space)
-        return {key: self._rounded(key, value) for key, value in drawn.items()}
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        params = super().sample_relative(study, trial, search_space)
+        return {key: self._round(key, value) for key, value in params.items()}
 
-    def sample_independent(self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution) -> Any:
-        return self._rounded(param_name, super().sample_independent(study, trial, param_name, param_distribution))
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        value = super().sample_independent(study, trial, param_name, param_distribution)
+        return self._round(param_name, value)
 
-    def _rounded(self, key: str, value: Any) -> Any:
+    def _round(self, key: str, value: Any) -> Any:
         values = self._ranges[key]
-        return value if isinstance(values, Choice) else values.rounded(value)
+        return value if isinstance(values, Choice) else values.round(value)
 
 
-def _hold(folder: Path) -> IO[str]:
-    """Locks the folder for as long as what it gives lives: two commands would take each other's points for abandoned ones."""
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
-    deadline = time.monotonic() + _LOCK_WAIT_SECS
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return lock
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                lock.close()
-                raise ConfigError(f"{folder} is searched by another command; wait for it, or stop it") from None
-            time.sleep(0.05)
-
-
-def _study(space: Space, base: Experiment, metric: str, path: Path) -> Study:
-    """Opens a study, or makes it."""
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    goal: Literal["minimize", "maximize"] = "minimize" if smaller_is_better(metric, base.sweep.mode) else "maximize"
-    pruner: BasePruner = MedianPruner(n_startup_trials=_JUDGED, n_warmup_steps=2) if base.search.prune else NopPruner()
-    place: dict[str, Any] = {"study_name": path.parent.name, "storage": f"sqlite:///{path.absolute()}"}
-    wanted = {
-        "what they share": run_name(base),
-        "goal": f"{goal} {metric}",
-        **{key: str(values) for key, values in space.ranges.items()},
-    }
-    study = optuna.create_study(**place, direction=goal, pruner=pruner, load_if_exists=True)
-    if (held := study.user_attrs.get("search", wanted)) != wanted:
-        if study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
-            raise ConfigError(*_differences(path, held, wanted))
-        optuna.delete_study(**place)  # it has learned nothing, perhaps because of a wrong metric
-        study = optuna.create_study(**place, direction=goal, pruner=pruner)
-    study.set_user_attr("search", wanted)
-    return study
-
-
-def _differences(path: Path, held: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
-    keys = [key for key in {**held, **wanted} if held.get(key) != wanted.get(key)]
-    changes = "; ".join(f"{key}: {held.get(key, 'none')} -> {wanted.get(key, 'none')}" for key in keys)
-    return [
-        f"{path} holds a search that differs in {changes}",
-        "go on with the command as it was, or start another search with sweep.name=<name>",
-    ]
-
-
-def _recorded(study: Study) -> dict[int, FrozenTrial]:
-    """Gives the points of earlier commands by their numbers; what was being drawn when one was killed is no point."""
-    while any(trial.state == TrialState.WAITING for trial in study.get_trials(deepcopy=False)):
-        study.ask()
-    recorded: dict[int, FrozenTrial] = {}
-    for trial in study.get_trials(deepcopy=False):
-        if "point" in trial.user_attrs:
-            recorded[trial.user_attrs["point"]] = trial
-        elif not trial.state.is_finished():
-            study.tell(trial.number, state=TrialState.FAIL)
-    return recorded
+def _lock(folder: Path) -> Lock:
+    """Lock the folder: two commands would take each other's running points for abandoned ones."""
+    lock = SweepLock(folder / ".lock").acquire(_LOCK_WAIT_SECS)
+    if lock is None:
+        raise ConfigError(f"{folder} is searched by another command; wait for it, or stop it")
+    return lock

@@ -1,4 +1,4 @@
-"""What a sweep is made of: points, and who proposes them. No TensorFlow."""
+"""The points of a sweep, and the interface of the search methods that choose them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from trainer.outcome import Outcome
-from trainer.schema import Experiment
+from trainer.config.schema import Experiment
+from trainer.runs.status import RunStatus
 
 
 @dataclass(frozen=True)
@@ -16,12 +16,13 @@ class Point:
     """One run of a sweep.
 
     Attributes:
-        number: from 1, in the order in which points are proposed.
-        varied: the overrides in which the points differ, key -> value, as they are written on a command line.
+        number: position in the sweep, from 1.
+        varied: key -> value of the overrides in which the points differ, as written on a
+            command line.
         overrides: all overrides of this point, as for a command of its own.
         experiment: the checked configuration.
         path: its run directory, which no other point has.
-        pruned: what it had come to when it was found not worth going on; None: it was not.
+        pruned: its outcome, if an earlier command has pruned it.
     """
 
     number: int
@@ -29,28 +30,36 @@ class Point:
     overrides: Sequence[str]
     experiment: Experiment
     path: Path
-    pruned: Outcome | None = None
+    pruned: RunStatus | None = None
 
     @property
     def label(self) -> str:
-        """Names the point: `model=cnn optimizer.learning_rate=0.1`; by its directory where nothing is varied."""
+        """The varied values, `model=cnn seed=1`; the directory's name where nothing is varied."""
         return " ".join(f"{key}={value}" for key, value in self.varied.items()) or self.path.name
 
 
-class Proposals(Protocol):
-    """Proposes points and learns what they came to: a grid, or a search.
+@dataclass(frozen=True)
+class PointResult:
+    """A point and its outcome."""
+
+    point: Point
+    outcome: RunStatus
+
+
+class SearchMethod(Protocol):
+    """Chooses the points of a sweep, perhaps by the results of earlier ones.
 
     Attributes:
-        total: how many points there are in all.
+        total: number of points in the sweep.
     """
 
     total: int
 
-    def next(self) -> Point | None:
-        """Gives the next point; None: there are no more."""
+    def next_point(self) -> Point | None:
+        """Return the next point, or None if there are no more."""
 
-    def report(self, point: Point, step: int, metrics: Mapping[str, float]) -> bool:
-        """Tells metrics of the test split while a point trains; gives whether it is not worth going on (pruned)."""
+    def should_prune(self, point: Point, step: int, metrics: Mapping[str, float]) -> bool:
+        """Record an evaluation on the test split; return whether to stop the point early."""
 
-    def tell(self, point: Point, outcome: Outcome) -> None:
-        """Tells what a point came to. A point that was stopped is told nothing of: it is proposed again."""
+    def record_outcome(self, point: Point, outcome: RunStatus) -> None:
+        """Record the outcome of a point; not of a stopped one, which is chosen again."""

@@ -1,4 +1,4 @@
-"""Chooses who proposes the points of a search, and checks its ranges before anything starts. No TensorFlow."""
+"""Creates the search method of a sweep, after its ranges have been checked."""
 
 from __future__ import annotations
 
@@ -8,63 +8,79 @@ from pathlib import Path
 
 from hydra.core.override_parser.types import Override
 
+from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
-from trainer.identity import run_name
-from trainer.schema import Experiment
-from trainer.sweep.candidates import Candidates, Compose
-from trainer.sweep.points import Proposals
+from trainer.runs.identity import run_name
+from trainer.sweep.point_factory import Compose, PointFactory
+from trainer.sweep.points import SearchMethod
 from trainer.sweep.random_search import RandomSearch
-from trainer.sweep.space import Space, space_of
+from trainer.sweep.search_space import SearchSpace, parse_search_space
 
 
-def propose(parsed: Sequence[Override], base: Experiment, compose: Compose, folder: Path) -> Proposals:
-    """Makes the search of a sweep.
+def create_search(
+    parsed: Sequence[Override], base: Experiment, compose: Compose, folder: Path
+) -> SearchMethod:
+    """Return the random or Optuna search of a sweep.
 
     Args:
         parsed: overrides, one for each key.
-        base: what all points share, composed.
+        base: the composed experiment without the varied values.
         compose: composes and checks a point.
-        folder: the sweep's, where a study is kept.
+        folder: the sweep's folder, where a study is kept.
 
     Raises:
         ConfigError: with all problems of all ranges; nothing has been written.
     """
     if base.search.method == "optuna" and find_spec("optuna") is None:
-        raise ConfigError("search (optuna) needs the package optuna; install it with: pip install 'steadfast[optuna]'")
+        raise ConfigError(
+            "search (optuna) needs the package optuna; "
+            "install it with: pip install 'steadfast[optuna]'"
+        )
     if base.resume not in ("auto", "never"):
-        raise ConfigError(f"resume ({base.resume}) is one run, and a search has many; leave -m out, or resume=<run>")
-    space = space_of(parsed)
-    _check_edges(space, compose)
-    candidates, total = Candidates(space, compose), int(min(base.search.trials, space.size))
+        raise ConfigError(
+            f"resume ({base.resume}) is one run, and a search has many; "
+            "leave -m out, or resume=<run>"
+        )
+    space = parse_search_space(parsed)
+    _check_ranges(space, compose)
+    factory = PointFactory(space, compose)
+    total = int(min(base.search.trials, space.size))
     if base.search.method == "random":
-        return RandomSearch(candidates, total, base.search.seed)
-    from trainer.sweep.optuna_search import OptunaSearch  # an extra
+        return RandomSearch(factory, total, base.search.seed)
+    from trainer.sweep.optuna_search import OptunaSearch  # needs an optional package
 
-    return OptunaSearch(space, candidates, base, folder)
+    return OptunaSearch(space, factory, base, folder)
 
 
-def _check_edges(space: Space, compose: Compose) -> None:
-    """Composes every edge of every range, so that a wrong one is told before anything starts.
+def _check_ranges(space: SearchSpace, compose: Compose) -> None:
+    """Compose the bounds of every range, so that an invalid one fails before any point starts.
 
     Raises:
-        ConfigError: nothing is varied, an edge is refused, or a key is varied that makes no other run; all problems.
+        ConfigError: with all problems: nothing is varied, a bound is invalid, or a key does not
+            change the run.
     """
     if not space.ranges:
-        raise ConfigError("search needs something to vary; write e.g. optimizer.learning_rate='tag(log,interval(1e-4,1e-1))'")
-    composed: dict[tuple[str, ...], Experiment] = {}
-    names: dict[str, set[str]] = {key: set() for key in space.ranges}
+        raise ConfigError(
+            "search needs something to vary; "
+            "write e.g. optimizer.learning_rate='tag(log,interval(1e-4,1e-1))'"
+        )
+    experiments: dict[tuple[str, ...], Experiment] = {}
+    run_names: dict[str, set[str]] = {key: set() for key in space.ranges}
     problems: dict[str, None] = {}
-    for key, varied in space.edges():
+    for key, varied in space.points_to_check():
+        values = tuple(varied.values())
         try:
-            edge = tuple(varied.values())
-            composed[edge] = composed.get(edge) or compose(space.overrides(varied))
-            names[key].add(run_name(composed[edge]))
+            if values not in experiments:
+                experiments[values] = compose(space.overrides(varied))
+            run_names[key].add(run_name(experiments[values]))
         except ConfigError as error:
             problems |= dict.fromkeys(error.problems)
-    problems |= {
-        f"{key} ({space.ranges[key]}) changes nothing that is trained, and all its points would be one run; give it one value": None
-        for key, found in names.items()
-        if len(found) == 1 and space.ranges[key].size > 1 and not problems
-    }
+    if not problems:
+        problems = {
+            f"{key} ({space.ranges[key]}) changes nothing that is trained, and all its points "
+            "would be one run; give it one value": None
+            for key, names in run_names.items()
+            if len(names) == 1 and space.ranges[key].size > 1
+        }
     if problems:
         raise ConfigError(*problems)

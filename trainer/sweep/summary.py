@@ -1,6 +1,6 @@
-"""What a sweep has come to: one table, as text, CSV and JSON. No TensorFlow.
+"""The summary of a sweep: one table, as text, CSV and JSON.
 
-It holds nothing that depends on when and how often the sweep was interrupted: the same runs give the same bytes.
+It is the same to the byte for the same runs, however often the sweep was interrupted.
 """
 
 from __future__ import annotations
@@ -14,151 +14,171 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
-from trainer import identity
+from trainer.config.schema import Experiment, Sweep
 from trainer.files import write_atomically, writing
-from trainer.outcome import Outcome, State, main_metric, smaller_is_better
-from trainer.schema import Experiment, Sweep
-from trainer.sweep.points import Point
-from trainer.tables import aligned, number
+from trainer.runs import identity
+from trainer.runs.status import State, main_metric, smaller_is_better
+from trainer.sweep.points import Point, PointResult
+from trainer.text import align_columns, format_metric, short_keys
 
-Rows: TypeAlias = Sequence[tuple[Point, Outcome]]
-
-_MAX_NAME = 48
+_MAX_NAME_CHARS = 48
 
 
-def folder_of(experiment: Experiment, keys: Collection[str], overrides: Iterable[str]) -> Path:
-    """Gives the folder of a sweep's summary, which need not exist.
+def summary_folder(experiment: Experiment, keys: Collection[str], overrides: Iterable[str]) -> Path:
+    """Return the folder of a sweep's summary, which need not exist.
 
-    It stays the same when values are added to what is varied, and when what names no run changes, such as sweep.jobs.
+    It is the same after values were added, and for other values of keys such as sweep.jobs that do
+    not change a run.
 
     Args:
-        experiment: any point, or what they share.
-        keys: what is varied, as on the command line.
-        overrides: those that all points share; the others may be among them.
+        experiment: any point.
+        keys: the varied keys, as on the command line.
+        overrides: all overrides of the sweep; those of varied keys are ignored.
     """
     parent = Path(experiment.runs_dir).expanduser() / "sweeps"
     if experiment.sweep.name:
         return parent / experiment.sweep.name
     varied = sorted(key.lstrip("+") for key in keys)
-    shared = sorted(item.lstrip("+") for item in overrides if _names_sweep(item, varied))
+    shared = sorted(
+        override.lstrip("+") for override in overrides if _identifies_sweep(override, varied)
+    )
     digest = hashlib.sha256(json.dumps([varied, shared]).encode()).hexdigest()[:8]
     words = [re.sub(r"[^\w-]", "_", key.rpartition(".")[2]) for key in varied]
-    return parent / f"{'-'.join(words)[:_MAX_NAME] or 'single'}-{digest}"
+    return parent / f"{'-'.join(words)[:_MAX_NAME_CHARS] or 'single'}-{digest}"
 
 
-def write(folder: Path, sweep: Sweep, rows: Rows) -> str:
-    """Writes summary.txt, summary.csv and summary.json.
-
-    Args:
-        folder: where to; it is made.
-        sweep: tells by which metric to sort.
-        rows: each point with what it came to, in any order.
-
-    Returns:
-        The table that people read, as in summary.txt.
-
-    Raises:
-        StorageError: one cannot be written.
-    """
-    metric = sweep.metric or main_metric({name for _, outcome in rows for name in outcome.metrics})
-    smaller = smaller_is_better(metric, sweep.mode)
-    rows = _ranked(rows, metric, smaller)
-    text = _text(rows, metric)
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "summary.txt", text)
-    write_atomically(folder / "summary.csv", _csv(rows))
-    write_atomically(folder / "summary.json", _json(rows, metric, smaller))
-    return text
-
-
-def _names_sweep(item: str, varied: Collection[str]) -> bool:
-    """Whether an override that is not varied makes another sweep: it makes other runs."""
-    key = item.lstrip("+~").partition("=")[0]
+def _identifies_sweep(override: str, varied: Collection[str]) -> bool:
+    """Return whether an override belongs to all points and changes their runs."""
+    key = override.lstrip("+~").partition("=")[0]
     if key in varied or key.startswith(("hydra.", "hydra/")):
         return False
     try:
         return identity.names_run(key)
     except LookupError:
-        return True  # a recipe, which may set anything
+        return True  # a group such as `experiment`, which may set any key
 
 
-def _ranked(rows: Rows, metric: str, smaller: bool) -> Rows:
-    """Sorts the best first; those without the metric come last; those that are equal in the order of their numbers."""
+def write_summary(folder: Path, sweep: Sweep, results: Sequence[PointResult]) -> str:
+    """Write summary.txt, summary.csv and summary.json.
 
-    def rank(row: tuple[Point, Outcome]) -> tuple[float, int]:
-        value = row[1].metrics.get(metric, math.nan)
-        return math.inf if math.isnan(value) else value if smaller else -value, row[0].number
+    Args:
+        folder: where to; created if it does not exist.
+        sweep: has the metric by which to sort.
+        results: the results of all points, in any order.
 
-    return sorted(rows, key=rank)
+    Returns:
+        The text of summary.txt.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    names = {name for result in results for name in result.outcome.metrics}
+    metric = sweep.metric or main_metric(names)
+    is_smaller_better = smaller_is_better(metric, sweep.mode)
+    results = _sorted(results, metric, is_smaller_better)
+    text = _text(results, metric)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "summary.txt", text)
+    write_atomically(folder / "summary.csv", _csv(results))
+    write_atomically(folder / "summary.json", _json(results, metric, is_smaller_better))
+    return text
 
 
-def _text(rows: Rows, metric: str) -> str:
-    keys = varied_keys(point for point, _ in rows)
-    metrics = sorted((name for name in _metrics(rows) if name == metric or "/" not in name), key=lambda name: name != metric)
-    cells = [
-        [
+def varied_keys(points: Iterable[Point]) -> list[str]:
+    """Return the keys that points vary, in order of appearance."""
+    return list(dict.fromkeys(key for point in points for key in point.varied))
+
+
+def count_states(states: Iterable[State]) -> str:
+    """Return the number of points in each state: `6 points: 4 done, 1 failed, 1 waiting`."""
+    counts = Counter(states)
+    parts = ", ".join(f"{counts[state]} {state}" for state in reversed(State) if counts[state])
+    return f"{counts.total()} point{'s' if counts.total() != 1 else ''}: {parts or 'none'}"
+
+
+def _sorted(
+    results: Sequence[PointResult], metric: str, is_smaller_better: bool
+) -> list[PointResult]:
+    """Sort results by a metric, the best first, those without the metric last, then by number."""
+
+    def rank(result: PointResult) -> tuple[float, int]:
+        value = result.outcome.metrics.get(metric, math.nan)
+        if math.isnan(value):
+            return math.inf, result.point.number
+        return value if is_smaller_better else -value, result.point.number
+
+    return sorted(results, key=rank)
+
+
+def _text(results: Sequence[PointResult], metric: str) -> str:
+    keys = varied_keys(result.point for result in results)
+    # Metrics of single classes, such as recall/cat, would make the table too wide.
+    names = [name for name in _metric_names(results) if name == metric or "/" not in name]
+    names.sort(key=lambda name: name != metric)
+
+    def cells(result: PointResult) -> list[str]:
+        point = result.point
+        outcome = result.outcome
+        metrics = outcome.metrics
+        return [
             *(point.varied.get(key, "-") for key in keys),
             outcome.state,
             str(outcome.step),
-            *(number(outcome.metrics[name]) if name in outcome.metrics else "-" for name in metrics),
+            *(format_metric(metrics[name]) if name in metrics else "-" for name in names),
             str(point.path),
         ]
-        for point, outcome in rows
-    ]
+
+    states = count_states(result.outcome.state for result in results)
+    header = [*short_keys(keys), "state", "step", *names, "run"]
+    alignment = "<" * (len(keys) + 1) + ">" * (len(names) + 1) + "<"
     lines = [
-        f"{counted(outcome.state for _, outcome in rows)}; the best {metric} first:",
-        *aligned([[*short(keys), "state", "step", *metrics, "run"], *cells], "<" * (len(keys) + 1) + ">" * (len(metrics) + 1) + "<"),
-        *(f"{point.label}: {outcome.why}" for point, outcome in rows if outcome.why),
+        f"{states}; the best {metric} first:",
+        *align_columns([header, *map(cells, results)], alignment),
+        *(
+            f"{result.point.label}: {result.outcome.error}"
+            for result in results
+            if result.outcome.error
+        ),
     ]
     return "".join(f"{line}\n" for line in lines)
 
 
-def varied_keys(points: Iterable[Point]) -> list[str]:
-    """Gives what points vary, in their order."""
-    return list(dict.fromkeys(key for point in points for key in point.varied))
+def _csv(results: Sequence[PointResult]) -> str:
+    keys = varied_keys(result.point for result in results)
+    names = _metric_names(results)
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([*keys, "state", "step", *names, "run", "why"])
+    for result in results:
+        point = result.point
+        outcome = result.outcome
+        varied = [point.varied.get(key, "") for key in keys]
+        metrics = [outcome.metrics.get(name, "") for name in names]
+        writer.writerow([*varied, outcome.state, outcome.step, *metrics, point.path, outcome.error])
+    return file.getvalue()
 
 
-def short(keys: Sequence[str]) -> list[str]:
-    """Names keys by their last parts where no other has the same."""
-    last = [key.rpartition(".")[2] for key in keys]
-    return [name if last.count(name) == 1 else key for name, key in zip(last, keys, strict=True)]
-
-
-def counted(states: Iterable[State]) -> str:
-    """Words how many points are in each state: `6 points: 4 done, 1 failed, 1 waiting`."""
-    counts = Counter(states)
-    told = ", ".join(f"{counts[state]} {state}" for state in reversed(State) if counts[state])
-    return f"{counts.total()} point{'s' if counts.total() != 1 else ''}: {told or 'none'}"
-
-
-def _csv(rows: Rows) -> str:
-    keys, metrics, out = varied_keys(point for point, _ in rows), _metrics(rows), io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*keys, "state", "step", *metrics, "run", "why"])
-    for point, outcome in rows:
-        values = [outcome.metrics.get(name, "") for name in metrics]
-        writer.writerow([*(point.varied.get(key, "") for key in keys), outcome.state, outcome.step, *values, point.path, outcome.why])
-    return out.getvalue()
-
-
-def _json(rows: Rows, metric: str, smaller: bool) -> str:
+def _json(results: Sequence[PointResult], metric: str, is_smaller_better: bool) -> str:
     points = [
         {
-            "varied": dict(point.varied),
-            "state": outcome.state,
-            "step": outcome.step,
-            # JSON has no word for what is no number.
-            "metrics": {name: value if math.isfinite(value) else None for name, value in outcome.metrics.items()},
-            "run": str(point.path),
-            "why": outcome.why,
+            "varied": dict(result.point.varied),
+            "state": result.outcome.state,
+            "step": result.outcome.step,
+            # JSON has neither NaN nor infinity.
+            "metrics": {
+                name: value if math.isfinite(value) else None
+                for name, value in result.outcome.metrics.items()
+            },
+            "run": str(result.point.path),
+            "why": result.outcome.error,
         }
-        for point, outcome in rows
+        for result in results
     ]
-    return json.dumps({"metric": metric, "mode": "min" if smaller else "max", "points": points}, indent=1) + "\n"
+    mode = "min" if is_smaller_better else "max"
+    return json.dumps({"metric": metric, "mode": mode, "points": points}, indent=1) + "\n"
 
 
-def _metrics(rows: Rows) -> list[str]:
-    return sorted({name for _, outcome in rows for name in outcome.metrics})
+def _metric_names(results: Sequence[PointResult]) -> list[str]:
+    return sorted({name for result in results for name in result.outcome.metrics})

@@ -1,1 +1,1 @@
-"""Tasks: what is trained and how. One file each, `conf/task/<name>.yaml` selects it."""
+"""Tasks: models, optimizers and the training step. A file each, named by `conf/task/*.yaml`."""

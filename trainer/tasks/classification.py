@@ -6,16 +6,15 @@ from typing import Annotated
 
 import tensorflow as tf
 
-from trainer.protocols import Batch, Metrics, Parts
-from trainer.step import PerExample, Step
+from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
 
 
 class Classification:
     """Trains `model(features)`, logits of [B, num_classes], against integer labels of [B].
 
     Args:
-        label_smoothing: share of the target that is spread evenly over all classes (Szegedy et al. 2016). The reported
-            loss of evaluation is without it.
+        label_smoothing: share of the target that is spread evenly over all classes (Szegedy et al.
+            2016). The loss that an evaluation reports is without it.
     """
 
     metrics = ("loss", "accuracy")
@@ -25,21 +24,23 @@ class Classification:
         self.models: dict[str, tf.keras.Model] = {}
         self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
 
-    def build(self, parts: Parts) -> None:
-        """Creates the model and its optimizer."""
+    def build(self, parts: TaskParts) -> None:
+        """Create the model and its optimizer."""
         self.models = {"model": parts.model()}
         self.optimizers = {"model": parts.optimizer()}
 
-    def train_step(self, batch: Batch, step: Step) -> Metrics:
-        """One update on the global batch."""
-        return step.minimize(self._train_loss, batch, self.models["model"], self.optimizers["model"])
+    def train_step(self, batch: Batch, step: StepContext) -> Metrics:
+        """Make one update on the global batch."""
+        return step.minimize(
+            self._train_loss, batch, self.models["model"], self.optimizers["model"]
+        )
 
     def eval_step(self, batch: Batch) -> PerExample:
-        """Loss and accuracy of each example."""
+        """Return loss and accuracy of each example, [B]."""
         return self._loss(batch, training=False, smoothing=0.0)
 
     def predict_step(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """The probability of each class, `probabilities` [B, num_classes] float32."""
+        """Return the probability of each class, `probabilities` [B, num_classes] float32."""
         return {"probabilities": tf.nn.softmax(self._logits(batch, training=False))}
 
     def _train_loss(self, batch: Batch) -> PerExample:

@@ -1,4 +1,4 @@
-"""A model of one's own: any function that returns a Keras model. Its keyword arguments are the keys `model.<name>`."""
+"""Your own model: a function that returns a Keras model. Its keyword arguments are `model.*`."""
 
 from typing import Annotated, Literal
 
@@ -12,7 +12,7 @@ def listener(
     filters: Annotated[int, ">= 1"] = 8,
     pooling: Literal["max", "mean"] = "max",
 ):
-    """Builds a small network over a signal: one convolution, pooled over time.
+    """Build a small network over a signal: one convolution, pooled over time.
 
     Args:
         input_shape: (samples, 1).

@@ -1,4 +1,4 @@
-"""A dataset of one's own: any function that returns a dataset. Its keyword arguments are the keys `dataset.<name>`."""
+"""Your own dataset: a function that returns one. Its keyword arguments are `dataset.*`."""
 
 from typing import Annotated
 
@@ -14,7 +14,7 @@ def waves(
     num_examples: Annotated[int, ">= 10"] = 1000,
     noise: Annotated[float, ">= 0"] = 0.1,
 ):
-    """Makes sine, square and sawtooth waves, each with a phase of its own; a fifth of them is for testing.
+    """Make sine, square and sawtooth waves of random phase; a fifth of them is the test split.
 
     Args:
         num_examples: waves in all.
@@ -24,8 +24,11 @@ def waves(
     labels = random.integers(0, 3, num_examples)
     phase = (np.linspace(0, 4, SAMPLES) + random.uniform(0, 1, (num_examples, 1))) % 1
     shapes = np.stack([np.sin(2 * np.pi * phase), np.sign(phase - 0.5), 2 * phase - 1])
-    signals = shapes[labels, np.arange(num_examples)] + random.normal(0, noise, (num_examples, SAMPLES))
-    features, cut = signals.astype(np.float32)[..., None], num_examples * 4 // 5
+    signals = shapes[labels, np.arange(num_examples)] + random.normal(
+        0, noise, (num_examples, SAMPLES)
+    )
+    features = signals.astype(np.float32)[..., None]
+    cut = num_examples * 4 // 5
     return ArrayDataset(
         train=ArraySplit(features[:cut], labels[:cut]),
         test=ArraySplit(features[cut:], labels[cut:]),

@@ -1,0 +1,49 @@
+"""Normalisation of images: subtract a mean, divide by a standard deviation."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import tensorflow as tf
+
+
+class Normalisation:
+    """(image - mean) / std, with one number for all channels or one per channel."""
+
+    def __init__(
+        self,
+        *,
+        mean: list[float] | None = None,
+        std: Annotated[list[float] | None, "each: > 0"] = None,
+    ) -> None:
+        """Take the numbers; with neither of them images stay as they are.
+
+        Args:
+            mean: what is subtracted, one number or one per channel; None is 0.
+            std: what is divided by afterwards, one number or one per channel; None is 1.
+        """
+        self._mean = mean
+        self._std = std
+
+    def check(self, num_channels: int) -> None:
+        """Raise if the numbers do not suit images of so many channels.
+
+        Raises:
+            ValueError: they are too many or too few, or a standard deviation is not positive.
+        """
+        for name, values in (("mean", self._mean), ("std", self._std)):
+            if values is not None and len(values) not in (1, num_channels):
+                raise ValueError(
+                    f"normalise.{name} ({list(values)}) must have one number, or one for each of "
+                    f"the {num_channels} channels"
+                )
+        if self._std is not None and min(self._std) <= 0:
+            raise ValueError(f"normalise.std ({list(self._std)}) must be positive")
+
+    def apply(self, images: tf.Tensor) -> tf.Tensor:
+        """Return normalised images, of the shape and type of `images`, [B, H, W, C] float32."""
+        if self._mean is None and self._std is None:
+            return images
+        mean = tf.constant(self._mean or [0.0], images.dtype)
+        std = tf.constant(self._std or [1.0], images.dtype)
+        return (images - mean) / std

@@ -1,0 +1,100 @@
+"""`python train.py diff <run> <run>`: the keys in which two runs differ."""
+
+import pytest
+
+from tests.support.command_line import run_apart, run_here
+from trainer import main
+from trainer.cli.compose import compose
+from trainer.runs import provenance
+from trainer.runs.directory import open_run
+from trainer.runs.identity import Change
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """Make a run of some overrides and return its path."""
+    monkeypatch.chdir(tmp_path)
+
+    def open_and_leave(*overrides):
+        run = open_run(compose(list(overrides)), [], None)
+        run.release()
+        return str(run.path)
+
+    return open_and_leave
+
+
+def test_differing_keys_are_aligned(make):
+    a, b = (
+        make("name=a"),
+        make(
+            "name=b",
+            "optimizer.learning_rate=0.5",
+            "train.epochs=null",
+            "train.steps=20",
+            "jit=true",
+        ),
+    )
+    done = run_here("diff", a, b)
+    assert (done.code, done.err) == (1, "")
+    assert done.out.splitlines() == [
+        f"key                      {a}  {b}",
+        "name                     'a'              'b'",
+        "jit                      false            true",
+        "train.steps              null             20",
+        "train.epochs             30               null",
+        "optimizer.learning_rate  0.001            0.5",
+    ]
+
+
+def test_different_choice_shows_its_keys(make):
+    keys = [
+        line.split()[0] for line in run_here("diff", make(), make("model=softmax")).out.splitlines()
+    ]
+    assert "model._target_" in keys
+    assert "choices.model" not in keys
+
+
+def test_keys_of_one_command_are_not_compared(make):
+    path = make("seed=3", "sweep.jobs=2")
+    same = make("seed=3", "resume=never")
+    assert same == path
+    done = run_here("diff", path, f"{path}.old-1")
+    assert (done.code, done.out, done.err) == (
+        0,
+        f"{path} and {path}.old-1 have the same configuration.\n",
+        "",
+    )
+
+
+def test_changes_of_last_command_count(make, tmp_path):
+    a, b = make("name=a"), make("name=b")
+    provenance.add_entry(tmp_path / a, [], None, None, [Change("checkpoint.keep", 2, 7)])
+    assert run_here("diff", a, b).out.splitlines()[2].split() == ["checkpoint.keep", "7", "2"]
+
+
+USAGE = "usage: diff [-h] run run"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], f"the following arguments are required: run; {USAGE}"),
+        (["{a}"], f"the following arguments are required: run; {USAGE}"),
+        (["{a}", "{a}", "x"], f"unrecognized arguments: x; {USAGE}"),
+        (["{a}", "{a}x"], "diff ({a}x): no run there: it has no config.yaml; did you mean '{a}'?"),
+        (
+            ["zzz", "{a}"],
+            "diff (zzz): no run there: it has no config.yaml; give the path of a run directory",
+        ),
+    ],
+)
+def test_wrong_command_is_reported_in_one_line(make, arguments, problem):
+    path = make()
+    done = run_here("diff", *(argument.format(a=path) for argument in arguments))
+    assert (done.code, done.out, done.err) == (2, "", f"error: {problem.format(a=path)}\n")
+
+
+def test_command_needs_no_worker_and_no_tensorflow(make, tmp_path):
+    path = str(tmp_path / make())
+    assert not main._will_train(["diff", path, path])
+    assert run_apart("diff", path, path, cwd=tmp_path / "runs").code == 0

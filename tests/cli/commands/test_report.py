@@ -1,0 +1,127 @@
+"""`python train.py report <run> ...`: one page about runs, folders of runs, and sweeps."""
+
+import json
+
+import pytest
+
+from tests.support.command_line import run_apart, run_here
+from trainer import main
+from trainer.cli.compose import compose
+from trainer.runs.directory import open_run
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """Make a run of some overrides and return its path."""
+    monkeypatch.chdir(tmp_path)
+
+    def open_and_leave(*overrides):
+        run = open_run(compose(list(overrides)), [], None)
+        run.release()
+        return str(run.path)
+
+    return open_and_leave
+
+
+@pytest.fixture
+def sweep(make, tmp_path):
+    """A sweep of which one run is not there; gives its folder and the runs that are."""
+    runs = [make("seed=1"), make("seed=2")]
+    points = [
+        {"varied": {"seed": str(seed)}, "run": run}
+        for seed, run in ((2, runs[1]), (3, "runs/none"), (1, runs[0]))
+    ]
+    folder = tmp_path / "runs" / "sweeps" / "seeds"
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text(
+        json.dumps({"metric": "loss", "mode": "min", "points": points})
+    )
+    return "runs/sweeps/seeds", runs
+
+
+def test_runs_appear_once_in_given_order(make, tmp_path):
+    a, b = make("name=a"), make("name=b")
+    done = run_here("report", b, a, f"{b}/")
+    assert (done.code, done.out, done.err) == (0, "2 runs: report.html\n", "")
+    text = (tmp_path / "report.html").read_text()
+    assert text.index(b.removeprefix("runs/")) < text.index(a.removeprefix("runs/"))
+    assert text.startswith("<!doctype html>")
+
+
+def test_folder_stands_for_its_runs(make, tmp_path):
+    make("name=a"), make("name=b"), (tmp_path / "runs" / "notes").mkdir()
+    assert run_here("report", "runs", "--output=page.htm").out == "2 runs: page.htm\n"
+    assert "<title>2 runs: report</title>" in (tmp_path / "page.htm").read_text()
+
+
+def test_sweep_stands_for_its_runs_best_first(sweep, tmp_path):
+    folder, (first, second) = sweep
+    assert run_here("report", folder).out == "2 runs: report.html\n"
+    text = (tmp_path / "report.html").read_text()
+    names = [f"{run.removeprefix('runs/')} seed={seed}" for run, seed in ((second, 2), (first, 1))]
+    assert 0 < text.index(names[0]) < text.index(names[1])
+
+
+def test_sweep_with_moved_runs_is_found(sweep, tmp_path):
+    (tmp_path / "runs").rename(tmp_path / "moved")
+    assert run_here("report", "moved/sweeps/seeds").out == "2 runs: report.html\n"
+
+
+def test_output_directory_receives_page_and_replaces_older(make, tmp_path):
+    path, folder = make(), tmp_path / "pages"
+    folder.mkdir()
+    for _ in range(2):
+        assert run_here("report", path, "--output", "pages").out == "1 run: pages/report.html\n"
+    assert [file.name for file in folder.iterdir()] == ["report.html"]
+
+
+def test_report_writes_nothing_to_runs(make, tmp_path):
+    path = tmp_path / make()
+    before = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
+    run_here("report", str(path))
+    assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
+
+
+USAGE = "usage: report [-h] [--output FILE] run [run ...]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], f"the following arguments are required: run; {USAGE}"),
+        (["{a}", "--outptu=x"], f"unrecognized arguments: --outptu=x; {USAGE}"),
+        (["{a}x"], "report ({a}x): no run there: it has no config.yaml; did you mean '{a}'?"),
+        (
+            ["zzz"],
+            "report (zzz): no run there: it has no config.yaml; give the path of a run directory",
+        ),
+        (
+            ["empty"],
+            "report (empty): no run there: it has no config.yaml; give the path of a run directory",
+        ),
+        (["{a}", "--output=no/page.html"], "--output (no/page.html): no such directory: no"),
+        (
+            ["broken"],
+            (
+                "report (broken): its summary.json cannot be read: Expecting value: line 1 "
+                "column 1 (char 0)"
+            ),
+        ),
+        (["gone"], "report (gone): none of the sweep's runs is there"),
+    ],
+)
+def test_wrong_command_is_reported_in_one_line(make, tmp_path, arguments, problem):
+    path = make()
+    for name, text in (("empty", None), ("broken", "x"), ("gone", '{"points": []}')):
+        (tmp_path / name).mkdir()
+        if text:
+            (tmp_path / name / "summary.json").write_text(text)
+    done = run_here("report", *(argument.format(a=path) for argument in arguments))
+    assert (done.code, done.out, done.err) == (2, "", f"error: {problem.format(a=path)}\n")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_command_needs_no_worker_and_no_tensorflow(make, tmp_path):
+    path = str(tmp_path / make())
+    assert not main._will_train(["report", path])
+    assert run_apart("report", path, cwd=tmp_path / "runs").out == "1 run: report.html\n"

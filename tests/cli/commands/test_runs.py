@@ -1,0 +1,214 @@
+"""`python train.py runs`: the runs in a folder with their status."""
+
+import json
+import os
+import time
+
+import pytest
+
+from tests.support.command_line import run_apart, run_here
+from trainer import main
+from trainer.cli.commands.runs import age
+from trainer.cli.compose import compose
+from trainer.runs import checkpoint_marker, provenance
+from trainer.runs.directory import open_run
+from trainer.runs.status import record_failure
+
+
+def make(name, age_secs, *, step=0, result=None, why=None, metrics=None, total=20):
+    """Return a run whose last activity was `age_secs` seconds ago."""
+    run = open_run(compose([f"name={name}", "train.epochs=null", "train.steps=20"]), [], None)
+    (run.path / "checkpoints").mkdir()
+    if total:
+        provenance.complete(run.path, ["CPU:0"], 1, total)
+    if step:
+        checkpoint_marker.commit(run.path / "checkpoints", step, metrics)
+    if result:
+        (run.path / "result.json").write_text(
+            json.dumps({"step": 20, "metrics": result, "train": {"steps": 20, "epochs": None}})
+        )
+    if why:
+        record_failure(run.path, why)
+    at = time.time() - age_secs
+    for file in (*run.path.iterdir(), run.path / "checkpoints"):
+        os.utime(file, (at, at))
+    return run
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def runs(here):
+    """Return runs in every state, by name."""
+    created = {
+        "done": make("done", 7300, result={"loss": 0.5, "accuracy": 0.75}),
+        "failed": make(
+            "failed", 605, step=5, metrics={"loss": 0.25, "accuracy": 0.875}, why="ValueError: no"
+        ),
+        "stopped": make("stopped", 200_000, step=10, metrics={"loss": 0.0001}),
+        "new": make("new", 125, total=None),
+        "running": make("running", 245, step=15),
+    }
+    for name, run in created.items():
+        if name != "running":
+            run.release()
+    yield {name: run.path.name for name, run in created.items()}
+    created["running"].release()
+
+
+def test_table_shows_runs(runs):
+    folder = runs["new"]
+    (done := run_here("runs"))
+    assert (done.code, done.err) == (0, "")
+    head, *rows = done.out.splitlines()
+    width = max(len(name) for name in runs.values())
+    assert head == f"{'run':{width}}  state     step  metric              age  why"
+    assert rows == [
+        f"{folder:{width}}  waiting      0  -                 2 min",
+        f"{runs['running']:{width}}  running  15/20  -                 4 min",
+        f"{runs['failed']:{width}}  failed    5/20  accuracy 0.8750  10 min  ValueError: no",
+        f"{runs['done']:{width}}  done     20/20  accuracy 0.7500     2 h",
+        f"{runs['stopped']:{width}}  stopped  10/20  loss 0.0001         2 d",
+    ]
+
+
+def test_sort_puts_best_metric_first(runs):
+    def names(metric):
+        return [
+            line.split("-")[0] for line in run_here("runs", "--sort", metric).out.splitlines()[1:]
+        ]
+
+    assert names("accuracy") == ["failed", "done", "new", "running", "stopped"]
+    assert names("loss") == ["stopped", "failed", "done", "new", "running"]
+    assert "loss 0.2500" in run_here("runs", "--sort", "loss").out
+
+
+def test_json_shows_runs(runs):
+    entries = json.loads(run_here("runs", "--json", "--sort=accuracy").out)
+    assert [entry["run"] for entry in entries[:2]] == [
+        f"runs/{runs['failed']}",
+        f"runs/{runs['done']}",
+    ]
+    active = entries[0].pop("active")
+    assert time.time() - 900 < active < time.time() - 600
+    assert entries[0] == {
+        "run": f"runs/{runs['failed']}",
+        "state": "failed",
+        "step": 5,
+        "total_steps": 20,
+        "metrics": {"loss": 0.25, "accuracy": 0.875},
+        "why": "ValueError: no",
+    }
+
+
+@pytest.mark.parametrize(
+    ("secs", "text"),
+    [
+        (-5, "0 s"),
+        (0, "0 s"),
+        (59, "59 s"),
+        (60, "1 min"),
+        (3599, "60 min"),
+        (3600, "1 h"),
+        (90_000, "1 d"),
+        (8_640_000, "100 d"),
+    ],
+)
+def test_age_uses_largest_unit(secs, text):
+    assert age(secs) == text
+
+
+def test_command_writes_nothing(runs, here):
+    def everything():
+        return {path: path.stat().st_mtime_ns for path in here.rglob("*")}
+
+    before = everything()
+    run_here("runs")
+    assert everything() == before
+
+
+def test_other_folders_are_left_out(runs, here):
+    (here / "runs" / "sweeps" / "first").mkdir(parents=True)
+    (here / "runs" / "notes.txt").touch()
+    assert len(run_here("runs").out.splitlines()) == 1 + len(runs)
+
+
+def test_single_run_directory_is_shown(runs):
+    assert run_here("runs", f"runs/{runs['done']}").out.splitlines()[1].startswith(runs["done"])
+
+
+def test_damaged_record_hides_no_run(runs, here):
+    (here / "runs" / runs["done"] / "run.json").write_text("{")
+    assert len(run_here("runs").out.splitlines()) == 1 + len(runs)
+
+
+def test_folder_without_runs_is_reported(here):
+    (here / "runs").mkdir()
+    assert run_here("runs").out == "runs has no run yet.\n"
+    assert run_here("runs", "--json").out == "[]\n"
+
+
+USAGE = "usage: runs [-h] [--sort METRIC] [--json] [folder]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (
+            ["runs"],
+            (
+                "runs (runs): no such directory; write runs <folder>, with the folder "
+                "where run directories are"
+            ),
+        ),
+        (
+            ["runs", "rnus"],
+            (
+                "runs (rnus): no such directory; write runs <folder>, with the folder "
+                "where run directories are"
+            ),
+        ),
+        (["runs", "a", "b"], f"unrecognized arguments: b; {USAGE}"),
+        (["runs", "--srot", "x"], f"unrecognized arguments: --srot; {USAGE}"),
+        (["runs", "--sort"], f"argument --sort: expected one argument; {USAGE}"),
+        (
+            ["rusn"],
+            (
+                "'rusn' is not an override; write key=value or group=choice, and quote "
+                "special characters; did you mean 'runs'?"
+            ),
+        ),
+    ],
+)
+def test_wrong_command_is_reported_in_one_line(here, arguments, problem):
+    done = run_here(*arguments)
+    assert (done.code, done.out, done.err) == (2, "", f"error: {problem}\n")
+    assert list(here.iterdir()) == []
+
+
+def test_sort_refuses_unknown_metric(runs):
+    outcome = run_here("runs", "--sort=acuracy")
+    assert (outcome.code, outcome.err) == (
+        2,
+        "error: --sort (acuracy): no run has this metric; did you mean 'accuracy'?\n",
+    )
+    outcome = run_here("runs", "--sort=x")
+    assert (
+        outcome.err == "error: --sort (x): no run has this metric; choose one of accuracy, loss\n"
+    )
+
+
+def test_command_needs_no_worker_and_no_tensorflow(runs, here):
+    assert not main._will_train(["runs"])
+    done = run_apart("runs", str(here / "runs"), cwd=here / "runs")
+    assert (done.code, done.err, len(done.out.splitlines())) == (0, "", 1 + len(runs))
+
+
+def test_help_describes_command(here):
+    done = run_here("runs", "--help")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(USAGE)

@@ -1,0 +1,241 @@
+"""Completion: of a word, and through the script of each shell."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import ROOT, run_apart, run_here
+from trainer.cli.completion import completions
+
+OWN = ROOT / "docs" / "examples" / "own_project" / "conf"
+COMMANDS = {"runs": (), "completion": ("bash", "fish")}
+
+COMPLETIONS: dict[str, list[str]] = {
+    "mod": ["mode=", "model.", "model="],
+    "--c": ["--cfg", "--config-dir"],
+    "--cfg ": ["all", "hydra", "job"],
+    "ru": ["runs", "runs_dir="],
+    "seed=1 ru": ["runs_dir="],
+    "completion b": ["bash"],
+    "runs ": [],
+    # Choices: one, one of several, in a list.
+    "model=m": ["model=mobilenet"],
+    "-m model=cnn,so": ["model=cnn,softmax"],
+    "callbacks=[ear": ["callbacks=[early_stopping"],
+    "+fault=nan": ["+fault=nan_at_30"],
+    "model=zzz": [],
+    # Keys: those of the choices that were made.
+    "optimizer.l": ["optimizer.learning_rate="],
+    "optimizer=sgd optimizer.": [
+        "optimizer.learning_rate=",
+        "optimizer.momentum=",
+        "optimizer.nesterov=",
+    ],
+    "checkpoint.best.": [
+        "checkpoint.best.keep=",
+        "checkpoint.best.metric=",
+        "checkpoint.best.mode=",
+    ],
+    "callbacks=early_stopping callbacks.early_stopping.p": ["callbacks.early_stopping.patience="],
+    "zzz.": [],
+    # What stands before may be half done, or a sweep.
+    "model=mobilnet seed=x train.ep": ["train.epochs="],
+    "-m optimizer=sgd seed=1,2 optimizer.n": ["optimizer.nesterov="],
+    # Values.
+    "precision=": ["precision=float32", "precision=mixed_bfloat16", "precision=mixed_float16"],
+    "writers=[j": ["writers=[jsonl"],
+    "train.steps_per_loop=": ["train.steps_per_loop=auto"],
+    "jit=": ["jit=false", "jit=true"],
+    "model.batch_norm=t": ["model.batch_norm=true"],
+    "optimizer.learning_rate=": ["optimizer.learning_rate=0.001"],
+    "dataset=mnist dataset.path=": [],
+    # A user's own.
+    f"--config-dir={OWN} dataset=w": ["dataset=waves"],
+    f"--config-dir {OWN} model=listener model.": ["model.filters=", "model.pooling="],
+    "--config-dir=/no/where model=m": ["model=mobilenet"],
+}
+
+
+@pytest.mark.parametrize("line", COMPLETIONS)
+def test_completions_of_a_word(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert completions(line.split(" "), COMMANDS) == COMPLETIONS[line]
+
+
+def test_resume_and_init_from_complete_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("runs/cnn-digits-1", "runs/cnn-digits-2", "elsewhere/a"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    assert completions(["resume="], {}) == [
+        "resume=auto",
+        "resume=never",
+        "resume=runs/cnn-digits-1",
+        "resume=runs/cnn-digits-2",
+    ]
+    assert completions(["runs_dir=elsewhere", "init_from=e"], {}) == ["init_from=elsewhere/a"]
+
+
+def test_checkpoint_completes_steps_of_resumed_run(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "ckpt-120.json").touch()
+    steps = completions(["mode=evaluate", f"resume={tmp_path}", "checkpoint="], {})
+    assert steps == [
+        f"checkpoint={word}" for word in ("120", "best", "default", "every_50_steps", "latest")
+    ]
+    assert completions(["checkpoint="], {}) == ["checkpoint=default", "checkpoint=every_50_steps"]
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
+def shell(name: str, program: str, text: str, cwd: Path) -> list[str]:
+    """Evaluate our script and then `text` in a shell; return the lines it prints.
+
+    Importing TensorFlow fails there.
+    """
+    if not shutil.which(name):
+        pytest.skip(f"{name} is not installed")
+    poisoned = run_apart("--cfg", "job", cwd=cwd)  # makes the poison
+    assert poisoned.code == 0
+    plain = {"bash": ["--norc", "--noprofile"], "zsh": ["-f"], "fish": ["--no-config"]}[name]
+    load = (
+        f"{program} completion fish | source"
+        if name == "fish"
+        else f'eval "$({program} completion {name})"'
+    )
+    done = subprocess.run(
+        [name, *plain, "-c", f"{load}\n{text}"],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(cwd.parent / "poison")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not list(cwd.iterdir())
+    return done.stdout.splitlines()
+
+
+@pytest.fixture
+def program() -> str:
+    return f"{shlex.quote(sys.executable)} {shlex.quote(str(ROOT / 'train.py'))}"
+
+
+SHELL_COMPLETIONS = {
+    "modl": [],
+    "mod": ["mode=", "model.", "model="],
+    "model=mob": ["mobilenet "],
+    "optimizer=sgd optimizer.n": ["optimizer.nesterov="],
+    "checkpoint.best.m": ["checkpoint.best.metric=", "checkpoint.best.mode="],
+    "checkpoint.best.mode=": ["max ", "min "],
+    "compl": ["completion "],
+    "completion z": ["zsh "],
+}
+ASK = (
+    'ask() { COMP_LINE="$1"; COMP_POINT=$2; COMPREPLY=(); _steadfast; printf "<%s>" '
+    '"${COMPREPLY[@]}"; echo; }'
+)
+
+
+def replies(*candidates: str) -> str:
+    return "".join(f"<{item}>" for item in candidates or [""])
+
+
+def test_bash_script_completes(program: str, work: Path) -> None:
+    commands = [f"{program} {line}" for line in SHELL_COMPLETIONS]
+    lines = shell(
+        "bash",
+        program,
+        "\n".join([ASK, "complete -p python", *(f"ask '{line}' {len(line)}" for line in commands)]),
+        work,
+    )
+    assert lines == [
+        "complete -o default -o nospace -F _steadfast python",
+        *(replies(*words) for words in SHELL_COMPLETIONS.values()),
+    ]
+
+
+def test_bash_script_respects_cursor_word_breaks_and_other_programs(
+    program: str, work: Path
+) -> None:
+    text = f"""
+{ASK}
+ask "{sys.executable} other.py mod" 200
+ask "{sys.executable} tra" 200
+ask "{program} model=mobxxx" {len(program) + len(" model=mob")}
+COMP_WORDBREAKS="${{COMP_WORDBREAKS//=}}"
+ask "{program} model=mob" 200
+"""
+    assert shell("bash", program, text, work) == [
+        replies(),
+        replies(),
+        replies("mobilenet "),
+        replies("model=mobilenet "),
+    ]
+
+
+def test_zsh_script_completes(program: str, work: Path) -> None:
+    text = f"""
+compadd() {{ print -rl -- "${{@:#-*}}" }}
+_files() {{ print files }}
+compset() {{ true }}
+ask() {{ words=({program} "$@"); CURRENT=${{#words}}; PREFIX=$words[-1]; _steadfast }}
+ask model=mob
+ask optimizer=sgd optimizer.n
+ask dataset.path=/x
+"""
+    printed = [line for line in shell("zsh", program, f"compdef() {{ }}\n{text}", work) if line]
+    assert printed == ["model=mobilenet", "optimizer.nesterov=", "files"]
+
+
+def test_fish_script_completes(program: str, work: Path) -> None:
+    commands = [
+        f"complete -C '{program} {line}'" for line in ("model=mob", "optimizer=sgd optimizer.n")
+    ]
+    assert shell("fish", program, "\n".join(commands), work) == [
+        "model=mobilenet",
+        "optimizer.nesterov=",
+    ]
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_script_names_the_called_program(name: str) -> None:
+    from trainer.cli.commands.completion import script
+
+    here, installed = script(name, ROOT / "train.py"), script(name, Path("/usr/bin/steadfast"))
+    assert shlex.quote(str(ROOT / "train.py")) in here
+    assert "/usr/bin" not in installed
+    assert "steadfast" in installed.splitlines()[-1]
+    assert "python3" in here.splitlines()[-1]
+    assert "@" not in installed.replace("[@]", "").replace("(@Q)", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ([], "the following arguments are required: shell; usage: completion [-h] shell"),
+        (["bsh"], "completion (bsh) must be one of bash, zsh, fish; did you mean 'bash'?"),
+        (["bash", "zsh"], "unrecognized arguments: zsh; usage: completion [-h] shell"),
+    ],
+)
+def test_unknown_shell_is_refused(
+    words: list[str], problem: str, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(work)
+    outcome = run_here("completion", *words)
+    assert (outcome.code, outcome.out, outcome.err) == (2, "", f"error: {problem}\n")

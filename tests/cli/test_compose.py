@@ -1,0 +1,195 @@
+"""Composing: a `Composer`, which keeps what it can, composes as Hydra does; what --cfg prints."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from tests.support.command_line import ROOT, run_here
+from trainer.cli import compose as composing
+from trainer.cli.compose import (
+    Composer,
+    compose,
+    compose_config,
+    split_hydra,
+    to_yaml,
+)
+from trainer.cli.config_loader import config_loader
+from trainer.cli.error_messages import USER_ERRORS, explain
+from trainer.cli.overrides import rewrite
+from trainer.errors import ConfigError
+
+COMPOSER = Composer(None)
+"""One for all tests, so that what it caches is tested."""
+
+
+def composed_by_hydra(overrides: str) -> DictConfig:
+    rewritten, config_dir = rewrite(overrides.split())
+    with config_loader(config_dir) as loader:
+        config: DictConfig = loader.load_configuration("config", rewritten, RunMode.RUN)
+        return config
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "",
+        "model=softmax train.steps=5 optimizer=sgd optimizer.momentum=0.5",
+        "train.steps=5 model=softmax optimizer=sgd",
+        "experiment=mnist_tutorial seed=3",
+        "callbacks=[early_stopping] callbacks.early_stopping.patience=3",
+        "+fault.mine={action:nan,at:3} ++fault.mine.at=4 seed=3",
+        "~callbacks strategy={_target_:trainer.strategies.one_device.OneDevice}",
+    ],
+)
+def test_composer_composes_the_same_experiment(overrides: str) -> None:
+    expected = split_hydra(composed_by_hydra(overrides)).load()
+    assert COMPOSER.compose(overrides.split()) == expected
+    assert compose(overrides.split()) == expected
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "",
+        "seed=3 train.steps=5",
+        "model=softmax optimizer=sgd optimizer.momentum=0.5 hydra.verbose=true seed=${train.steps}",
+        "experiment=mnist_tutorial seed=3",
+        "callbacks=[early_stopping] ~optimizer.learning_rate model={width:3}",
+    ],
+)
+@pytest.mark.parametrize("section", ["all", "hydra"])
+def test_composed_configuration_is_that_of_hydra(overrides: str, section: str) -> None:
+    rewritten, config_dir = rewrite(overrides.split())
+    expected = to_yaml(composed_by_hydra(overrides), section, resolve=False)
+    for _ in range(2):  # the second time from what is kept
+        config = compose_config(rewritten, config_dir)
+        assert to_yaml(config, section, resolve=False) == expected
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "model=cn",
+        "seed=x",
+        "model.widht=3",
+        "optimizer=sgd optimizer.learning_rte=1",
+        "+foo=1",
+        "+seed=1",
+        "train.steps=0 batch.global_size=-1",
+        "seed=[",
+        "++model=cnn",
+        "resume=nowhere",
+        "seed=1,2",
+        "model=cnn,softmax",
+        "train.steps=range(1,3) model=cn",
+        "seed@foo=1",
+        "~nothing",
+    ],
+)
+def test_composer_reports_the_same_problems(overrides: str) -> None:
+    with pytest.raises(USER_ERRORS) as expected:
+        split_hydra(composed_by_hydra(overrides)).load()
+    for method in (compose, COMPOSER.compose):
+        with pytest.raises(ConfigError) as raised:
+            method(overrides.split())
+        assert list(raised.value.problems) == list(explain(expected.value))
+
+
+def test_edited_choice_shows_in_next_composition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = tmp_path / "conf"
+    shutil.copytree(ROOT / "conf", conf)
+    monkeypatch.setattr(importlib.import_module("trainer.conf"), "__path__", [str(conf)])
+    files = composing._conf_files()
+    assert composing._conf_files() == files
+    choice = conf / "model" / "softmax.yaml"
+    choice.write_text(choice.read_text() + "# edited\n")
+    edited = composing._conf_files()
+    assert edited != files
+    (conf / "model" / "mine.yaml").write_text("{}")
+    assert composing._conf_files() != edited
+
+
+def test_edited_choice_of_config_dir_shows_in_next_composition(tmp_path: Path) -> None:
+    recipe = tmp_path / "experiment" / "mine.yaml"
+    recipe.parent.mkdir()
+    for seed in (5, 6):
+        recipe.write_text(f"# @package _global_\nseed: {seed}\n")
+        assert compose(["experiment=mine"], tmp_path).seed == seed
+
+
+def test_composed_experiments_share_no_state() -> None:
+    first = COMPOSER.compose(["model.width=5"])
+    first.model["width"] = 7
+    assert COMPOSER.compose(["seed=1"]).model["width"] not in (5, 7)
+
+
+def test_recipe_brings_sweep_and_command_line_wins(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "rates.yaml").write_text(
+        """# @package _global_
+# rates of two models
+defaults:
+  - override /search: random
+hydra:
+  sweeper:
+    params:
+      optimizer.learning_rate: tag(log,interval(1e-4,1e-1))
+      model: cnn,softmax
+"""
+    )
+    composer = Composer(str(tmp_path))
+    parsed = {
+        item.get_key_element(): item
+        for item in composer.parse(["experiment=rates", "model=mobilenet", "seed=1,2"])
+    }
+    assert {key for key, item in parsed.items() if item.is_sweep_override()} == {
+        "optimizer.learning_rate",
+        "seed",
+    }
+    assert parsed["model"].value() == "mobilenet"
+    assert (
+        composer.compose(["experiment=rates", "optimizer.learning_rate=0.01"]).search.method
+        == "random"
+    )
+
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"^experiment \(rates\) brings what is varied itself "
+            r"\(optimizer.learning_rate, model\); choose it alone$"
+        ),
+    ):
+        composer.parse(["experiment=mnist_tutorial,rates"])
+
+
+def test_composer_parses_sweep_over_recipes() -> None:
+    (recipes,) = COMPOSER.parse(["experiment=mnist_tutorial,cifar10_mobilenet"])
+    assert list(recipes.sweep_string_iterator()) == ["mnist_tutorial", "cifar10_mobilenet"]
+
+
+@pytest.mark.parametrize(
+    ("section", "keys"),
+    [("job", {"model", "seed"}), ("hydra", {"hydra"}), ("all", {"hydra", "model"})],
+)
+def test_cfg_prints_requested_section(section: str, keys: set[str]) -> None:
+    outcome = run_here("--cfg", section, "--resolve", "name=${hydra:runtime.choices.model}")
+    assert (outcome.code, outcome.err) == (0, "")
+    config = yaml.safe_load(outcome.out)
+    assert keys <= set(config)
+    assert (section == "job") == ("hydra" not in config)
+    assert config.get("name", "cnn") == "cnn"
+
+
+def test_hydra_interpolation_resolves_in_run_and_sweep() -> None:
+    overrides = ["name=${hydra:runtime.choices.model}", "model=softmax"]
+    assert compose(overrides).name == "softmax"
+    assert COMPOSER.compose(overrides).name == "softmax"

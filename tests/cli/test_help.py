@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.command_line import ROOT, run_apart, run_here
+from trainer.cli.choices import first_comment
+from trainer.cli.commands import COMMANDS
+from trainer.config.schema import GROUPS, Experiment
+
+MODELS = "cnn, mobilenet, resnet50, softmax, tutorial_cnn"
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("help")
+    with contextlib.chdir(folder):
+        outcome = run_here("--help")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert not list(folder.iterdir())
+    return outcome.out
+
+
+def test_overview_explains_every_choice(page: str) -> None:
+    for group in GROUPS:
+        for file in (ROOT / "conf" / group).glob("*.yaml"):
+            explanation = first_comment(file.read_text())
+            assert explanation
+            assert any(
+                line.split() == [file.stem, *explanation.split()] for line in page.splitlines()
+            ), file
+
+
+def test_overview_hides_hydra_and_schema(page: str) -> None:
+    assert "schema" not in page
+    assert "hydra" not in page
+    assert "${" not in page
+
+
+def keys(schema: Any, path: str = "") -> list[str]:
+    names = []
+    for item in fields(schema):
+        value = getattr(schema, item.name)
+        if is_dataclass(value):
+            names += keys(value, f"{path}{item.name}.")
+        elif item.name not in (*GROUPS, "choices"):
+            assert item.metadata["help"], item.name
+            names.append(f"{path}{item.name}=")
+    return names
+
+
+@pytest.fixture
+def ask(work: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Return what `--help` with further words prints."""
+    monkeypatch.chdir(work)
+
+    def answer(*words: str) -> str:
+        outcome = run_here("--help", *words)
+        assert (outcome.code, outcome.err) == (0, "")
+        assert not list(work.iterdir())
+        return outcome.out
+
+    return answer
+
+
+def test_help_keys_lists_every_key_with_default(ask: Callable[..., str]) -> None:
+    words = ask("keys").split()
+    for key in keys(Experiment()):
+        assert any(word.startswith(key) for word in words), key
+    assert "batch.global_size=128" in words
+    assert "optimizer.learning_rate=0.001" in words
+    assert "fault.<name>.action=kill" in words
+
+
+def test_overview_names_every_section(page: str) -> None:
+    named = page.split("and with --help <name>:")[1].split("\n\n")[0].split()
+    for key in keys(Experiment()):
+        assert f"{key}" in page or key.rstrip("=").split(".")[0] in (*named, *GROUPS), key
+
+
+def test_overview_is_short(page: str) -> None:
+    # Two screens, and a third of choices to look up.
+    assert len(page.splitlines()) <= 120
+    assert max(len(line) for line in page.splitlines()) <= 120
+
+
+def test_help_of_choice_lists_its_keys(ask: Callable[..., str]) -> None:
+    head, _, choices = ask("model=mobilenet").partition("\n\n")
+    assert head == (
+        "model=mobilenet: MobileNetV2\n"
+        "  model.alpha=1.0     width: channels of each layer, relative to the paper's\n"
+        "  model.momentum=0.9  how much of batch normalisation's moving averages is "
+        "kept at each step\n"
+        "  model.weights=null  HDF5 weights file of tf.keras.applications.MobileNetV2, "
+        "with or without top"
+    )
+    assert ["softmax", "softmax", "regression:", "one", "linear", "layer"] in [
+        line.split() for line in choices.splitlines()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("group", "choice"),
+    {file.parent.name: file.stem for file in sorted((ROOT / "conf").glob("*/*.yaml"))}.items(),
+)
+def test_help_of_choice_works_in_every_group(
+    group: str, choice: str, ask: Callable[..., str]
+) -> None:
+    page = ask(f"{group}={choice}")
+    head = page.splitlines()[0]
+    assert head.startswith(f"{group}={choice}: ")
+    assert head.endswith(first_comment((ROOT / "conf" / group / f"{choice}.yaml").read_text()))
+    rows = [line.split() for line in page.splitlines() if line.startswith(f"  {group}.")]
+    assert [row for row in rows if len(row) == 1] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        (["optimizer"], ["optimizer.learning_rate=0.001"]),
+        (["train"], ["train.steps=null", "train.epochs=30"]),
+        (["checkpoint.best"], ["checkpoint.best.mode=max"]),
+        (["seed"], ["seed=0"]),
+        (["train.steps=5"], ["train.steps=5"]),
+        (
+            ["optimizer=sgd", "optimizer.momentum=0.5"],
+            ["optimizer.nesterov=false", "optimizer.momentum=0.5"],
+        ),
+        (["callbacks=[early_stopping,none]"], ["callbacks.early_stopping.patience=5"]),
+        (
+            ["fault=[nan_at_30,slow_worker]"],
+            ["fault.nan_at_30.action=nan", "fault.slow_worker.delay_secs=0.5"],
+        ),
+        (
+            ["experiment=mnist_tutorial"],
+            ["model=tutorial_cnn", "train.steps_per_epoch=70", "optimizer.learning_rate=0.001"],
+        ),
+        (["sweep"], ["sweep.jobs=1"]),
+        (["search=random"], ["search.trials=20"]),
+        (["dataset=image_folder"], ["dataset.path=null"]),
+    ],
+)
+def test_help_explains_each_topic(
+    words: list[str], rows: list[str], ask: Callable[..., str]
+) -> None:
+    shown = {
+        line.split()[0]: line.split()[1:]
+        for line in ask(*words).splitlines()
+        if line.startswith("  ")
+    }
+    for row in rows:
+        assert shown[row], row
+
+
+@pytest.mark.parametrize(
+    ("word", "problem"),
+    [
+        ("modle", "unknown key 'modle'; did you mean 'model'?"),
+        ("kyes", "unknown key 'kyes'; did you mean 'keys'?"),
+        ("model.widht", "unknown key 'model.widht'; did you mean 'width'?"),
+        (
+            "model=mobilnet",
+            f"model=mobilnet: no such choice; choose one of {MODELS}; did you mean 'mobilenet'?",
+        ),
+        ("seed=x", "seed ('x') must be an int"),
+    ],
+)
+def test_help_refuses_unknown_topic(
+    word: str, problem: str, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(work)
+    outcome = run_here("--help", word)
+    assert (outcome.code, outcome.out, outcome.err) == (2, "", f"error: {problem}\n")
+
+
+def test_overview_examples_compose(page: str, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(work)
+    commands = [
+        line.strip().removeprefix("python train.py")
+        for line in page.splitlines()
+        if line.startswith("  python train.py")
+    ]
+    assert len(commands) >= 6
+    not_here = ("dataset.path", "--config-dir", "mode", "model=mine", "resume", "-m")
+    for command in commands:
+        words = [
+            word for word in shlex.split(command.split("  ")[0]) if not word.startswith(not_here)
+        ]
+        if words[:1] not in [[name] for name in COMMANDS]:
+            points = [
+                word.split(",")[0] if "(" not in word else word.split("=")[0] + "=1"
+                for word in words
+            ]
+            assert run_here("--cfg", "job", *points).code == 0, command
+
+
+def test_help_shows_choices_of_config_dir(
+    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(work)
+    (tmp_path / "theirs" / "model").mkdir(parents=True)
+    (tmp_path / "theirs" / "model" / "mine.yaml").write_text(
+        "# a model of mine\ndefaults: [cnn, _self_]\ndropout: 0.5  # half\n"
+    )
+    page = run_here("--help", f"--config-dir={tmp_path}/theirs").out
+    assert ["mine", "a", "model", "of", "mine"] in [line.split() for line in page.splitlines()]
+    rows = [
+        line.split()
+        for line in run_here(
+            "--help", "model=mine", f"--config-dir={tmp_path}/theirs"
+        ).out.splitlines()
+    ]
+    assert ["model.dropout=0.5", "half"] in rows
+    # The comments of what it builds on are there too.
+    assert any(row[:2] == ["model.width=32", "channels"] for row in rows)
+
+
+def test_help_needs_no_tensorflow(work: Path) -> None:
+    outcome = run_apart("--help", cwd=work)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith("Steadfast: ")
+    assert not list(work.iterdir())
+
+
+def test_cfg_job_needs_no_tensorflow(work: Path) -> None:
+    outcome = run_apart("--cfg", "job", "model=mobilenet", "train.steps=7", cwd=work)
+    assert (outcome.code, outcome.err) == (0, "")
+    shown = yaml.safe_load(outcome.out)
+    assert shown["model"]["_target_"] == "trainer.models.mobilenet.mobilenet"
+    assert shown["train"]["steps"] == 7
+    assert shown["train"]["epochs"] is None
+    assert not list(work.iterdir())
+
+
+def test_flags_are_accepted_in_any_order(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(work)
+    outcome = run_here("seed=1", "--cfg", "job", "model.width=3")
+    assert yaml.safe_load(outcome.out)["seed"] == 1
+    assert yaml.safe_load(outcome.out)["model"]["width"] == 3

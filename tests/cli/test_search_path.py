@@ -1,0 +1,91 @@
+"""`--config-dir`: its choices are searched first, by every command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.command_line import run_here
+from trainer.cli import compose
+from trainer.errors import ConfigError
+from trainer.launch import launcher
+
+REFUSED = (
+    "is a name of ours; put choices in files such as model/mine.yaml, and values that "
+    "belong together in experiment/mine.yaml"
+)
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a directory that replaces the model `cnn`, and adds a model and a recipe."""
+    folder = tmp_path / "their 'choices'"
+    for name, text in {
+        "model/cnn.yaml": "# a wide one\n_target_: trainer.models.cnn.cnn\nwidth: 99\n",
+        "model/mine.yaml": (
+            "# ours, with more dropout\ndefaults:\n  - tutorial_cnn\n  - _self_\nl2: 0.5\n"
+        ),
+        "experiment/mnist_tutorial.yaml": (
+            "# @package _global_\n# theirs\ndefaults:\n  - override /model: "
+            "mine\ntrain:\n  epochs: 7\n"
+        ),
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return folder
+
+
+def test_user_choice_replaces_ours_of_same_name(theirs: Path) -> None:
+    assert compose.compose([], theirs).model == {"_target_": "trainer.models.cnn.cnn", "width": 99}
+    assert compose.compose(["experiment=mnist_tutorial"], theirs).train.epochs == 7
+
+
+def test_user_choice_can_build_on_ours(theirs: Path) -> None:
+    assert compose.compose(["model=mine"], theirs).model == {
+        "_target_": "trainer.models.tutorial_cnn.tutorial_cnn",
+        "l2": 0.5,
+    }
+
+
+def test_our_choices_remain_without_config_dir(theirs: Path) -> None:
+    compose.compose([], theirs)
+    assert compose.compose([]).model["width"] == 32
+
+
+def test_config_dir_is_relative_to_working_directory(theirs: Path) -> None:
+    assert compose.compose([], f"../{theirs.name}").model["width"] == 99
+
+
+def test_cfg_and_run_use_same_choices(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flag = f"--config-dir=../{theirs.name}"
+    assert yaml.safe_load(run_here(flag, "--cfg", "job").out)["model"]["width"] == 99
+    runs = []
+    monkeypatch.setattr(launcher, "run", lambda command, server: runs.append(command) or 0)
+    outcome = run_here(flag)
+    assert (outcome.code, outcome.err) == (0, "")
+    (command,) = runs
+    assert (command.experiment.model["width"], command.config_dir) == (99, str(theirs))
+
+
+def test_help_explains_user_choices(theirs: Path) -> None:
+    lines = [line.split() for line in run_here("--help", f"--config-dir={theirs}").out.splitlines()]
+    assert ["cnn", "a", "wide", "one"] in lines
+    assert not any(line[:1] == ["cnn"] and "small" in line for line in lines)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "schema"])
+def test_config_dir_refuses_our_file_names(name: str, theirs: Path) -> None:
+    (theirs / name).mkdir()
+    with pytest.raises(ConfigError) as raised:
+        compose.compose([], theirs)
+    assert raised.value.problems == (f"--config-dir ({theirs}): {name} {REFUSED}",)
+    outcome = run_here("--config-dir", str(theirs), "--help")
+    assert (outcome.code, outcome.out, outcome.err) == (
+        2,
+        "",
+        f"error: --config-dir ({theirs}): {name} {REFUSED}\n",
+    )

@@ -1,0 +1,486 @@
+"""The cluster that TF_CONFIG, Slurm or Kubernetes declares, and local clusters."""
+
+import json
+import os
+import shlex
+import socket
+
+import pytest
+
+from trainer.cluster import discovery
+from trainer.cluster.spec import Cluster, ProcessId
+from trainer.errors import ConfigError
+
+TWO = {"worker": ["a:2222", "b:2222"]}
+PS = {"chief": ["a:2222"], "ps": ["b:2222"], "worker": ["c:2222", "d:2222"]}
+EXAMPLE = '{"worker": ["a:2222", "b:2222"]}'
+TASK_EXAMPLE = '{"type": "worker", "index": 0}'
+TASK = {"type": "worker", "index": 0}
+
+
+def workers(count):
+    return [ProcessId("worker", index) for index in range(3 if count is None else count)]
+
+
+def server_tasks(count):
+    return [
+        ProcessId("chief", 0),
+        ProcessId("ps", 0),
+        *(ProcessId("worker", index) for index in range((4 if count is None else count) - 2)),
+    ]
+
+
+def tf_config(jobs, task, **others):
+    return json.dumps({"cluster": jobs, "task": task, **others})
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Return a function that sets variables; none that declares a cluster is set."""
+    for name in (
+        "TF_CONFIG",
+        "SLURM_STEP_ID",
+        "SLURM_STEP_NUM_TASKS",
+        "SLURM_DISTRIBUTION",
+        "JOB_COMPLETION_INDEX",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch.setenv
+
+
+@pytest.fixture
+def no_ports(monkeypatch):
+    """Skip the check of the port: other programs may run here."""
+    monkeypatch.setattr(discovery, "_check_port", lambda cluster: None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("worker", "not JSON: Expecting value: line 1 column 1 (char 0)"),
+        ('["a:2222"]', '["a:2222"] must be an object with "cluster" and "task"'),
+        (
+            json.dumps({"task": TASK}),
+            f'"cluster" (missing) must map jobs to their addresses, such as {EXAMPLE}',
+        ),
+        (
+            tf_config({}, TASK),
+            f'"cluster" ({{}}) must map jobs to their addresses, such as {EXAMPLE}',
+        ),
+        (
+            tf_config(["a:2222"], TASK),
+            f'"cluster" (["a:2222"]) must map jobs to their addresses, such as {EXAMPLE}',
+        ),
+        (
+            tf_config({"wroker": ["a:2222"]}, TASK),
+            "job (wroker) must be one of chief, worker, ps, evaluator; did you mean 'worker'?",
+        ),
+        (
+            tf_config({"gpu": ["a:2222"]}, TASK),
+            "job (gpu) must be one of chief, worker, ps, evaluator",
+        ),
+        (
+            tf_config({"master": ["a:2222"], **TWO}, TASK),
+            "job (master) is TensorFlow 1's name; write chief",
+        ),
+        (
+            tf_config({"worker": "a:2222"}, TASK),
+            'job worker ("a:2222") must be a list of addresses, such as ["a:2222"]',
+        ),
+        (
+            tf_config({"worker": ["a"]}, TASK),
+            "address of worker-0 (a) must be host:port, such as a:2222",
+        ),
+        (
+            tf_config({"worker": [2222]}, TASK),
+            "address of worker-0 (2222) must be host:port, such as a:2222",
+        ),
+        (
+            tf_config({"worker": ["a:http"]}, TASK),
+            "address of worker-0 (a:http) must be host:port, such as a:2222",
+        ),
+        (
+            tf_config({"worker": ["fe80::1:2222"]}, TASK),
+            "address of worker-0 (fe80::1:2222) must be host:port, such as a:2222",
+        ),
+        (
+            tf_config({"worker": ["grpc://a:2222"]}, TASK),
+            "address of worker-0 (grpc://a:2222) must be host:port, without grpc://",
+        ),
+        (
+            tf_config({"worker": ["a:1", "b:65536"]}, TASK),
+            "port of worker-1 (b:65536) must be from 1 to 65535",
+        ),
+        (tf_config({"worker": ["a:0"]}, TASK), "port of worker-0 (a:0) must be from 1 to 65535"),
+        (
+            tf_config({"worker": ["a:1", "a:1"]}, TASK),
+            "worker-1 has the same address as worker-0 (a:1); each needs its own",
+        ),
+        (
+            tf_config({"chief": ["a:1"], "worker": ["a:1"]}, TASK),
+            "worker-0 has the same address as chief-0 (a:1); each needs its own",
+        ),
+        (
+            tf_config({"chief": ["a:1", "b:1"]}, TASK),
+            "the cluster has 2 chiefs; there can be only one",
+        ),
+        (
+            tf_config({**TWO, "evaluator": ["e:1", "f:1"]}, TASK),
+            "the cluster has 2 evaluators; there can be only one",
+        ),
+        (
+            tf_config({"ps": ["a:1"]}, TASK),
+            "the cluster has no worker, only ps; add the job worker",
+        ),
+        (
+            tf_config({"chief": ["a:1"], "ps": ["b:1"]}, TASK),
+            "the cluster has no worker, only chief and ps; add the job worker",
+        ),
+        (
+            tf_config({"evaluator": ["a:1"]}, TASK),
+            "the cluster has no worker, only evaluator; add the job worker",
+        ),
+        (
+            tf_config({"worker": []}, TASK),
+            "the cluster has no worker, only empty jobs; add the job worker",
+        ),
+        (
+            json.dumps({"cluster": TWO}),
+            f'"task" (missing) must say which process this is, such as {TASK_EXAMPLE}',
+        ),
+        (
+            tf_config(TWO, "worker"),
+            f'"task" ("worker") must say which process this is, such as {TASK_EXAMPLE}',
+        ),
+        (
+            tf_config(TWO, {"index": 0}),
+            "task type (missing) must be one of chief, worker, ps, evaluator",
+        ),
+        (
+            tf_config(TWO, {"type": None, "index": 0}),
+            "task type (None) must be one of chief, worker, ps, evaluator",
+        ),
+        (
+            tf_config(TWO, {"type": "cheif", "index": 0}),
+            "task type (cheif) must be one of chief, worker, ps, evaluator; did you mean 'chief'?",
+        ),
+        (
+            tf_config(TWO, {"type": "master", "index": 0}),
+            "task type (master) is TensorFlow 1's name; write chief",
+        ),
+        (
+            tf_config(PS | {"ps": []}, {"type": "ps", "index": 0}),
+            "task type (ps) is not in the cluster, which has chief, worker",
+        ),
+        (
+            tf_config(TWO, {"type": "chief", "index": 0}),
+            "task type (chief) is not in the cluster, which has worker",
+        ),
+        (tf_config(TWO, {"type": "worker"}), "task index (missing) must be an integer, such as 0"),
+        (
+            tf_config(TWO, {"type": "worker", "index": "1"}),
+            'task index ("1") must be an integer, such as 0',
+        ),
+        (
+            tf_config(TWO, {"type": "worker", "index": True}),
+            "task index (true) must be an integer, such as 0",
+        ),
+        (
+            tf_config(TWO, {"type": "worker", "index": 1.0}),
+            "task index (1.0) must be an integer, such as 0",
+        ),
+        (
+            tf_config(TWO, {"type": "worker", "index": -1}),
+            "task index (-1) is out of range: the cluster has 2 workers, 0 to 1",
+        ),
+        (
+            tf_config(TWO, {"type": "worker", "index": 2}),
+            "task index (2) is out of range: the cluster has 2 workers, 0 to 1",
+        ),
+        (
+            tf_config(PS, {"type": "chief", "index": 1}),
+            "task index (1) is out of range: the cluster has 1 chief, number 0",
+        ),
+        (
+            tf_config(PS | {"ps": ["e:1", "f:1"]}, {"type": "ps", "index": 2}),
+            "task index (2) is out of range: the cluster has 2 ps, 0 to 1",
+        ),
+        (
+            tf_config(TWO, {"type": "evaluator", "index": 1}),
+            "task index (1) is out of range: the cluster has 1 evaluator, number 0",
+        ),
+        (tf_config(TWO, TASK, taks=TASK), "unknown key 'taks'; did you mean 'task'?"),
+        (tf_config(TWO, TASK, model="cnn"), "unknown key 'model'; it has cluster and task"),
+    ],
+)
+def test_parse_tf_config_rejects(text, expected):
+    with pytest.raises(ConfigError) as caught:
+        discovery.parse_tf_config(text, "TF_CONFIG")
+    assert caught.value.problems == (f"TF_CONFIG: {expected}",)
+
+
+def test_parse_tf_config_reports_all_problems_at_once():
+    with pytest.raises(ConfigError) as caught:
+        discovery.parse_tf_config(
+            tf_config({"worker": ["a", "grpc://b:1"]}, None, moodel=1), "hosts.json"
+        )
+    assert caught.value.problems == (
+        "hosts.json: unknown key 'moodel'; it has cluster and task",
+        "hosts.json: address of worker-0 (a) must be host:port, such as a:2222",
+        "hosts.json: address of worker-1 (grpc://b:1) must be host:port, without grpc://",
+    )
+
+
+def test_parse_tf_config_accepts_a_cluster():
+    others = {
+        "environment": "cloud",
+        "rpc_layer": "grpc",
+        "session_master": "",
+        "job": {"region": "x"},
+    }
+    jobs = {"chief": ["host-1.example.org:1"], "worker": ["[::1]:65535", "10.0.0.1:2222"], "ps": []}
+    cluster = discovery.parse_tf_config(
+        tf_config(jobs, {"type": "worker", "index": 1, "trial": "3"}, **others), "TF_CONFIG"
+    )
+    assert cluster == Cluster(
+        ProcessId("worker", 1), {job: jobs[job] for job in ("chief", "worker")}, "TF_CONFIG"
+    )
+    assert discovery.parse_tf_config(cluster.tf_config(), "TF_CONFIG") == cluster
+    assert Cluster.from_dict(json.loads(json.dumps(cluster.to_dict()))) == cluster
+
+
+@pytest.mark.parametrize("jobs", [TWO, {**TWO, "evaluator": ["e:2222"]}])
+def test_parse_tf_config_leaves_evaluators_out_of_the_jobs(jobs):
+    cluster = discovery.parse_tf_config(
+        tf_config(jobs, {"type": "evaluator", "index": 0}), "TF_CONFIG"
+    )
+    assert cluster == Cluster(ProcessId("evaluator", 0), TWO, "TF_CONFIG")
+    assert list(cluster.others.values()) == TWO["worker"]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "chiefs"),
+    [
+        #             chief-0 worker-0 worker-1 ps-0 evaluator-0
+        ({}, (True, True, False, False, False)),
+        (TWO, (True, True, False, False, False)),
+        (PS, (True, False, False, False, False)),
+    ],
+)
+def test_is_chief_holds_for_exactly_one_process(jobs, chiefs):
+    process_ids = [
+        ProcessId("chief", 0),
+        ProcessId("worker", 0),
+        ProcessId("worker", 1),
+        ProcessId("ps", 0),
+        ProcessId("evaluator", 0),
+    ]
+    assert tuple(Cluster(process_id, jobs).is_chief for process_id in process_ids) == chiefs
+    members = [
+        ProcessId(job, index) for job, addresses in jobs.items() for index in range(len(addresses))
+    ] or [Cluster().process_id]
+    assert [Cluster(process_id, jobs).is_chief for process_id in members].count(True) == 1
+
+
+@pytest.mark.parametrize("jobs", [TWO, PS])
+def test_tf_config_is_read_alike_by_tensorflow(jobs, monkeypatch):
+    import tensorflow as tf
+    from tensorflow.python.distribute import multi_worker_util
+
+    for task in [
+        ProcessId(job, index) for job, addresses in jobs.items() for index in range(len(addresses))
+    ]:
+        cluster = Cluster(task, jobs)
+        monkeypatch.setenv("TF_CONFIG", cluster.tf_config())
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        assert resolver.cluster_spec().as_dict() == jobs
+        assert (resolver.task_type, resolver.task_id) == (task.job, task.index)
+        assert (
+            multi_worker_util.is_chief(
+                resolver.cluster_spec(), resolver.task_type, resolver.task_id
+            )
+            == cluster.is_chief
+        )
+
+
+def test_declared_cluster_is_none_without_a_declaration(environment):
+    environment("TF_CONFIG", "")
+    assert discovery.declared_cluster(workers, os.environ) is None
+
+
+@pytest.mark.usefixtures("no_ports")
+def test_declared_cluster_prefers_tf_config_then_slurm_then_kubernetes(environment, monkeypatch):
+    monkeypatch.setattr(socket, "getfqdn", lambda: "train-2.peers")
+    environment("JOB_COMPLETION_INDEX", "2")
+    assert discovery.declared_cluster(workers, os.environ) == Cluster(
+        ProcessId("worker", 2),
+        {"worker": [f"train-{n}.peers:2222" for n in range(3)]},
+        "Kubernetes",
+    )
+    for name, value in {
+        "SLURM_JOB_ID": "7",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": "4",
+        "SLURM_PROCID": "3",
+        "SLURM_STEP_NODELIST": "n[1-4]",
+        "SLURM_STEP_TASKS_PER_NODE": "1(x4)",
+    }.items():
+        environment(name, value)
+    cluster = discovery.declared_cluster(server_tasks, os.environ)
+    assert (cluster.process_id, cluster.source) == (ProcessId("worker", 1), "Slurm")
+    hosts = {
+        job: [address.partition(":")[0] for address in addresses]
+        for job, addresses in cluster.jobs.items()
+    }
+    assert hosts == {"chief": ["n1"], "ps": ["n2"], "worker": ["n3", "n4"]}
+    environment("TF_CONFIG", tf_config(TWO, {"type": "worker", "index": 1}))
+    assert discovery.declared_cluster(server_tasks, os.environ) == Cluster(
+        ProcessId("worker", 1), TWO, "TF_CONFIG"
+    )
+
+
+@pytest.mark.usefixtures("no_ports")
+def test_declared_cluster_of_a_scheduler_may_have_an_evaluator(environment, monkeypatch):
+    monkeypatch.setattr(socket, "getfqdn", lambda: "train-1")
+    environment("JOB_COMPLETION_INDEX", "1")
+    cluster = discovery.declared_cluster(
+        lambda count: [ProcessId("worker", 0), ProcessId("evaluator", 0)], os.environ
+    )
+    assert cluster == Cluster(ProcessId("evaluator", 0), {"worker": ["train-0:2222"]}, "Kubernetes")
+
+
+def test_declared_cluster_reports_the_source_of_a_wrong_declaration(environment):
+    environment("TF_CONFIG", "{}")
+    with pytest.raises(ConfigError, match=r'^TF_CONFIG: "cluster" \(missing\)'):
+        discovery.declared_cluster(workers, os.environ)
+
+
+@pytest.mark.parametrize(
+    ("family", "host"),
+    [
+        (socket.AF_INET, "127.0.0.1"),
+        (socket.AF_INET, ""),
+        (socket.AF_INET6, "::1"),
+        (socket.AF_INET6, "::"),
+    ],
+)
+def test_declared_cluster_rejects_a_port_in_use(environment, family, host):
+    try:
+        listener = socket.create_server((host, 0), family=family)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with listener:
+        port = listener.getsockname()[1]
+        environment(
+            "TF_CONFIG", tf_config({"worker": ["a:1", f"b:{port}"]}, {"type": "worker", "index": 1})
+        )
+        with pytest.raises(ConfigError) as caught:
+            discovery.declared_cluster(workers, os.environ)
+        assert caught.value.problems == (
+            f"TF_CONFIG: port {port} of worker-1 (b:{port}) is in use on this machine; "
+            "the declaration is stale, or an earlier task is still alive",
+        )
+        # The ports of other processes are not checked.
+        environment(
+            "TF_CONFIG", tf_config({"worker": [f"b:{port}"]}, {"type": "evaluator", "index": 0})
+        )
+        assert discovery.declared_cluster(workers, os.environ) is not None
+
+
+def test_declared_cluster_accepts_a_port_whose_connection_has_ended(environment):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            # The side that closes first keeps the port for a while.
+            listener.accept()[0].close()
+            assert client.recv(1) == b""
+    with socket.socket() as strict, pytest.raises(OSError, match="in use"):
+        strict.bind(("127.0.0.1", port))
+    environment("TF_CONFIG", tf_config({"worker": [f"a:{port}"]}, TASK))
+    assert discovery.declared_cluster(workers, os.environ).process_id == ProcessId("worker", 0)
+
+
+def test_local_clusters_have_different_ports():
+    clusters = discovery.local_clusters([*server_tasks(4), ProcessId("evaluator", 0)])
+    assert [str(cluster.process_id) for cluster in clusters] == [
+        "chief-0",
+        "ps-0",
+        "worker-0",
+        "worker-1",
+        "evaluator-0",
+    ]
+    jobs = clusters[0].jobs
+    assert {job: len(addresses) for job, addresses in jobs.items()} == {
+        "chief": 1,
+        "ps": 1,
+        "worker": 2,
+    }
+    assert len({address for addresses in jobs.values() for address in addresses}) == 4
+    for cluster in clusters:
+        assert discovery.parse_tf_config(cluster.tf_config(), "local") == cluster
+
+
+ARGV = [
+    "python",
+    "train.py",
+    "strategy=multi_worker",
+    "strategy.hosts=[a,b]",
+    "name=it's mine",
+    "model.sizes=[1,2]",
+]
+
+
+def test_start_commands_are_quoted_for_a_shell():
+    commands = discovery.start_commands(["a:1234", "b"], workers(2), ARGV)
+    jobs = '{"cluster": {"worker": ["a:1234", "b:2222"]}, "task": {"type": "worker", "index": %d}}'
+    words = "python train.py strategy=multi_worker 'name=it'\"'\"'s mine' 'model.sizes=[1,2]'"
+    assert commands == [
+        ("a:1234", f"TF_CONFIG='{jobs % 0}' {words}"),
+        ("b:2222", f"TF_CONFIG='{jobs % 1}' {words}"),
+    ]
+
+
+def test_start_commands_declare_the_process_of_their_host():
+    commands = discovery.start_commands(["a", "b", "c", "d"], server_tasks(4), ARGV)
+    for (address, line), task in zip(commands, server_tasks(4), strict=True):
+        variable, *argv = shlex.split(line)
+        cluster = discovery.parse_tf_config(variable.removeprefix("TF_CONFIG="), "TF_CONFIG")
+        assert cluster.process_id == task
+        assert cluster.jobs[task.job][task.index] == address
+        assert argv == [word for word in ARGV if "hosts" not in word]
+
+
+def test_start_commands_choose_missing_ports():
+    commands = discovery.start_commands(
+        ["a", "a", "b", "a:2223", "a", "[::1]"], workers(6), ["train", "++strategy.hosts=[a]"]
+    )
+    assert [address for address, _ in commands] == [
+        "a:2222",
+        "a:2224",
+        "b:2222",
+        "a:2223",
+        "a:2225",
+        "[::1]:2222",
+    ]
+    assert all(line.endswith("}' train") for _, line in commands)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        (
+            ["a:1", "a:1"],
+            "strategy.hosts: worker-1 has the same address as worker-0 (a:1); each needs its own",
+        ),
+        (
+            ["http://a", "b"],
+            "strategy.hosts: address of worker-0 (http://a:2222) must be host:port, "
+            "without http://",
+        ),
+        (["a:99999", "b"], "strategy.hosts: port of worker-0 (a:99999) must be from 1 to 65535"),
+    ],
+)
+def test_start_commands_reject_wrong_hosts(hosts, expected):
+    with pytest.raises(ConfigError) as caught:
+        discovery.start_commands(hosts, workers(2), ARGV)
+    assert caught.value.problems == (expected,)

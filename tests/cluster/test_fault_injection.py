@@ -1,0 +1,292 @@
+"""Fault injection: which process, what, when, and only once.
+
+Real runs survive faults in test_chaos.py and docs/how-to/failures.md.
+"""
+
+import errno
+import json
+import os
+import signal
+
+import pytest
+
+from tests.support.training import assert_same_bits, train
+from trainer.cli.compose import compose
+from trainer.cluster import fault_injection
+from trainer.cluster.fault_injection import Faults
+from trainer.cluster.messages import Channel, SignalRequest
+from trainer.cluster.spec import Cluster, ProcessId
+from trainer.config.schema import Fault
+from trainer.errors import CheckpointError, ConfigError, NonFiniteError
+from trainer.runs.checkpoint_marker import commit, verify
+
+JOBS = {"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]}
+NO_STEPS = {"evaluator", "ps", "worker"}
+WITHOUT_MODEL_KEYS = [f"~model.{key}" for key in ("width", "dropout", "batch_norm", "l2")]
+
+
+@pytest.fixture
+def signals(monkeypatch):
+    """The signals that were sent: to this process, or to another."""
+    sent = []
+    monkeypatch.setattr(signal, "raise_signal", lambda number: sent.append(("self", number)))
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    monkeypatch.setattr(
+        "trainer.cluster.fault_injection.time.sleep", lambda secs: sent.append(("rest", secs))
+    )
+    return sent
+
+
+def faults_of(run_dir, fault, cluster=None, service_jobs=("evaluator",), messages=None):
+    """Return the faults of a run with one fault, named mine."""
+    channel = Channel((messages if messages is not None else []).append)
+    return Faults({"mine": fault}, run_dir, cluster or Cluster(), channel, service_jobs)
+
+
+def reach_steps(faults, last=4):
+    for step in range(last + 1):
+        faults.reached("step", step)
+
+
+@pytest.mark.parametrize(
+    ("action", "number"),
+    [("kill", signal.SIGKILL), ("terminate", signal.SIGTERM), ("freeze", signal.SIGSTOP)],
+)
+def test_process_injects_own_fault_once_over_all_attempts(tmp_path, signals, action, number):
+    messages = []
+    for _ in range(2):
+        reach_steps(faults_of(tmp_path, Fault(action, at=3), messages=messages))
+    assert signals == [("self", number)]
+    effects = {"kill": "is killed", "terminate": "is asked to stop", "freeze": "is frozen"}
+    assert [message.text for message in messages] == [
+        f"fault mine: chief {effects[action]} at step 3"
+    ]
+    assert json.loads((tmp_path / "faults" / "mine.json").read_text())["moment"] == "at step 3"
+
+
+def test_fault_is_recorded_before_it_happens(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        signal,
+        "raise_signal",
+        lambda number: recorded.append((tmp_path / "faults" / "mine.json").exists()),
+    )
+    recorded: list[bool] = []
+    reach_steps(faults_of(tmp_path, Fault(at=1)))
+    assert recorded == [True]
+
+
+@pytest.mark.parametrize(
+    ("phase", "count"), [("start", 1), ("compile", 1), ("evaluate", 2), ("save", 2)]
+)
+def test_other_phases_inject_once_reached(tmp_path, signals, phase, count):
+    faults = faults_of(tmp_path, Fault(phase=phase, at=2))
+    for other in ("start", "compile", "evaluate", "save"):
+        if other != phase:
+            faults.reached(other)
+            faults.reached(other)
+    assert signals == []
+    for _ in range(count):
+        faults.reached(phase)
+    assert len(signals) == 1
+
+
+@pytest.mark.parametrize(
+    ("process", "cluster", "service_jobs", "expected"),
+    [
+        (
+            "worker-1",
+            Cluster(ProcessId("worker", 0), {"worker": ["a:1", "b:1"]}),
+            {"evaluator"},
+            [],
+        ),
+        (
+            "worker-1",
+            Cluster(ProcessId("worker", 1), {"worker": ["a:1", "b:1"]}),
+            {"evaluator"},
+            [("self", 9)],
+        ),
+        ("chief", Cluster(ProcessId("worker", 1), {"worker": ["a:1", "b:1"]}), {"evaluator"}, []),
+        ("worker-0", Cluster(), {"evaluator"}, [("self", 9)]),
+        ("supervisor", Cluster(), {"evaluator"}, [("rest", 10.0), ("supervisor", 9)]),
+        (
+            "supervisor",
+            Cluster(ProcessId("worker", 1), {"worker": ["a:1", "b:1"]}),
+            {"evaluator"},
+            [],
+        ),
+        ("ps-0", Cluster(ProcessId("chief", 0), JOBS), NO_STEPS, [("ps-0", 9)]),
+        ("worker-0", Cluster(ProcessId("chief", 0), JOBS), NO_STEPS, [("worker-0", 9)]),
+        ("worker-0", Cluster(ProcessId("worker", 0), JOBS), NO_STEPS, []),
+    ],
+)
+def test_chief_injects_faults_of_processes_that_count_no_steps(
+    tmp_path, signals, process, cluster, service_jobs, expected
+):
+    messages = []
+    reach_steps(faults_of(tmp_path, Fault(process=process, at=2), cluster, service_jobs, messages))
+    assert (
+        signals
+        + [
+            (message.process, message.number)
+            for message in messages
+            if isinstance(message, SignalRequest)
+        ]
+        == expected
+    )
+
+
+def test_process_that_counts_no_steps_knows_its_start(tmp_path, signals):
+    for cluster in (Cluster(ProcessId("ps", 0), JOBS), Cluster(ProcessId("chief", 0), JOBS)):
+        faults = faults_of(tmp_path, Fault(process="ps-0", phase="start"), cluster, NO_STEPS)
+        faults.reached("start")
+    assert signals == [("self", 9)]
+
+
+def test_delayed_fault_lets_process_go_on_meanwhile(tmp_path, monkeypatch):
+    timers = []
+
+    class Timer:
+        def __init__(self, secs, action, args):
+            timers.append((secs, action, args))
+
+        def start(self):
+            pass
+
+    acted = []
+    monkeypatch.setattr("trainer.cluster.fault_injection.threading.Timer", Timer)
+    monkeypatch.setattr(os, "kill", lambda process, number: acted.append((process, number)))
+    reach_steps(faults_of(tmp_path, Fault(at=2, delay_secs=0.5)))
+    ((secs, action, args),) = timers
+    assert (secs, acted) == (0.5, [])
+    action(*args)
+    # To the process: the timer's own thread takes no signal.
+    assert acted == [(os.getpid(), signal.SIGKILL)]
+
+
+def test_slow_process_stays_slow_also_in_next_attempt(tmp_path, signals):
+    messages = []
+    for _ in range(2):
+        reach_steps(faults_of(tmp_path, Fault("slow", at=3, delay_secs=0.5), messages=messages))
+    assert signals == [("rest", 0.5)] * 4
+    assert [message.text for message in messages] == [
+        "fault mine: chief rests 0.5 s each time from at step 3"
+    ] * 2
+
+
+def test_full_disk_and_crash_raise_their_errors(tmp_path):
+    with pytest.raises(OSError, match="No space left") as raised:
+        faults_of(tmp_path / "a", Fault("full_disk", phase="save")).reached("save")
+    assert raised.value.errno == errno.ENOSPC
+    with pytest.raises(RuntimeError, match="fault mine: rehearsed at step 2"):
+        reach_steps(faults_of(tmp_path / "b", Fault("crash", at=2)))
+
+
+def test_corruption_damages_newest_checkpoint(tmp_path, signals):
+    directory = tmp_path / "checkpoints"
+    directory.mkdir()
+    for step in (3, 6):
+        (directory / f"ckpt-{step}.data-0").write_bytes(b"content")
+        (directory / f"ckpt-{step}.index").write_bytes(b"i")
+        commit(directory, step, None)
+    reach_steps(faults_of(tmp_path, Fault("corrupt", at=2)))
+    assert verify(directory, 3) is None
+    assert verify(directory, 6) == "the content of ckpt-6.data-0 has changed"
+    assert signals == [("self", signal.SIGKILL)]
+
+
+def test_nan_is_switched_on_for_one_step_once(tmp_path):
+    switched = []
+    for _ in range(2):
+        faults = faults_of(tmp_path, Fault("nan", at=3))
+        faults.on_nan(switched.append)
+        assert faults.injects_nan
+        assert faults.stops == {2, 3}
+        reach_steps(faults)
+    assert switched == [True, False]
+
+
+def test_stops_hold_step_faults_of_any_process(tmp_path):
+    assert faults_of(tmp_path, Fault(process="worker-7", at=5)).stops == {5}
+    assert faults_of(tmp_path, Fault(phase="save", at=5)).stops == frozenset()
+
+
+CHOICES = "choose one of chief, supervisor, worker-0; did you mean 'worker-0'?"
+ACTIONS = "fault.x.action ({}) must be one of kill, terminate, freeze"
+DECLARED = "in a declared cluster; rehearse it in one that is started here"
+NO_STEPS_RUN = f" runs no steps; there {ACTIONS.format('crash')}"
+SLOW_WORKER = "{process:worker-0,action:slow,delay_secs:1}"
+HANDED_OUT = (
+    " runs steps that the chief hands out, in no training loop of its own; there "
+    + ACTIONS.format("slow")
+)
+
+
+@pytest.mark.parametrize(
+    ("fault", "processes", "declared", "line"),
+    [
+        ("{process:worker-1}", [("worker", 0)], False, CHOICES),
+        ("{process:ps-0,action:crash}", [("chief", 0), ("ps", 0)], False, NO_STEPS_RUN),
+        ("{process:ps-0}", [("chief", 0), ("ps", 0)], True, DECLARED),
+        (SLOW_WORKER, [("chief", 0), ("worker", 0)], False, HANDED_OUT),
+        ("{process:ps-0,phase:start}", [("chief", 0), ("ps", 0)], True, None),
+        ("{process:supervisor}", [("worker", 0)], True, None),
+    ],
+)  # fmt: skip
+def test_fault_that_could_never_happen_is_refused(fault, processes, declared, line):
+    experiment = compose([f"+fault.x={fault}"])
+    process_ids = [ProcessId(*process) for process in processes]
+    if line is None:
+        fault_injection.check(experiment, process_ids, NO_STEPS, declared=declared)
+    else:
+        with pytest.raises(ConfigError) as raised:
+            fault_injection.check(experiment, process_ids, NO_STEPS, declared=declared)
+        (problem,) = raised.value.problems
+        assert problem.startswith("fault.x.process (")
+        assert problem.endswith(line)
+
+
+def test_shorter_graph_call_changes_no_bit(tmp_path):
+    assert_same_bits(
+        train(tmp_path / "a"),
+        train(tmp_path / "b", "+fault.mine={action:slow,at:3,delay_secs:1e-6}"),
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        [
+            "dataset._target_=tests.support.toy_datasets.poisoned",
+            "+dataset.ids=[0]",
+            "+dataset.factor=1",
+        ],
+        ["precision=mixed_float16"],
+        ["model._target_=tests.support.toy_models.finite", *WITHOUT_MODEL_KEYS],
+        ["strategy=mirrored", "strategy.virtual_devices=2", "batch.accumulate=2"],
+    ],
+    ids=["plain", "float features", "float16", "layers that remove NaN", "two replicas"],
+)
+def test_injected_nan_reaches_loss_of_its_step(tmp_path, options):
+    with pytest.raises(NonFiniteError, match=r"^the loss became nan after 4 steps; "):
+        train(tmp_path, "+fault.mine={action:nan,at:5}", *options)
+
+
+def test_run_with_nan_fault_has_same_bits_until_its_step(tmp_path):
+    stopped = {"train.steps=4"}
+    assert_same_bits(
+        train(tmp_path / "a", *stopped),
+        train(tmp_path / "b", *stopped, "+fault.mine={action:nan,at:7}"),
+    )
+
+
+def test_full_disk_fails_its_save_once(tmp_path):
+    with pytest.raises(
+        CheckpointError, match=r"the checkpoint of step 4 .* No space left on device"
+    ):
+        train(
+            tmp_path, "checkpoint.every_steps=2", "+fault.mine={action:full_disk,phase:save,at:2}"
+        )
+    assert train(
+        tmp_path, "checkpoint.every_steps=2", "+fault.mine={action:full_disk,phase:save,at:2}"
+    )

@@ -1,0 +1,111 @@
+"""Messages between commands and a fork server, and the sockets that carry them."""
+
+import os
+import socket
+import stat
+from contextlib import closing
+
+import pytest
+
+from trainer.cluster import fork_protocol
+from trainer.cluster.fork_protocol import (
+    Describe,
+    Description,
+    Ended,
+    Fork,
+    Forked,
+    Keep,
+    Stop,
+    connect,
+    listen,
+    peer_pid,
+    peer_uid,
+    receive,
+    send,
+)
+
+MESSAGES = [
+    Fork({"HOME": "/home/ada", "EMPTY": ""}, [0, 3], "/tmp/scratch", 12.5),
+    Keep(600.0, "/run/steadfast/a/b"),
+    Describe(),
+    Stop(),
+    Description(42, 3, None),
+    Forked(43),
+    Ended(-9),
+]
+
+
+@pytest.fixture
+def pair():
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ends[0], ends[1]:
+        yield ends
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_message_arrives_as_it_was_sent(pair, message):
+    send(pair[0], message)
+    assert receive(pair[1]) == (message, [])
+
+
+def test_descriptors_arrive_and_are_not_inherited_by_programs(pair, tmp_path):
+    (tmp_path / "file").write_text("content")
+    with (tmp_path / "file").open() as file:
+        send(pair[0], Forked(1), [file.fileno(), file.fileno()])
+    _, descriptors = receive(pair[1])
+    assert [os.pread(descriptor, 99, 0) for descriptor in descriptors] == [b"content"] * 2
+    assert not any(os.get_inheritable(descriptor) for descriptor in descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def test_end_of_the_other_side_is_no_message(pair):
+    pair[0].close()
+    assert receive(pair[1]) == (None, [])
+    with pytest.raises(OSError, match="Broken pipe"):
+        send(pair[1], Stop())
+
+
+def test_messages_of_a_large_environment_arrive_whole(pair):
+    message = Fork({"LARGE": "x" * 100_000}, [0], "", 0.0)
+    send(pair[0], message)
+    assert receive(pair[1]) == (message, [])
+
+
+def test_server_is_reached_at_a_path_longer_than_a_socket_address(tmp_path):
+    folder = tmp_path / ("long" * 40)
+    folder.mkdir()
+    with closing(listen(folder / "socket")) as listener:
+        assert stat.S_ISSOCK((folder / "socket").stat().st_mode)
+        with connect(folder / "socket") as connection:
+            served, _ = listener.accept()
+            with served:
+                send(connection, Describe())
+                assert receive(served) == (Describe(), [])
+                assert (peer_pid(connection), peer_uid(served)) == (os.getpid(), os.getuid())
+
+
+def test_nothing_is_reached_where_nobody_listens(tmp_path):
+    assert connect(tmp_path / "none") is None
+    assert connect(tmp_path / "no" / "folder") is None
+    listen(tmp_path / "dead").close()
+    assert connect(tmp_path / "dead") is None
+
+
+def test_server_of_another_user_is_not_used(tmp_path, monkeypatch):
+    with closing(listen(tmp_path / "socket")):
+        monkeypatch.setattr(fork_protocol, "peer_uid", lambda connection: os.getuid() + 1)
+        assert connect(tmp_path / "socket") is None
+
+
+def test_only_linux_has_a_fork_server(monkeypatch):
+    monkeypatch.setattr(fork_protocol.sys, "platform", "darwin")
+    assert not fork_protocol.is_supported()
+
+
+def test_kernel_without_process_descriptors_has_no_fork_server(monkeypatch):
+    def refuse(pid):
+        raise OSError("Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    assert not fork_protocol.is_supported()

@@ -1,0 +1,148 @@
+"""The messages of a worker, as they go over the socket."""
+
+import json
+import logging
+import socket
+from typing import get_args
+
+import pytest
+
+from trainer.cluster.messages import (
+    Channel,
+    Crash,
+    ErrorLine,
+    Evaluated,
+    Exit,
+    FaultNotice,
+    Line,
+    Message,
+    Output,
+    Phase,
+    Problem,
+    Progress,
+    SignalReceived,
+    SignalRequest,
+    Warnings,
+    decode,
+    encode,
+    to_socket,
+)
+
+MESSAGES = [
+    Line("two\nlines, ä"),
+    Output("from print()"),
+    Phase("train", 7),
+    Progress(4, 10, 12.5, None, {"loss": 0.5}),
+    Evaluated(4, {"loss": 0.5}, "step 4: test loss 0.5000"),
+    SignalReceived(15),
+    FaultNotice("fault kill: worker-0 is killed at step 3"),
+    SignalRequest("ps-0", 9),
+    Problem(["seed: wrong"]),
+    Crash("Traceback ...", "ValueError: boom"),
+    ErrorLine("no space left"),
+    Exit(-9, "Killed"),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_decode_returns_the_message_that_was_encoded(message):
+    line = encode(message)
+    assert line.count(b"\n") == 1
+    assert decode(line.decode()) == message
+
+
+def test_every_message_is_among_those_tested():
+    assert {type(message) for message in MESSAGES} == set(get_args(Message))
+
+
+def test_decode_ignores_a_line_that_was_cut_off():
+    line = encode(Line("a line")).decode()
+    assert all(decode(line[:end]) is None for end in range(len(line)))
+
+
+def test_metrics_that_are_nan_are_decoded_as_nan():
+    message = decode(encode(Evaluated(1, {"loss": float("nan")}, "")).decode())
+    assert message.metrics["loss"] != message.metrics["loss"]
+
+
+def test_channel_sends_a_message_for_each_call(caplog):
+    messages = []
+    channel = Channel(messages.append)
+    with caplog.at_level(logging.INFO, "trainer.cluster.messages"):
+        channel.line("Number of devices: 1")
+    channel.phase("compile", 3)
+    channel.progress(4, 10, 12.5, None, {"loss": 0.5})
+    channel.evaluated(4, {"loss": 0.5})
+    channel.fault("fault x")
+    channel.request_signal("ps-0", 9)
+    channel.problem(["seed: wrong"])
+    channel.crash("boom", "ValueError: boom")
+    assert messages == [
+        Line("Number of devices: 1"),
+        Phase("compile", 3),
+        Progress(4, 10, 12.5, None, {"loss": 0.5}),
+        Evaluated(4, {"loss": 0.5}, "step 4: test loss 0.5000"),
+        FaultNotice("fault x"),
+        SignalRequest("ps-0", 9),
+        Problem(["seed: wrong"]),
+        Crash("boom", "ValueError: boom"),
+    ]
+    assert caplog.messages == ["Number of devices: 1"]
+
+
+def test_channel_thins_out_frequent_messages_but_no_change_of_phase():
+    messages = []
+    now = [0.0]
+    channel = Channel(messages.append, lambda: now[0])
+    for tenth in range(21):  # two seconds
+        now[0] = tenth / 10
+        channel.phase("train", tenth)
+        channel.progress(tenth + 1, 99, 1.0, None, {})
+    channel.phase("evaluate", 21)
+    channel.beat()
+    phases = [message.step for message in messages if isinstance(message, Phase)]
+    assert phases == [0, 3, 6, 9, 12, 15, 18, 21]
+    positions = [message.step for message in messages if isinstance(message, Progress)]
+    assert positions == [1, 4, 7, 10, 13, 16, 19]
+    now[0] += 1
+    channel.beat()
+    assert messages[-1] == messages[-2] == Phase("evaluate", 21)
+
+
+def test_line_with_a_percent_sign_is_logged_unchanged(caplog):
+    with caplog.at_level(logging.INFO, "trainer.cluster.messages"):
+        Channel(lambda message: None).line("100% of %s")
+    assert caplog.messages == ["100% of %s"]
+
+
+def test_socket_carries_one_line_of_json_a_message():
+    supervisor_socket, worker_socket = socket.socketpair()
+    channel = Channel(to_socket(worker_socket))
+    channel.line("two\nlines, ä")
+    channel.phase("train", 7)
+    with supervisor_socket, worker_socket, supervisor_socket.makefile(encoding="utf-8") as stream:
+        lines = [stream.readline(), stream.readline()]
+    assert [json.loads(line) for line in lines] == [
+        {"kind": "Line", "text": "two\nlines, ä"},
+        {"kind": "Phase", "phase": "train", "step": 7},
+    ]
+
+
+def test_supervisor_that_is_gone_is_no_error(caplog):
+    supervisor_socket, worker_socket = socket.socketpair()
+    send = to_socket(worker_socket)
+    supervisor_socket.close()
+    send(Line("nobody listens"))
+    assert "the supervisor is gone" in caplog.messages
+
+
+def test_warnings_are_shown_but_not_those_about_sending():
+    messages = []
+    handler = Warnings(messages.append)
+    for name in ("trainer.datasets.image_files", "trainer.cluster.messages"):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.warning("skipped %s", "a.jpg")
+        logger.info("no warning")
+        logger.removeHandler(handler)
+    assert messages == [Line("warning: skipped a.jpg")]

@@ -1,0 +1,433 @@
+"""Network namespaces with real processes: a server inside is reached from inside alone."""
+
+import ctypes
+import errno
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.processes import ROOT, wait_gone
+from trainer.cli import compose
+from trainer.cluster import environment, network_namespace
+from trainer.cluster.network_namespace import IsolationError, Namespace
+from trainer.config import loading
+
+TIMEOUT_SECS = 60
+USER = 54321  # no user's id; not 65534, which a namespace shows for unknown users
+
+SERVER = """
+import socket, sys
+with socket.create_server(("", int(sys.argv[1]))) as server:
+    print("ready", flush=True)
+    while True:
+        server.accept()[0].close()
+"""
+
+TF_SERVER = """
+import sys
+import tensorflow as tf
+cluster = {"worker": [f"127.0.0.1:{sys.argv[1]}"]}
+server = tf.distribute.Server(cluster, job_name="worker", task_index=0)
+print("ready", flush=True)
+server.join()
+"""
+
+CLIENT = """
+import socket, sys
+socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=10)
+print("reached")
+"""
+
+
+@pytest.fixture(scope="module")
+def namespace():
+    try:
+        created = Namespace.create()
+    except IsolationError as error:
+        pytest.skip(str(error))
+    with created:
+        yield created
+
+
+def run(command, **options):
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_SECS, check=False, **options
+    )
+
+
+@contextmanager
+def started(command, **options):
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=TIMEOUT_SECS)
+
+
+def line_of(process):
+    assert select.select([process.stdout], [], [], TIMEOUT_SECS)[0], f"{process.args} says nothing"
+    return process.stdout.readline().strip()
+
+
+def free_ports():
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("", 0))
+        second.bind(("", 0))
+        return str(first.getsockname()[1]), str(second.getsockname()[1])
+
+
+def is_open(port):
+    """Return whether a port is open outside, at 127.0.0.2: the server was given 127.0.0.1."""
+    try:
+        socket.create_connection(("127.0.0.2", int(port)), timeout=10).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("server", [SERVER, TF_SERVER], ids=["plain", "tensorflow"])
+def test_server_inside_is_reached_from_inside_alone(namespace, server):
+    inner, outer = free_ports()
+    with (
+        started(namespace.command([sys.executable, "-c", server, inner])) as within,
+        started([sys.executable, "-c", server, outer]) as control,
+    ):
+        assert [line_of(within), line_of(control)] == ["ready", "ready"]
+        assert run(namespace.command([sys.executable, "-c", CLIENT, inner])).stdout == "reached\n"
+        assert not is_open(inner)
+        assert is_open(outer)
+        assert (
+            "ConnectionRefusedError"
+            in run(namespace.command([sys.executable, "-c", CLIENT, outer])).stderr
+        )
+
+
+def test_files_written_inside_keep_their_owner(namespace, tmp_path):
+    path = tmp_path / "file"
+    assert run(namespace.command(["touch", str(path)])).returncode == 0
+    assert (path.stat().st_uid, path.stat().st_gid) == (os.geteuid(), os.getegid())
+
+
+def test_command_keeps_its_process_id(namespace):
+    with started(namespace.command(["sh", "-c", "echo $$; exec sleep 600"])) as process:
+        assert line_of(process) == str(process.pid)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_SECS) == -signal.SIGTERM
+
+
+def test_command_keeps_descriptors_environment_and_directory(namespace, tmp_path):
+    code = """
+import os, sys
+os.write(int(sys.argv[1]), f"{input()} {os.environ['WORD']} {os.getcwd()}".encode())
+sys.exit(7)
+"""
+    reading, writing = os.pipe()
+    with open(reading) as received:
+        command = namespace.command([sys.executable, "-c", code, str(writing)])
+        environment = {**os.environ, "WORD": "word"}
+        done = run(
+            command,
+            pass_fds=[writing],
+            env=environment,
+            cwd=tmp_path,
+            input="line\n",
+            start_new_session=True,
+        )
+        os.close(writing)
+        assert received.read() == f"line word {tmp_path}"
+    assert (done.returncode, done.stderr) == (7, "")
+
+
+def test_namespace_ends_when_its_parent_is_killed(namespace):
+    parent = (
+        "import subprocess\n"
+        "from trainer.cluster.network_namespace import Namespace\n"
+        "namespace = Namespace.create()\n"
+        "script = 'echo $$ $(readlink /proc/self/ns/net); exec cat'\n"
+        "command = namespace.command(['sh', '-c', script])\n"
+        "subprocess.Popen(command, stdin=subprocess.PIPE).wait()"
+    )
+    with started([sys.executable, "-c", parent], cwd=ROOT) as process:
+        child, link = line_of(process).split()
+        assert link != os.readlink("/proc/self/ns/net")
+        assert members(link) == [int(child)]
+        process.kill()
+        wait_gone(int(child))
+        assert members(link) == []
+
+
+def members(link):
+    """Return the processes in a network namespace."""
+    processes = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):  # it has just ended, or is another user's
+            if os.readlink(f"/proc/{name}/ns/net") == link:
+                processes.append(int(name))
+    return processes
+
+
+def test_command_never_runs_outside(tmp_path):
+    try:
+        namespace = Namespace.create()
+    except IsolationError as error:
+        pytest.skip(str(error))
+    command = namespace.command(["touch", str(tmp_path / "file")])
+    namespace.close()
+    done = run(command)
+    assert done.returncode == 1
+    assert "No such file or directory: '/proc/" in done.stderr
+    assert not (tmp_path / "file").exists()
+    with pytest.raises(ValueError, match="closed"):
+        namespace.command(["true"])
+
+
+AS_USER = """
+import json, os, socket, subprocess, sys
+sys.path.insert(0, os.getcwd())
+from network_namespace import IsolationError, Namespace
+
+try:
+    namespace = Namespace.create()
+except IsolationError as error:
+    print(json.dumps({"refused": str(error)}))
+    sys.exit()
+
+def within(*command):
+    inside = namespace.command(command)
+    return subprocess.run(inside, capture_output=True, text=True, timeout=60).stdout.strip()
+
+server, client, port = sys.argv[1:]
+inside = namespace.command([sys.executable, "-c", server, port])
+with subprocess.Popen(inside, stdout=subprocess.PIPE, text=True) as process:
+    ready = process.stdout.readline().strip()
+    reached = within(sys.executable, "-c", client, port)
+    try:
+        socket.create_connection(("127.0.0.1", int(port)), timeout=10)
+        outside = "reached"
+    except ConnectionRefusedError:
+        outside = "refused"
+    process.terminate()
+within("touch", "file")
+user_namespace = within("readlink", "/proc/self/ns/user")
+print(json.dumps({
+    "ready": ready, "reached": reached, "outside": outside, "code": process.returncode,
+    "new user namespace": user_namespace != os.readlink("/proc/self/ns/user"),
+    "user": within("id", "-u"), "group": within("id", "-g"),
+    "capabilities": within("grep", "CapEff", "/proc/self/status").split()[-1],
+    "owner": [os.stat("file").st_uid, os.stat("file").st_gid],
+}))
+"""
+
+
+def test_user_without_privileges_gets_a_namespace():
+    if os.geteuid() != 0:
+        pytest.skip("not root: the other tests are this one")
+    user = {"user": USER, "group": USER, "extra_groups": []}
+    # The user can read neither pytest's directories, which are root's, nor perhaps the checkout.
+    with tempfile.TemporaryDirectory() as directory:
+        shutil.copy(network_namespace.__file__, directory)
+        python = next(
+            filter(
+                lambda path: runs_for(path, user),
+                (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"),
+            ),
+            None,
+        )
+        if python is None:
+            pytest.skip("no Python 3.11 that another user may run")
+        os.chown(directory, USER, USER)
+        done = run([python, "-c", AS_USER, SERVER, CLIENT, free_ports()[0]], cwd=directory, **user)
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    if "refused" in answers:
+        pytest.skip(answers["refused"])
+    assert answers == {
+        "ready": "ready",
+        "reached": "reached",
+        "outside": "refused",
+        "code": -signal.SIGTERM,
+        "new user namespace": True,
+        "user": str(USER),
+        "group": str(USER),
+        "capabilities": "0" * 16,
+        "owner": [USER, USER],
+    }
+
+
+def runs_for(python, user):
+    code = "import ctypes, sys; sys.exit(sys.version_info < (3, 11))"
+    try:
+        return run([python, "-c", code], **user).returncode == 0
+    except OSError:
+        return False
+
+
+def refusing(number, flags):
+    """Return a C library whose `unshare` fails with an error number; flags collects its calls."""
+
+    def unshare(flag):
+        flags.append(flag)
+        ctypes.set_errno(number)
+        return -1
+
+    return SimpleNamespace(unshare=unshare)
+
+
+NET, USER_AND_NET = 0x40000000, 0x50000000
+
+
+@pytest.mark.parametrize(
+    ("number", "uid", "attempts", "reason"),
+    [
+        (
+            errno.EPERM,
+            1000,
+            [NET, USER_AND_NET],
+            "Operation not permitted (this system or container forbids user namespaces)",
+        ),
+        (errno.EPERM, 0, [NET], "Operation not permitted (root needs CAP_SYS_ADMIN)"),
+        (
+            errno.ENOSPC,
+            0,
+            [NET],
+            "No space left on device "
+            "(the limit user.max_user_namespaces or user.max_net_namespaces is reached)",
+        ),
+        (errno.EINVAL, 0, [NET], "Invalid argument (the kernel lacks them)"),
+        (errno.ENOMEM, 0, [NET], "Cannot allocate memory"),
+    ],
+)
+def test_make_reports_the_reason_of_a_refusal(monkeypatch, number, uid, attempts, reason):
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    flags = []
+    with pytest.raises(IsolationError) as caught:
+        network_namespace._make(refusing(number, flags))
+    assert str(caught.value) == f"a network namespace is refused: {reason}"
+    assert flags == attempts
+
+
+def test_make_reports_a_system_without_namespaces():
+    with pytest.raises(
+        IsolationError, match=rf"^this system \({sys.platform}\) has no network namespaces$"
+    ):
+        network_namespace._make(SimpleNamespace())
+
+
+def test_create_reports_a_refusal_of_the_system():
+    code = (
+        "import ctypes, os\n"
+        "from trainer.cluster.network_namespace import IsolationError, Namespace\n"
+        "uid = os.geteuid()\n"
+        "assert ctypes.CDLL(None).unshare(0x10000000) == 0, 'no user namespace'\n"
+        "open('/proc/self/uid_map', 'w').write(f'0 {uid} 1')\n"
+        # The limit of the new user namespace alone.
+        "open('/proc/sys/user/max_net_namespaces', 'w').write('0')\n"
+        "try:\n"
+        "    Namespace.create()\n"
+        "except IsolationError as error:\n"
+        "    print(error)\n"
+    )
+    done = run([sys.executable, "-c", code], cwd=ROOT)
+    if "no user namespace" in done.stderr:
+        pytest.skip("no user namespaces here")
+    assert done.stdout == (
+        "a network namespace is refused: No space left on device "
+        "(the limit user.max_user_namespaces or user.max_net_namespaces is reached)\n"
+    ), done.stderr
+
+
+def test_needs_network_is_none_for_a_built_in_experiment():
+    experiment = loading.plain(compose.compose(["callbacks=early_stopping"]))
+    assert network_namespace.needs_network(experiment) is None
+
+
+@pytest.mark.parametrize(
+    ("experiment", "reason"),
+    [
+        (
+            {"dataset": {"path": "gs://bucket/train"}},
+            "dataset.path (gs://bucket/train) may be on the network",
+        ),
+        (
+            {"dataset": {"files": ["/a", "http://host/b"]}},
+            "dataset.files.1 (http://host/b) may be on the network",
+        ),
+        ({"runs_dir": "s3://bucket"}, "runs_dir (s3://bucket) may be on the network"),
+        (
+            {"callbacks": {"mine": {"_target_": "mine.Callback"}}},
+            "callbacks.mine._target_ (mine.Callback) is code of your own, "
+            "which may use the network",
+        ),
+        (
+            {"model": {"_target_": "trainers.model"}},
+            "model._target_ (trainers.model) is code of your own, which may use the network",
+        ),
+        (
+            {"dataset": {"path": None}},
+            "dataset.path is not set, so the data may have to be downloaded",
+        ),
+        (
+            {
+                "dataset": {"_target_": "trainer.datasets.mnist.mnist", "path": "~/mnist.npz"},
+                "callbacks": None,
+                "seed": 1,
+            },
+            None,
+        ),
+    ],
+)
+def test_needs_network_names_the_key(experiment, reason):
+    assert network_namespace.needs_network(experiment) == reason
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        (
+            "MLFLOW_TRACKING_URI",
+            "http://host:5000",
+            "MLFLOW_TRACKING_URI (http://host:5000) may be on the network",
+        ),
+        ("MLFLOW_TRACKING_URI", "sqlite:////home/me/mlflow.db", None),
+        ("WANDB_MODE", "online", "WANDB_MODE is online"),
+        ("WANDB_MODE", "offline", None),
+    ],
+)
+def test_online_tracker_names_the_variable(monkeypatch, variable, value, reason):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv(variable, value)
+    assert environment.online_tracker(["jsonl", "mlflow", "wandb"]) == reason
+    assert environment.online_tracker(["jsonl", "tensorboard"]) is None
+
+
+def test_open_ports_warning_has_ports_reason_and_fix():
+    warning = network_namespace.open_ports_warning(
+        ["127.0.0.1:4001", "[::1]:4002"], "strategy.isolate is false"
+    )
+    assert "\n" not in warning
+    for part in (
+        "run operations and read files",
+        "ports 4001, 4002,",
+        "because strategy.isolate is false;",
+        "strategy.isolate=true",
+    ):
+        assert part in warning
+
+
+def test_network_namespace_is_a_program_of_the_standard_library():
+    # It is run by its path and without the package: an import of the package would only show as
+    # a refusal of the system, and leave clusters open.
+    done = run(network_namespace._PROGRAM)
+    assert done.returncode == 1
+    assert done.stderr == "usage: network_namespace.py make | join PATH... -- COMMAND\n"

@@ -1,0 +1,243 @@
+"""Allocations as Slurm and Kubernetes describe them."""
+
+import pytest
+
+from trainer.cluster.schedulers import Allocation, kubernetes_allocation, slurm_allocation
+from trainer.errors import ConfigError
+
+STEP = {
+    "SLURM_JOB_ID": "100",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "5",
+    "SLURM_STEP_NODELIST": "gpu[01-02],login1",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
+    "SLURM_PROCID": "3",
+}
+
+
+def error_of(call, *arguments):
+    """Return the one line of the ConfigError that a call raises."""
+    with pytest.raises(ConfigError) as caught:
+        call(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def base_port(**changed):
+    return int(slurm_allocation({**STEP, **changed}).addresses[0].rpartition(":")[2])
+
+
+def test_slurm_tasks_are_assigned_in_blocks():
+    allocation = slurm_allocation(STEP)
+    port = base_port()
+    assert allocation == Allocation(
+        "Slurm",
+        [
+            f"gpu01:{port}",
+            f"gpu01:{port + 1}",
+            f"gpu02:{port}",
+            f"gpu02:{port + 1}",
+            f"login1:{port}",
+        ],
+        3,
+    )
+
+
+def test_slurm_tasks_are_assigned_cyclically():
+    allocation = slurm_allocation({**STEP, "SLURM_DISTRIBUTION": "cyclic:block"})
+    port = base_port()
+    assert allocation.addresses == [
+        f"gpu01:{port}",
+        f"gpu02:{port}",
+        f"login1:{port}",
+        f"gpu01:{port + 1}",
+        f"gpu02:{port + 1}",
+    ]
+    assert slurm_allocation({**STEP, "SLURM_DISTRIBUTION": "block:cyclic"}) == slurm_allocation(
+        STEP
+    )
+
+
+def test_slurm_jobs_and_steps_have_different_ports():
+    bases = [base_port(SLURM_JOB_ID=str(job)) for job in range(1000, 1625)] + [
+        base_port(SLURM_STEP_ID=str(step)) for step in range(31)
+    ]
+    assert all(20000 <= port <= 29999 - 15 for port in bases)
+    assert len(set(bases[:625])) == 625
+    assert len(set(bases[625:])) == 31
+    assert abs(base_port(SLURM_JOB_ID="7") - base_port(SLURM_JOB_ID="8")) >= 16
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        # An allocation or a batch script: the job has four tasks, but nothing has started them.
+        {
+            "SLURM_JOB_ID": "7",
+            "SLURM_NTASKS": "4",
+            "SLURM_PROCID": "0",
+            "SLURM_NODELIST": "n[1-4]",
+            "SLURM_TASKS_PER_NODE": "1(x4)",
+        },
+        # A shell that is a step itself.
+        {
+            **STEP,
+            "SLURM_STEP_NUM_TASKS": "1",
+            "SLURM_STEP_NODELIST": "n1",
+            "SLURM_STEP_TASKS_PER_NODE": "1",
+            "SLURM_PROCID": "0",
+        },
+        {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"},
+    ],
+)
+def test_slurm_allocation_needs_a_step_of_several_tasks(environment):
+    assert slurm_allocation(environment) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("n1", ["n1"]),
+        ("n1,m2", ["n1", "m2"]),
+        ("gpu[01-03,7],login1", ["gpu01", "gpu02", "gpu03", "gpu7", "login1"]),
+        (
+            "rack[1-2]node[1-4]",
+            [f"rack{rack}node{node}" for rack in (1, 2) for node in (1, 2, 3, 4)],
+        ),
+        ("n[08-11]", ["n08", "n09", "n10", "n11"]),
+        (
+            "n[8-10]-ib.example.org",
+            ["n8-ib.example.org", "n9-ib.example.org", "n10-ib.example.org"],
+        ),
+        ("a-b[098-101]", ["a-b098", "a-b099", "a-b100", "a-b101"]),
+    ],
+)
+def test_slurm_host_lists_are_expanded(text, hosts):
+    allocation = slurm_allocation(
+        {
+            **STEP,
+            "SLURM_STEP_NODELIST": text,
+            "SLURM_STEP_NUM_TASKS": str(2 * len(hosts)),
+            "SLURM_STEP_TASKS_PER_NODE": f"2(x{len(hosts)})",
+            "SLURM_PROCID": "0",
+        }
+    )
+    assert [address.partition(":")[0] for address in allocation.addresses] == [
+        host for host in hosts for _ in range(2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"SLURM_STEP_NUM_TASKS": "five"}, "Slurm: SLURM_STEP_NUM_TASKS (five) must be an integer"),
+        ({"SLURM_PROCID": None}, "Slurm: SLURM_PROCID (missing) must be an integer"),
+        (
+            {"SLURM_PROCID": "5"},
+            "Slurm: SLURM_PROCID (5) is out of range: the step has 5 tasks, 0 to 4",
+        ),
+        ({"SLURM_JOB_ID": None}, "Slurm: SLURM_JOB_ID (missing) must be an integer"),
+        (
+            {"SLURM_STEP_NODELIST": None},
+            "Slurm: SLURM_STEP_NODELIST () must be a list of hosts, such as gpu[01-03,7],login1",
+        ),
+        (
+            {"SLURM_STEP_TASKS_PER_NODE": None},
+            "Slurm: SLURM_STEP_TASKS_PER_NODE () must be a list of numbers, such as 2(x3),1",
+        ),
+        (
+            {"SLURM_STEP_NODELIST": "gpu[01-"},
+            "Slurm: SLURM_STEP_NODELIST (gpu[01-) must be a list of hosts, "
+            "such as gpu[01-03,7],login1",
+        ),
+        (
+            {"SLURM_STEP_NODELIST": "a,,b"},
+            "Slurm: SLURM_STEP_NODELIST (a,,b) must be a list of hosts, "
+            "such as gpu[01-03,7],login1",
+        ),
+        (
+            {"SLURM_STEP_TASKS_PER_NODE": "2x2,1"},
+            "Slurm: SLURM_STEP_TASKS_PER_NODE (2x2,1) must be a list of numbers, such as 2(x3),1",
+        ),
+        (
+            {"SLURM_STEP_TASKS_PER_NODE": "2,2"},
+            "Slurm: SLURM_STEP_TASKS_PER_NODE (2,2) must have a number for each of "
+            "3 nodes, 5 tasks in all",
+        ),
+        (
+            {"SLURM_STEP_TASKS_PER_NODE": "2(x3)"},
+            "Slurm: SLURM_STEP_TASKS_PER_NODE (2(x3)) must have a number for each of "
+            "3 nodes, 5 tasks in all",
+        ),
+        (
+            {"SLURM_DISTRIBUTION": "plane=2"},
+            "Slurm: SLURM_DISTRIBUTION (plane=2) must be block or cyclic; "
+            "use srun --distribution=block",
+        ),
+    ],
+)
+def test_slurm_allocation_rejects_wrong_variables(changed, expected):
+    environment = {name: value for name, value in {**STEP, **changed}.items() if value is not None}
+    assert error_of(slurm_allocation, environment) == expected
+
+
+@pytest.mark.parametrize(
+    ("hostname", "index", "addresses"),
+    [
+        (
+            "train-1.peers.lab.svc.cluster.local",
+            "1",
+            [f"train-{n}.peers.lab.svc.cluster.local:2222" for n in range(3)],
+        ),
+        # A JobSet's: the number of the job stands before the pod's.
+        ("set-workers-0-2.set", "2", [f"set-workers-0-{n}.set:2222" for n in range(3)]),
+        ("a-0-0", "0", ["a-0-0:2222", "a-0-1:2222", "a-0-2:2222"]),
+    ],
+)
+def test_kubernetes_addresses_follow_the_host_name(hostname, index, addresses):
+    allocation = kubernetes_allocation({"JOB_COMPLETION_INDEX": index}, lambda: hostname, 3)
+    assert allocation == Allocation("Kubernetes", addresses, int(index))
+
+
+def test_kubernetes_asks_for_the_host_name_in_a_job_only():
+    assert (
+        kubernetes_allocation(
+            {"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
+            lambda: pytest.fail("host name was asked for"),
+            3,
+        )
+        is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("hostname", "index", "expected"),
+    [
+        (
+            "train-3.peers",
+            "3",
+            "Kubernetes: JOB_COMPLETION_INDEX (3) is out of range: "
+            "the strategy has 3 processes, 0 to 2; "
+            "set strategy.workers so that they are as many as the Job's completions",
+        ),
+        ("train-0", "", "Kubernetes: JOB_COMPLETION_INDEX () must be an integer"),
+        (
+            "node7.lab",
+            "1",
+            "Kubernetes: host name (node7.lab) must end in -1, the completion index; "
+            "do not use hostNetwork",
+        ),
+        (
+            "train-11",
+            "1",
+            "Kubernetes: host name (train-11) must end in -1, the completion index; "
+            "do not use hostNetwork",
+        ),
+    ],
+)
+def test_kubernetes_allocation_rejects_wrong_variables(hostname, index, expected):
+    assert (
+        error_of(kubernetes_allocation, {"JOB_COMPLETION_INDEX": index}, lambda: hostname, 3)
+        == expected
+    )

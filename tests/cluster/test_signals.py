@@ -1,0 +1,178 @@
+"""Signals and requests; those of a worker in a process of its own, since handlers are global."""
+
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.processes import ROOT
+from trainer.cli.compose import compose
+from trainer.cluster import signals
+from trainer.cluster.messages import SignalReceived
+from trainer.cluster.signals import SWEEP, Decision, StopRequests
+from trainer.cluster.spec import Cluster, ProcessId
+from trainer.launch.worker_process import WorkerProcess
+
+TIMEOUT_SECS = 60
+
+
+def python(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_request_is_received_while_the_main_thread_runs_no_python():
+    code = """
+import ctypes, os, queue, signal, threading
+from trainer.cluster.signals import Signals
+received = queue.SimpleQueue()
+def notify(number):
+    received.put(number)
+    os.write(writing, b"!")
+reading, writing = os.pipe()
+signals = Signals(notify)
+for number in (signal.SIGUSR1, signal.SIGTERM):
+    threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
+    # Outside the interpreter, which restarts a read after a signal: no Python handler runs before.
+    libc = ctypes.CDLL(None)
+    while libc.read(reading, ctypes.create_string_buffer(1), 1) != 1:
+        pass
+    print(received.get(), signals.stop(), signals.save(), signals.save())
+print(signals.number)
+"""
+    assert python(code).splitlines() == ["10 False True False", "15 True False False", "15"]
+
+
+def test_child_of_a_worker_does_not_inherit_blocked_signals():
+    code = """
+import signal, subprocess, sys
+from trainer.cluster.signals import Signals, blocked
+with blocked():  # as its supervisor does
+    signals = Signals(lambda number: None)
+signals.unblock()
+program = "print(flush=True); open('/dev/zero').read()"
+child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+child.stdout.readline()
+child.terminate()
+print(child.wait(30))
+"""
+    assert python(code) == f"{-signal.SIGTERM}\n"
+
+
+def test_stacks_are_written_at_any_time():
+    code = """
+import os, signal
+from trainer.cluster.signals import Signals
+Signals(lambda number: None)
+def here():
+    os.kill(os.getpid(), signal.SIGUSR2)
+here()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECS,
+        check=True,
+    )
+    assert "Current thread 0x" in done.stderr
+    assert "in here" in done.stderr
+
+
+def test_signals_are_blocked_within_the_block_only():
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    with signals.blocked():
+        assert {
+            signal.SIGTERM,
+            signal.SIGINT,
+            signal.SIGUSR1,
+            signal.SIGUSR2,
+        } <= signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
+def test_signals_while_a_worker_starts_neither_kill_it_nor_are_lost(tmp_path):
+    worker = WorkerProcess()
+    messages = queue.SimpleQueue()
+    try:
+        worker.signal(signal.SIGUSR2)
+        worker.signal(signal.SIGTERM)
+        with (tmp_path / "lock").open("w") as lock:
+            worker.assign(
+                SimpleNamespace(path=tmp_path, lock=lock), compose([]), Cluster(), messages
+            )
+            assert messages.get(timeout=TIMEOUT_SECS) == (
+                Cluster().process_id,
+                SignalReceived(signal.SIGTERM),
+            )
+    finally:
+        worker.discard()
+
+
+WORKER = ProcessId("worker", 1)
+
+
+@pytest.mark.parametrize("source", [None, WORKER, SWEEP])
+def test_second_stop_request_of_a_source_leaves_at_once(source):
+    requests = StopRequests()
+    assert requests.decide(signal.SIGINT, source) is Decision.STOP
+    assert requests.decide(signal.SIGTERM, source) is Decision.LEAVE
+    assert requests.number == signal.SIGINT
+
+
+def test_stop_requests_of_further_sources_change_nothing():
+    requests = StopRequests()
+    assert requests.decide(signal.SIGTERM) is Decision.STOP
+    assert requests.decide(signal.SIGTERM, WORKER) is Decision.IGNORE
+    assert requests.decide(signal.SIGTERM, SWEEP) is Decision.IGNORE
+    assert requests.decide(signal.SIGTERM, WORKER) is Decision.LEAVE
+
+
+def test_save_requests_stop_nothing():
+    requests = StopRequests()
+    for _ in range(2):
+        assert requests.decide(signal.SIGUSR1) is Decision.SAVE
+    assert requests.number == 0
+
+
+def test_pending_requests_are_taken_in_order_and_wake_their_reader():
+    requests = StopRequests()
+    wakes = []
+    requests.request(signal.SIGUSR1)
+    with requests.waking(lambda: wakes.append(1)):
+        requests.request(signal.SIGTERM, WORKER)
+    requests.request(signal.SIGINT)
+    assert len(wakes) == 1
+    assert requests.take() == (signal.SIGUSR1, None)
+    assert requests.drain() == signal.SIGTERM
+    assert requests.take() is None
+
+
+def test_wait_returns_at_a_stop_request_of_another_thread():
+    requests = StopRequests()
+    for number, secs in ((signal.SIGUSR1, 0.05), (signal.SIGTERM, 0.1)):
+        threading.Timer(secs, requests.request, (number, SWEEP)).start()
+    assert requests.wait(TIMEOUT_SECS) == signal.SIGTERM
+    assert StopRequests().wait(0.0) == 0
+
+
+def test_forward_to_restores_the_handlers():
+    previous = signal.getsignal(signal.SIGUSR1)
+    requests = StopRequests()
+    with signals.forward_to(requests.request):
+        signal.raise_signal(signal.SIGUSR1)
+    assert requests.take() == (signal.SIGUSR1, None)
+    assert signal.getsignal(signal.SIGUSR1) is previous

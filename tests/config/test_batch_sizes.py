@@ -1,0 +1,127 @@
+"""Batch sizes: their arithmetic, their text, and the suggestions for an indivisible size."""
+
+import re
+
+import pytest
+
+from trainer.config import batch_sizes
+from trainer.config.batch_sizes import BatchSizes
+from trainer.config.schema import Batch
+from trainer.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("batch", "replicas", "expected", "per_replica", "micro"),
+    [
+        (Batch(global_size=128), 1, BatchSizes(128, 1, 1), 128, 128),
+        (Batch(global_size=128), 4, BatchSizes(128, 4, 1), 32, 32),
+        (Batch(global_size=96, accumulate=3), 2, BatchSizes(96, 2, 3), 48, 16),
+        (Batch(global_size=None, per_replica=10), 1, BatchSizes(10, 1, 1), 10, 10),
+        (Batch(global_size=None, per_replica=10), 3, BatchSizes(30, 3, 1), 10, 10),
+        (Batch(global_size=None, per_replica=12, accumulate=4), 2, BatchSizes(24, 2, 4), 12, 3),
+        (Batch(global_size=1), 1, BatchSizes(1, 1, 1), 1, 1),
+    ],
+)
+def test_resolve_batch_sizes_returns_sizes(batch, replicas, expected, per_replica, micro):
+    sizes = batch_sizes.resolve_batch_sizes(batch, replicas)
+    assert sizes == expected
+    assert (sizes.per_replica, sizes.micro) == (per_replica, micro)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "line"),
+    [
+        (BatchSizes(128, 1, 1), "128 examples a step = 1 replica x 128"),
+        (BatchSizes(128, 2, 1), "128 examples a step = 2 replicas x 64"),
+        (
+            BatchSizes(96, 2, 3),
+            "96 examples a step = 2 replicas x 48, each as 3 micro-batches of 16",
+        ),
+    ],
+)
+def test_batch_sizes_as_text(sizes, line):
+    assert str(sizes) == line
+
+
+@pytest.mark.parametrize(
+    ("batch", "replicas", "message"),
+    [
+        (
+            Batch(global_size=128),
+            3,
+            (
+                "batch.global_size (128) must be divisible by the number of replicas (3); "
+                "use 126 or 129"
+            ),
+        ),
+        (
+            Batch(global_size=2),
+            4,
+            "batch.global_size (2) must be divisible by the number of replicas (4); use 4 or 8",
+        ),
+        (
+            Batch(global_size=100, accumulate=3),
+            2,
+            (
+                "batch.global_size (100) must be divisible by replicas (2) x "
+                "batch.accumulate (3) (6); use 96 or 102"
+            ),
+        ),
+        (
+            Batch(global_size=None, per_replica=10, accumulate=4),
+            2,
+            "batch.per_replica (10) must be divisible by batch.accumulate (4); use 8 or 12",
+        ),
+        (
+            Batch(global_size=None, per_replica=2, accumulate=4),
+            2,
+            "batch.per_replica (2) must be divisible by batch.accumulate (4); use 4 or 8",
+        ),
+    ],
+)
+def test_indivisible_size_suggests_two_nearest(batch, replicas, message):
+    with pytest.raises(ConfigError) as caught:
+        batch_sizes.resolve_batch_sizes(batch, replicas)
+    assert caught.value.problems == (message,)
+
+
+@pytest.mark.parametrize("key", ["global_size", "per_replica"])
+def test_suggested_sizes_are_valid_and_nearest(key):
+    def resolve(size, replicas, accumulate):
+        return batch_sizes.resolve_batch_sizes(
+            Batch(**{"global_size": None, key: size}, accumulate=accumulate), replicas
+        )
+
+    refused = 0
+    for replicas in range(1, 6):
+        for accumulate in range(1, 6):
+            for size in range(1, 70):
+                try:
+                    sizes = resolve(size, replicas, accumulate)
+                except ConfigError as error:
+                    refused += 1
+                    below, above = map(int, re.search(r"use (\d+) or (\d+)$", str(error)).groups())
+                    assert 0 < below < above
+                    resolve(below, replicas, accumulate)
+                    resolve(above, replicas, accumulate)
+                    if below < size:
+                        for between in range(below + 1, above):
+                            with pytest.raises(ConfigError):
+                                resolve(between, replicas, accumulate)
+                else:
+                    assert sizes.global_size == sizes.num_replicas * sizes.accumulate * sizes.micro
+                    assert sizes.micro >= 1
+    assert refused > 300
+
+
+def test_check_same_global_batch_refuses_another():
+    per_replica = Batch(global_size=None, per_replica=16)
+    batch_sizes.check_same_global_batch(per_replica, None, 3)
+    batch_sizes.check_same_global_batch(per_replica, 3, 3)
+    batch_sizes.check_same_global_batch(Batch(global_size=48), 3, 1)
+    with pytest.raises(ConfigError) as caught:
+        batch_sizes.check_same_global_batch(per_replica, 3, 1)
+    assert str(caught.value) == (
+        "batch.per_replica (16) makes 16 examples a step on 1 replica, but the run was "
+        "trained with 48 on 3; add batch.global_size=48"
+    )

@@ -1,0 +1,318 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.config import targets
+
+MODULE = '''
+"""A user's module; it must never be imported by a check."""
+from __future__ import annotations
+import typing as t
+from typing import Annotated, Any, Literal, Optional
+from os.path import join as rejoined
+raise RuntimeError("imported")
+
+Width = Annotated[int, ">= 1"]
+CONSTANT = 3
+
+def build(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    width: Width = 8,
+    rate: Annotated[float, ">= 0, < 1", "share that is dropped"] = 0.0,
+    name: str | None = None,
+    wide: bool = False,
+    sizes: list[int] = (),
+    blocks: t.Sequence[Annotated[int, ">= 1"]] = (),
+    pair: tuple[int, int] = (1, 2),
+    table: dict[str, int] | None = None,
+    kind: Literal["max", "mean"] = "max",
+    depth: Optional[int] = None,
+    path: Annotated[str | None, "file"] = None,
+    either: int | str = 1,
+    quoted: "int" = 1,
+    odd: Some.Unknown[Thing] = None,
+    free=None,
+): ...
+
+def needs(a, *, size: int, path: str): ...
+def plain(input_shape, num_classes, width: int = 1, deep=False): ...
+def anything(a, **options): ...
+@decorated
+def hidden(a): ...
+async def later(*, n: int = 1): ...
+
+class Thing:
+    def __init__(self, shape, *, width: int = 1): ...
+    @classmethod
+    def make(cls, *, n): ...
+class Child(Thing): ...
+class Empty: ...
+class Foreign(Unseen): ...
+
+if CONSTANT:
+    def conditional(*, n: int = 1): ...
+'''
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put `my_pkg` on the path, whose modules raise when they are imported."""
+    folder = tmp_path / "my_pkg"
+    (folder / "nested" / "deep").mkdir(parents=True)
+    (folder / "__init__.py").write_text(
+        "raise RuntimeError('imported')\nfrom .things import build as exported\n"
+    )
+    (folder / "things.py").write_text(MODULE)
+    (folder / "nested" / "deep" / "leaf.py").write_text("def f(*, n: int = 1): ...\n")
+    (folder / "wrong.py").write_text("def f(:\n")
+    (folder / "star.py").write_text("from os.path import *\n")
+    (folder / "lazy.py").write_text("def __getattr__(name): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return folder
+
+
+def check(name: str, arguments: tuple[str, ...] = (), /, **options: Any) -> list[str]:
+    return targets.check({"_target_": f"my_pkg.{name}", **options}, "model", arguments)
+
+
+ENGINE_ARGUMENTS = ("input_shape", "num_classes")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {
+            "width": 1,
+            "rate": 0,
+            "name": None,
+            "wide": True,
+            "sizes": [1, 2],
+            "blocks": [1],
+            "pair": [3, 4],
+        },
+        {
+            "table": {"a": 1},
+            "kind": "mean",
+            "depth": None,
+            "either": "x",
+            "quoted": 3,
+            "odd": object(),
+            "free": [1],
+        },
+        {"_partial_": True, "_convert_": "all", "_recursive_": False},
+        {"width": {"_target_": "my_pkg.things.Empty"}},
+        {"width": "???"},
+    ],
+)
+def test_valid_options_have_no_problem(options: dict[str, Any]) -> None:
+    assert check("things.build", ENGINE_ARGUMENTS, **options) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"widht": 3}, "unknown key 'model.widht'; did you mean 'width'?"),
+        ({"num_classes": 3}, "model.num_classes (3) is passed by the engine; remove it"),
+        ({"width": -3}, "model.width (-3) must be >= 1"),
+        ({"width": "many"}, "model.width ('many') must be an int"),
+        ({"width": 1.0}, "model.width (1.0) must be an int"),
+        ({"width": True}, "model.width (true) must be an int"),
+        ({"width": None}, "model.width (null) must be an int"),
+        ({"rate": 1}, "model.rate (1) must be >= 0 and < 1"),
+        ({"rate": "fast"}, "model.rate ('fast') must be a float"),
+        ({"rate": False}, "model.rate (false) must be a float"),
+        ({"name": 3}, "model.name (3) must be a str or null"),
+        ({"wide": 1}, "model.wide (1) must be a bool"),
+        ({"sizes": 3}, "model.sizes (3) must be a list of int"),
+        ({"sizes": [1, "b"]}, "model.sizes ([1, 'b']) must be a list of int"),
+        ({"blocks": [1, 0]}, "model.blocks ([1, 0]) each item must be >= 1"),
+        ({"pair": [1]}, "model.pair ([1]) must be a list of 2 int"),
+        ({"table": [1]}, "model.table ([1]) must be a mapping or null"),
+        ({"kind": "maen"}, "model.kind ('maen') must be one of max, mean; did you mean 'mean'?"),
+        ({"depth": "x"}, "model.depth ('x') must be an int or null"),
+        ({"path": "/x/y.npz"}, "model.path (/x/y.npz): no such file"),
+        ({"either": 1.5}, "model.either (1.5) must be an int or a str"),
+        ({"quoted": "x"}, "model.quoted ('x') must be an int"),
+        (
+            {"free": {"_target_": "my_pkg.things.Empty", "n": 1}},
+            "unknown key 'model.free.n'; known keys of model.free: none",
+        ),
+        (
+            {"free": [{"a": {"_target_": "no_such"}}]},
+            "model.free[0].a._target_ (no_such) must be a dotted path; write package.module.name",
+        ),
+    ],
+)
+def test_invalid_option_is_reported(options: dict[str, Any], line: str) -> None:
+    assert check("things.build", ENGINE_ARGUMENTS, **options) == [line]
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        (
+            "thngs.build",
+            (
+                "model._target_ (my_pkg.thngs.build): no module 'thngs' in my_pkg; did you "
+                "mean 'things'?"
+            ),
+        ),
+        (
+            "things.biuld",
+            (
+                "model._target_ (my_pkg.things.biuld): no 'biuld' in my_pkg.things; did "
+                "you mean 'build'?"
+            ),
+        ),
+        (
+            "things",
+            "model._target_ (my_pkg.things) is a module; add the name of a function or class in it",
+        ),
+        (
+            "things.",
+            "model._target_ (my_pkg.things.) must be a dotted path; write package.module.name",
+        ),
+        (
+            "nested.deep.leaf.g",
+            "model._target_ (my_pkg.nested.deep.leaf.g): no 'g' in my_pkg.nested.deep.leaf",
+        ),
+        (
+            "nested.dep.leaf.f",
+            (
+                "model._target_ (my_pkg.nested.dep.leaf.f): no module 'dep' in "
+                "my_pkg.nested; did you mean 'deep'?"
+            ),
+        ),
+    ],
+)
+def test_missing_target_is_reported(name: str, line: str) -> None:
+    assert check(name) == [line]
+
+
+def test_missing_package_is_reported() -> None:
+    fix = "install it, or start the command in the directory it lies in"
+    assert targets.check({"_target_": "no_such_pkg.f"}, "model") == [
+        f"model._target_ (no_such_pkg.f): no module named 'no_such_pkg'; {fix}"
+    ]
+    assert targets.check({"_target_": "tf.keras.Model"}, "model") == [
+        "model._target_ (tf.keras.Model): no module named 'tf'; did you mean 'tensorflow'?"
+    ]
+
+
+def test_edited_module_is_read_again(package: Path) -> None:
+    module = package / "edited.py"
+    for seconds, name in enumerate(("width", "depth")):
+        module.write_text(f"class Model:\n    def __init__(self, {name}: int) -> None: ...\n")
+        os.utime(module, (seconds, seconds))  # two files of one clock tick look the same
+        assert targets.check({"_target_": f"{package.name}.edited.Model", name: 1}, "model") == []
+
+
+def test_syntax_error_is_reported(package: Path) -> None:
+    (line,) = check("wrong.f")
+    assert line.startswith(
+        f"model._target_ (my_pkg.wrong.f) cannot be read: {package / 'wrong.py'}:1: "
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "exported",
+        "things.rejoined",
+        "things.hidden",
+        "things.Foreign",
+        "things.CONSTANT",
+        "star.x",
+        "lazy.x",
+        "things.Thing.make",
+    ],
+)
+def test_targets_that_need_import_are_accepted(name: str) -> None:
+    assert check(name, whatever=1) == []
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "tensorflow.keras.optimizers.legacy.Nadam",
+        "tf_keras.optimizers.Nadam",
+        "math.floor",
+        "builtins.dict",
+        "numpy.zeros",
+    ],
+)
+def test_opaque_packages_are_accepted(target: str) -> None:
+    assert targets.check({"_target_": target, "x": 1}, "optimizer") == []
+
+
+def test_positional_parameters_after_engine_arguments_are_options() -> None:
+    assert check("things.plain", ENGINE_ARGUMENTS, width=2, deep=True) == []
+    assert check("things.plain", ENGINE_ARGUMENTS, width="x") == [
+        "model.width ('x') must be an int"
+    ]
+    # The engine passes by position, so a user's names for the first two do not matter.
+    assert check("things.plain", ("shape", "classes"), input_shape=[1]) == [
+        "model.input_shape ([1]) is passed by the engine; remove it"
+    ]
+
+
+def test_missing_required_option_is_reported() -> None:
+    assert check("things.needs", ("a",)) == [
+        "model.size has no value; add +model.size=<int>",
+        "model.path has no value; add +model.path=<str>",
+    ]
+    assert check("things.needs", ("a",), size=1, path="???") == []
+    assert check("things.needs", ("a",), _args_=[1]) == []
+
+
+def test_classes_and_other_forms_are_checked() -> None:
+    for name, line in {
+        "things.Thing": "unknown key 'model.x'; known keys of model: width",
+        "things.Child": "unknown key 'model.x'; known keys of model: width",
+        "things.Empty": "unknown key 'model.x'; known keys of model: none",
+        "things.later": "unknown key 'model.x'; known keys of model: n",
+        "things.conditional": "unknown key 'model.x'; known keys of model: n",
+        "nested.deep.leaf.f": "unknown key 'model.x'; known keys of model: n",
+    }.items():
+        assert check(name, ("shape",) if "hing" in name and name[-1] in "gd" else (), x=1) == [line]
+    assert check("things.anything", ("a",), x=1) == []
+
+
+def test_engine_keys_are_checked() -> None:
+    keys = {"learning_rate": "Annotated[float, '> 0']"}
+
+    def problems(**options: Any) -> list[str]:
+        return targets.check(
+            {"_target_": "my_pkg.things.Empty", **options}, "optimizer", ("learning_rate",), keys
+        )
+
+    assert problems(learning_rate=1) == []
+    assert problems() == ["optimizer.learning_rate has no value; add it"]
+    assert problems(learning_rate=0) == ["optimizer.learning_rate (0) must be > 0"]
+    assert problems(learning_rate=None) == ["optimizer.learning_rate (null) must be a float"]
+    assert problems(learning_rate=0.1, learning_rte=1) == [
+        "unknown key 'optimizer.learning_rte'; did you mean 'learning_rate'?"
+    ]
+
+
+def test_node_without_target_is_reported() -> None:
+    assert targets.check(None, "model") == ["model has no value; add model=<choice>"]
+    assert targets.check([1], "model") == [
+        "model ([1]) must be a mapping with a _target_, the dotted path of a function or class"
+    ]
+    assert targets.check({}, "model") == [
+        "model ({}) must be a mapping with a _target_, the dotted path of a function or class"
+    ]
+
+
+def test_check_imports_nothing() -> None:
+    check("things.build", ENGINE_ARGUMENTS)
+    assert not any(name.partition(".")[0] == "my_pkg" for name in sys.modules)

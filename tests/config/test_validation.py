@@ -1,0 +1,460 @@
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.command_line import ROOT
+from trainer.cli.choices import first_comment, key_comments
+from trainer.cli.compose import compose
+from trainer.cli.overrides import rewrite
+from trainer.config import loading, signatures
+from trainer.config.schema import GROUPS, Experiment
+from trainer.errors import ConfigError
+
+CONF = ROOT / "conf"
+CHOICES = sorted(
+    (file.parent.name, file.stem) for group in GROUPS for file in (CONF / group).glob("*.yaml")
+)
+NAMED = ("callbacks", "metrics", "writers")
+"""Groups of which several may be chosen: a choice's node is below its name."""
+
+
+def node_of(group: str, choice: str) -> dict[str, Any]:
+    node = yaml.load((CONF / group / f"{choice}.yaml").read_text(), Loader=yaml.CSafeLoader)
+    return node.get(choice, {}) if group in NAMED else node
+
+
+TARGETS = [(group, choice) for group, choice in CHOICES if "_target_" in node_of(group, choice)]
+# Keras' own metrics need TensorFlow to be looked at: tests/engine/test_metric_names.py does that.
+READABLE = [
+    (group, choice)
+    for group, choice in TARGETS
+    if node_of(group, choice)["_target_"].partition(".")[0] == "trainer"
+]
+
+
+def problems(*overrides: str, config_dir: Path | None = None) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as raised:
+        compose(list(overrides), config_dir)
+    return raised.value.problems
+
+
+def test_compose_returns_defaults() -> None:
+    experiment = compose([])
+    assert experiment.choices == {
+        "model": "cnn",
+        "dataset": "digits",
+        "task": "classification",
+        "metrics": None,
+        "optimizer": "adam",
+        "schedule": "constant",
+        "strategy": "one_device",
+        "checkpoint": "default",
+        "callbacks": "none",
+        "writers": None,
+        "fault": None,
+        "launch": "process",
+        "search": "grid",
+        "experiment": None,
+    }
+    assert (experiment.batch.global_size, experiment.batch.per_replica) == (128, None)
+    assert (experiment.train.steps, experiment.train.steps_per_loop, experiment.resume) == (
+        None,
+        "auto",
+        "auto",
+    )
+    assert experiment.callbacks == {}
+    assert list(experiment.writers) == ["tensorboard", "jsonl"]
+    # What no group sets is the schema's.
+    untouched = Experiment()
+    for name in (
+        "train",
+        "batch",
+        "evaluate",
+        "checkpoint",
+        "summary",
+        "restart",
+        "launch",
+        "seed",
+        "precision",
+        "runs_dir",
+    ):
+        assert getattr(experiment, name) == getattr(untouched, name)
+
+
+def test_experiment_round_trips_through_its_record() -> None:
+    experiment = compose(["callbacks=early_stopping", "train.steps=7", "optimizer=sgd"])
+    record = json.loads(json.dumps(loading.plain(experiment)))
+    assert loading.restore(record) == experiment
+    assert loading.restore(yaml.safe_load(yaml.safe_dump(record))) == experiment
+    assert loading.restore({**record, "of_a_later_version": 1}) == experiment
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_choice_composes(group: str, choice: str, tmp_path: Path) -> None:
+    experiment = compose([f"{group}={choice}"])
+    assert experiment.choices is not None
+    assert experiment.choices[group] == choice
+
+
+@pytest.mark.parametrize(("group", "choice"), READABLE)
+def test_every_yaml_lists_options_with_defaults(group: str, choice: str) -> None:
+    node = node_of(group, choice)
+    listed = {
+        name: value
+        for name, value in node.items()
+        if name not in ("_target_", "learning_rate", "reference_batch", "tracker", "defaults")
+    }
+    for item in node.get("defaults", ()):
+        if isinstance(item, dict):  # a group within this one: the target has no node by default
+            listed |= dict.fromkeys(item)
+    assert listed == defaults(node["_target_"])
+
+
+def defaults(target: str) -> dict[str, Any]:
+    """Return the defaults of the keyword-only parameters, read from the source.
+
+    Only `boundaries` has none.
+    """
+    module, _, name = target.rpartition(".")
+    parts = module.split(".")[1:]
+    file = (
+        ROOT.joinpath(*parts).with_suffix(".py")
+        if parts[0] in ("models", "datasets")
+        else ROOT.joinpath("trainer", *parts).with_suffix(".py")
+    )
+    definition = next(
+        node
+        for node in ast.walk(ast.parse(file.read_text()))
+        if getattr(node, "name", None) == name
+    )
+    if isinstance(definition, ast.ClassDef):
+        definition = next(
+            node for node in definition.body if getattr(node, "name", None) == "__init__"
+        )
+    assert isinstance(definition, ast.FunctionDef)
+    pairs = zip(definition.args.kwonlyargs, definition.args.kw_defaults, strict=True)
+    values = {
+        item.arg: [] if default is None else ast.literal_eval(default) for item, default in pairs
+    }
+    return {
+        key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
+    }
+
+
+@pytest.mark.parametrize(("group", "choice"), READABLE)
+def test_our_targets_have_readable_signatures(group: str, choice: str) -> None:
+    assert signatures.read(node_of(group, choice)["_target_"]) is not None
+
+
+@pytest.mark.parametrize("group", ["checkpoint", "launch"])
+def test_default_choice_of_schema_group_equals_schema(group: str) -> None:
+    choice = {"checkpoint": "default", "launch": "process"}[group]
+    node = yaml.safe_load((CONF / group / f"{choice}.yaml").read_text())
+    plain = loading.plain(Experiment())[group]
+    assert node == {name: plain[name] for name in node}
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_yaml_starts_with_explanation(group: str, choice: str) -> None:
+    lines = (CONF / group / f"{choice}.yaml").read_text().splitlines()
+    assert lines[0].startswith("# ")
+    assert (lines[0] == "# @package _global_") == (group == "experiment")
+    assert lines[1 if group == "experiment" else 0].startswith("# ")
+
+
+EXAMPLE = ROOT / "docs" / "examples" / "own_project" / "conf"
+
+
+@pytest.mark.parametrize(
+    "file",
+    sorted([*CONF.rglob("*.yaml"), *EXAMPLE.rglob("*.yaml")]),
+    ids=lambda file: str(file.relative_to(file.parents[2])),
+)
+def test_every_yaml_explains_its_keys(file: Path) -> None:
+    text = file.read_text()
+    assert first_comment(text)
+    silent = [name for name, comment in key_comments(text).items() if not comment]
+    assert [name for name in silent if name.rpartition(".")[2] != "_target_"] == []
+    # A list of defaults is no mapping: what config.yaml chooses from is explained line by line.
+    groups = [line for line in text.splitlines() if re.match(r"  - \w+: ", line)]
+    assert [line for line in groups if " # " not in line] == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "pair", "values"),
+    [
+        (["train.steps=5"], ("train.steps", "train.epochs"), (5, None)),
+        (["train.epochs=5"], ("train.steps", "train.epochs"), (None, 5)),
+        (["train.steps=5", "train.epochs=null"], ("train.steps", "train.epochs"), (5, None)),
+        (["batch.per_replica=4"], ("batch.global_size", "batch.per_replica"), (None, 4)),
+        (
+            ["experiment=cifar10_mobilenet", "batch.global_size=4"],
+            ("batch.global_size", "batch.per_replica"),
+            (4, None),
+        ),
+        (
+            ["experiment=mnist_tutorial", "train.steps=4"],
+            ("train.steps", "train.epochs"),
+            (4, None),
+        ),
+        (["++train.steps=5"], ("train.steps", "train.epochs"), (5, None)),
+    ],
+)
+def test_key_of_pair_replaces_the_other(
+    overrides: list[str], pair: tuple[str, str], values: tuple[int | None, int | None]
+) -> None:
+    plain = loading.plain(compose(overrides))
+    assert tuple(plain[name.split(".")[0]][name.split(".")[1]] for name in pair) == values
+
+
+def test_recipes_compose() -> None:
+    tutorial = compose(["experiment=mnist_tutorial"])
+    assert tutorial.choices is not None
+    assert [tutorial.choices[group] for group in ("model", "dataset", "optimizer")] == [
+        "tutorial_cnn",
+        "mnist",
+        "rmsprop",
+    ]
+    assert (tutorial.train.epochs, tutorial.train.steps_per_epoch, tutorial.batch.global_size) == (
+        3,
+        70,
+        128,
+    )
+    assert tutorial.optimizer["learning_rate"] == 0.001
+    mobilenet = compose(["experiment=cifar10_mobilenet"])
+    assert mobilenet.choices is not None
+    assert [mobilenet.choices[group] for group in ("model", "dataset", "optimizer")] == [
+        "mobilenet",
+        "cifar10",
+        "adam",
+    ]
+    assert (mobilenet.train.epochs, mobilenet.batch.per_replica, mobilenet.batch.global_size) == (
+        5,
+        64,
+        None,
+    )
+
+
+def test_command_line_choice_overrides_recipe() -> None:
+    experiment = compose(
+        ["experiment=mnist_tutorial", "optimizer=sgd", "optimizer.learning_rate=0.5"]
+    )
+    assert experiment.optimizer["_target_"] == "trainer.optimizers.sgd.sgd"
+    assert experiment.optimizer["learning_rate"] == 0.5
+
+
+def test_several_callbacks_can_be_chosen() -> None:
+    experiment = compose(["callbacks=[early_stopping,none]"])
+    assert list(experiment.callbacks) == ["early_stopping"]
+
+
+def test_interpolation_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SEED", "7")
+    assert compose(["seed=${oc.env:MY_SEED}"]).seed == 7
+    assert compose(["seed=3", "model.width=${seed}"]).model["width"] == 3
+
+
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
+    assert problems(
+        "seed=-1",
+        "+foo=1",
+        "+train.stepz=1",
+        "model.width=0",
+        "train.epochs=null",
+        "batch.accumulate=0",
+    ) == (
+        "unknown key 'train.stepz'; did you mean 'steps'?",
+        "unknown key 'foo'; see --help for all keys",
+        "seed (-1) must be >= 0 and <= 9007199254740991",
+        "batch.accumulate (0) must be >= 1",
+        (
+            "neither train.steps nor train.epochs is set, exactly one must be; add "
+            "train.steps=<number>"
+        ),
+        "model.width (0) must be >= 1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("augment", "3", "3"),
+        ("augment", "strong", "'strong'"),
+        ("normalise", "false", "false"),
+    ],
+)
+def test_plain_value_for_nested_group_is_refused(key: str, value: str, shown: str) -> None:
+    assert problems(f"dataset.{key}={value}") == (
+        f"dataset.{key} ({shown}) must be a mapping; set its options with "
+        f"dataset.{key}.<option>=<value>, or choose one with dataset/{key}=<choice>",
+    )
+
+
+def test_nested_group_can_be_set_to_null_or_mapping() -> None:
+    assert compose(["dataset.augment=null"]).dataset["augment"] is None
+    assert compose(["dataset.augment={crop:1}"]).dataset["augment"]["crop"] == 1
+
+
+def test_nested_group_of_user_is_checked_under_its_own_key(tmp_path: Path) -> None:
+    (tmp_path / "dataset" / "noise").mkdir(parents=True)
+    (tmp_path / "dataset" / "noise" / "low.yaml").write_text("level: 1\n")
+    (tmp_path / "dataset" / "mine.yaml").write_text(
+        "defaults: [_self_, noise@blur: low]\n_target_: unseen.dataset\n"
+    )
+    (line,) = (
+        line
+        for line in problems("dataset=mine", "dataset.blur=2", config_dir=tmp_path)
+        if "_target_" not in line
+    )
+    assert line == (
+        "dataset.blur (2) must be a mapping; set its options with dataset.blur.<option>=<value>, "
+        "or choose one with dataset/noise@dataset.blur=<choice>"
+    )
+
+
+def test_target_of_user_package_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "their_pkg.py").write_text(
+        "import tensorflow\ndef mine(shape, classes, depth: int = 2): ...\n"
+    )
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "conf" / "model" / "mine.yaml").write_text(
+        "# mine\n_target_: their_pkg.mine\ndepth: 2\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    experiment = compose(["model=mine", "model.depth=3"], tmp_path / "conf")
+    assert experiment.model == {"_target_": "their_pkg.mine", "depth": 3}
+    assert problems("model=mine", "model.depth=x", config_dir=tmp_path / "conf") == (
+        "model.depth ('x') must be an int",
+    )
+    assert "their_pkg" not in sys.modules
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    path = tmp_path / "runs" / "cnn-digits-1"
+    path.mkdir(parents=True)
+    (path / "config.yaml").touch()
+    saved = [
+        "model=mobilenet",
+        "model.alpha=0.5",
+        "train.steps=50",
+        "train.epochs=null",
+        "seed=3",
+        "+experiment=x",
+    ]
+    (path / "run.json").write_text(json.dumps({"overrides": saved, "config_dir": None}))
+    return path
+
+
+def test_resumed_run_brings_its_overrides(run_dir: Path) -> None:
+    assert rewrite([f"resume={run_dir}"])[0] == [
+        *(
+            "model=mobilenet",
+            "model.alpha=0.5",
+            "train.steps=50",
+            "train.epochs=null",
+            "seed=3",
+            "+experiment=x",
+        ),
+        f"resume={run_dir}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("new", "expected"),
+    [
+        (
+            "seed=4",
+            [
+                "model=mobilenet",
+                "model.alpha=0.5",
+                "train.steps=50",
+                "train.epochs=null",
+                "+experiment=x",
+                "{}",
+                "seed=4",
+            ],
+        ),
+        (
+            "model=cnn",
+            ["train.steps=50", "train.epochs=null", "seed=3", "+experiment=x", "{}", "model=cnn"],
+        ),
+        (
+            "train.epochs=9",
+            [
+                "model=mobilenet",
+                "model.alpha=0.5",
+                "seed=3",
+                "+experiment=x",
+                "{}",
+                "train.epochs=9",
+                "train.steps=null",
+            ],
+        ),
+        (
+            "experiment=null",
+            [
+                "model=mobilenet",
+                "model.alpha=0.5",
+                "train.steps=50",
+                "train.epochs=null",
+                "seed=3",
+                "{}",
+            ],
+        ),
+    ],
+)
+def test_new_overrides_replace_those_of_run(run_dir: Path, new: str, expected: list[str]) -> None:
+    assert rewrite([f"resume={run_dir}", new])[0] == [
+        item.format(f"resume={run_dir}") for item in expected
+    ]
+
+
+def test_resumed_run_brings_its_config_dir(run_dir: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    (run_dir / "run.json").write_text(json.dumps({"overrides": [], "config_dir": str(theirs)}))
+    assert problems(f"resume={run_dir}") == (
+        (
+            f"resume ({run_dir}) was trained with --config-dir={theirs}, where no "
+            "directory is now; add --config-dir=<directory>"
+        ),
+    )
+    assert rewrite([f"resume='{run_dir}'"], "/new")[1] == "/new"
+    theirs.mkdir()
+    assert rewrite([f"resume={run_dir}"])[1] == str(theirs)
+
+
+def test_evaluate_mode_composes_resumed_run(run_dir: Path) -> None:
+    (run_dir / "run.json").write_text(
+        json.dumps({"overrides": ["model=softmax"], "config_dir": None})
+    )
+    experiment = compose([f"resume={run_dir}", "mode=evaluate"])
+    assert (experiment.mode, experiment.resume, experiment.choices["model"]) == (
+        "evaluate",
+        str(run_dir),
+        "softmax",
+    )
+
+
+@pytest.mark.parametrize("resume", ["auto", "never"])
+def test_resume_accepts_auto_and_never(resume: str) -> None:
+    assert compose([f"resume={resume}"]).resume == resume
+
+
+def test_unwritable_runs_dir_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Permissions do not bind root, so the answer of the system is imitated.
+    monkeypatch.setattr("trainer.config.validation.os.access", lambda path, mode: False)
+    assert problems(f"runs_dir={tmp_path}/a/b") == (
+        (
+            f"runs_dir ({tmp_path}/a/b) must be writable, but {tmp_path} is not; choose "
+            "another with runs_dir=<directory>"
+        ),
+    )

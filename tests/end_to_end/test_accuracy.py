@@ -1,0 +1,58 @@
+"""Accuracy of every strategy on digits, and of the multi-worker tutorial's recipe on MNIST."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import ROOT, log, only_run, run
+
+MNIST = Path(os.environ.get("STEADFAST_DATA", ROOT.parent / "shared" / "data")) / "mnist.npz"
+STRATEGIES = {
+    "mirrored": ["strategy.virtual_devices=2"],
+    "central_storage": ["strategy.virtual_devices=2"],
+    "multi_worker": [],
+    "parameter_server": [],
+    "auto": [],
+}
+PUBLISHED = [0.8218, 0.9277, 0.9470]  # with 2 workers, after each of 3 epochs of 70 steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_digits_reach_their_accuracy_on_every_strategy(tmp_path, strategy):
+    code, out, err = run(tmp_path, f"strategy={strategy}", *STRATEGIES[strategy], "writers=[jsonl]")
+    assert code == 0, out + err
+    run_dir = only_run(tmp_path)
+    result = json.loads((run_dir / "result.json").read_text())
+    assert result["metrics"]["accuracy"] >= 0.97
+    code, out, err = run(tmp_path, f"resume={run_dir}", "mode=evaluate", "strategy=one_device")
+    assert code == 0, out + err
+    (alone,) = (
+        json.loads(path.read_text())["metrics"] for path in run_dir.glob("evaluation-*.json")
+    )
+    assert alone["accuracy"] == result["metrics"]["accuracy"]
+    assert alone["loss"] == pytest.approx(result["metrics"]["loss"], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MNIST.is_file(), reason="no mnist.npz; name its folder in STEADFAST_DATA")
+def test_tutorial_recipe_reaches_the_published_accuracy_with_two_workers(tmp_path):
+    found = {}
+    for compress in ("none", "float16"):
+        options = [
+            "experiment=mnist_tutorial",
+            f"dataset.path={MNIST}",
+            "strategy=multi_worker",
+            f"strategy.compress={compress}",
+        ]
+        directory = tmp_path / compress
+        directory.mkdir()
+        code, out, err = run(directory, *options, "summary.every_steps=70", "seed=1")
+        assert code == 0, out + err
+        found[compress] = [
+            line["accuracy"] for line in log(only_run(directory)) if line["split"] == "train"
+        ]
+    assert found["none"] == pytest.approx(PUBLISHED, abs=0.03)
+    assert found["float16"] == pytest.approx(found["none"], abs=0.01)

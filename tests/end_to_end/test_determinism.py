@@ -1,0 +1,129 @@
+"""Bit for bit: what must not change a single bit of a run."""
+
+import pytest
+
+from tests.support.processes import log
+from tests.support.training import RANDOM, assert_same_bits, engine, train, variables
+from trainer.runs.checkpoint_marker import read_marker
+
+slow = pytest.mark.slow
+
+STRATEGIES = {
+    "one_device": ["strategy=one_device"],
+    "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"],
+}
+
+
+@pytest.fixture(params=["one_device", pytest.param("mirrored", marks=slow)], scope="module")
+def strategy(request):
+    return STRATEGIES[request.param]
+
+
+@pytest.fixture(scope="module")
+def straight(strategy, tmp_path_factory):
+    """An undisturbed run, with its directory and its final state."""
+    run_dir = tmp_path_factory.mktemp("straight")
+    return run_dir, train(
+        run_dir,
+        *RANDOM,
+        *strategy,
+        "train.ema_decay=0.9",
+        "summary.every_steps=3",
+        "evaluate.every_steps=4",
+    )
+
+
+@pytest.mark.parametrize(
+    "steps_per_loop", [pytest.param(1, marks=slow), 7, pytest.param("auto", marks=slow)]
+)
+def test_steps_per_loop_changes_no_bit(strategy, straight, tmp_path, steps_per_loop):
+    other = train(
+        tmp_path,
+        *RANDOM,
+        *strategy,
+        "train.ema_decay=0.9",
+        "summary.every_steps=3",
+        "evaluate.every_steps=4",
+        f"train.steps_per_loop={steps_per_loop}",
+    )
+    assert_same_bits(straight[1], other)
+    assert log(straight[0]) == log(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "stopped_at", [pytest.param(1, marks=slow), 4, pytest.param(5, marks=slow)]
+)
+def test_resumed_run_equals_one_never_stopped(strategy, straight, tmp_path, stopped_at):
+    options = [
+        *RANDOM,
+        *strategy,
+        "train.ema_decay=0.9",
+        "summary.every_steps=3",
+        "evaluate.every_steps=4",
+        "train.steps_per_loop=1",
+    ]
+    train(tmp_path, *options, stop=lambda training: training.step >= stopped_at)
+    resumed = engine(tmp_path, *options)
+    assert resumed.checkpointer.steps() == [stopped_at]
+    resumed.train(lambda: False)
+    assert_same_bits(straight[1], variables(resumed))
+    assert log(straight[0]) == log(tmp_path)
+
+
+def test_other_seed_gives_other_run(strategy, straight, tmp_path):
+    with pytest.raises(AssertionError, match="not bit-equal"):
+        assert_same_bits(
+            straight[1], train(tmp_path, *RANDOM, *strategy, "train.ema_decay=0.9", "seed=1")
+        )
+
+
+@pytest.mark.parametrize("evaluation", [pytest.param(1, marks=slow), 2])
+def test_stop_within_evaluation_at_saved_step_leaves_no_trace(tmp_path, evaluation):
+    options = [
+        "evaluate.every_steps=4",
+        "checkpoint.every_steps=4",
+        "checkpoint.keep=1",
+        "checkpoint.best.metric=accuracy",
+    ]
+    stopped = []
+
+    def stop(training):
+        # Asked within the evaluation too, where the step is done and not yet reported.
+        if (
+            training.step == 4 * evaluation
+            and int(training.state.last_reported_step.numpy()) < training.step
+            and not stopped
+        ):
+            stopped.append(training.step)
+            return True
+        return False
+
+    expected = train(tmp_path / "straight", *options)
+    train(tmp_path / "stopped", *options, stop=stop)
+    assert stopped
+    assert_same_bits(expected, train(tmp_path / "stopped", *options))
+    for directory in ("straight", "stopped"):
+        training = engine(tmp_path / directory, *options)
+        assert training.checkpointer.restore_latest() == 8
+        assert_same_bits(expected, variables(training))
+    straight, other = (
+        read_marker(tmp_path / directory / "checkpoints", 8)
+        for directory in ("straight", "stopped")
+    )
+    assert straight["metrics"] == other["metrics"] != {}
+
+
+def test_checkpoint_on_request_does_not_become_the_best(tmp_path):
+    options = [
+        "evaluate.every_steps=2",
+        "checkpoint.every_steps=4",
+        "checkpoint.best.metric=accuracy",
+        "checkpoint.best.mode=min",
+    ]
+    straight = engine(tmp_path / "straight", *options)
+    assert straight.train(lambda: False)
+    train(tmp_path / "stopped", *options, stop=lambda training: training.step >= 2)
+    assert read_marker(tmp_path / "stopped" / "checkpoints", 2)["metrics"] == {}
+    again = engine(tmp_path / "stopped", *options)
+    assert again.train(lambda: False)
+    assert straight.checkpointer.best() == again.checkpointer.best() != []

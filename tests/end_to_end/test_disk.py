@@ -1,0 +1,177 @@
+"""A full, read-only or removed disk: one line with the cause, and the run can continue."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import final_variables
+from tests.support.small_disk import small_disk
+from tests.support.training import assert_same_bits
+from trainer.errors import StorageError
+from trainer.launch.worker_process import Log
+from trainer.runs.checkpoint_marker import committed_steps, verify
+from trainer.summaries.writers.jsonl import JsonLines
+from trainer.summaries.writers.tensorboard import TensorBoard
+
+OPTIONS = [
+    "model=softmax", "train.steps=24", "batch.global_size=16", "evaluate.every_steps=4",
+    "evaluate.every_epochs=null",
+    "checkpoint.every_steps=3", "checkpoint.every_epochs=null", "summary.every_steps=5",
+    "restart.backoff_secs=0",
+]  # fmt: skip
+# Nothing else is written between the save that fails in the background and the next one.
+IN_BACKGROUND = [
+    "checkpoint.async_write=true", "summary.every_steps=24", "evaluate.every_steps=8"
+]  # fmt: skip
+NO_SPACE, GONE = "No space left on device", "No such file or directory"
+
+
+def sabotage(action: str, at: int) -> str:
+    return f"+callbacks.saboteur={{_target_:saboteur.Saboteur,action:{action},at:{at}}}"
+
+
+def only_run(disk):
+    (found,) = (disk.path / "runs").iterdir()
+    return found
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """What runs come to whose disk is large enough, one for each strategy that is asked for."""
+    made = {}
+
+    def get(*strategy):
+        if strategy not in made:
+            with small_disk(tmp_path_factory.mktemp("straight"), size=16 << 20) as disk:
+                code, out, err = disk.run(*OPTIONS, *strategy)
+                assert code == 0, out + err
+                made[strategy] = final_variables(only_run(disk))
+        return made[strategy]
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ("action", "strategy", "cause"),
+    [
+        ("full", [], NO_SPACE),
+        pytest.param("no_inodes", [], NO_SPACE, marks=pytest.mark.slow),
+        pytest.param("read_only", [], "Read-only file system", marks=pytest.mark.slow),
+        pytest.param("full", IN_BACKGROUND, NO_SPACE, marks=pytest.mark.slow),
+        pytest.param("full", ["strategy=multi_worker"], NO_SPACE, marks=pytest.mark.slow),
+    ],
+    ids=["full", "no inodes", "read-only", "full, in the background", "full, two workers"],
+)
+def test_failed_save_keeps_older_checkpoints_and_the_same_command_continues(
+    straight, tmp_path, action, strategy, cause
+):
+    with small_disk(tmp_path, size=16 << 20) as disk:
+        code, out, err = disk.run(*OPTIONS, *strategy, sabotage(action, 8))
+        assert code == 1, out + err
+        first, second, *third = err.splitlines()
+        assert first.startswith(
+            "the checkpoint of step 9 could not be written to "
+            f"runs/{only_run(disk).name}/checkpoints: "
+        )
+        assert cause in first
+        assert "__wrapped__" not in first
+        assert second.startswith("error: the worker crashed; the whole log is ")
+        # There may be room for it again: what the save has written is gone.
+        warnings = [
+            line
+            for line in out.splitlines()
+            if line.startswith("warning: ") and ("failure.json " in line or "crash.txt " in line)
+        ]
+        assert (len(third), len(warnings)) == (
+            (1, 0) if (only_run(disk) / "crash.txt").exists() else (0, 1)
+        ), out + err
+        if strategy != [
+            "strategy=multi_worker"
+        ]:  # of several, one prints, and not always the one that is shown
+            # It comes through, though the log has no room for it.
+            assert out.count("of what the user's code has to say") == 2000
+        assert "restart" not in out.lower()
+        place = only_run(disk) / "checkpoints"
+        assert {file.name.split(".")[0] for file in place.iterdir()} == {"ckpt-3", "ckpt-6"}
+        assert [verify(place, step) for step in committed_steps(place)] == [None, None]
+        disk.restore()
+        code, out, err = disk.run(*OPTIONS, *strategy, sabotage(action, 8))
+        assert code == 0, out + err
+        assert "Continuing from the checkpoint of step 6." in out
+        assert_same_bits(
+            final_variables(only_run(disk)),
+            straight(*(strategy if strategy is not IN_BACKGROUND else [])),
+        )
+
+
+@pytest.mark.slow
+def test_full_disk_while_writing_metrics_is_reported(straight, tmp_path):
+    # Much to report before the first save, which would fail too.
+    much = [
+        option
+        for option in OPTIONS
+        if not option.startswith(("summary.every_steps", "checkpoint.every_steps"))
+    ]
+    with small_disk(tmp_path) as disk:
+        code, out, err = disk.run(
+            *much, "summary.every_steps=1", "checkpoint.every_steps=100", sabotage("full", 4)
+        )
+        assert code == 1, out + err
+        assert len(err.splitlines()) == 2
+        assert err.startswith(f"runs/{only_run(disk).name}/")
+        assert " could not be written: " in err.splitlines()[0]
+        assert err.splitlines()[0].endswith(NO_SPACE)
+        disk.restore()
+        code, out, err = disk.run(*OPTIONS, sabotage("full", 4))
+        assert code == 0, out + err
+        assert_same_bits(final_variables(only_run(disk)), straight())
+        lines = [
+            json.loads(line) for line in (only_run(disk) / "metrics.jsonl").read_text().splitlines()
+        ]
+        assert [line["step"] for line in lines if line["split"] == "train"] == [5, 10, 15, 20, 24]
+
+
+@pytest.mark.slow
+def test_removed_run_directory_ends_the_run_and_is_not_recreated(tmp_path):
+    with small_disk(tmp_path) as disk:
+        code, out, err = disk.run(*OPTIONS, sabotage("removed", 8))
+        assert code == 1, out + err
+        assert GONE in err.splitlines()[0]
+        assert len(err.splitlines()) == 2
+        assert list((disk.path / "runs").iterdir()) == []
+        code, out, err = disk.run(*OPTIONS, sabotage("removed", 8))
+        assert code == 0, out + err
+        assert "Continuing" not in out
+
+
+def test_unwritable_log_is_reported_once_and_blocks_nothing():
+    told = []
+    log = Log(Path("/dev/full"), told.append)
+    for _ in range(3):
+        log.write(b"a line\n")
+    log.close()
+    assert told == [f"/dev/full could not be written: {NO_SPACE}"]
+
+
+def test_unwritable_metrics_are_one_line_with_the_cause(tmp_path):
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(StorageError) as caught:
+        JsonLines.scalars(opened_anyway(tmp_path), "train", 1, {"loss": 1.0})
+    assert str(caught.value) == f"{tmp_path}/metrics.jsonl could not be written: {NO_SPACE}"
+
+
+def opened_anyway(tmp_path):
+    """Open the writer, which would replace what is no plain file."""
+    made = JsonLines.__new__(JsonLines)
+    made._path = tmp_path / "metrics.jsonl"
+    made._file = made._path.open("a", buffering=1)
+    return made
+
+
+def test_unwritable_events_are_one_line_with_the_cause(tmp_path):
+    (tmp_path / "events").write_text("no directory")
+    with pytest.raises(StorageError) as caught:
+        TensorBoard(tmp_path, 0).scalars("train", 1, {"loss": 1.0})
+    assert str(caught.value).startswith(f"{tmp_path}/events could not be written: ")
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,143 @@
+"""The documentation: what it shows is run, what it names exists."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.support.doc_pages import ROOT, Page
+from trainer.cli.commands import COMMANDS
+from trainer.cli.compose import compose
+from trainer.config.schema import GROUPS, Experiment, Fault
+
+PAGES = [Page(path) for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))]
+# The README's commands train for long.
+RUN = [page for page in PAGES if page.commands and page.path != ROOT / "README.md"]
+DATA = ("mnist.npz", "cifar-10-batches-py")
+
+
+def name(page: Page) -> str:
+    return str(page.path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in RUN if not page.trains], ids=name)
+def test_page_without_training_runs_as_shown(page: Page, tmp_path: Path) -> None:
+    page.run(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in RUN if page.trains], ids=name)
+def test_page_with_training_runs_as_shown(page: Page, tmp_path: Path) -> None:
+    page.run(tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_commands_that_are_not_run_compose(
+    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without `resume`: the runs do not exist."""
+    monkeypatch.chdir(tmp_path)
+    for file in DATA:
+        (tmp_path / file).touch()
+    for command in page.commands:
+        if command.arguments and (page not in RUN or not command.is_run):
+            compose(
+                [
+                    item.partition(",")[0]
+                    for item in command.arguments
+                    if not item.startswith(("-m", "resume=", "hydra"))
+                ]
+            )
+
+
+@pytest.fixture(scope="module")
+def hooks() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def keys(schema: Any, path: str = "") -> list[str]:
+    names = []
+    for item in fields(schema):
+        value = getattr(schema, item.name)
+        if is_dataclass(value):
+            names += keys(value, f"{path}{item.name}.")
+        elif item.name not in (*GROUPS, "choices"):
+            names.append(f"{path}{item.name}")
+    return names
+
+
+def test_reference_has_every_key_and_every_choice(hooks: ModuleType) -> None:
+    lines = hooks.configuration().splitlines()
+    rows = {line.split("`")[1]: line for line in lines if line.startswith("| `")}
+    for key in [*keys(Experiment()), *keys(Fault(), "fault.<name>.")]:
+        assert key in rows, key
+    choices = [(group, file) for group in GROUPS for file in (ROOT / "conf" / group).glob("*.yaml")]
+    assert len(choices) > 40
+    for group, file in choices:
+        assert any(line.startswith(f"#### `{group}={file.stem}`") for line in lines), file
+    assert rows["optimizer.momentum"].startswith(
+        "| `optimizer.momentum` | `0.9` | float, >= 0, &lt; 1 | share of the last update"
+    )
+    assert rows["model.width"].endswith("| no |")
+    assert rows["dataset.augment.crop"].startswith("| `dataset.augment.crop` | `0` | int, >= 0 |")
+    assert [
+        row
+        for row in rows.values()
+        if len(row.replace("\\|", "").split("|")) != 7 or row.split("|")[-3] == "  "
+    ] == []
+
+
+def test_reference_generator_imports_nothing_heavy() -> None:
+    tree = ast.parse((ROOT / "docs" / "hooks.py").read_text())
+    imported = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    packages = {item.split(".")[0] for item in imported}
+    assert packages - sys.stdlib_module_names == {"trainer", "yaml"}
+    outcome = subprocess.run(
+        [sys.executable, "-X", "importtime", ROOT / "docs" / "hooks.py"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert outcome.returncode == 0
+    assert not re.search(
+        r"\| +(tensorflow|numpy|tf_keras|tensorboard)$", outcome.stderr, re.MULTILINE
+    )
+
+
+def test_command_line_reference_lists_every_command() -> None:
+    page = (ROOT / "docs" / "reference" / "command-line.md").read_text()
+    assert [command for command in COMMANDS if f"| `python train.py {command} " not in page] == []
+
+
+def test_decisions_page_lists_every_decision(hooks: ModuleType) -> None:
+    for file in (ROOT / "docs" / "adr").glob("0*.md"):
+        assert f"({file.name})" in hooks.decisions()
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]
+)
+def test_links_exist(page: str) -> None:
+    """MkDocs checks those within docs/."""
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (ROOT / page).read_text()):
+        assert "://" in target or (ROOT / page).parent.joinpath(target).exists(), target

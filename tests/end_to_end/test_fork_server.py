@@ -1,0 +1,233 @@
+"""Runs from a fork server: the same bits as from fresh processes, and nothing is left behind."""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+
+from tests.support.processes import (
+    OPTIONS,
+    OWN_SERVER,
+    ROOT,
+    descendants,
+    final_variables,
+    finish,
+    log,
+    only_run,
+    run,
+    start,
+    wait_gone,
+    worker_pids,
+)
+from tests.support.training import assert_same_bits
+from trainer.cluster import environment, fork_protocol
+from trainer.launch.fork_server import ForkServer
+
+pytestmark = pytest.mark.slow
+
+COLD = {"TF_STEADFAST_TEST": "read at import, as far as anybody knows"}
+NUM_KILLS = int(os.environ.get("STEADFAST_KILLS", "3"))
+SHORT = ["model=softmax", "train.steps=4", "batch.global_size=16", "train.steps_per_loop=1"]
+STRATEGIES = {
+    "one_device": ["strategy=one_device"],
+    "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"],
+    "multi_worker": ["strategy=multi_worker"],
+}
+
+USER_CODE = '''
+"""Changes what all code of a process shares, and prints how it finds it."""
+import os
+import pathlib
+import random
+import tensorflow as tf
+
+
+class Changes:
+    def __init__(self, *, fails: bool = False, version: int = 0) -> None:
+        print("parent", os.getppid(), flush=True)
+        print("found", tf.add is not tf.subtract, "CHANGED" in os.environ, pathlib.Path.cwd().name,
+              tf.keras.mixed_precision.global_policy().name, VERSION, flush=True)
+        tf.add = tf.subtract
+        os.environ["CHANGED"] = "1"
+        tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+        random.seed(1)
+        tf.random.set_seed(7)
+        if fails:
+            raise RuntimeError("as asked")
+
+    def on_evaluate(self, step, metrics):
+        tf.keras.mixed_precision.set_global_policy("float32")
+        return False
+
+
+VERSION = 1
+'''
+CHANGES = "+callbacks.changes={_target_:changes.Changes}"
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server of this test alone, for several commands."""
+    monkeypatch.setenv("STEADFAST_FORK_SERVER", "")
+    own = ForkServer.acquire()
+    monkeypatch.setenv("STEADFAST_FORK_SERVER", str(own.directory))
+    yield own
+    own.release()
+
+
+def found(out, word):
+    return [line.split()[1:] for line in out.splitlines() if line.startswith(f"{word} ")]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_run_of_forked_workers_has_the_bits_of_fresh_ones(tmp_path, strategy):
+    outcomes = {}
+    for name, variables in {"fresh": COLD, "own": OWN_SERVER, "shared": {}}.items():
+        (tmp_path / name).mkdir()
+        process = start(tmp_path / name, *OPTIONS, *STRATEGIES[strategy], **variables)
+        code, out, err = finish(process)
+        assert code == 0, out + err
+        run_dir = only_run(tmp_path / name)
+        outcomes[name] = (final_variables(run_dir), log(run_dir))
+    for name in ("own", "shared"):
+        assert_same_bits(outcomes[name][0], outcomes["fresh"][0])
+        assert outcomes[name][1] == outcomes["fresh"][1]
+
+
+def test_child_is_new_whatever_those_before_it_have_changed(server, tmp_path):
+    (tmp_path / "changes.py").write_text(USER_CODE)
+    code, out, err = run(tmp_path, *SHORT, "name=fails", CHANGES.replace("}", ",fails:true}"))
+    assert (code, "as asked" in err) == (1, True), out + err
+    killed = "+fault.end={action:kill,process:worker-0,phase:step,at:2}"
+    code, out, err = run(tmp_path, *SHORT, "name=killed", "restart.max_restarts=0", killed)
+    assert (code, "SIGKILL" in err) == (1, True), out + err
+    for version in (1, 2):
+        (tmp_path / "changes.py").write_text(
+            USER_CODE.replace("VERSION = 1", f"VERSION = {version}")
+        )
+        code, out, err = run(tmp_path, *SHORT, f"name=v{version}", CHANGES)
+        assert code == 0, out + err
+        # Neither a patched module nor a variable or policy of another child, and the edited code.
+        assert found(out, "found") == [["True", "False", tmp_path.name, "float32", str(version)]]
+        path = server.directory / environment.import_digest(environment.worker_environment())
+        with fork_protocol.connect(path) as connection:
+            fork_protocol.send(connection, fork_protocol.Describe())
+            description, _ = fork_protocol.receive(connection)
+        assert found(out, "parent") == [[str(description.pid)]]
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "server", "worker"])
+def test_kill_at_any_moment_leaves_nothing_and_the_same_command_finishes(tmp_path, victim):
+    moments = random.Random(f"fork-{victim}")
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    for number in range(NUM_KILLS):
+        command = [*SHORT, "restart.backoff_secs=0", f"name=run{number}"]
+        environment = {"TMPDIR": str(temporary), **OWN_SERVER}
+        process = start(tmp_path, *command, **environment)
+        # Any moment of a short run; no state of it is waited for.
+        time.sleep(moments.uniform(0.05, 8))
+        below = descendants(process.pid)
+        workers = sorted(set(worker_pids(tmp_path).values()))
+        servers = [pid for pid in below if pid not in workers]
+        targets = {"supervisor": [process.pid], "server": servers, "worker": workers}[victim]
+        for pid in targets[:1]:
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(pid, signal.SIGKILL)
+        code, out, err = finish(process)
+        for pid in below:
+            wait_gone(pid)
+        if code == -signal.SIGKILL:
+            assert victim == "supervisor"
+            code, out, err = finish(start(tmp_path, *command, **environment))
+        assert code == 0, out + err
+    assert list(temporary.iterdir()) == []
+    assert len(list(tmp_path.glob("runs/*/result.json"))) == NUM_KILLS
+
+
+def test_kept_server_serves_the_next_command_until_it_is_stopped(tmp_path):
+    (tmp_path / "changes.py").write_text(USER_CODE)
+    environment = {**OWN_SERVER, "XDG_RUNTIME_DIR": str(tmp_path)}
+
+    def train(*options, **others):
+        code, out, err = finish(start(tmp_path, *SHORT, CHANGES, *options, **environment | others))
+        assert code == 0, out + err
+        ((parent,),) = found(out, "parent")
+        return int(parent)
+
+    def warm(*arguments):
+        code, out, err = finish(start(tmp_path, "warm", *arguments, **environment))
+        assert (code, err) == (0, "")
+        return out
+
+    server = train("name=first", "launch.keep_warm_secs=600")
+    try:
+        assert warm().startswith(f"Process {server}: 0 workers; ends ")
+        assert train("name=second") == server
+        assert train("name=third", **COLD) != server
+        code, out, err = finish(start(tmp_path, "model=none", **environment))
+        assert (code, out) == (2, ""), err
+        assert train("name=fourth") == server
+        assert warm("stop") == f"Process {server}: 0 workers; has ended\n"
+        wait_gone(server)
+        assert train("name=fifth") != server
+        assert list((tmp_path / "steadfast").iterdir()) == []
+    finally:
+        finish(start(tmp_path, "warm", "stop", **environment))
+
+
+def test_kept_server_ends_after_its_time(tmp_path):
+    environment = {**OWN_SERVER, "XDG_RUNTIME_DIR": str(tmp_path)}
+    (tmp_path / "changes.py").write_text(USER_CODE)
+    process = start(tmp_path, *SHORT, CHANGES, "launch.keep_warm_secs=1", **environment)
+    code, out, err = finish(process)
+    assert code == 0, out + err
+    ((parent,),) = found(out, "parent")
+    wait_gone(int(parent))
+    assert not list((tmp_path / "steadfast").glob("*/*"))
+
+
+def test_points_of_a_sweep_are_forked_from_one_server(tmp_path):
+    (tmp_path / "changes.py").write_text(USER_CODE)
+    code, out, err = finish(
+        start(tmp_path, "-m", *SHORT, CHANGES, "seed=1,2,3", "sweep.jobs=2", **OWN_SERVER)
+    )
+    assert code == 0, out + err
+    parents = {
+        line.split()[1]
+        for path in tmp_path.glob("runs/*/logs/worker-0.log")
+        for line in path.read_text().splitlines()
+        if line.startswith("parent ")
+    }
+    assert len(parents) == 1
+    assert len(list(tmp_path.glob("runs/*/result.json"))) == 3
+
+
+def test_forked_worker_has_the_interpreter_and_arguments_of_a_fresh_one(tmp_path):
+    (tmp_path / "shows.py").write_text(
+        "import json, sys\n"
+        "class Shows:\n"
+        "    def __init__(self) -> None:\n"
+        "        print('shows', json.dumps([sys.executable, sys.argv[0], sys.flags.safe_path]))\n"
+        "    def on_evaluate(self, step, metrics):\n"
+        "        return False\n"
+    )
+    shown = []
+    for name, variables in {"cold": COLD, "forked": {}}.items():
+        code, out, err = finish(
+            start(
+                tmp_path, *SHORT, f"name={name}", "+callbacks.shows={_target_:shows.Shows}",
+                **variables,
+            )
+        )  # fmt: skip
+        assert code == 0, out + err
+        (line,) = [line for line in out.splitlines() if line.startswith("shows ")]
+        shown.append(json.loads(line.removeprefix("shows ")))
+    assert shown[0] == shown[1]
+    assert shown[0][0] == sys.executable
+    assert shown[0][1] == str(ROOT / "trainer" / "worker" / "process.py")

@@ -1,0 +1,351 @@
+"""Several real synchronous processes: the same numbers as one, and all stop or restart together."""
+
+import errno
+import json
+import os
+import signal
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.processes import (
+    OPTIONS,
+    ROOT,
+    TIMEOUT_SECS,
+    final_variables,
+    finish,
+    log,
+    only_run,
+    run,
+    signaller,
+    start,
+)
+from tests.support.training import assert_same_bits
+from trainer.cluster import discovery
+from trainer.cluster.network_namespace import IsolationError, Namespace
+from trainer.cluster.spec import ProcessId
+
+TWENTY = [
+    "model.width=8", "model.batch_norm=true", "optimizer=sgd", "optimizer.learning_rate=0.05",
+    "batch.global_size=48", "train.steps=20",
+    "train.clip_norm=0.5",
+]  # fmt: skip
+PLAIN, RANDOM = (
+    ["model.dropout=0"],
+    [
+        "model.dropout=0.3",
+        "dataset.augment.crop=1",
+        "dataset.augment.brightness=0.2",
+        "train.ema_decay=0.9",
+    ],
+)
+MULTI = ["strategy=multi_worker"]
+SAME_REPLICAS = {
+    "multi_worker": MULTI,
+    "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"],
+    "central_storage": ["strategy=central_storage", "strategy.virtual_devices=2"],
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Finished runs, each trained once."""
+    made = {}
+
+    def get(*overrides):
+        if overrides not in made:
+            made[overrides] = tmp_path_factory.mktemp("run")
+            code, out, err = run(made[overrides], *overrides)
+            assert code == 0, out + err
+        return only_run(made[overrides])
+
+    return get
+
+
+def model_of(run_dir):
+    found = final_variables(run_dir)
+    return np.concatenate(
+        [found[name].ravel() for name in sorted(found) if name.startswith("models")]
+    )
+
+
+def scratch():
+    return [
+        path
+        for path in Path(tempfile.gettempdir()).glob(f"steadfast-{os.getuid()}-*")
+        if path.is_dir()
+    ]
+
+
+@pytest.mark.parametrize(
+    "workers", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
+)
+def test_any_number_of_workers_equals_one_device(trained, workers):
+    one, many = (
+        trained(*TWENTY, *PLAIN),
+        trained(*TWENTY, *PLAIN, *MULTI, f"strategy.workers={workers}"),
+    )
+    assert np.abs(model_of(one) - model_of(many)).max() <= 1e-6
+    assert json.loads((many / "run.json").read_text())["num_replicas"] == workers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("other", ["mirrored", "central_storage"])
+def test_same_number_of_replicas_gives_the_same_bits_on_every_strategy(trained, other):
+    multi, same = (
+        trained(*TWENTY, *RANDOM, *SAME_REPLICAS[name]) for name in ("multi_worker", other)
+    )
+    if other == "central_storage":  # its optimizer divides and adds up once more
+        assert np.abs(model_of(multi) - model_of(same)).max() <= 1e-6
+    else:
+        assert_same_bits(final_variables(multi), final_variables(same))
+        assert log(multi) == log(same)
+
+
+@pytest.mark.slow
+def test_multi_worker_run_repeats_bit_for_bit(trained, tmp_path):
+    code, _, err = run(tmp_path, *TWENTY, *RANDOM, *MULTI, "train.steps_per_loop=3")
+    assert code == 0, err
+    assert_same_bits(
+        final_variables(trained(*TWENTY, *RANDOM, *MULTI)), final_variables(only_run(tmp_path))
+    )
+
+
+@pytest.mark.slow
+def test_one_process_evaluates_a_multi_worker_checkpoint_to_the_same_metrics(trained):
+    many = trained(*TWENTY, *PLAIN, *MULTI, "strategy.workers=2")
+    code, _, err = run(many.parent, f"resume={many}", "mode=evaluate", "strategy=one_device")
+    assert code == 0, err
+    metrics = json.loads((many / "evaluation-20.json").read_text())["metrics"]
+    assert metrics == pytest.approx(
+        json.loads((many / "result.json").read_text())["metrics"], abs=1e-6
+    )
+
+
+def test_only_the_chief_writes_files(trained):
+    many = trained(*TWENTY, *PLAIN, *MULTI, "strategy.workers=2")
+    assert {path.name for path in (many / "logs").iterdir()} == {"worker-0.log", "worker-1.log"}
+    steps = [line["step"] for line in log(many) if line["split"] == "test"]
+    assert steps == [20]
+    assert {path.name for path in (many / "checkpoints").iterdir()} == {
+        f"ckpt-20.{end}" for end in ("data-00000-of-00001", "index", "json")
+    }
+    assert len(list((many / "events" / "train").iterdir())) == 1
+    assert (many / "logs" / "worker-1.log").read_text().count("Epoch") == 0 or not scratch()
+    assert not scratch()
+
+
+@pytest.mark.slow
+def test_killed_worker_restarts_all_and_nothing_is_lost(trained, tmp_path):
+    # Whoever else it is, and whenever: test_chaos.py.
+    code, out, err = run(
+        tmp_path, *OPTIONS, *MULTI, signaller(tmp_path, [16], signal.SIGKILL, index=1)
+    )
+    assert code == 0, out + err
+    assert out.count("warning: worker-1 was killed by SIGKILL") == 1
+    straight, again = trained(*OPTIONS, *MULTI), only_run(tmp_path)
+    assert_same_bits(final_variables(straight), final_variables(again))
+    assert log(straight) == log(again)
+    assert not scratch()
+
+
+@pytest.mark.slow
+def test_run_continues_on_another_number_of_workers_with_the_same_samples(trained, tmp_path):
+    """10 steps on two workers and then one device equal one device from the start."""
+    code, _, err = run(tmp_path, *TWENTY, *PLAIN, *MULTI, "train.steps=10")
+    assert code == 0, err
+    code, out, err = run(
+        tmp_path, f"resume={only_run(tmp_path)}", "strategy=one_device", "train.steps=20"
+    )
+    assert code == 0, err
+    assert "Continuing from the checkpoint of step 10." in out
+    assert np.abs(model_of(trained(*TWENTY, *PLAIN)) - model_of(only_run(tmp_path))).max() <= 1e-6
+
+
+def tf_configs(count):
+    return [
+        member.tf_config()
+        for member in discovery.local_clusters(
+            [ProcessId("worker", index) for index in range(count)]
+        )
+    ]
+
+
+@pytest.mark.slow
+def test_two_commands_with_tf_config_train_one_run(trained, tmp_path):
+    options = [*TWENTY, *PLAIN, *MULTI]
+    chief, other = (start(tmp_path, *options, TF_CONFIG=text) for text in tf_configs(2))
+    (code, out, err), (other_code, other_out, other_err) = finish(chief), finish(other)
+    assert (code, other_code) == (0, 0), err + other_err
+    assert [line for line in out.splitlines() if "step 20" in line] == [
+        line for line in other_out.splitlines() if "step 20" in line
+    ]
+    assert_same_bits(
+        final_variables(trained(*TWENTY, *PLAIN, *MULTI, "strategy.workers=2")),
+        final_variables(only_run(tmp_path)),
+    )
+
+
+@pytest.mark.slow
+def test_waiting_worker_names_the_missing_ones_and_gives_up(tmp_path):
+    text = tf_configs(2)[1]
+    missing = json.loads(text)["cluster"]["worker"][0]
+    code, out, err = finish(
+        start(tmp_path, *MULTI, "strategy.start_timeout_secs=6", TF_CONFIG=text)
+    )
+    assert code == 1
+    assert f"worker-1 waits for worker-0 ({missing}) to start (5 s)" in out
+    assert (
+        f"for worker-0 ({missing}) to start; start them, "
+        "or wait longer with strategy.start_timeout_secs" in err
+    )
+
+
+@pytest.mark.slow
+def test_signal_ends_a_waiting_worker(tmp_path):
+    process = start(tmp_path, *MULTI, TF_CONFIG=tf_configs(2)[1])
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("worker-1 waits for worker-0")
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 143
+
+
+def test_crash_in_one_worker_is_reported_once_and_ends_all(tmp_path):
+    (tmp_path / "broken.py").write_text(
+        "import json, os\n\n\ndef model(input_shape, num_classes):\n"
+        "    if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 1:\n"
+        "        raise RuntimeError('only here')\n"
+        "    import tensorflow as tf\n"
+        "    layers = tf.keras.layers\n"
+        "    flatten = layers.Flatten(input_shape=input_shape)\n"
+        "    return tf.keras.Sequential([flatten, layers.Dense(num_classes)])\n"
+    )
+    (tmp_path / "own" / "model").mkdir(parents=True)
+    (tmp_path / "own" / "model" / "broken.yaml").write_text(
+        "# breaks in one of them\n_target_: broken.model\n"
+    )
+    code, out, err = run(tmp_path, *MULTI, "--config-dir=own", "model=broken")
+    assert code == 1, out + err
+    assert err.count("RuntimeError: only here") == 1
+    assert "logs/worker-1.log" in err
+    told = (only_run(tmp_path) / "crash.txt").read_text()
+    assert "\nWhat happened\n  worker-1 failed: RuntimeError: only here\n\n" in told
+    assert (
+        f"\nTo continue\n  python {ROOT / 'train.py'} resume=runs/{only_run(tmp_path).name}\n"
+        in told
+    )
+
+
+def test_wrong_input_is_reported_once_and_leaves_nothing(tmp_path):
+    code, _, err = run(tmp_path, *MULTI, "batch.global_size=45")
+    assert (code, err.count("error: ")) == (2, 1)
+    assert (
+        "batch.global_size (45) must be divisible by the number of replicas (2); use 44 or 46"
+        in err
+    )
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
+
+
+@pytest.mark.slow
+def test_local_cluster_cannot_be_reached_from_outside(tmp_path):
+    try:
+        Namespace.create().close()
+    except IsolationError as error:
+        pytest.skip(f"no network namespaces here: {error}")
+    (tmp_path / "probe.py").write_text(
+        "import json, os, pathlib\n\n\nclass Probe:\n    def on_evaluate(self, step, metrics):\n"
+        "        found = json.loads(os.environ['TF_CONFIG'])\n"
+        "        if found['task']['index'] == 0:\n"
+        "            addresses = found['cluster']['worker']\n"
+        "            ports = [int(address.rpartition(':')[2]) for address in addresses]\n"
+        "            pathlib.Path('ports.json').write_text(json.dumps(ports))\n"
+        "            open('wait').read()\n"
+        "        return False\n"
+    )
+    os.mkfifo(tmp_path / "wait")
+    probe = [
+        "+callbacks.probe={_target_:probe.Probe}",
+        "train.steps=2",
+        "batch.global_size=16",
+        "model.width=4",
+    ]
+    process = start(tmp_path, *MULTI, *probe, "strategy.isolate=true")
+    try:
+        with opened_by_reader(tmp_path / "wait", process):  # the cluster is up, and waits
+            for port in json.loads((tmp_path / "ports.json").read_text()):
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection(("127.0.0.1", port), timeout=5)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def opened_by_reader(path, process):
+    """Open a named pipe for writing once another process reads it."""
+    deadline = time.monotonic() + TIMEOUT_SECS
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            return os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "w")
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # nobody reads yet
+                raise
+        time.sleep(0.05)
+    raise AssertionError(f"nobody reads {path}: {process.poll()}")
+
+
+@pytest.mark.slow
+def test_different_collectives_are_an_error_before_the_first_step(tmp_path):
+    (tmp_path / "odd.py").write_text(
+        "import json, os\n\nimport tensorflow as tf\n\n"
+        "from trainer.tasks.classification import Classification\n\n\n"
+        "class Odd(Classification):\n"
+        "    def train_step(self, batch, step):\n"
+        "        index = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
+        "        (step.all_reduce if index == 0 else step.all_gather)(tf.constant(1.0))\n"
+        "        return super().train_step(batch, step)\n"
+    )
+    (tmp_path / "own" / "task").mkdir(parents=True)
+    (tmp_path / "own" / "task" / "odd.yaml").write_text(
+        "# differs\n_target_: odd.Odd\nlabel_smoothing: 0.0\n"
+    )
+    code, out, err = run(tmp_path, *MULTI, "--config-dir=own", "task=odd")
+    assert code == 1, out + err
+    assert "collective 1 of the step differs: here all_gather" in err
+    assert "there all_reduce(sum) of float32[]" in err
+    assert "odd.py:11" in err
+
+
+@pytest.mark.slow
+def test_different_variables_are_an_error_before_the_first_step(tmp_path):
+    (tmp_path / "odd.py").write_text(
+        "import json, os\n\nimport tensorflow as tf\n\n"
+        "from trainer.models.softmax import softmax\n\n\n"
+        "def model(input_shape, num_classes):\n"
+        "    made = softmax(input_shape, num_classes)\n"
+        "    if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 1:\n"
+        "        kernel = made.trainable_variables[0]\n"
+        "        local = tf.distribute.get_strategy().experimental_local_results(kernel)[0]\n"
+        "        local.assign_add(tf.ones_like(local))\n"
+        "    return made\n"
+    )
+    (tmp_path / "own" / "model").mkdir(parents=True)
+    (tmp_path / "own" / "model" / "odd.yaml").write_text("# differs\n_target_: odd.model\n")
+    code, out, err = run(tmp_path, *MULTI, "--config-dir=own", "model=odd")
+    assert code == 1, out + err
+    assert err.startswith("variables of worker-1 differ from the chief's: models/model/")
+    assert "kernel" in err
+
+
+@pytest.mark.slow
+def test_multi_worker_run_is_exported(trained):
+    many = trained(*TWENTY, *PLAIN, *MULTI, "strategy.workers=2")
+    log = many / "logs" / "worker-1.log"
+    before = log.stat().st_mtime_ns
+    code, out, err = run(many.parent, f"resume={many}", "mode=export")
+    assert code == 0, out + err
+    assert (many / "export" / "model-20" / "saved_model" / "saved_model.pb").exists()
+    assert log.stat().st_mtime_ns == before  # one process does it

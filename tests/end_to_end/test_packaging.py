@@ -1,0 +1,204 @@
+"""The wheel: what is in it, and that it runs where there is no checkout."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trainer.cli.choices import first_comment
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = {
+    "trainer": "trainer",
+    "models": "trainer/models",
+    "datasets": "trainer/datasets",
+    "conf": "trainer/conf",
+}
+CARRIED = (".py", ".yaml", ".npz")
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Run a command to its end, and return what it printed."""
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, (
+        f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    )
+    return done.stdout
+
+
+def in_wheel(folder: str) -> set[str]:
+    """Return the names in the wheel of what a folder of the repository carries."""
+    files = (
+        file
+        for file in (ROOT / folder).rglob("*")
+        if file.suffix in CARRIED and "__pycache__" not in file.parts
+    )
+    return {f"{FOLDERS[folder]}/{file.relative_to(ROOT / folder).as_posix()}" for file in files}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel, from a copy: a build leaves folders behind."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for folder in FOLDERS:
+        shutil.copytree(
+            ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    for file in ("pyproject.toml", "LICENSE", "README.md"):
+        if (ROOT / file).exists():
+            shutil.copy(ROOT / file, source)
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--wheel-dir",
+        target,
+        source,
+        cwd=target,
+    )
+    return next(target.glob("steadfast-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel beside this environment's packages; return the folder of its commands."""
+    environment = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=environment)
+    python = environment / "bin" / "python"
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--no-deps",
+        "--no-index",
+        wheel,
+        cwd=environment,
+    )
+    site = Path(
+        run(
+            python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=environment
+        ).strip()
+    )
+    # Python ignores .pth files in a path that comes from a .pth file: an editable Steadfast is
+    # not found there.
+    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return environment / "bin"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Return a copy of the example of a user's own project."""
+    return Path(shutil.copytree(ROOT / "docs" / "examples" / "own_project", tmp_path / "project"))
+
+
+def test_every_package_is_listed_in_pyproject() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = {
+        FOLDERS[folder] + "/" + str(init.parent.relative_to(ROOT / folder))
+        for folder in FOLDERS
+        for init in (ROOT / folder).rglob("__init__.py")
+    }
+    assert set(listed) == {name.removesuffix("/.").replace("/", ".") for name in found}
+
+
+@pytest.mark.slow
+def test_wheel_has_one_top_level_name(wheel: Path) -> None:
+    names = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    (metadata,) = names - {"trainer"}
+    assert metadata.endswith(".dist-info")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_wheel_contains_every_file(wheel: Path, folder: str) -> None:
+    expected = in_wheel(folder)
+    assert expected
+    assert expected <= set(zipfile.ZipFile(wheel).namelist())
+
+
+@pytest.mark.slow
+def test_installed_command_runs_without_a_checkout(installed: Path, tmp_path: Path) -> None:
+    where = run(
+        installed / "python",
+        "-c",
+        "import trainer, trainer.models; print(trainer.__file__, trainer.models.__file__)",
+        cwd=tmp_path,
+    )
+    assert str(ROOT) not in where
+    assert "optimizer" in run(installed / "steadfast", "--help", cwd=tmp_path)
+    assert "_target_: trainer.models" in run(installed / "steadfast", "--cfg", "job", cwd=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_own_project_trains_with_the_installed_command(installed: Path, project: Path) -> None:
+    def steadfast(*arguments: str) -> str:
+        return run(installed / "steadfast", *arguments, cwd=project)
+
+    page = steadfast("--config-dir=conf", "--help")
+    assert page.startswith("Steadfast: ")
+    assert "Usage: steadfast" in page
+    rows = [line.split() for line in page.splitlines()]
+    for choice in ("model/listener", "dataset/waves", "optimizer/adam", "experiment/first_try"):
+        explanation = first_comment((project / "conf" / f"{choice}.yaml").read_text())
+        assert [choice.partition("/")[2], *explanation.split()] in rows
+
+    recipe = ("--config-dir=conf", "experiment=first_try")
+    shown = yaml.safe_load(steadfast(*recipe, "--cfg", "job"))
+    assert (shown["model"]["_target_"], shown["train"]["steps"], shown["train"]["epochs"]) == (
+        "nets.listener",
+        200,
+        None,
+    )
+    assert shown["optimizer"]["learning_rate"] == 0.01  # theirs, under the name of ours
+    assert not (project / "runs").exists()
+
+    steadfast(*recipe, "train.steps=20")
+    (path,) = project.glob("runs/listener-waves-*")
+    assert json.loads((path / "result.json").read_text())["step"] == 20
+    again = yaml.safe_load(steadfast(f"resume={path}", "--cfg", "job"))
+    assert (again["model"]["filters"], again["train"]["steps"]) == (8, 20)
+
+    steadfast(*recipe, "-m", "model.filters=2,8", "train.steps=20")
+    points = {
+        found
+        for found in project.glob("runs/listener-waves-*")
+        if json.loads((found / "result.json").read_text())["step"] == 20
+    }
+    assert len(points) == 2
+    assert path in points  # the run from before is one of them
+
+
+@pytest.mark.slow
+def test_error_in_own_project_is_one_line(installed: Path, project: Path) -> None:
+    for slip, told in {
+        "model.filtres=2": "unknown key 'model.filtres'; did you mean 'filters'?",
+        "model.pooling=avg": "model.pooling ('avg') must be one of max, mean",
+        "model.filters=0": "model.filters (0) must be >= 1",
+        "dataset=wave": "dataset=wave: no such choice; choose one of cifar10, digits, "
+        "image_folder, mnist, synthetic, waves; did you mean 'waves'?",
+    }.items():
+        command = [installed / "steadfast", "--config-dir=conf", "experiment=first_try", slip]
+        done = subprocess.run(
+            command, cwd=project, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {told}\n")
+    assert not (project / "runs").exists()

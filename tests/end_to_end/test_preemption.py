@@ -1,0 +1,243 @@
+"""Stops and hangs of real processes in every phase: a stop saves or says that it did not."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from tests.support.processes import (
+    OPTIONS,
+    OWN_SERVER,
+    descendants,
+    final_variables,
+    finish,
+    only_run,
+    run,
+    start,
+    wait_gone,
+    worker_pids,
+)
+from tests.support.training import assert_same_bits
+
+PROBE = '''
+import os, pathlib, signal, threading, time
+
+from trainer.engine import evaluator
+from trainer.engine.graph import train_loop
+from trainer.cluster.signals import Signals
+
+PLACE = os.environ.get("TF_CONFIG", "")
+noticed, request = threading.Semaphore(0), Signals.request
+
+
+def counted(self, number):
+    request(self, number)
+    noticed.release()
+
+
+Signals.request = counted
+
+
+def once(name):
+    try:
+        os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        return False
+    return True
+
+
+class Probe:
+    """Sends signals or hangs, once over all attempts, in one phase of one process."""
+
+    def __init__(self, *, phase: str, action: str, number: int = 15, index: int = 0) -> None:
+        self.action, self.number = action, number
+        if PLACE and f'"index": {index}}}' not in PLACE:
+            return
+        if phase == "compile":
+            self.wrap(train_loop.TrainLoop, "_step")
+        elif phase == "evaluate":
+            self.wrap(evaluator.Evaluator, "_sums")
+
+    def wrap(self, owner, name):
+        original = getattr(owner, name)
+
+        def wrapped(*arguments):
+            self.act()
+            return original(*arguments)
+
+        setattr(owner, name, wrapped)
+
+    def act(self):
+        if not once("acted"):
+            return
+        pathlib.Path("pid").write_text(str(os.getpid()))
+        if self.action == "hang":
+            self.hang()
+        elif self.action == "freeze":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        else:
+            os.kill(os.getpid(), self.number)
+            assert noticed.acquire(timeout=30)
+        if self.action == "stop_and_hang":
+            self.hang()
+        if self.action == "stop_twice":
+            os.kill(os.getpid(), self.number)
+            self.hang()
+
+    def hang(self):
+        while True:
+            time.sleep(3600)
+
+    def on_evaluate(self, step, metrics):
+        return False
+'''
+MULTI = "strategy=multi_worker"
+
+
+def probe(directory, phase, action, **options):
+    """Put the callback into a user's project, and return the override that selects it."""
+    (directory / "probe.py").write_text(PROBE)
+    listed = "".join(f",{name}:{int(value)}" for name, value in options.items())
+    return f"+callbacks.probe={{_target_:probe.Probe,phase:{phase},action:{action}{listed}}}"
+
+
+def markers(run_dir):
+    return sorted(
+        int(path.stem.removeprefix("ckpt-")) for path in run_dir.glob("checkpoints/ckpt-*.json")
+    )
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("straight")
+    code, _, err = run(directory, *OPTIONS, probe(directory, "never", "stop"))
+    assert code == 0, err
+    return only_run(directory)
+
+
+@pytest.mark.slow
+def test_worker_stopped_while_compiling_saves_and_the_run_ends_the_same(straight, tmp_path):
+    # The other phases are in test_chaos.py.
+    probed = probe(tmp_path, "compile", "stop")
+    code, out, err = run(tmp_path, *OPTIONS, probed)
+    assert code == 143, out + err
+    assert out.count("SIGTERM to worker-0: saving, then leaving; once more leaves at once.") == 1
+    wait_gone(int((tmp_path / "pid").read_text()))
+    steps = markers(only_run(tmp_path))
+    code, out, err = run(tmp_path, *OPTIONS, probed)
+    assert code == 0, err
+    assert (
+        (f"Continuing from the checkpoint of step {steps[-1]}." in out)
+        if steps
+        else ("Continuing" not in out)
+    )
+    assert_same_bits(final_variables(straight), final_variables(only_run(tmp_path)))
+
+
+@pytest.mark.slow
+def test_stop_of_one_worker_while_compiling_stops_both(tmp_path):
+    probed = probe(tmp_path, "compile", "stop", index=1)
+    code, out, err = run(tmp_path, *OPTIONS, MULTI, probed)
+    assert code == 143, out + err
+    assert "SIGTERM to worker-1: saving, then leaving" in out
+    code, out, err = run(tmp_path, *OPTIONS, MULTI, probed)
+    assert code == 0, out + err
+
+
+@pytest.mark.parametrize(
+    ("action", "options", "why"),
+    [
+        ("stop_twice", [], "a second SIGTERM"),
+        pytest.param(
+            "stop_and_hang",
+            ["preemption.grace_secs=0.5"],
+            "preemption.grace_secs (0.5) are over",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_process_that_cannot_save_exits_at_once_without_damage(tmp_path, action, options, why):
+    code, out, err = run(
+        tmp_path,
+        *OPTIONS,
+        "train.steps=6",
+        "evaluate.every_steps=4",
+        *options,
+        probe(tmp_path, "evaluate", action),
+    )
+    assert code == 1, out + err
+    wait_gone(int((tmp_path / "pid").read_text()))
+    assert f"error: {why}: left without saving; the newest checkpoint is that of step 3" in err
+    assert markers(only_run(tmp_path)) == [3]
+
+
+@pytest.mark.slow
+def test_hung_process_is_reported_with_stacks_and_the_run_continues(tmp_path):
+    code, out, err = run(
+        tmp_path, *OPTIONS, "watchdog.evaluate_secs=5", probe(tmp_path, "evaluate", "hang")
+    )
+    assert code == 0, out + err
+    lines = out.splitlines()
+    at = lines.index(
+        "warning: worker-0 makes no progress: evaluate at step 4, for 5 s (watchdog.evaluate_secs)"
+    )
+    assert "probe.py" in lines[at + 2]
+    assert lines[at + 2].endswith("in hang")
+    assert any(line.startswith("warning: worker-0 made no progress; its log is ") for line in lines)
+    assert "in hang" in (only_run(tmp_path) / "logs" / "worker-0.log").read_text()
+    assert json.loads((only_run(tmp_path) / "result.json").read_text())["attempts"] == 2
+    wait_gone(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("action", "why"), [("freeze", "was stopped by a signal"), ("hang", "made no progress")]
+)
+def test_hung_process_of_two_is_named(tmp_path, action, why):
+    watchdog = ["watchdog.evaluate_secs=12", "watchdog.stall_secs=12"]
+    code, out, err = run(
+        tmp_path, *OPTIONS, MULTI, *watchdog, probe(tmp_path, "evaluate", action, index=1)
+    )
+    assert code == 0, out + err
+    assert f"warning: worker-1 {why}" in out
+    if action == "hang":
+        assert "it waits for others" in out
+    wait_gone(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.slow
+def test_idle_sidecar_is_not_a_stall(tmp_path):
+    long = [
+        "train.steps=8000",
+        "checkpoint.every_steps=8000",
+        "evaluate.every_steps=8000",
+        "watchdog.stall_secs=5",
+    ]
+    code, out, err = run(tmp_path, *OPTIONS, *long, "evaluate.sidecar=true")
+    assert code == 0, out + err
+    assert "no progress" not in out
+
+
+@pytest.mark.slow
+def test_sigusr1_saves_once_and_training_continues(tmp_path):
+    probed = probe(tmp_path, "evaluate", "stop", number=signal.SIGUSR1)
+    code, out, err = run(
+        tmp_path, *OPTIONS, "checkpoint.every_steps=1000", "checkpoint.keep=9", probed
+    )
+    assert code == 0, out + err
+    assert markers(only_run(tmp_path)) == [4, 24]
+
+
+@pytest.mark.slow
+def test_signal_to_all_processes_at_once_stops_the_run_once(tmp_path):
+    process = start(tmp_path, *OPTIONS, MULTI, "train.steps=100000", **OWN_SERVER)
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("step 4:"):
+        pass
+    everyone = [process.pid, *descendants(process.pid)]
+    assert set(worker_pids(tmp_path).values()) < set(everyone)
+    for pid in everyone:
+        os.kill(pid, signal.SIGTERM)
+    code, out, err = finish(process)
+    assert code == 143, out + err

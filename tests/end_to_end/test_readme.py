@@ -1,0 +1,68 @@
+"""The README's table of commands: modes, a sweep, `launch=inline`."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.processes import TIMEOUT_SECS, only_run, run
+
+
+@pytest.mark.slow
+def test_evaluate_and_export_use_the_averaged_weights(tmp_path):
+    short = ["train.steps=3", "model=softmax", "train.ema_decay=0.9"]
+    assert run(tmp_path, *short)[0] == 0
+    run_dir = only_run(tmp_path)
+    result = json.loads((run_dir / "result.json").read_text())
+    code, _, err = run(tmp_path, "mode=evaluate", f"resume={run_dir}")
+    assert code == 0, err
+    assert json.loads((run_dir / "evaluation-3.json").read_text())["metrics"] == result["metrics"]
+    code, _out, err = run(tmp_path, "mode=export", f"resume={run_dir}")
+    assert code == 0, err
+    # A fresh process with plain TensorFlow predicts with the averaged weights: what was evaluated.
+    program = """
+import sys, numpy as np, tensorflow as tf
+served, reader = tf.saved_model.load(sys.argv[1]), tf.train.load_checkpoint(sys.argv[2])
+averages = [reader.get_tensor(f"averages/model/{i}/.ATTRIBUTES/VARIABLE_VALUE") for i in range(2)]
+images = np.random.default_rng(0).uniform(size=(5, 8, 8, 1)).astype(np.float32)
+logits = images.reshape(5, 64) @ averages[0] + averages[1]
+probabilities = served.signatures["serving_default"](features=images)["probabilities"]
+print(np.abs(probabilities - tf.nn.softmax(logits)).max() < 1e-6)
+"""
+    process = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            program,
+            str(run_dir / "export" / "model-3" / "saved_model"),
+            str(run_dir / "checkpoints" / "ckpt-3"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECS,
+        check=True,
+    )
+    assert process.stdout.strip() == "True"
+
+
+@pytest.mark.slow
+def test_sweep_trains_every_point(tmp_path):
+    code, out, err = run(tmp_path, "-m", "model=softmax,cnn", "train.steps=2")
+    assert code == 0, err
+    assert sorted(path.name.split("-")[0] for path in (tmp_path / "runs").iterdir()) == [
+        "cnn",
+        "softmax",
+        "sweeps",
+    ]
+    assert [line.partition(",")[0] for line in out.splitlines() if "done," in line] == [
+        "point 1 of 2 (model=softmax): done",
+        "point 2 of 2 (model=cnn): done",
+    ]
+
+
+@pytest.mark.slow
+def test_inline_launch_trains_in_the_parent(tmp_path):
+    code, out, err = run(tmp_path, "launch=inline", "train.steps=2", "model=softmax")
+    assert code == 0, err
+    assert "Done: step 2" in out

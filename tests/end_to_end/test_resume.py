@@ -1,0 +1,109 @@
+"""Runs continued with another configuration, other versions, or by two commands at once."""
+
+import json
+import os
+
+import pytest
+
+from tests.support.processes import OPTIONS, finish, only_run, run, start
+
+
+def learning_rates(run_dir):
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return {line["step"]: line["learning_rate"] for line in lines if line["split"] == "train"}
+
+
+@pytest.mark.slow
+def test_changed_key_is_refused_until_allowed_and_kept_afterwards(tmp_path):
+    assert run(tmp_path, *OPTIONS, "train.steps=3")[0] == 0
+    path = only_run(tmp_path)
+    resume, name = f"resume=runs/{path.name}", f"runs/{path.name}"
+    code, _, err = run(
+        tmp_path, resume, "train.steps=6", "optimizer.learning_rate=0.01", "model.width=8"
+    )
+    assert code == 2
+    assert err.splitlines() == [
+        f"error: {name} was trained with other values:",
+        "error:   model.width: 4 -> 8 (makes variables)",
+        "error:   optimizer.learning_rate: 0.001 -> 0.01",
+        "error: leave them as they were, or start a new run "
+        f"(init_from={name} takes its weights, if the model is the same)",
+    ]
+    record = json.loads((path / "run.json").read_text())
+    assert record["lineage"] == []
+    (path / "run.json").write_text(
+        json.dumps({**record, "versions": {**record["versions"], "tensorflow": "1.0"}})
+    )
+    code, out, err = run(
+        tmp_path,
+        resume,
+        "train.steps=6",
+        "optimizer.learning_rate=0.01",
+        "resume_allow=[optimizer.learning_rate]",
+    )
+    assert code == 0, err
+    told = out.splitlines()
+    assert "Changed: optimizer.learning_rate: 0.001 -> 0.01" in told
+    assert (
+        f"warning: this is tensorflow {record['versions']['tensorflow']}, the run had 1.0" in told
+    )
+    assert "Continuing from the checkpoint of step 3." in told
+    code, out, err = run(tmp_path, resume, "train.steps=9")
+    assert code == 0, err
+    assert "Changed" not in out
+    assert "warning: this is" not in out
+    rates = learning_rates(path)
+    assert rates == {
+        3: pytest.approx(0.001),
+        5: pytest.approx(0.01),
+        6: pytest.approx(0.01),
+        9: pytest.approx(0.01),
+    }
+    first, second = json.loads((path / "run.json").read_text())["lineage"]
+    assert [change["key"] for change in first["changes"]] == [
+        "train.steps",
+        "optimizer.learning_rate",
+    ]
+    assert (first["checkpoint"], second["checkpoint"]) == (3, 6)
+    assert second["changes"] == [{"key": "train.steps", "before": 6, "now": 9}]
+
+
+@pytest.mark.slow
+def test_second_command_for_a_training_run_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "gate")
+    (tmp_path / "gate.py").write_text(
+        "class Gate:\n    def on_evaluate(self, step, metrics):\n"
+        "        open('gate').read()\n        return False\n"
+    )
+    command = [*OPTIONS, "train.steps=4", "+callbacks.gate={_target_:gate.Gate}"]
+    first = start(tmp_path, *command)
+    # Opens when the first one evaluates, and holds it there until it is closed.
+    with (tmp_path / "gate").open("w"):
+        code, out, err = run(tmp_path, *command)
+        assert (code, out) == (2, "")
+        name = only_run(tmp_path).name
+        assert (
+            err == f"error: runs/{name} is in use by another process (pid {first.pid}); "
+            "wait for it, or stop it\n"
+        )
+    code, _, err = finish(first)
+    assert code == 0, err
+
+
+@pytest.mark.slow
+def test_change_that_does_not_fit_the_checkpoint_is_undone(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "import tensorflow as tf\n\n"
+        "def adam(learning_rate, *, amsgrad: bool = False, **options):\n"
+        "    return tf.keras.optimizers.legacy.Adam(learning_rate, amsgrad=amsgrad, **options)\n"
+    )
+    assert run(tmp_path, *OPTIONS, "train.steps=3", "optimizer._target_=own.adam")[0] == 0
+    path = only_run(tmp_path)
+    resume, amsgrad = [f"resume=runs/{path.name}", "train.steps=6"], "+optimizer.amsgrad=true"
+    code, out, err = run(tmp_path, *resume, amsgrad, "resume_allow=[optimizer.amsgrad]")
+    assert code == 1
+    assert "Changed: optimizer.amsgrad: null -> true" in out
+    assert "the checkpoint of step 3 does not fit this experiment" in err
+    assert json.loads((path / "run.json").read_text())["lineage"] == []
+    code, _, err = run(tmp_path, *resume)
+    assert code == 0, err

@@ -1,0 +1,95 @@
+"""Gradients in 16 bits: rounded once, of any size, without overflow; nothing else is rounded."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.engine.graph.gradient_exchange import CompressedExchange
+from trainer.engine.graph.variables import replicated
+
+RELATIVE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+"""One rounding: bfloat16 has 8 bits, float16 has 11."""
+
+
+@pytest.fixture(scope="module")
+def strategy():
+    return tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.HierarchicalCopyAllReduce()
+    )
+
+
+def summed(strategy, dtype, steps, others=(1.0,)):
+    """Sum each of `steps`, pairs of arrays for two replicas; return the sums and the last peak."""
+    with strategy.scope():
+        peak = replicated(tf.constant(0.0), "peak")
+    compressed = CompressedExchange(tf.as_dtype(dtype), peak)
+
+    @tf.function
+    def step(first, second):
+        def of_replica():
+            context = tf.distribute.get_replica_context()
+            mine = tf.where(context.replica_id_in_sync_group == 0, first, second)
+            (total,), exact = compressed(context, [mine], [tf.constant(x) for x in others])
+            return total, exact
+
+        total, exact = strategy.run(of_replica)
+        return strategy.experimental_local_results(total), [
+            strategy.experimental_local_results(x)[0] for x in exact
+        ]
+
+    results = []
+    for first, second in steps:
+        (one, two), exact = step(tf.constant(first, tf.float32), tf.constant(second, tf.float32))
+        assert np.array_equal(one.numpy(), two.numpy(), equal_nan=True)
+        results.append((one.numpy(), [float(x) for x in exact]))
+    return results, float(peak.numpy())
+
+
+@pytest.mark.parametrize("dtype", RELATIVE)
+def test_sum_is_right_to_the_bits_of_the_type(strategy, dtype):
+    random = np.random.default_rng(0)
+    steps = [(random.normal(size=(40, 3)), random.normal(size=(40, 3))) for _ in range(3)]
+    for (total, _), (first, second) in zip(summed(strategy, dtype, steps)[0], steps, strict=True):
+        assert (
+            np.abs(total - (first + second)).max()
+            # Each of the two is rounded, and so is their sum, which is up to twice as large.
+            <= 4 * RELATIVE[dtype] * np.abs([first, second]).max()
+        )
+        assert np.abs(total - (first + second)).max() > 0  # it was compressed
+
+
+@pytest.mark.parametrize("size", [1e-9, 1e-6, 1e6, 1e12])
+def test_float16_scale_follows_size_of_gradient(strategy, size):
+    values = np.array([1.0, -0.5, 1e-3, 0.25]) * size
+    results, peak = summed(strategy, "float16", [(values, values)] * 12)
+    assert results[-1][0] == pytest.approx(2 * values, rel=2.0**-10)
+    assert peak == pytest.approx(2 * size, rel=2.0**-10)
+
+
+@pytest.mark.parametrize("growth", [50.0, 1e4, 1e30])
+def test_growing_gradient_stays_finite_and_is_right_within_a_few_steps(strategy, growth):
+    small, large = np.array([1e-3, -1e-3]), np.array([1e-3, -1e-3]) * growth
+    results, _ = summed(strategy, "float16", [(small, small), *[(large, large)] * 30])
+    assert all(np.isfinite(total).all() for total, _ in results)
+    assert results[-1][0] == pytest.approx(2 * large, rel=2.0**-9)
+    if growth < 64:
+        assert results[1][0] == pytest.approx(2 * large, rel=2.0**-9)
+
+
+def test_gradient_of_zero_stays_zero(strategy):
+    zero = np.zeros(3)
+    results, _ = summed(strategy, "float16", [(zero, zero)] * 20)
+    assert all((total == 0).all() for total, _ in results)
+
+
+def test_nan_stays_visible(strategy):
+    results, _ = summed(strategy, "float16", [(np.array([np.nan, 1.0]), np.array([1.0, 1.0]))])
+    assert np.isnan(results[0][0][0])
+
+
+@pytest.mark.parametrize("dtype", RELATIVE)
+def test_other_tensors_are_not_rounded(strategy, dtype):
+    others = (1.0 + 2.0**-20, 123456.0)
+    assert summed(strategy, dtype, [(np.ones(2), np.ones(2))], others)[0][0][1] == [
+        2 * x for x in others
+    ]

@@ -1,0 +1,145 @@
+"""One step: precision, loss scale, XLA, averages."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.support.training import (
+    LOW_PRECISION_ROUNDING,
+    ROUNDING,
+    distance,
+    engine,
+    train,
+    variables,
+    weights,
+)
+from trainer.errors import NonFiniteError
+
+PLAIN = ["optimizer=sgd", "optimizer.learning_rate=0.05"]
+MIRRORED = ["strategy=mirrored", "strategy.virtual_devices=2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "tolerance"),
+    [
+        pytest.param(["jit=true"], ROUNDING, marks=pytest.mark.slow),
+        pytest.param(["jit=true", *MIRRORED], ROUNDING, marks=pytest.mark.slow),
+        (["precision=mixed_bfloat16"], LOW_PRECISION_ROUNDING),
+        (["precision=mixed_float16"], LOW_PRECISION_ROUNDING),
+    ],
+    ids=["jit", "jit on two replicas", "bfloat16", "float16"],
+)
+def test_other_kernels_and_types_make_the_same_update(tmp_path, options, tolerance):
+    initial = variables(engine(tmp_path / "initial", *PLAIN))
+    plain = train(tmp_path / "plain", *PLAIN)
+    other = train(tmp_path / "other", *PLAIN, *options)
+    assert distance(plain, other, initial) <= tolerance
+
+
+@pytest.mark.parametrize("strategy", [[], MIRRORED], ids=["one_device", "mirrored"])
+def test_overflow_drops_update_and_halves_loss_scale(tmp_path, strategy):
+    training = engine(tmp_path, *PLAIN, *strategy, "precision=mixed_float16", "train.steps=1")
+    training.state.loss_scale.value.assign(3e38)
+    before = variables(training)
+    training.train(lambda: False)
+    after = variables(training)
+    np.testing.assert_array_equal(weights(before), weights(after))
+    assert int(training.state.task.optimizers["model"].iterations.numpy()) == 0
+    assert after["/loss_scale/value"] == pytest.approx(1.5e38)
+    assert training.step == 1
+
+
+def test_loss_scale_doubles_after_enough_good_steps(tmp_path):
+    training = engine(tmp_path, *PLAIN, "precision=mixed_float16", "train.steps=2")
+    training.state.loss_scale.good_steps.assign(training.state.loss_scale.GROWTH_STEPS - 1)
+    training.train(lambda: False)
+    after = variables(training)
+    assert after["/loss_scale/value"] == 2 * training.state.loss_scale.INITIAL
+    assert after["/loss_scale/good_steps"] == 1
+
+
+@pytest.mark.parametrize("strategy", [[], MIRRORED], ids=["one_device", "mirrored"])
+def test_averages_follow_their_recurrence_and_are_evaluated(tmp_path, strategy):
+    training = engine(
+        tmp_path,
+        *PLAIN,
+        *strategy,
+        "train.ema_decay=0.5",
+        "train.steps=3",
+        "train.steps_per_loop=1",
+    )
+    kernel = training.state.task.models["model"].trainable_variables[0]
+    history = [kernel.numpy()]
+
+    def stop():
+        # Not within the evaluation at the end, when weights and averages are exchanged.
+        if len(history) <= training.step < 3:
+            history.append(kernel.numpy())
+        return False
+
+    training.train(stop)
+    history.append(kernel.numpy())
+    average = history[0]
+    for step, weight in enumerate(history[1:4]):
+        decay = min(0.5, (1 + step) / (10 + step))
+        average = average + (1 - decay) * (weight - average)
+    averaged = training.state.averages["model"][0].numpy()
+    # Weights below 1, and three updates of three roundings, each to 2**-25 at most.
+    np.testing.assert_allclose(averaged, average, atol=9 * 2.0**-25)
+    evaluated = training.evaluator.evaluate(lambda: False)
+    np.testing.assert_array_equal(kernel.numpy(), history[3])
+    training.state.swap_averages()
+    np.testing.assert_array_equal(kernel.numpy(), averaged)
+    training.state.averages.clear()
+    assert training.evaluator.evaluate(lambda: False) == evaluated
+
+
+def test_loss_that_is_not_finite_stops_run_before_it_is_saved(tmp_path):
+    training = engine(
+        tmp_path,
+        "optimizer=sgd",
+        "optimizer.learning_rate=1e30",
+        "train.steps_per_loop=4",
+        "checkpoint.every_steps=2",
+    )
+    with pytest.raises(
+        NonFiniteError,
+        match=r"(the loss|the norm of the gradient) became (nan|inf) after \d+ steps; "
+        "try a smaller optimizer.learning_rate",
+    ):
+        training.train(lambda: False)
+    assert all(np.isfinite(value).all() for value in variables(engine(tmp_path)).values())
+
+
+def test_early_stopping_ends_run_and_its_memory_survives_a_stop(tmp_path):
+    options = [
+        "callbacks=early_stopping",
+        "callbacks.early_stopping.patience=2",
+        "callbacks.early_stopping.min_delta=2",
+        "evaluate.every_steps=1",
+    ]
+    first = engine(tmp_path, *options, "train.steps_per_loop=1")
+    first.train(lambda: first.step >= 2)
+    second = engine(tmp_path, *options)
+    assert second.train(lambda: False)
+    # The first evaluation is the best so far; two more without improvement are allowed, counted
+    # over both attempts.
+    assert second.step == 3
+    assert second.result()["step"] == 3
+
+
+def test_learning_rate_scales_with_reference_batch(tmp_path):
+    train(
+        tmp_path,
+        *PLAIN,
+        "schedule.reference_batch=8",
+        "schedule.warmup_steps=4",
+        "train.steps=3",
+        "summary.every_steps=1",
+    )
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    # Batch 16 is twice the reference: the peak is twice 0.05, reached after four steps.
+    assert [line["learning_rate"] for line in lines if line["split"] == "train"] == pytest.approx(
+        [0.025, 0.05, 0.075]
+    )

@@ -1,0 +1,272 @@
+"""Metrics of the whole test split: exact on every strategy, and the same in every mode."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.processes import only_run, run
+from tests.support.training import ROUNDING, SMALL, engine, train
+from tests.tasks.test_tasks import GAN
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.datasets.digits import digits
+from trainer.errors import ConfigError
+from trainer.summaries.writers.base import Writer
+from trainer.worker import build
+from trainer.worker.build_evaluation import sidecar
+from trainer.worker.context import WorkerContext
+
+METRICS = ["metrics=[top_5,per_class,confusion,calibration]"]
+# 50 examples a replica: in the last batch there are some that must not count.
+OPTIONS = [
+    *METRICS,
+    "batch.per_replica=50",
+    "batch.global_size=null",
+    "train.ema_decay=0.9",
+    "model.batch_norm=true",
+]
+STRATEGIES = {
+    "one_device": [],
+    "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"],
+    "central_storage": ["strategy=central_storage", "strategy.virtual_devices=2"],
+}
+
+
+def by_numpy(run_engine):
+    """Return every metric and the confusion matrix of the averaged weights, computed by NumPy."""
+    batch = digits().test.fetch(tf.range(360, dtype=tf.int64))
+    features = tf.cast(batch["features"], tf.float32) / 16
+    run_engine.state.swap_averages()
+    logits = (
+        run_engine.state.task.models["model"](features, training=False).numpy().astype(np.float64)
+    )
+    run_engine.state.swap_averages()
+    labels = batch["label"].numpy()
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    predicted, highest = p.argmax(axis=1), p.max(axis=1)
+    metrics = {
+        "loss": -np.log(p[np.arange(360), labels]).mean(),
+        "accuracy": (predicted == labels).mean(),
+        "top_5": (np.argsort(-p, axis=1)[:, :5] == labels[:, None]).any(axis=1).mean(),
+    }
+    for name, classes in (("precision", predicted), ("recall", labels)):
+        per_class = {
+            f"{name}/{c}": (predicted == labels)[classes == c].mean()
+            if (classes == c).any()
+            else 0.0
+            for c in range(10)
+        }
+        metrics |= {name: np.mean(list(per_class.values())), **per_class}
+    bins = [(highest > low / 15) & (highest <= (low + 1) / 15) for low in range(15)]
+    metrics["calibration_error"] = (
+        sum(abs((highest - (predicted == labels))[inside].sum()) for inside in bins) / 360
+    )
+    matrix = [
+        [int(((labels == row) & (predicted == column)).sum()) for column in range(10)]
+        for row in range(10)
+    ]
+    return metrics, matrix
+
+
+def evaluations(run_dir):
+    """Return the lines of metrics.jsonl with metrics of the test split."""
+    content = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {name: value for name, value in line.items() if name not in ("split", "epoch")}
+        for line in content
+        if line["split"] == "test"
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Return the engine of a strategy that has trained four steps, with two evaluations."""
+    engines = {}
+
+    def get(name):
+        if name not in engines:
+            engines[name] = engine(
+                tmp_path_factory.mktemp(name),
+                *STRATEGIES[name],
+                *OPTIONS,
+                "train.steps=4",
+                "evaluate.every_steps=2",
+            )
+            engines[name].train(lambda: False)
+        return engines[name]
+
+    return get
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_metrics_equal_numpy_on_whole_split(trained, strategy):
+    run_engine = trained(strategy)
+    expected, matrix = by_numpy(run_engine)
+    first, last = evaluations(run_engine.run_dir)
+    assert (first["step"], last.pop("step")) == (2, 4)
+    assert first.keys() - {"step"} == last.keys() == expected.keys()
+    assert last == pytest.approx(expected, abs=ROUNDING)
+    table = json.loads((run_engine.run_dir / "confusion.json").read_text())
+    assert table == {"step": 4, "classes": [str(number) for number in range(10)], "matrix": matrix}
+    # A second evaluation starts from nothing.
+    assert last == run_engine.evaluator.evaluate(lambda: False) == run_engine.result()["metrics"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["multi_worker", "parameter_server"])
+def test_metrics_of_cluster_equal_numpy_on_whole_split(tmp_path, strategy):
+    options = [
+        *SMALL,
+        *METRICS,
+        "batch.global_size=100",
+        "train.steps=4",
+        "train.ema_decay=0.9",
+        "evaluate.every_steps=2",
+    ]
+    code, out, err = run(tmp_path, *options, f"strategy={strategy}", "strategy.workers=2")
+    assert code == 0, out + err
+    run_dir = only_run(tmp_path)
+    # On one device, whatever it was trained on.
+    run_engine = build.engine(compose(options), run_dir, Channel(lambda message: None))
+    assert run_engine.checkpointer.restore_latest() == 4
+    expected, matrix = by_numpy(run_engine)
+    last = evaluations(run_dir)[-1]
+    assert last == pytest.approx({"step": 4, **expected}, abs=ROUNDING)
+    assert json.loads((run_dir / "result.json").read_text())["metrics"] == {
+        name: last[name] for name in expected
+    }
+    assert json.loads((run_dir / "confusion.json").read_text())["matrix"] == matrix
+
+
+def test_unknown_metric_is_refused_before_run_directory_exists(tmp_path):
+    code, out, err = run(tmp_path, *SMALL, *METRICS, "checkpoint.best.metric=precison")
+    assert (code, (tmp_path / "runs").exists() and list((tmp_path / "runs").iterdir())) in (
+        (2, []),
+        (2, False),
+    ), out + err
+    (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert line.startswith(
+        "error: checkpoint.best.metric (precison) must be a metric of the test split, "
+        "which has loss, accuracy, top_5, "
+    )
+    assert line.endswith("; did you mean 'precision'?")
+
+
+def test_strategies_agree_bitwise_at_equal_replica_batch(trained):
+    one, *others = (trained(name) for name in STRATEGIES)
+    own = set(one.state.task.metrics)  # summed by the replicas
+
+    def extra_metrics(run_engine):
+        return {
+            name: value
+            for name, value in run_engine.evaluator.evaluate(lambda: False).items()
+            if name not in own
+        }
+
+    for other in others:
+        other.state.task.models["model"].set_weights(one.state.task.models["model"].get_weights())
+        for mine, theirs in zip(
+            one.state.averages["model"], other.state.averages["model"], strict=True
+        ):
+            theirs.assign(mine.read_value())
+        assert extra_metrics(other) == extra_metrics(one)
+
+
+def test_sidecar_and_evaluate_mode_return_same_metrics(trained):
+    run_engine = trained("one_device")
+    last = evaluations(run_engine.run_dir)[-1]
+    experiment, channel = (
+        compose([*SMALL, *OPTIONS, "train.steps=4"]),
+        Channel(lambda message: None),
+    )
+    beside = sidecar(WorkerContext(experiment, run_engine.run_dir, channel))
+    beside.checkpointer.restore(4)
+    assert {"step": 4, **beside.evaluator.evaluate(lambda: False)} == last
+    experiment.mode = "evaluate"
+    alone = build.engine(experiment, run_engine.run_dir, channel)
+    assert alone.checkpointer.restore_latest() == 4
+    assert {"step": 4, **alone.evaluator.evaluate(lambda: False)} == last
+
+
+class ImageRecorder(Writer):
+    """Keeps the images that are written."""
+
+    def __init__(self):
+        self.recorded = {}
+
+    def images(self, split, step, name, images):
+        self.recorded[split, step, name] = images
+
+
+def test_evaluation_images_reach_the_writers(tmp_path):
+    options = ["summary.misclassified=3", "train.steps=2", "evaluate.every_steps=1"]
+    run_engine = engine(tmp_path, *METRICS, *options)
+    writer = ImageRecorder()
+    run_engine.reporter._open_writers = lambda position: [writer]
+    run_engine.train(lambda: False)
+    assert set(writer.recorded) == {
+        ("test", step, name) for step in (1, 2) for name in ("confusion", "misclassified")
+    }
+    assert writer.recorded["test", 2, "misclassified"].shape[0] == 3
+    for images in writer.recorded.values():
+        assert images.dtype == np.uint8
+        assert images.ndim == 4
+
+
+def test_evaluation_without_metrics_predicts_nothing(tmp_path):
+    run_engine = engine(tmp_path)
+    assert run_engine.evaluator._extra_metrics is None
+    assert run_engine.evaluator.images == {}
+    run_engine.predictor.predict = None
+    run_engine.train(lambda: False)
+    assert not (tmp_path / "confusion.json").exists()
+
+
+def test_best_checkpoint_and_callbacks_follow_any_metric(tmp_path):
+    options = [
+        "evaluate.every_steps=1",
+        "checkpoint.every_steps=1",
+        "checkpoint.keep=1",
+        "checkpoint.best.metric=precision/3",
+    ]
+    stopping = [
+        "callbacks=early_stopping",
+        "callbacks.early_stopping.metric=recall/9",
+        "callbacks.early_stopping.patience=8",
+    ]
+    user_metric = ["+metrics.margin._target_=tests.support.toy_metrics.Margin"]
+    train(tmp_path, *METRICS, *options, *stopping, *user_metric)
+    scores = [line["precision/3"] for line in evaluations(tmp_path)]
+    best = 1 + scores.index(max(scores))
+    assert {
+        int(file.stem.split("-")[1]) for file in (tmp_path / "checkpoints").glob("ckpt-*.json")
+    } == {best, 8}
+    assert -1 < evaluations(tmp_path)[-1]["margin"] < 1
+
+
+RULE = "must be a metric of the test split, which has loss, accuracy, precision, recall"
+REFUSED = {
+    "checkpoint.best.metric=recal": (
+        f"checkpoint.best.metric (recal) {RULE}; did you mean 'recall'?"
+    ),
+    "callbacks=early_stopping callbacks.early_stopping.metric=f1": (
+        f"callbacks.early_stopping.metric (f1) {RULE}"
+    ),
+    "+metrics.accuracy._target_=tests.support.toy_metrics.Margin": (
+        "metrics.accuracy gives 'accuracy', which the task gives too; rename one of them"
+    ),
+    " ".join(GAN): (
+        "metrics (per_class) needs a task with predict_step; Gan has none; "
+        "add one, or leave the option out"
+    ),
+}
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_impossible_metrics_are_refused_before_training(tmp_path, command):
+    with pytest.raises(ConfigError) as caught:
+        engine(tmp_path, "metrics=per_class", "metrics.per_class.most_classes=0", *command.split())
+    assert caught.value.problems == (REFUSED[command],)

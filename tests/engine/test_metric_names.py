@@ -1,0 +1,123 @@
+"""The values of metrics, and their names."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import yaml
+
+from tests.support.command_line import ROOT
+from tests.support.toy_metrics import Margin
+from trainer.cli.compose import compose
+from trainer.config.instantiate import instantiate
+from trainer.engine.metric_names import (
+    metric_values,
+    require_evaluated,
+    update_metrics,
+    validate_metrics,
+)
+from trainer.errors import ConfigError
+from trainer.metrics.per_class import PerClass
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "conf" / "metrics").glob("*.yaml")), ids=lambda file: file.stem
+)
+def test_every_configured_choice_makes_a_metric(file):
+    ((name, node),) = yaml.safe_load(file.read_text()).items()
+    assert name == file.stem
+    metric = instantiate(node, f"metrics.{name}")
+    names = validate_metrics({name: metric}, 10, ("loss", "accuracy"))
+    metric.reset_state()
+    update_metrics({name: metric}, np.arange(10), np.eye(10, dtype=np.float32))
+    assert list(metric_values(name, metric)) == names
+    with pytest.raises(ConfigError, match=f"unknown key 'metrics.{name}.nonsense': "):
+        instantiate({**node, "nonsense": 1}, f"metrics.{name}")
+
+
+def test_single_value_has_name_of_metric_and_several_have_their_own():
+    metrics = {
+        "mine": Margin(),
+        "top_2": tf.keras.metrics.SparseTopKCategoricalAccuracy(2),
+        "per_class": PerClass(),
+    }
+    assert validate_metrics(metrics, 2, ()) == [
+        "mine",
+        "top_2",
+        *(f"{name}{end}" for name in ("precision", "recall") for end in ("", "/0", "/1")),
+    ]
+    assert metric_values("mine", metrics["mine"]) == {"mine": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "problems"),
+    [
+        (
+            {"accuracy": Margin()},
+            ["metrics.accuracy gives 'accuracy', which the task gives too; rename one of them"],
+        ),
+        (
+            {"x": Margin(called="step")},
+            [
+                "metrics.x gives 'step', which each line of metrics.jsonl gives too; "
+                "rename one of them"
+            ],
+        ),
+        (
+            {"a": PerClass(), "b": PerClass(most_classes=0)},
+            [
+                f"metrics.b gives '{name}', which metrics.a gives too; rename one of them"
+                for name in ("precision", "recall")
+            ],
+        ),
+    ],
+)
+def test_duplicate_names_are_refused(metrics, problems):
+    with pytest.raises(ConfigError) as caught:
+        validate_metrics(metrics, 3, ("loss", "accuracy"))
+    assert list(caught.value.problems) == problems
+
+
+@pytest.mark.parametrize(
+    "metric", [tf.keras.metrics.AUC(), tf.keras.metrics.Precision(), tf.keras.metrics.F1Score()]
+)
+def test_keras_metric_not_for_classes_is_refused_in_one_line(metric):
+    start = (
+        f"metrics.x ({type(metric).__name__}) must give numbers "
+        "for labels of [B] and probabilities of [B, 10]: "
+    )
+    with pytest.raises(ConfigError) as caught:
+        validate_metrics({"x": metric}, 10, ())
+    (line,) = caught.value.problems
+    assert line.startswith(start)
+    assert "\n" not in line
+
+
+def test_error_in_user_metric_keeps_its_traceback():
+    class Broken(Margin):
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        validate_metrics({"x": Broken()}, 10, ())
+
+
+def test_metric_references_must_be_evaluated():
+    overrides = [
+        "checkpoint.best.metric=top_5",
+        "callbacks=early_stopping",
+        "callbacks.early_stopping.metric=top_5",
+        "sweep.metric=top_5",
+    ]
+    require_evaluated(compose(overrides), ["loss", "top_5"])
+    require_evaluated(compose([]), ["loss"])
+    experiment = compose([])
+    experiment.callbacks = {"mine": {"_target_": "own.Callback", "metric": "cosine"}}
+    require_evaluated(experiment, ["loss"])
+    misspelt = compose([override.replace("top_5", "top5") for override in overrides])
+    with pytest.raises(ConfigError) as caught:
+        require_evaluated(misspelt, ["loss", "top_5"])
+    rest = "(top5) must be a metric of the test split, which has loss, top_5; did you mean 'top_5'?"
+    assert caught.value.problems == tuple(
+        f"{key} {rest}"
+        for key in ("checkpoint.best.metric", "sweep.metric", "callbacks.early_stopping.metric")
+    )

@@ -1,0 +1,131 @@
+"""Epochs, intervals and the timer of a plan, compared with brute force."""
+
+import itertools
+
+import pytest
+
+from trainer.config.schema import Train
+from trainer.engine.plan import Epochs, StepInterval, Timer
+
+SHAPES = [
+    (10, 5),
+    (10, 3),
+    (10, 10),
+    (10, 4),
+    (7, 16),
+    (2, 5),
+    (1, 1),
+    (1, 8),
+    (3, 2),
+    (1437, 128),
+    (100, 99),
+]
+
+
+@pytest.mark.parametrize(("num_examples", "global_size"), SHAPES)
+def test_epoch_ends_at_first_step_that_completes_its_pass(num_examples, global_size):
+    epochs = Epochs(num_examples, global_size)
+    for epoch in range(40):
+        end = epochs.end(epoch)
+        assert end * global_size >= (epoch + 1) * num_examples
+        assert (end - 1) * global_size < (epoch + 1) * num_examples
+
+
+@pytest.mark.parametrize(
+    "epochs",
+    [
+        *(Epochs(*shape) for shape in SHAPES),
+        Epochs(60_000, 64, 70),
+        Epochs(10, 5, 1),
+        Epochs(2, 5, 3),
+    ],
+)
+def test_epoch_end_completed_and_ends_at_agree(epochs):
+    ends = [epochs.end(epoch) for epoch in range(400)]
+    assert ends == sorted(ends)
+    for step in range(min(150, ends[-1])):
+        assert epochs.completed(step) == sum(end <= step for end in ends)
+        assert epochs.ends_at(step) == (step in ends)
+
+
+def test_epochs_of_known_sizes():
+    epochs = Epochs(num_examples=1437, global_size=128)
+    assert [epochs.end(epoch) for epoch in range(3)] == [12, 23, 34]
+    assert [epochs.completed(step) for step in (0, 11, 12, 22, 23)] == [0, 0, 1, 1, 2]
+
+
+def test_steps_per_epoch_replaces_pass_over_data():
+    epochs = Epochs(num_examples=60_000, global_size=64, steps_per_epoch=70)
+    assert [epochs.end(epoch) for epoch in range(3)] == [70, 140, 210]
+    assert [epochs.completed(step) for step in (0, 69, 70, 139, 140)] == [0, 0, 1, 1, 2]
+    assert [step for step in range(211) if epochs.ends_at(step)] == [70, 140, 210]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "train", "steps"),
+    [
+        (Epochs(10, 3), Train(steps=17, epochs=None), 17),
+        (Epochs(10, 3), Train(epochs=1), 4),
+        (Epochs(10, 3), Train(epochs=3), 10),
+        (Epochs(2, 5), Train(epochs=5), 2),
+        (Epochs(60_000, 64, 70), Train(epochs=12), 840),
+    ],
+)
+def test_total_steps_from_steps_or_epochs(epochs, train, steps):
+    assert epochs.total_steps(train) == steps
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (60_000, 64, 7)])
+def test_next_after_returns_first_due_step(shape):
+    epochs = Epochs(*shape)
+    for every_steps, every_epochs, total in itertools.product(
+        (None, 1, 4, 7), (None, 1, 2, 3, 5), (1, 5, 30)
+    ):
+        interval = StepInterval(epochs, total, every_steps, every_epochs)
+        due = [step for step in range(total + 1) if interval.due(step)]
+        assert 0 not in due
+        assert due[-1] == total
+        for step in range(total):
+            assert interval.next_after(step) == min(t for t in due if t > step), (
+                every_steps,
+                every_epochs,
+                total,
+                step,
+            )
+
+
+def test_epoch_interval_is_due_when_multiple_is_passed_within_step():
+    interval = StepInterval(Epochs(num_examples=2, global_size=5), total_steps=100, every_epochs=2)
+    # After 1, 2, 3 and 4 steps 2, 5, 7 and 10 epochs are complete: each passed a multiple of two.
+    assert [step for step in range(1, 5) if interval.due(step)] == [1, 2, 3, 4]
+
+
+def test_interval_is_always_due_past_the_end():
+    interval = StepInterval(Epochs(10, 5), total_steps=6, every_steps=4)
+    assert [step for step in range(10) if interval.due(step)] == [4, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("every_steps", "every_epochs", "due"),
+    [
+        (4, None, [4, 8, 11]),
+        (None, 2, [4, 8, 11]),
+        (5, 3, [5, 6, 10, 11]),
+        (None, None, [11]),
+    ],
+)
+def test_intervals_of_known_lengths(every_steps, every_epochs, due):
+    interval = StepInterval(Epochs(10, 5), 11, every_steps, every_epochs)
+    assert [step for step in range(12) if interval.due(step)] == due
+
+
+def test_timer_is_due_when_its_seconds_have_passed_since_restart():
+    now = [100.0]
+    timer = Timer(30.0, lambda: now[0])
+    due = []
+    for now[0] in (129.9, 130.0, 131.0):
+        due.append(timer.due())
+    timer.restart()
+    now[0] = 160.9
+    assert [*due, timer.due()] == [False, True, True, False]
+    assert not Timer(None, lambda: now[0]).due()

@@ -1,0 +1,139 @@
+"""The summaries of a training, read back from its files with TensorBoard's own reader."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+import yaml
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
+
+from tests.support.processes import OPTIONS, final_variables, only_run, run, signaller
+from tests.support.training import engine
+
+
+def read_events(run_dir, folder):
+    """Return tag -> [(step, content)] of a folder of events, and TensorBoard's reader of it."""
+    reader = EventAccumulator(
+        str(run_dir / "events" / folder), size_guidance={"tensors": 0}
+    ).Reload()
+    contents = {
+        tag: [(event.step, make_ndarray(event.tensor_proto)) for event in reader.Tensors(tag)]
+        for tag in reader.Tags()["tensors"]
+    }
+    return contents, reader
+
+
+def lines(run_dir):
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same_metrics(run_dir):
+    """Compare metrics.jsonl with TensorBoard: no value is missing, none is there twice."""
+    for split, folder in (("train", "train"), ("test", "eval")):
+        logged = [line for line in lines(run_dir) if line["split"] == split]
+        contents, _ = read_events(run_dir, folder)
+        for name in {name for line in logged for name in line} - {"step", "split"}:
+            expected = [(line["step"], np.float32(line[name])) for line in logged if name in line]
+            assert [(step, np.float32(value)) for step, value in contents[name]] == expected, name
+
+
+def assert_histograms_end_with_final_weights(run_dir, contents, steps):
+    """Check that all histograms are of these steps, and the last one of the final weights."""
+    histograms = [tag for tag in contents if tag.startswith(("weights/", "gradients/"))]
+    assert {tag.partition("/")[2] for tag in histograms if tag.startswith("weights/")} >= {
+        "hidden/kernel",
+        "logits/bias",
+    }
+    assert all([step for step, _ in contents[tag]] == steps for tag in histograms)
+    (kernel,) = [
+        value
+        for name, value in final_variables(run_dir).items()
+        if name.startswith("models/") and value.shape[1:] == (10,)
+    ]
+    _, buckets = contents["weights/logits/kernel"][-1]
+    assert (buckets[0, 0], buckets[-1, 1], buckets[:, 2].sum()) == (
+        pytest.approx(kernel.min()),
+        pytest.approx(kernel.max()),
+        kernel.size,
+    )
+
+
+@pytest.mark.slow
+def test_events_are_complete_after_kill_with_two_workers(tmp_path):
+    summaries = [
+        "summary.histograms=6",
+        "summary.images=8",
+        "summary.graph=true",
+        "summary.profile={start: 20, steps: 3}",
+    ]
+    cluster = [
+        "strategy=multi_worker",
+        "strategy.workers=2",
+        signaller(tmp_path, [12], signal.SIGKILL),
+    ]
+    code, out, err = run(tmp_path, *OPTIONS, *cluster, *summaries)
+    assert code == 0, err
+    path = only_run(tmp_path)
+    assert_same_metrics(path)
+    contents, reader = read_events(path, "train")
+
+    logged = [line for line in lines(path) if line["split"] == "train"]
+    assert [line["step"] for line in logged] == [5, 10, 15, 20, 24]
+    assert all(line["gradient_norm"] > 0 and 50 < line["memory_mib"] < 50_000 for line in logged)
+
+    assert_histograms_end_with_final_weights(path, contents, [6, 12, 18, 24])
+    assert [(step, images[:2].tolist(), len(images)) for step, images in contents["inputs"]] == [
+        (step, [b"8", b"8"], 2 + 8) for step in (8, 16, 24)
+    ]
+    ((_, config),) = contents["config"]
+    text = config.item().decode()
+    assert (
+        yaml.safe_load(text.removeprefix("```yaml\n").removesuffix("```"))["summary"]["histograms"]
+        == 6
+    )
+    ((_, overrides),) = contents["overrides"]
+    assert "strategy=multi_worker" in overrides.item().decode().splitlines()
+    assert any(
+        "MatMul" in node.name
+        for function in reader.Graph().library.function
+        for node in function.node_def
+    ) or any("MatMul" in node.name for node in reader.Graph().node)
+    assert "The profile from step 20 on is in" in out
+    assert list((path / "events" / "train" / "plugins" / "profile").glob("*/*.xplane.pb"))
+
+
+def test_graph_call_ends_at_inspected_and_profiled_steps(tmp_path):
+    plan = engine(
+        tmp_path,
+        "summary.histograms=3",
+        "summary.images=5",
+        "summary.profile.start=1",
+        "summary.profile.steps=6",
+    ).plan
+    boundaries = []
+    step = 0
+    while step < 8:
+        step = plan.next_event(step)
+        boundaries.append(step)
+    assert boundaries == [1, 3, 5, 6, 7, 8]
+    assert [step for step in boundaries if plan.event_at(step)] == [3, 5, 6, 8]
+
+
+def test_disabled_summaries_write_nothing(tmp_path):
+    engine(tmp_path, "writers=[tensorboard]").train(lambda: False)
+    contents, reader = read_events(tmp_path, "train")
+    scalars = {
+        "accuracy",
+        "epoch",
+        "examples_per_sec",
+        "goodput",
+        "gradient_norm",
+        "input_wait_fraction",
+        "learning_rate",
+        "loss",
+    }
+    assert contents.keys() == scalars | {"memory_mib"}
+    assert reader.Tags()["graph"] is False
+    assert not (tmp_path / "events" / "train" / "plugins").exists()

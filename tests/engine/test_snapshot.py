@@ -1,0 +1,78 @@
+"""Snapshots: the files of `tf.train.Checkpoint.write`, with the values of one moment."""
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.engine.snapshot import SnapshotReader
+
+
+def content(prefix):
+    reader = tf.train.load_checkpoint(str(prefix))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def test_files_equal_those_of_tensorflow(tmp_path):
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Dense(4, input_shape=(3,)), tf.keras.layers.BatchNormalization()]
+    )
+    checkpoint = tf.train.Checkpoint(
+        model=model, step=tf.Variable(7, dtype=tf.int64), nested={"a": [tf.Variable(1.5)]}
+    )
+    checkpoint.write(str(tmp_path / "theirs"))
+    SnapshotReader(checkpoint).capture().write(str(tmp_path / "ours"))
+    theirs, ours = content(tmp_path / "theirs"), content(tmp_path / "ours")
+    assert theirs.keys() == ours.keys()
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(value, ours[name], err_msg=name)
+    assert sorted(file.name for file in tmp_path.glob("ours*")) == [
+        "ours.data-00000-of-00001",
+        "ours.index",
+    ]
+    tf.train.Checkpoint(
+        model=model, step=tf.Variable(0, dtype=tf.int64), nested={"a": [tf.Variable(0.0)]}
+    ).read(str(tmp_path / "ours")).assert_consumed()
+
+
+def test_mirrored_variable_is_written_once_and_on_read_variable_as_mean(tmp_path):
+    strategy = tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    with strategy.scope():
+        mirrored = tf.Variable([1.0, 2.0])
+        on_read = tf.Variable(
+            0.0,
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.MEAN,
+        )
+    for number, part in enumerate(strategy.experimental_local_results(on_read)):
+        part.assign(float(number))
+    snapshot = SnapshotReader(tf.train.Checkpoint(mirrored=mirrored, on_read=on_read)).capture()
+    snapshot.write(str(tmp_path / "x"))
+    values = content(tmp_path / "x")
+    np.testing.assert_array_equal(values["mirrored/.ATTRIBUTES/VARIABLE_VALUE"], [1.0, 2.0])
+    assert values["on_read/.ATTRIBUTES/VARIABLE_VALUE"] == 0.5
+    assert snapshot.variables()["mirrored"]["shape"] == [2]
+
+
+def test_snapshot_does_not_change_with_variable(tmp_path):
+    variable = tf.Variable(tf.zeros([1000]))
+    snapshot = SnapshotReader(tf.train.Checkpoint(x=variable)).capture()
+    before = snapshot.variables()
+    variable.assign_add(tf.ones([1000]))
+    variable.scatter_nd_update([[3]], [9.0])
+    assert snapshot.variables() == before
+    snapshot.write(str(tmp_path / "x"))
+    np.testing.assert_array_equal(
+        content(tmp_path / "x")["x/.ATTRIBUTES/VARIABLE_VALUE"], np.zeros(1000)
+    )
+
+
+def test_reader_traces_once_and_reads_current_values(tmp_path):
+    variable = tf.Variable(0.0)
+    reader = SnapshotReader(tf.train.Checkpoint(x=variable))
+    for value in (1.0, 2.0, 3.0):
+        variable.assign(value)
+        reader.capture().write(str(tmp_path / f"{value}"))
+        assert content(tmp_path / f"{value}")["x/.ATTRIBUTES/VARIABLE_VALUE"] == value
+    assert reader._read.experimental_get_tracing_count() == 1

@@ -1,0 +1,221 @@
+"""The step inspector shows the next step, and changes nothing."""
+
+import functools
+import itertools
+import pathlib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.training import RANDOM, ROUNDING, assert_same_bits, engine, train, variables
+from tests.tasks.test_tasks import GAN
+from trainer.engine.step_inspector import MAX_IMAGES, StepInspector, as_images
+from trainer.errors import ConfigError
+from trainer.summaries.writers.base import Writer
+from trainer.tasks.classification import Classification
+
+ONE, TWO = ["strategy=one_device"], ["strategy=mirrored", "strategy.virtual_devices=2"]
+READ = [
+    "dataset._target_=tests.support.toy_datasets.poisoned",
+    "+dataset.ids=[0]",
+    "+dataset.factor=1",
+    "+dataset.read=true",
+]
+RATE = 0.05
+SGD = ["optimizer=sgd", f"optimizer.learning_rate={RATE}", "optimizer.momentum=0"]
+
+
+class Recorder(Writer):
+    """Keeps the images and histograms that are written."""
+
+    def __init__(self):
+        self.recorded_images, self.recorded_histograms = {}, {}
+
+    def images(self, split, step, name, images):
+        self.recorded_images[split, step, name] = images
+
+    def histogram(self, split, step, name, values):
+        self.recorded_histograms[step, name] = values
+
+
+class FeatureRecorder(Classification):
+    """Writes the features that each replica is trained on to files."""
+
+    def __init__(self, *, folder):
+        super().__init__()
+        self.folder = str(pathlib.Path(folder).absolute())
+
+    def train_step(self, batch, step):
+        name = tf.strings.join(
+            [
+                self.folder,
+                "/",
+                tf.strings.as_string(step.index),
+                "-",
+                tf.strings.as_string(batch["id"][0]),
+            ]
+        )
+        with tf.control_dependencies(
+            [tf.io.write_file(name, tf.io.serialize_tensor(batch["features"]))]
+        ):
+            return super().train_step(tf.nest.map_structure(tf.identity, batch), step)
+
+
+def inspect(run_engine, step):
+    """Return a recorder of what is shown at a step."""
+    recorder = Recorder()
+    run_engine.step_inspector.show(step, [recorder])
+    return recorder
+
+
+def advance(run_engine, count):
+    """Run steps without the engine's events."""
+    begin = int(run_engine.state.step.numpy())
+    run_engine.loop.run(
+        run_engine.loop.feed.open(begin, run_engine.state.divergence_monitor.left_out.numpy()),
+        tf.constant(count, tf.int64),
+    )
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param(
+            [*ONE, *RANDOM, "batch.accumulate=2"], id="one_device", marks=pytest.mark.slow
+        ),
+        pytest.param([*TWO, *RANDOM], id="mirrored", marks=pytest.mark.slow),
+        pytest.param([*ONE, *RANDOM, *READ], id="read"),
+        pytest.param([*TWO, *GAN], id="two optimizers", marks=pytest.mark.slow),
+    ],
+)
+def test_inspection_changes_no_bit(tmp_path, more):
+    plain = train(tmp_path / "plain", *more)
+    assert_same_bits(
+        plain, train(tmp_path / "inspected", *more, "summary.histograms=3", "summary.images=2")
+    )
+
+
+@pytest.mark.parametrize(
+    "more",
+    [pytest.param(ONE, id="one_device", marks=pytest.mark.slow), pytest.param(TWO, id="mirrored")],
+)
+def test_gradients_are_those_of_next_step(tmp_path, more):
+    run_engine = engine(
+        tmp_path, *more, *RANDOM, *SGD, "train.clip_norm=100", "summary.histograms=2"
+    )
+    advance(run_engine, 2)
+    histograms = inspect(run_engine, 2).recorded_histograms
+    before = {
+        name: values for (_, name), values in histograms.items() if name.startswith("weights/")
+    }
+    gradients = {
+        name.replace("gradients/", "weights/"): values
+        for (_, name), values in histograms.items()
+        if name.startswith("gradients/")
+    }
+    advance(run_engine, 1)
+    after = {
+        f"weights/{variable.name[:-2]}": variable.numpy()
+        for variable in run_engine.state.task.models["model"].trainable_variables
+    }
+    assert before.keys() == gradients.keys() == after.keys()
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(
+            after[name],
+            before[name] - np.float32(RATE) * gradient,
+            rtol=ROUNDING,
+            atol=1e-7,  # weights below 1, rounded once
+            err_msg=name,
+        )
+    norm = np.sqrt(sum(np.sum(gradient.astype(np.float64) ** 2) for gradient in gradients.values()))
+    assert run_engine.loop.report() == {"gradient_norm": pytest.approx(norm, rel=ROUNDING)}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param(TWO, id="mirrored"),
+        pytest.param([*ONE, *READ], id="read", marks=pytest.mark.slow),
+    ],
+)
+def test_images_are_those_of_next_step_after_augmentation(tmp_path, more):
+    folder = tmp_path / "features"
+    folder.mkdir()
+    task = [
+        "task._target_=tests.engine.test_step_inspector.FeatureRecorder",
+        f"+task.folder={folder}",
+        "~task.label_smoothing",
+    ]
+    run_engine = engine(tmp_path / "run", *more, *RANDOM, *task, "summary.images=2")
+    advance(run_engine, 2)
+    ((key, images),) = inspect(run_engine, 2).recorded_images.items()
+    assert key == ("train", 2, "inputs")
+    assert not list(folder.glob("2-*"))
+    advance(run_engine, 1)
+    parts = [
+        tf.io.parse_tensor(file.read_bytes(), tf.float32).numpy() for file in folder.glob("2-*")
+    ]
+    orders = [as_images(np.concatenate(order)) for order in itertools.permutations(parts)]
+    assert images.shape == (MAX_IMAGES, 8, 8, 1)
+    assert any(np.array_equal(images, order) for order in orders)
+
+
+def test_each_model_has_its_own_histograms(tmp_path):
+    histograms = inspect(
+        engine(tmp_path, *ONE, *GAN, "summary.histograms=1"), 1
+    ).recorded_histograms
+    for model, layer, what in itertools.product(
+        ("generator", "discriminator"), ("kernel", "bias"), ("weights", "gradients")
+    ):
+        assert [
+            name
+            for _, name in histograms
+            if name.startswith(f"{what}/{model}/dense") and name.endswith(layer)
+        ]
+
+
+def test_inspector_shows_what_is_due_and_always_last_step(tmp_path):
+    run_engine = engine(tmp_path, *ONE, "summary.histograms=3", "summary.images=4")
+    assert [step for step in range(1, 9) if run_engine.step_inspector.due(step)] == [3, 4, 6, 8]
+    recorders = {step: inspect(run_engine, step) for step in (3, 4)}
+    assert recorders[3].recorded_histograms
+    assert not recorders[3].recorded_images
+    assert not recorders[4].recorded_histograms
+    assert recorders[4].recorded_images
+    assert engine(tmp_path / "off", *ONE).step_inspector is None
+
+
+def test_as_images_stretches_each_image_by_itself():
+    features = np.array(
+        [[[-1.0, 0.0], [1.0, 3.0]], [[0.5, 0.5], [0.5, 0.5]], [[np.nan, 2.0], [np.inf, 4.0]]],
+        np.float32,
+    )
+    images = as_images(features)
+    assert (images.shape, images.dtype) == ((3, 2, 2, 1), np.uint8)
+    assert images.reshape(3, 4).tolist() == [[0, 64, 128, 255], [0, 0, 0, 0], [0, 0, 0, 255]]
+    assert as_images(np.zeros([2, 4, 5, 3])).shape == (2, 4, 5, 3)
+
+
+def test_features_that_are_not_images_are_refused():
+    plan = SimpleNamespace(images=SimpleNamespace(every_steps=10))
+    make_inspector = functools.partial(StepInspector, SimpleNamespace(state=None), None, plan)
+    for shape in ([28, 28], [28, 28, 1], [32, 32, 3], [32, 32, 4]):
+        make_inspector(shape)
+    for shape in ([784], [32, 32, 2], [4, 32, 32, 3]):
+        with pytest.raises(
+            ConfigError,
+            match=(
+                r"^summary.images \(10\) needs features that are images, "
+                r".* add summary.images=null$"
+            ),
+        ):
+            make_inspector(shape)
+
+
+def test_inspection_keeps_moving_statistics(tmp_path):
+    run_engine = engine(tmp_path, *TWO, *RANDOM, "summary.histograms=1")
+    before = variables(run_engine)
+    inspect(run_engine, 1)
+    assert_same_bits(before, variables(run_engine))

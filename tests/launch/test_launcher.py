@@ -1,0 +1,98 @@
+"""The launcher: what it prints, refuses and leaves behind, without starting a process."""
+
+import json
+import shlex
+
+import pytest
+
+from tests.support.command_line import run_apart, run_here
+from trainer.cluster import discovery
+from trainer.cluster.network_namespace import IsolationError
+from trainer.launch import resolved_run
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_hosts_prints_a_command_for_each_host(here):
+    done = run_here("strategy=parameter_server", "strategy.hosts=[a,b:99,c]", "train.steps=3")
+    lines = done.out.splitlines()
+    assert (done.code, lines[::2]) == (0, ["# a:2222", "# b:99", "# c:2222"])
+    for line, task in zip(lines[1::2], ("chief-0", "ps-0", "worker-0"), strict=True):
+        assignment, *words = shlex.split(line)
+        assert words[1:] == ["train.py", "strategy=parameter_server", "train.steps=3"]
+        cluster = discovery.parse_tf_config(assignment.removeprefix("TF_CONFIG="), "TF_CONFIG")
+        assert (str(cluster.process_id), cluster.jobs["ps"]) == (task, ["b:99"])
+    assert list(here.iterdir()) == []
+
+
+def test_wrong_declaration_is_one_line_without_tensorflow(tmp_path):
+    text = json.dumps(
+        {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}
+    )
+    (tmp_path / "there").mkdir()
+    done = run_apart("strategy=multi_worker", cwd=tmp_path / "there", env={"TF_CONFIG": text})
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert done.err.startswith("error: TF_CONFIG: task index (2) is out of range")
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "jobs", "message"),
+    [
+        (
+            "multi_worker",
+            {"chief": 1, "worker": 1, "ps": 1},
+            "the job ps needs strategy=parameter_server, or must go from the cluster",
+        ),
+        (
+            "parameter_server",
+            {"worker": 2},
+            "strategy=parameter_server needs the job chief; the cluster has worker",
+        ),
+        (
+            "parameter_server",
+            {"chief": 1, "worker": 2},
+            "strategy=parameter_server needs the job ps; the cluster has chief, worker",
+        ),
+    ],
+)
+def test_cluster_that_does_not_suit_the_strategy_is_refused(
+    here, monkeypatch, strategy, jobs, message
+):
+    # Addresses of another machine: nothing listens there, and nothing is looked up.
+    addresses = {
+        job: [f"192.0.2.{number}:1{len(job)}" for number in range(count)]
+        for job, count in jobs.items()
+    }
+    monkeypatch.setenv(
+        "TF_CONFIG", json.dumps({"cluster": addresses, "task": {"type": "worker", "index": 0}})
+    )
+    done = run_here(f"strategy={strategy}")
+    assert (done.code, done.err) == (2, f"error: TF_CONFIG: {message}\n")
+    assert list(here.iterdir()) == []
+
+
+def test_declaration_is_ignored_by_a_strategy_of_one_process(here, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "not even JSON")
+    assert run_here("batch.global_size=7", "batch.accumulate=2").err.startswith(
+        "error: batch.global_size (7) must be divisible"
+    )
+
+
+def test_impossible_isolation_is_reported_before_anything_is_written(here, monkeypatch):
+    def refuse():
+        raise IsolationError("the system forbids it")
+
+    monkeypatch.setattr(resolved_run.Namespace, "create", refuse)
+    done = run_here("strategy=multi_worker", "strategy.isolate=true")
+    assert (done.code, done.err) == (
+        2,
+        "error: strategy.isolate (true) is impossible here: the system forbids it; "
+        "use auto or false\n",
+    )
+    assert list(here.iterdir()) == []

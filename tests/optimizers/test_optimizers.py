@@ -1,0 +1,151 @@
+"""Updates against a reference in NumPy float64, and their kernels."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.optimizers.adam import adam as build_adam
+from trainer.optimizers.adamw import adamw as build_adamw
+from trainer.optimizers.rmsprop import rmsprop as build_rmsprop
+from trainer.optimizers.sgd import sgd as build_sgd
+from trainer.schedules.step import step as step_schedule
+
+RATE, STEPS = 0.05, 6
+
+
+def start():
+    random = np.random.RandomState(0)
+    return random.standard_normal((4, 3)), random.standard_normal(3)
+
+
+def gradients():
+    random = np.random.RandomState(1)
+    return [(random.standard_normal((4, 3)), random.standard_normal(3)) for _ in range(STEPS)]
+
+
+def apply(optimizer):
+    """Return a matrix and a vector after six updates."""
+    variables = [tf.Variable(value, dtype=tf.float32) for value in start()]
+    for step in gradients():
+        pairs = [
+            (tf.constant(gradient, tf.float32), variable)
+            for gradient, variable in zip(step, variables, strict=True)
+        ]
+        optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
+    return [variable.numpy() for variable in variables]
+
+
+def sgd(momentum, nesterov, rate=lambda t: RATE):
+    def update(x, g, state, t):
+        state["v"] = momentum * state.get("v", 0.0) - rate(t - 1) * g
+        return x + (momentum * state["v"] - rate(t - 1) * g if nesterov else state["v"])
+
+    return update
+
+
+def rmsprop(rho, momentum, epsilon):
+    def update(x, g, state, t):
+        state["ms"] = rho * state.get("ms", 0.0) + (1 - rho) * g * g
+        state["mom"] = momentum * state.get("mom", 0.0) + RATE * g / np.sqrt(
+            state["ms"] + epsilon**2
+        )
+        return x - state["mom"]
+
+    return update
+
+
+def adam(beta_1, beta_2, epsilon, weight_decay=0.0):
+    def update(x, g, state, t):
+        state["m"] = beta_1 * state.get("m", 0.0) + (1 - beta_1) * g
+        state["v"] = beta_2 * state.get("v", 0.0) + (1 - beta_2) * g * g
+        rate = RATE * np.sqrt(1 - beta_2**t) / (1 - beta_1**t)
+        decayed = x - RATE * weight_decay * x if x.ndim > 1 else x
+        return decayed - rate * state["m"] / (np.sqrt(state["v"]) + epsilon)
+
+    return update
+
+
+def reference(update):
+    values, states = list(start()), [{}, {}]
+    for t, step in enumerate(gradients(), start=1):
+        values = [update(x, g, state, t) for x, g, state in zip(values, step, states, strict=True)]
+    return values
+
+
+SCHEDULE = step_schedule(RATE, STEPS, boundaries=[2, 4], factor=0.5)
+
+CASES = {
+    "sgd": (build_sgd(RATE, momentum=0.0), sgd(0.0, False)),
+    "momentum": (build_sgd(RATE), sgd(0.9, False)),
+    "nesterov": (build_sgd(RATE, momentum=0.8, nesterov=True), sgd(0.8, True)),
+    "schedule": (build_sgd(SCHEDULE), sgd(0.9, False, lambda t: RATE * 0.5 ** (t // 2))),
+    "rmsprop": (build_rmsprop(RATE), rmsprop(0.9, 0.0, 1e-7)),
+    "rmsprop with momentum": (
+        build_rmsprop(RATE, rho=0.8, momentum=0.7, epsilon=1e-3),
+        rmsprop(0.8, 0.7, 1e-3),
+    ),
+    "adam": (build_adam(RATE), adam(0.9, 0.999, 1e-7)),
+    "adam with options": (
+        build_adam(RATE, beta_1=0.5, beta_2=0.9, epsilon=1e-3),
+        adam(0.5, 0.9, 1e-3),
+    ),
+    "adamw": (build_adamw(RATE), adam(0.9, 0.999, 1e-7, 0.01)),
+    "adamw with options": (
+        build_adamw(RATE, beta_1=0.5, beta_2=0.9, epsilon=1e-3, weight_decay=0.5),
+        adam(0.5, 0.9, 1e-3, 0.5),
+    ),
+    "adamw without decay": (build_adamw(RATE, weight_decay=0.0), adam(0.9, 0.999, 1e-7)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_optimizer_updates_equal_the_reference(case):
+    optimizer, update = CASES[case]
+    # Elementwise float32 operations: some ten roundings of 2**-24 to an update, of numbers near 1.
+    for got, expected in zip(apply(optimizer), reference(update), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (3, 3, 2, 2), (3,), ()])
+def test_adamw_decays_matrices_and_kernels_alone(shape):
+    variable = tf.Variable(tf.fill(shape, 2.0))
+    optimizer = build_adamw(0.1, weight_decay=0.5)
+    optimizer.apply_gradients([(tf.zeros(shape), variable)])
+    expected = 2.0 * (1 - 0.1 * 0.5) if len(shape) > 1 else 2.0
+    np.testing.assert_allclose(variable.numpy(), np.full(shape, expected, np.float32), rtol=1e-7)
+
+
+def test_adamw_decays_with_the_scheduled_rate():
+    variable = tf.Variable([[1.0]])
+    optimizer = build_adamw(step_schedule(0.5, 9, boundaries=[1], factor=0.5), weight_decay=0.5)
+    for expected in (0.75, 0.75 * 0.875):
+        optimizer.apply_gradients([(tf.zeros([1, 1]), variable)])
+        np.testing.assert_allclose(variable.numpy(), [[expected]], rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kernel"),
+    [
+        (build_sgd(RATE, momentum=0.0), "ResourceApplyGradientDescent"),
+        (build_sgd(RATE), "ResourceApplyKerasMomentum"),
+        (build_sgd(RATE, nesterov=True), "ResourceApplyKerasMomentum"),
+        (build_rmsprop(RATE), "ResourceApplyRMSProp"),
+        (build_rmsprop(RATE, momentum=0.9), "ResourceApplyRMSProp"),
+        (build_adam(RATE), "ResourceApplyAdam"),
+        (build_adamw(RATE), "ResourceApplyAdam"),
+    ],
+)
+def test_optimizer_updates_each_variable_with_one_fused_kernel(optimizer, kernel):
+    variables = [tf.Variable(tf.ones([4, 3])), tf.Variable(tf.ones([3]))]
+    optimizer._create_all_weights(variables)
+
+    @tf.function
+    def update():
+        optimizer.apply_gradients([(tf.ones_like(variable), variable) for variable in variables])
+
+    kinds = [operation.type for operation in update.get_concrete_function().graph.get_operations()]
+    assert kinds.count(kernel) == len(variables)
+
+
+def test_adamw_config_has_the_weight_decay():
+    assert build_adamw(RATE, weight_decay=0.3).get_config()["weight_decay"] == 0.3

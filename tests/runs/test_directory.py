@@ -1,0 +1,315 @@
+"""The run directory: found by identity, described once, locked by one process at a time."""
+
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.support.processes import ROOT
+from trainer.cli.compose import compose
+from trainer.config import loading
+from trainer.errors import ConfigError, StorageError
+from trainer.runs import directory, provenance
+from trainer.runs.directory import open_run
+from trainer.runs.identity import run_name
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory; a lock is tried once."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(directory, "_LOCK_WAIT_SECS", -1.0)
+    return tmp_path
+
+
+def open_with(*overrides):
+    return open_run(compose(list(overrides)), list(overrides), None)
+
+
+def test_open_run_describes_a_new_run_once(here):
+    experiment = compose(["seed=3"])
+    run = open_run(experiment, ["seed=3"], "/own")
+    assert run.is_new
+    assert run.path.name == run_name(experiment)
+    assert str(run.path.parent) == "runs"
+    assert sorted(os.listdir(run.path)) == [".lock", "config.yaml", "run.json"]
+    assert loading.restore(yaml.safe_load((run.path / "config.yaml").read_text())) == experiment
+    described = json.loads((run.path / "run.json").read_text())
+    assert described["overrides"] == ["seed=3"]
+    assert described["config_dir"] == "/own"
+    assert described["argv"] == sys.argv
+    assert described["versions"].keys() >= {
+        "tensorflow",
+        "tf-keras",
+        "hydra-core",
+        "omegaconf",
+        "numpy",
+    }
+    assert (
+        described["git"],
+        described["devices"],
+        described["num_replicas"],
+        described["lineage"],
+    ) == (None, None, None, [])
+    run.release()
+    before = (run.path / "run.json").read_bytes()
+    again = open_run(experiment, ["seed=3", "name=null"], None)
+    assert (again.path, again.is_new) == (run.path, False)
+    assert (run.path / "run.json").read_bytes() == before
+    again.release()
+
+
+def test_open_run_rejects_a_run_in_use_with_the_process_id(here):
+    run = open_with()
+    with pytest.raises(ConfigError) as caught:
+        open_with()
+    assert (
+        str(caught.value)
+        == f"{run.path} is in use by another process (pid {os.getpid()}); wait for it, or stop it"
+    )
+    run.release()
+    open_with().release()
+
+
+def test_lock_is_held_by_a_worker_that_inherits_it(here):
+    run = open_with()
+    child = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(run.lock.fileno(),)
+    )
+    try:
+        run.release()
+        with pytest.raises(ConfigError, match="in use by another process"):
+            open_with()
+    finally:
+        child.communicate(b"\n")
+    open_with().release()
+
+
+def test_open_run_rejects_another_process(here):
+    run = open_with()
+    code = (
+        "from trainer.runs import directory\n"
+        "from trainer.cli.compose import compose\n"
+        "directory._LOCK_WAIT_SECS = -1.0\n"
+        "directory.open_run(compose([]), [], None)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    expected = (
+        f"ConfigError: {run.path} is in use by another process (pid {os.getpid()}); "
+        "wait for it, or stop it"
+    )
+    assert done.stderr.splitlines()[-1].endswith(expected)
+    run.release()
+
+
+def test_resume_never_moves_the_old_run_aside(here):
+    names = []
+    for _ in range(3):
+        run = open_with("resume=never")
+        assert run.is_new
+        (run.path / "checkpoints").mkdir()
+        names.append(run.path.name)
+        run.release()
+    assert len(set(names)) == 1
+    assert sorted(os.listdir("runs")) == [names[0], f"{names[0]}.old-1", f"{names[0]}.old-2"]
+    assert all((here / "runs" / name / "checkpoints").is_dir() for name in os.listdir("runs"))
+
+
+def test_resume_never_rejects_a_run_in_use(here):
+    run = open_with()
+    with pytest.raises(ConfigError, match="in use by another process"):
+        open_with("resume=never")
+    assert os.listdir("runs") == [run.path.name]
+    run.release()
+
+
+def test_discard_removes_a_new_directory_and_its_new_parents(here):
+    (here / "mine").mkdir()
+    run = open_with(f"runs_dir={here}/mine/a/b")
+    run.discard()
+    run.release()
+    assert os.listdir(here) == ["mine"]
+    assert os.listdir(here / "mine") == []
+
+
+def test_discard_keeps_other_runs(here):
+    first, second = open_with(), open_with("seed=1")
+    second.discard()
+    assert os.listdir("runs") == [first.path.name]
+    first.release()
+    second.release()
+
+
+def test_discard_keeps_an_existing_or_trained_run(here):
+    run = open_with()
+    (run.path / "checkpoints").mkdir()
+    run.discard()
+    assert run.path.is_dir()
+    run.release()
+    (run.path / "checkpoints").rmdir()
+    again = open_with()
+    again.discard()
+    assert again.path.is_dir()
+    again.release()
+
+
+def test_open_run_describes_an_incomplete_run_again(here):
+    run = open_with()
+    run.release()
+    (run.path / "config.yaml").unlink()
+    again = open_with()
+    assert again.is_new
+    assert (run.path / "config.yaml").exists()
+    again.release()
+
+
+def test_open_run_rejects_other_values_line_by_line(here):
+    run = open_with()
+    run.release()
+    experiment = compose([f"resume={run.path}", "batch.global_size=64", "seed=2"])
+    with pytest.raises(ConfigError) as caught:
+        open_run(experiment, [], None)
+    assert caught.value.problems == (
+        f"{run.path} was trained with other values:",
+        "  seed: 0 -> 2",
+        "  batch.global_size: 128 -> 64",
+        "leave them as they were, allow them with resume_allow=[seed,batch.global_size], "
+        f"or start a new run (init_from={run.path} takes its weights)",
+    )
+    # The error leaves no lock and changes nothing.
+    again = open_with()
+    assert json.loads((run.path / "run.json").read_text())["lineage"] == []
+    again.release()
+
+
+def test_open_run_continues_a_run_longer_and_on_other_hardware(here):
+    run = open_with()
+    run.release()
+    again = open_run(
+        compose([f"resume={run.path}", "train.steps=99", "strategy=mirrored", "checkpoint.keep=9"]),
+        [],
+        None,
+    )
+    assert (again.path, again.is_new) == (run.path, False)
+    assert {change.key for change in again.changes} >= {
+        "train.steps",
+        "strategy._target_",
+        "checkpoint.keep",
+    }
+    assert again.record_continuation([], None) == []
+    again.release()
+
+
+def continue_run(path, *overrides, saved=None):
+    """Continue a run, with a checkpoint at step `saved` or none; return the messages."""
+    run = open_run(compose([f"resume={path}", *overrides]), list(overrides), None)
+    messages = run.record_continuation(list(overrides), None)
+    if saved is not None:
+        (path / "checkpoints").mkdir(exist_ok=True)
+        (path / "checkpoints" / f"ckpt-{saved}.json").write_text("{}")
+    run.withdraw()
+    run.release()
+    return messages
+
+
+def lineage(path):
+    return json.loads((path / "run.json").read_text())["lineage"]
+
+
+def test_allowed_change_becomes_part_of_the_run(here):
+    run = open_with()
+    run.release()
+    assert continue_run(run.path, "seed=2", "resume_allow=[seed]", saved=5) == [
+        "Changed: seed: 0 -> 2"
+    ]
+    (entry,) = lineage(run.path)
+    assert entry["overrides"] == ["seed=2", "resume_allow=[seed]"]
+    assert (entry["checkpoint"], entry["changes"]) == (
+        None,
+        [{"key": "seed", "before": 0, "now": 2}],
+    )
+    assert continue_run(run.path, "seed=2", saved=6) == []
+    assert (lineage(run.path)[1]["checkpoint"], lineage(run.path)[1]["changes"]) == (5, [])
+    with pytest.raises(ConfigError, match=r"seed: 2 -> 3\nleave it as it was"):
+        continue_run(run.path, "seed=3")
+    # The first command still finds the directory, and must not undo the change.
+    with pytest.raises(ConfigError, match=r"seed: 2 -> 0\ngo on as it was with resume="):
+        open_with()
+    assert continue_run(run.path, "seed=0", "resume_allow=[seed]", saved=7) == [
+        "Changed: seed: 2 -> 0"
+    ]
+    open_with().release()
+
+
+def test_withdraw_removes_a_change_without_a_checkpoint(here):
+    run = open_with()
+    run.release()
+    assert continue_run(run.path, saved=5) == []
+    assert continue_run(run.path, "seed=2", "resume_allow=[seed]") == ["Changed: seed: 0 -> 2"]
+    assert len(lineage(run.path)) == 1
+    open_with().release()
+
+
+def test_run_without_a_record_can_be_continued(here):
+    run = open_with()
+    run.release()
+    (run.path / "run.json").unlink()
+    assert continue_run(run.path, "train.steps=9", saved=1) == []
+    assert len(lineage(run.path)) == 1
+
+
+def test_open_run_rejects_an_edited_configuration(here):
+    run = open_with()
+    run.release()
+    path = run.path / "config.yaml"
+    path.write_text(path.read_text().replace("seed: 0", "seed: 7", 1))
+    with pytest.raises(ConfigError, match=r"was trained with other values:\n  seed: 7 -> 0\n"):
+        open_with()
+
+
+def test_result_counts_for_the_configured_length(here):
+    experiment = compose(["train.steps=6"])
+    run = open_run(experiment, [], None)
+    assert run.result(experiment) is None
+    (run.path / "result.json").write_text(
+        json.dumps({"step": 6, "train": {"steps": 6, "epochs": None}})
+    )
+    assert run.result(experiment)["step"] == 6
+    assert run.result(compose(["train.steps=7"])) is None
+    assert run.result(compose(["train.epochs=6"])) is None
+    (run.path / "result.json").write_text('{"step": 6, "tr')
+    assert run.result(experiment) is None
+    run.release()
+
+
+def test_open_run_accepts_the_same_global_batch(here):
+    run = open_with("batch.per_replica=16", "batch.global_size=null")
+    provenance.complete(run.path, ["CPU:0"] * 3, 3, 100)
+    run.release()
+    open_with(f"resume={run.path}", "batch.global_size=48", "batch.per_replica=null").release()
+    with pytest.raises(ConfigError, match=r"batch.global_size"):
+        open_with(f"resume={run.path}", "batch.global_size=32", "batch.per_replica=null")
+
+
+def test_open_run_reports_a_full_disk_in_one_line(here, monkeypatch):
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.mkdir", full)
+    with pytest.raises(StorageError) as caught:
+        open_with()
+    assert re.fullmatch(
+        r"runs/cnn-digits-\w{8} could not be written: No space left on device", str(caught.value)
+    )

@@ -1,0 +1,319 @@
+"""The ledger: wall time of all attempts, however they ended. The clock is set by the tests."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.support.processes import ROOT
+from trainer.runs.ledger import CATEGORIES, Ledger
+
+
+class Run:
+    """A run of several commands, whose parent and chief make marks and spend time in between."""
+
+    def __init__(self, run_dir):
+        self.run_dir = run_dir
+        self.now = 1000.0
+        self.expected = dict.fromkeys(CATEGORIES, 0.0)
+
+    def ledger(self, **options):
+        return Ledger(self.run_dir, clock=lambda: self.now, **options)
+
+    def command(self):
+        self.parent = self.ledger()
+        self.parent.mark("begin")
+
+    def attempt(self, restored, start=3.0, compile=2.0):
+        """Let the chief start, restore and compile."""
+        began = self.now
+        self.spend("start", start)
+        self.ledger().mark("start", at=began)
+        self.chief = self.ledger()
+        self.spend("start", 1.0)
+        self.chief.mark("compile", restored)
+        self.spend("compile", compile)
+
+    def steps(self, first, last, secs=1.0, input_secs=0.0, counts_as=None):
+        """Run steps of `secs` each; `counts_as` is their category, if not `step` and `input`."""
+        for step in range(first, last):
+            self.chief.mark("train", step)
+            self.spend(counts_as or "step", secs - input_secs)
+            self.spend(counts_as or "input", input_secs)
+            self.chief.record_step(step + 1, input_secs)
+
+    def event(self, phase, category, step, secs):
+        self.chief.mark(phase, step)
+        self.spend(category, secs)
+
+    def spend(self, category, secs):
+        self.now += secs
+        self.expected[category] += secs
+
+    def restart(self, secs=2.0):
+        self.parent.mark("restart")
+        self.spend("restart", secs)
+
+    def end(self, step, secs=0.5):
+        self.chief.mark("end", step)
+        self.spend("end", secs)
+        self.parent.mark("exit")
+
+    def summary(self):
+        return self.ledger().summary()
+
+    def check(self, attempts):
+        summary = self.summary()
+        assert summary.secs == pytest.approx(self.expected)
+        assert summary.wall_secs == pytest.approx(sum(self.expected.values()))
+        assert summary.attempts == attempts
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run(tmp_path)
+
+
+def test_summary_is_empty_without_a_ledger(tmp_path):
+    summary = Ledger(tmp_path).summary()
+    assert (summary.wall_secs, summary.goodput, summary.attempts) == (0.0, 0.0, 0)
+    assert not (tmp_path / "ledger.jsonl").exists()
+
+
+def test_summary_has_every_second_of_an_undisturbed_run(run):
+    run.command()
+    run.spend("start", 0.5)
+    run.attempt(0)
+    run.steps(1, 10, input_secs=0.25)
+    run.event("compile", "compile", 10, 1.5)
+    run.event("evaluate", "eval", 10, 4.0)
+    run.event("save", "save", 10, 0.5)
+    run.steps(10, 20)
+    run.end(20)
+    run.check(attempts=1)
+    assert run.summary().goodput == pytest.approx((9 * 0.75 + 10) / (run.now - 1000.0))
+
+
+def test_lost_work_is_steps_after_the_checkpoint_and_the_last_phase(run):
+    run.command()
+    run.attempt(0)
+    run.steps(1, 8)
+    run.event("save", "save", 8, 0.5)
+    run.steps(8, 12, input_secs=0.5, counts_as="lost")
+    run.event("evaluate", "lost", 12, 3.0)
+    run.restart()
+    run.attempt(8)
+    run.steps(9, 20)
+    run.end(20)
+    run.check(attempts=2)
+
+
+def test_lost_work_leaves_out_a_finished_evaluation(run):
+    run.command()
+    run.attempt(0)
+    run.steps(1, 8, counts_as="lost")
+    run.event("evaluate", "eval", 8, 3.0)
+    run.steps(8, 12, counts_as="lost")
+    run.restart()
+    run.attempt(0)
+    run.steps(1, 12)
+    run.end(12)
+    run.check(attempts=2)
+
+
+def test_lost_work_counts_steps_once(run):
+    """The newest checkpoint is damaged, and the attempt from the one before it fails early."""
+    run.command()
+    run.attempt(0)
+    run.steps(1, 4)
+    run.event("save", "save", 4, 0.5)
+    run.steps(4, 8, counts_as="lost")
+    run.event("save", "save", 8, 0.5)
+    run.steps(8, 10, counts_as="lost")
+    run.restart()
+    run.attempt(8)
+    run.steps(9, 11, counts_as="lost")
+    run.restart()
+    run.attempt(4)
+    run.steps(5, 20)
+    run.end(20)
+    run.check(attempts=3)
+
+
+def test_rollback_loses_the_steps_after_it(run):
+    run.command()
+    run.attempt(0)
+    run.steps(1, 4)
+    run.event("save", "save", 4, 0.5)
+    run.steps(4, 9, counts_as="lost")
+    run.event("compile", "compile", 4, 1.0)
+    run.steps(4, 10)
+    run.end(10)
+    run.check(attempts=1)
+
+
+def test_rollback_between_steps_loses_the_steps_after_it(run):
+    run.command()
+    run.attempt(0)
+    run.steps(1, 4)
+    run.steps(4, 9, counts_as="lost")
+    run.steps(4, 10)
+    run.end(10)
+    summary = run.summary()
+    assert summary.wall_secs == pytest.approx(run.now - 1000.0)
+    assert summary.secs["lost"] == pytest.approx(run.expected["lost"], abs=1.0)
+
+
+def test_partly_lost_phase_is_divided_by_its_steps(run):
+    run.command()
+    run.attempt(0)
+    run.chief.mark("train", 10)
+    run.now += 4.0
+    run.chief.mark("save", 20)
+    run.restart(0.0)
+    run.attempt(15)
+    run.expected |= {"step": 2.0, "lost": 2.0 + run.expected["lost"]}
+    run.end(15)
+    run.check(attempts=2)
+
+
+def test_attempts_that_fail_before_training_are_counted_and_lost(run):
+    run.command()
+    run.spend("lost", 2.0)  # the chief died before its first mark
+    run.restart()
+    run.spend("restart", 4.0)
+    run.restart()
+    run.ledger().mark("start")
+    run.spend("lost", 5.0)
+    run.restart()
+    run.attempt(0)
+    run.steps(1, 3)
+    run.end(3)
+    run.check(attempts=4)
+
+
+def test_attempts_leave_out_a_cancelled_restart(run):
+    run.command()
+    run.attempt(0)
+    run.restart()
+    run.parent.mark("exit")
+    assert run.summary().attempts == 1
+
+
+def test_summary_leaves_out_the_time_between_commands(run):
+    run.command()
+    run.attempt(0)
+    run.steps(1, 6)
+    run.event("save", "save", 6, 0.5)
+    run.end(6)
+    run.now += 86_400.0
+    run.command()
+    run.attempt(6)
+    run.steps(7, 12)
+    run.end(12)
+    run.check(attempts=2)
+
+
+@pytest.mark.parametrize("secs", [0.5, 30.0])
+def test_summary_after_a_killed_parent_lacks_a_few_seconds(run, secs):
+    run.command()
+    run.attempt(0)
+    run.steps(1, 4)
+    run.event("save", "save", 4, 0.5)
+    run.steps(4, 100, secs=secs, counts_as="lost")
+    known = run.summary().wall_secs
+    assert 0 <= (run.now - 1000.0) - known <= max(5.0, secs)
+    run.expected["lost"] -= run.now - 1000.0 - known
+    run.now += 600.0
+    run.command()
+    run.attempt(4)
+    run.steps(5, 9)
+    run.end(9)
+    run.check(attempts=2)
+
+
+def test_long_phase_is_marked_again_after_some_seconds(run):
+    run.command()
+    run.attempt(0)
+    run.steps(1, 101, secs=0.1)
+    run.end(101)
+    run.check(attempts=1)
+    marks = [json.loads(line) for line in (run.run_dir / "ledger.jsonl").read_text().splitlines()]
+    assert [mark["phase"] for mark in marks] == [
+        "begin",
+        "start",
+        "compile",
+        "step",
+        "step",
+        "end",
+        "exit",
+    ]
+    assert [list(mark) for mark in marks] == [["phase", "step", "input_secs", "time"]] * 7
+
+
+def test_summary_of_the_writer_lasts_until_now(run):
+    run.command()
+    run.attempt(0)
+    run.steps(1, 3, input_secs=0.5)
+    assert run.chief.summary().secs == pytest.approx(run.expected)
+    assert run.chief.summary().goodput == pytest.approx(1.0 / 8.0)
+    assert run.summary().wall_secs == pytest.approx(6.0)
+
+
+def test_ledger_writes_in_the_chief_alone(tmp_path):
+    ledger = Ledger(tmp_path, writes=False)
+    ledger.mark("train", 3)
+    ledger.record_step(4, 1.0)
+    assert ledger.summary().wall_secs == 0.0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("cut_off", ['{"phase": "sa', '{"phase": "save"}', "7", "\x00\x00"])
+def test_torn_line_is_ignored_and_ends_before_the_next(run, cut_off):
+    run.command()
+    run.attempt(0)
+    run.steps(1, 4)
+    run.event("save", "lost", 4, 1.0)
+    with (run.run_dir / "ledger.jsonl").open("a") as file:
+        file.write(cut_off)
+    run.restart()
+    run.attempt(4)
+    run.steps(5, 9)
+    run.end(9)
+    run.check(attempts=2)
+
+
+def test_ledger_ignores_a_missing_directory(tmp_path):
+    ledger = Ledger(tmp_path / "gone")
+    ledger.mark("begin")
+    assert not (tmp_path / "gone").exists()
+
+
+def test_process_start_time_is_after_its_parent_and_before_now():
+    before = time.time()
+    code = (
+        "import time; from trainer.runs.ledger import process_start_time as start; "
+        "print(start(), time.time())"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    began, now = map(float, out.split())
+    assert before - 0.02 <= began <= now  # the system counts in hundredths
+
+
+def test_clock_set_back_makes_no_time_negative(run):
+    run.command()
+    run.attempt(0)
+    run.steps(1, 3)
+    run.now -= 500.0
+    run.end(3)
+    summary = run.summary()
+    assert min(summary.secs.values()) >= 0.0

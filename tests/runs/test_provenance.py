@@ -1,0 +1,152 @@
+"""run.json: the commands of a run, and differences of code and versions between them."""
+
+import json
+import subprocess
+
+import pytest
+
+from trainer.errors import ConfigError
+from trainer.runs import provenance
+from trainer.runs.identity import Change
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A new run in a directory outside any repository."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    provenance.create(tmp_path / "run", ["seed=1"], None)
+    return tmp_path / "run"
+
+
+def edit(run, **values):
+    path = run / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def git(*arguments):
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    return subprocess.run(
+        ["git", *identity, *arguments], check=True, capture_output=True, text=True
+    ).stdout
+
+
+def commit(path, text):
+    path.write_text(text)
+    git("add", str(path))
+    git("commit", "-q", "-m", "more")
+    return git("rev-parse", "HEAD").strip()
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository with one file, which has uncommitted changes."""
+    monkeypatch.chdir(tmp_path)
+    git("init", "-q")
+    commit(tmp_path / "model.py", "width = 1\n")
+    (tmp_path / "model.py").write_text("width = 2\n")
+    return tmp_path
+
+
+def test_create_records_commit_and_uncommitted_changes(repository):
+    provenance.create(repository, [], None)
+    recorded = provenance.read(repository)["git"]
+    assert recorded["sha"] == git("rev-parse", "HEAD").strip()
+    assert "-width = 1\n+width = 2\n" in recorded["diff"]
+    assert provenance.add_entry(repository, [], None, 3, []) == []
+    entry = provenance.latest_command(provenance.read(repository))
+    assert (entry["git"]["sha"], entry["git"]["dirty"]) == (recorded["sha"], True)
+
+
+def test_add_entry_reports_other_uncommitted_changes(repository):
+    provenance.create(repository, [], None)
+    (repository / "model.py").write_text("width = 3\n")
+    expected = (
+        "uncommitted changes of the code are not those that the run was trained with (model.py)"
+    )
+    assert provenance.add_entry(repository, [], None, 3, []) == [expected]
+    assert provenance.add_entry(repository, [], None, 3, []) == []
+    (repository / "model.py").write_text("width = 1\n")
+    assert provenance.add_entry(repository, [], None, 3, []) == [
+        "uncommitted changes of the code are not those that the run was trained with"
+    ]
+    assert provenance.latest_command(provenance.read(repository))["git"]["dirty"] is False
+
+
+def test_add_entry_reports_another_commit_with_its_files(repository):
+    first = commit(repository / "model.py", "width = 2\n")
+    provenance.create(repository, [], None)
+    for number in range(7):
+        last = commit(repository / f"part{number}.py", "")
+    (line,) = provenance.add_entry(repository, [], None, 3, [])
+    files = "part0.py, part1.py, part2.py, part3.py, part4.py and 2 more"
+    assert line == f"the code is at commit {last[:10]}, the run was at {first[:10]} ({files})"
+    # Back to the first commit, and from a commit that is unknown in this repository.
+    git("checkout", "-q", first)
+    assert len(provenance.add_entry(repository, [], None, 3, [])) == 1
+    edit(repository, lineage=[], git={"sha": "0" * 40, "diff": ""})
+    assert provenance.add_entry(repository, [], None, 3, []) == [
+        f"the code is at commit {first[:10]}, the run was at {'0' * 10}"
+    ]
+
+
+def test_add_entry_reports_other_versions(run):
+    record = provenance.read(run)
+    versions = {name: version for name, version in record["versions"].items() if name != "numpy"}
+    edit(run, python="3.9.1", versions={**versions, "tensorflow": "2.3.4"})
+    current = record["versions"]
+    assert provenance.add_entry(run, [], None, 3, []) == [
+        f"this is Python {record['python']}, the run had 3.9.1",
+        f"this is tensorflow {current['tensorflow']}, the run had 2.3.4",
+        f"numpy is {current['numpy']}, the run had none",
+    ]
+    # Against the last command, not against the first.
+    assert provenance.add_entry(run, [], None, 3, []) == []
+
+
+def test_lineage_has_the_changes_of_every_command(run):
+    provenance.add_entry(
+        run, ["seed=2"], "/own", 3, [Change("seed", 1, 2), Change("jit", False, True)]
+    )
+    provenance.add_entry(run, ["seed=4"], None, 5, [Change("seed", 2, 4)])
+    record = provenance.read(run)
+    assert [entry["checkpoint"] for entry in record["lineage"]] == [3, 5]
+    assert provenance.latest_command(record)["overrides"] == ["seed=4"]
+    assert record["lineage"][0].keys() >= {
+        "argv",
+        "overrides",
+        "config_dir",
+        "started",
+        "host",
+        "python",
+        "versions",
+        "git",
+        "changes",
+    }
+    assert provenance.changed_values(record) == {"seed": 4, "jit": True}
+    provenance.withdraw_entry(run)
+    assert provenance.changed_values(provenance.read(run)) == {"seed": 2, "jit": True}
+    assert provenance.latest_command({"overrides": ["a"]}) == {"overrides": ["a"]}
+    assert provenance.changed_values({}) == {}
+
+
+def test_complete_keeps_the_devices_and_updates_the_length(run):
+    provenance.complete(run, ["CPU:0", "CPU:1"], 2, 300)
+    provenance.complete(run, ["GPU:0"], 1, 400)
+    assert (provenance.read(run)["devices"], provenance.num_replicas(run)) == (
+        ["CPU:0", "CPU:1"],
+        2,
+    )
+    assert provenance.read(run)["total_steps"] == 400
+
+
+def test_complete_ignores_a_missing_record(tmp_path):
+    provenance.complete(tmp_path, ["CPU:0"], 2, 300)
+    assert list(tmp_path.iterdir()) == []
+    assert provenance.num_replicas(tmp_path) is None
+
+
+def test_read_rejects_a_damaged_record(run):
+    (run / "run.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"resume \(.*run\): its run\.json cannot be read: "):
+        provenance.read(run)

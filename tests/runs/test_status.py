@@ -1,0 +1,171 @@
+"""The status of a run, read from its directory; failure.json, which a crash leaves there."""
+
+import fcntl
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.processes import OPTIONS, ROOT, only_run, run
+from trainer.cli.compose import compose
+from trainer.runs import checkpoint_marker, provenance
+from trainer.runs.directory import open_run
+from trainer.runs.identity import Change
+from trainer.runs.status import RunStatus, State, clear_failure, record_failure, run_status
+
+METRICS = {"loss": 0.5, "accuracy": 0.75}
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A run without a lock and without files."""
+    run = open_run(
+        compose([f"runs_dir={tmp_path}", "train.epochs=null", "train.steps=20"]), [], None
+    )
+    run.release()
+    (run.path / "checkpoints").mkdir()
+    return run.path
+
+
+def finish(path, **train):
+    content = {"step": 20, "metrics": METRICS, "train": {"steps": 20, "epochs": None, **train}}
+    (path / "result.json").write_text(json.dumps(content))
+
+
+def write(path, *lines, name="metrics.jsonl"):
+    (path / name).write_text(
+        "".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines)
+    )
+
+
+def test_missing_directory_is_waiting(tmp_path):
+    assert run_status(tmp_path / "none") == RunStatus(State.WAITING)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_without_a_checkpoint_is_waiting(path):
+    assert run_status(path) == RunStatus(State.WAITING)
+
+
+def test_run_status_creates_nothing(path):
+    (path / ".lock").unlink()
+    before = sorted(path.iterdir())
+    run_status(path)
+    assert sorted(path.iterdir()) == before
+
+
+def test_run_with_checkpoints_and_no_result_is_stopped(path):
+    checkpoint_marker.commit(path / "checkpoints", 5, METRICS)
+    checkpoint_marker.commit(path / "checkpoints", 10, None)
+    (path / "checkpoints" / "ckpt-15.index").touch()
+    assert run_status(path) == RunStatus(State.STOPPED, 10, METRICS)
+
+
+def test_metrics_come_from_the_newest_test_line(path):
+    checkpoint_marker.commit(path / "checkpoints", 5, {"loss": 9.0})
+    line = {"step": 5, "split": "test", "epoch": 1, "loss": 0.25}
+    write(
+        path,
+        {**line, "step": 3, "loss": 1.0},
+        line,
+        {"step": 6, "split": "train", "loss": 7.0},
+        '{"step": 8, "spl',
+    )
+    assert run_status(path) == RunStatus(State.STOPPED, 5, {"loss": 0.25})
+    write(path, {"step": 7, "split": "test", "loss": 0.125}, name="evaluations.jsonl")
+    assert run_status(path).metrics == {"loss": 0.125}
+
+
+def test_run_with_a_result_is_done_even_if_locked(path):
+    finish(path)
+    with (path / ".lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert run_status(path) == RunStatus(State.DONE, 20, METRICS)
+
+
+def test_run_with_a_shorter_result_is_not_done(path):
+    finish(path)
+    checkpoint_marker.commit(path / "checkpoints", 20, METRICS)
+    provenance.add_entry(
+        path, [], None, 20, [Change("train.steps", 20, 30), Change("checkpoint.keep", 2, 3)]
+    )
+    assert run_status(path) == RunStatus(State.STOPPED, 20, METRICS)
+    shorter = compose(["train.epochs=null", "train.steps=20"])
+    assert run_status(path, shorter).state is State.DONE
+    finish(path, steps=30)
+    assert run_status(path).state is State.DONE
+    assert run_status(path, shorter).state is State.STOPPED
+
+
+def test_run_locked_by_another_process_is_running(path):
+    record_failure(path, "an earlier one")
+    checkpoint_marker.commit(path / "checkpoints", 5, METRICS)
+    code = (
+        "import pathlib, sys\n"
+        "from trainer.files import Lock\n"
+        "lock = Lock.acquire(pathlib.Path(sys.argv[1]))\n"
+        "print(flush=True)\n"
+        "sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, path / ".lock"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+    )
+    try:
+        holder.stdout.readline()
+        assert run_status(path) == RunStatus(State.RUNNING, 5, METRICS)
+    finally:
+        holder.communicate(timeout=20)
+    assert run_status(path).state is State.FAILED
+
+
+def test_concurrent_status_queries_do_not_lock_the_run(path):
+    with (path / ".lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert run_status(path).state is State.WAITING
+
+
+def test_failed_run_is_failed_until_it_continues(path):
+    checkpoint_marker.commit(path / "checkpoints", 5, METRICS)
+    record_failure(path, "ValueError: no")
+    assert json.loads((path / "failure.json").read_text()) == {
+        "error": "ValueError: no",
+        "step": 5,
+        "exit": 1,
+    }
+    assert run_status(path) == RunStatus(State.FAILED, 5, METRICS, "ValueError: no")
+    clear_failure(path)
+    clear_failure(path)
+    assert run_status(path) == RunStatus(State.STOPPED, 5, METRICS)
+
+
+def test_damaged_files_are_ignored(path):
+    for name in ("result.json", "failure.json", "run.json", "metrics.jsonl"):
+        (path / name).write_text("{")
+    assert run_status(path) == RunStatus(State.WAITING)
+
+
+@pytest.mark.slow
+def test_diverged_run_is_failed_until_the_same_command_finishes_it(tmp_path):
+    diverging = [*OPTIONS, "+fault.mine={action:nan,at:8}"]
+    code, _, err = run(tmp_path, *diverging)
+    path = only_run(tmp_path)
+    assert code == 1, err
+    failed = run_status(path)
+    assert (failed.state, failed.step, sorted(failed.metrics)) == (
+        State.FAILED,
+        6,
+        ["accuracy", "loss"],
+    )
+    assert failed.error.startswith("the loss became nan after 7 steps; try ")
+    assert f"{failed.error}\nerror: the worker crashed" in err
+    assert "\n  step 5  train  " in (path / "crash.txt").read_text()
+    code, _, err = run(tmp_path, *diverging)
+    assert code == 0, err
+    assert not (path / "failure.json").exists()
+    assert not (path / "crash.txt").exists()
+    result = json.loads((path / "result.json").read_text())
+    assert run_status(path) == RunStatus(State.DONE, 24, result["metrics"])

@@ -1,0 +1,106 @@
+"""Multi-worker: how GPUs are divided, and how the processes communicate."""
+
+from types import SimpleNamespace
+
+import pytest
+import tensorflow as tf
+
+from trainer.cluster.spec import Cluster, ProcessId
+from trainer.engine.graph import gradient_exchange
+from trainer.errors import ConfigError
+from trainer.strategies import devices
+from trainer.strategies.multi_worker import MultiWorker
+
+JOBS = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
+
+
+def local(index=0):
+    return Cluster(ProcessId("worker", index), JOBS)
+
+
+DECLARED = Cluster(ProcessId("worker", 0), JOBS, "TF_CONFIG")
+
+
+class FakeRendezvous:
+    def __init__(self, address, index, count):
+        assert (address, count) == (JOBS["worker"][0], 2)
+
+    def open(self):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch):
+    """Let TensorFlow's strategy exist without any other process."""
+    monkeypatch.setattr(
+        tf.distribute,
+        "MultiWorkerMirroredStrategy",
+        lambda communication_options: SimpleNamespace(num_replicas_in_sync=2),
+    )
+    monkeypatch.setattr(gradient_exchange, "Rendezvous", FakeRendezvous)
+
+
+def communication(cluster, **options):
+    strategy = MultiWorker(**options)
+    strategy.create(cluster)
+    return strategy.communication
+
+
+@pytest.mark.skipif("sys.platform != 'linux'", reason="memory is shared on Linux only")
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "shared memory"),
+        ({"communication": "shared_memory"}, "shared memory"),
+        ({"communication": "ring"}, "ring"),
+        ({"compress": "bfloat16"}, "ring, gradients in bfloat16"),
+    ],
+)
+def test_local_processes_report_their_communication(options, text):
+    assert communication(local(), **options) == text
+
+
+def test_declared_cluster_communicates_by_ring():
+    assert communication(DECLARED) == "ring"
+
+
+@pytest.mark.parametrize(("option", "text"), [("auto", "ring"), ("nccl", "NCCL")])
+def test_processes_with_gpus_report_their_communication(two_gpus, option, text):
+    assert communication(local(), communication=option) == text
+
+
+def test_single_replica_reports_no_communication(monkeypatch):
+    monkeypatch.setattr(
+        tf.distribute,
+        "MultiWorkerMirroredStrategy",
+        lambda communication_options: SimpleNamespace(num_replicas_in_sync=1),
+    )
+    assert communication(DECLARED) is None
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_gpus_are_divided_between_local_workers(two_gpus, index):
+    MultiWorker().create(local(index))
+    assert two_gpus.visible == [two_gpus.physical[index]]
+
+
+def test_declared_workers_use_all_gpus_of_their_machine(two_gpus):
+    MultiWorker().create(DECLARED)
+    assert two_gpus.visible == two_gpus.physical
+
+
+def test_more_workers_than_gpus_are_refused_with_a_way_out(one_gpu):
+    with pytest.raises(ConfigError) as raised:
+        MultiWorker().create(local())
+    assert raised.value.problems == (
+        "strategy.workers (2) must be at most the number of GPUs (1); "
+        "use fewer, or devices.gpus=0 to train on the CPU",
+    )
+
+
+def test_workers_without_gpus_train_on_the_cpu(one_gpu):
+    devices.limit_gpus(0)
+    strategy = MultiWorker()
+    strategy.create(local())
+    assert one_gpu.visible == []
+    assert strategy.communication == "shared memory"

@@ -1,0 +1,57 @@
+"""Figures: the confusion matrix, and images with captions."""
+
+import numpy as np
+import pytest
+
+from trainer.summaries import figures
+
+
+def test_confusion_matrix_is_shaded_by_the_share_of_the_row():
+    picture = figures.confusion_matrix(np.array([[8.0, 0.0], [50.0, 50.0]]), ["cat", "polar bear"])
+    assert (picture.dtype, picture.shape[2]) == (np.uint8, 3)
+    cell = (picture.shape[1] - 1) % 1024
+    dark = (picture == (8, 48, 107)).all(axis=2)
+    assert dark.any(), "a cell with all examples of its row is darkest"
+    rows, columns = np.nonzero(dark)
+    half = (picture == (132, 152, 181)).all(axis=2)
+    assert half.sum() > dark.sum(), "two cells of one half each"
+    assert np.nonzero(half)[0].min() > rows.max() - 2, "the second row is below the first"
+    assert columns.max() < cell
+
+
+def test_confusion_matrix_has_names_and_counts():
+    matrix = np.eye(3)
+    plain = figures.confusion_matrix(matrix, ["", "", ""])
+    named = figures.confusion_matrix(matrix, ["a", "b", "c"])
+    assert named.shape[0] > plain.shape[0]
+    first, second = (
+        figures.confusion_matrix(np.diag([1.0, number]), ["a", "b"]) for number in (1, 7)
+    )
+    assert first.shape == second.shape
+    assert (first != second).any()
+
+
+@pytest.mark.parametrize("size", [1, 61, 1500])
+def test_confusion_matrix_fits_any_number_of_classes(size):
+    picture = figures.confusion_matrix(np.eye(size), [str(number) for number in range(size)])
+    assert max(picture.shape) < 2000
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_add_captions_keeps_the_pixels_of_images(channels):
+    images = np.random.default_rng(0).integers(0, 256, (2, 8, 6, channels), dtype=np.uint8)
+    captioned = figures.add_captions(images, ["3 -> 8 (0.97)", ""])
+    assert (captioned.dtype, captioned.shape[0], captioned.shape[3]) == (np.uint8, 2, 3)
+    factor = 16  # up to at least 96 pixels
+    left = (captioned.shape[2] - 6 * factor) // 2
+    picture = captioned[:, : 8 * factor, left : left + 6 * factor]
+    np.testing.assert_array_equal(
+        picture[:, ::factor, ::factor], np.broadcast_to(images, (2, 8, 6, 3))
+    )
+    caption = captioned[:, 8 * factor :]
+    assert (caption[0] < 128).any()
+    assert (caption[1] == 255).all()
+
+
+def test_add_captions_does_not_enlarge_large_images():
+    assert figures.add_captions(np.zeros((1, 300, 400, 3), np.uint8), ["a"]).shape[2] == 400

@@ -1,0 +1,192 @@
+"""Metrics in files: read back, and no point twice after a reopening."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
+
+from tests.support.processes import curve
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.errors import ConfigError
+from trainer.summaries.writers.jsonl import JsonLines
+from trainer.summaries.writers.opening import open_writers
+from trainer.summaries.writers.tensorboard import TensorBoard
+
+
+def lines(run_dir):
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def write(writer, split, steps, offset=0.0):
+    for step in steps:
+        writer.scalars(split, step, {"loss": step + offset, "accuracy": 0.5})
+    writer.close()
+
+
+def test_json_lines_are_readable_at_once(tmp_path):
+    writer = JsonLines(tmp_path, 0)
+    writer.scalars("train", 3, {"epoch": 0, "loss": 0.25})
+    writer.scalars("test", 3, {"epoch": 0, "accuracy": 1.0})
+    assert lines(tmp_path) == [
+        {"step": 3, "split": "train", "epoch": 0, "loss": 0.25},
+        {"step": 3, "split": "test", "epoch": 0, "accuracy": 1.0},
+    ]
+    writer.close()
+
+
+def test_json_lines_removes_lines_after_the_position(tmp_path):
+    write(JsonLines(tmp_path, 0), "train", [1, 2, 3, 4, 5])
+    write(JsonLines(tmp_path, 3), "train", [4, 5, 6], offset=0.5)
+    assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == [
+        (1, 1.0),
+        (2, 2.0),
+        (3, 3.0),
+        (4, 4.5),
+        (5, 5.5),
+        (6, 6.5),
+    ]
+
+
+@pytest.mark.parametrize(
+    "cut_off", ['{"step": 3, "sp', '{"step": 3', "{", "3", '{"step": 3, "split": "train"}, {"']
+)
+def test_json_lines_removes_an_incomplete_line(tmp_path, cut_off):
+    write(JsonLines(tmp_path, 0), "train", [1, 2])
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write(cut_off)
+    write(JsonLines(tmp_path, 3), "train", [4])
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2, 4]
+
+
+def test_json_lines_keeps_lines_up_to_the_position(tmp_path):
+    write(JsonLines(tmp_path, 0), "train", [1, 2])
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    JsonLines(tmp_path, 2).close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_tensorboard_has_the_values_of_both_splits(tmp_path):
+    writer = TensorBoard(tmp_path, 0)
+    writer.scalars("train", 10, {"loss": 0.5, "learning_rate": 0.125})
+    writer.scalars("train", 20, {"loss": 0.25, "learning_rate": 0.0625})
+    writer.scalars("test", 20, {"loss": 0.75})
+    writer.close()
+    assert curve(tmp_path, "train", "loss") == [(10, 0.5), (20, 0.25)]
+    assert curve(tmp_path, "train", "learning_rate") == [(10, 0.125), (20, 0.0625)]
+    assert curve(tmp_path, "eval", "loss") == [(20, 0.75)]
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("position", [0, 1, 3, 5])
+def test_tensorboard_drops_superseded_events(tmp_path, position, split):
+    write(TensorBoard(tmp_path, 0), split, [1, 2, 3, 4, 5])
+    write(TensorBoard(tmp_path, position), split, range(position + 1, 6), offset=0.5)
+    expected = [(step, step + 0.5 * (step > position)) for step in range(1, 6)]
+    assert curve(tmp_path, TensorBoard.FOLDERS[split], "loss") == expected
+
+
+def test_tensorboard_drops_events_superseded_twice(tmp_path):
+    write(TensorBoard(tmp_path, 0), "train", [1, 2, 3, 4])
+    write(TensorBoard(tmp_path, 2), "train", [3, 4, 5], offset=0.25)
+    write(TensorBoard(tmp_path, 3), "train", [4, 5, 6], offset=0.5)
+    assert curve(tmp_path, "train", "loss") == [
+        (1, 1.0),
+        (2, 2.0),
+        (3, 3.25),
+        (4, 4.5),
+        (5, 5.5),
+        (6, 6.5),
+    ]
+
+
+def test_tensorboard_ignores_an_incomplete_event(tmp_path):
+    write(TensorBoard(tmp_path, 0), "train", [1, 2, 3, 4])
+    (file,) = (tmp_path / "events" / "train").iterdir()
+    with file.open("r+b") as event_file:
+        event_file.truncate(file.stat().st_size - 5)
+    write(TensorBoard(tmp_path, 2), "train", [3, 4, 5], offset=0.5)
+    assert curve(tmp_path, "train") == [(1, 1.0), (2, 2.0), (3, 3.5), (4, 4.5), (5, 5.5)]
+
+
+@pytest.mark.parametrize(
+    ("names", "files"),
+    [
+        ("[]", set()),
+        ("[jsonl]", {"metrics.jsonl"}),
+        ("[csv]", {"metrics-train.csv"}),
+        ("[tensorboard,jsonl]", {"metrics.jsonl", "events"}),
+    ],
+)
+def test_open_writers_opens_the_configured_writers(tmp_path, names, files):
+    writers = open_writers(
+        compose([f"writers={names}"]).writers, tmp_path, 0, Channel(lambda message: None)
+    )
+    for writer in writers:
+        writer.scalars("train", 1, {"loss": 0.5})
+        writer.close()
+    assert {file.name for file in tmp_path.iterdir()} == files
+
+
+OWN_WRITER = """
+from trainer.summaries.writers.base import Writer
+
+class Best(Writer):
+    def __init__(self, run_dir, position, *, metric: str = "loss"):
+        self.file, self.metric, self.position = run_dir / "best.txt", metric, position
+    def scalars(self, split, step, values):
+        self.file.write_text(f"{self.position} {step} {values[self.metric]}")
+"""
+
+
+def test_open_writers_opens_a_writer_of_a_users_project(tmp_path, monkeypatch):
+    (tmp_path / "own_writer.py").write_text(OWN_WRITER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = ["writers=[]", "+writers.best._target_=own_writer.Best"]
+    with pytest.raises(ConfigError, match=r"writers\.best\.metric \(3\) must be a str"):
+        compose([*own, "+writers.best.metric=3"])
+    nodes = compose([*own, "+writers.best.metric=accuracy"]).writers
+    (writer,) = open_writers(nodes, tmp_path, 3, Channel(lambda message: None))
+    writer.scalars("train", 4, {"accuracy": 0.5})
+    writer.close()
+    assert (tmp_path / "best.txt").read_text() == "3 4 0.5"
+
+
+def test_tensorboard_shows_images_histograms_text_and_the_graph(tmp_path):
+    writer = TensorBoard(tmp_path, 0)
+    images = np.arange(2 * 4 * 6, dtype=np.uint8).reshape(2, 4, 6, 1)
+    writer.images("train", 5, "input", images)
+    writer.images("test", 5, "mistakes", images.repeat(3, axis=-1))
+    writer.histogram("train", 5, "weights/kernel", np.array([[0.0, 1.0], [3.0, np.inf]]))
+    writer.text("config", "seed: 0")
+    writer.graph(tf.Graph().as_graph_def().SerializeToString())
+    writer.close()
+    train, test = (
+        EventAccumulator(str(tmp_path / "events" / folder)).Reload() for folder in ("train", "eval")
+    )
+    plugins = {
+        tag: train.SummaryMetadata(tag).plugin_data.plugin_name for tag in train.Tags()["tensors"]
+    }
+    assert (
+        plugins.items()
+        >= {"input": "images", "weights/kernel": "histograms", "config": "text"}.items()
+    )
+    assert train.Tags()["graph"] is True
+    for accumulator, tag, channels in ((train, "input", 1), (test, "mistakes", 3)):
+        (event,) = accumulator.Tensors(tag)
+        width, height, *encoded = make_ndarray(event.tensor_proto)
+        assert (event.step, int(width), int(height), len(encoded)) == (5, 6, 4, 2)
+        shown = np.stack(
+            [np.array(Image.open(io.BytesIO(png))).reshape(4, 6, channels) for png in encoded]
+        )
+        np.testing.assert_array_equal(shown, images.repeat(channels, axis=-1))
+    buckets = make_ndarray(train.Tensors("weights/kernel")[0].tensor_proto)
+    assert buckets.shape == (30, 3)
+    assert (buckets[0, 0], buckets[-1, 1], buckets[:, 2].sum()) == (0.0, 3.0, 3)
+    assert make_ndarray(train.Tensors("config")[0].tensor_proto).item() == b"seed: 0"

@@ -1,0 +1,203 @@
+"""Runs a Markdown page: writes its files, runs its commands, and compares what they print.
+
+The blocks of a page are run in order, in one directory. The fence says what a block is:
+
+    ```python title="models/mlp.py"      a file, of any language
+    ```bash                              commands that must succeed
+    ```console                           commands behind `$ `, and their output; `...` is any text
+    ```bash title="Not run here: ..."    commands that a test cannot run: they must compose
+
+In a path, `<run>` stands for whatever exists; of several, the newest. The directory is a copy of
+the checkout; for the page of an example, of the example.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.cli.commands import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_SECS = 240
+CHECKOUT = ("train.py", "trainer", "models", "datasets", "conf")
+NOT_RUN = "Not run here"
+
+_FENCE = re.compile(
+    r'^(?P<indent> *)```(?P<language>\w+)(?: title="(?P<title>[^"\n]*)")?\n'
+    r"(?P<text>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
+_PLACEHOLDER = re.compile(r"[\w./-]*<[\w ]+>[\w./-]*")
+_PROGRAMS = ("python train.py", "steadfast")
+_QUICK = ("--help", "--cfg", "strategy.hosts=", "error:")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of a page.
+
+    Attributes:
+        text: as written on the page.
+        output: what it prints according to the page; None: the page does not say.
+        is_run: whether a test can run it.
+    """
+
+    text: str
+    output: str | None = None
+    is_run: bool = True
+
+    @property
+    def arguments(self) -> list[str]:
+        """The program's arguments; empty if another program is called."""
+        words = shlex.split(self.text, comments=True)
+        program = next(
+            (index for index, word in enumerate(words) if word in ("train.py", "steadfast")),
+            len(words),
+        )
+        return words[program + 1 :]
+
+    @property
+    def trains(self) -> bool:
+        """Whether running it takes as long as a training does."""
+        text = f"{self.text} {self.output}"
+        return (
+            self.is_run
+            and self.text.startswith(_PROGRAMS)
+            and COMMANDS.keys().isdisjoint(self.arguments[:1])
+            and not any(mark in text for mark in _QUICK)
+        )
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a page."""
+
+    path: str
+    text: str
+
+
+class Page:
+    """A page: its files and commands, in order."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.steps = [step for match in _FENCE.finditer(path.read_text()) for step in _steps(match)]
+
+    @property
+    def commands(self) -> list[Command]:
+        return [step for step in self.steps if isinstance(step, Command)]
+
+    @property
+    def trains(self) -> bool:
+        return any(command.trains for command in self.commands)
+
+    def directory(self, scratch: Path) -> Path:
+        """Create the directory that the page starts from."""
+        folder = scratch / "work"
+        if "examples" in self.path.parts:
+            shutil.copytree(self.path.parent, folder)
+            return folder
+        folder.mkdir()
+        for name in CHECKOUT:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, folder / name)
+        return folder
+
+    def run(self, scratch: Path) -> None:
+        """Run the page.
+
+        Raises:
+            AssertionError: a command fails, or prints something else than the page shows.
+        """
+        folder = self.directory(scratch)
+        path = _programs(scratch)
+        for step in self.steps:
+            if isinstance(step, File):
+                write(step, folder)
+            elif step.is_run:
+                _run(step, folder, path)
+
+
+def write(file: File, folder: Path) -> None:
+    """Write a page's file into a directory."""
+    (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / file.path).write_text(file.text)
+
+
+def _steps(match: re.Match[str]) -> Iterator[File | Command]:
+    indent = len(match["indent"])
+    title = match["title"]
+    text = "".join(line[indent:] or "\n" for line in match["text"].splitlines(keepends=True))
+    is_run = not (title or "").startswith(NOT_RUN)
+    if match["language"] == "bash":
+        yield from (
+            Command(line, is_run=is_run)
+            for line in text.replace("\\\n", "").splitlines()
+            if line and not line.startswith("#")
+        )
+    elif match["language"] == "console":
+        for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+            line, _, output = part.partition("\n")
+            yield Command(line, output, is_run)
+    elif title:
+        yield File(title, text)
+
+
+def _programs(scratch: Path) -> str:
+    """Return a PATH on which `python` and `steadfast` are this Python and this checkout."""
+    folder = scratch / "bin"
+    folder.mkdir()
+    python = folder / "python"
+    steadfast = folder / "steadfast"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    steadfast.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from trainer.main import main\n\nmain()\n"
+    )
+    for program in (python, steadfast):
+        program.chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+def _run(command: Command, folder: Path, path: str) -> None:
+    text = _PLACEHOLDER.sub(lambda match: _newest(match[0], folder), command.text)
+    process = subprocess.run(
+        ["bash", "-c", text],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_SECS,
+        check=False,
+    )
+    report = f"$ {text}\n{process.stdout}exit code {process.returncode}"
+    assert process.returncode == (2 if "error:" in (command.output or "") else 0), report
+    if command.output is not None:
+        expected = f"\n\nThe page shows\n{command.output}"
+        assert _matches(command.output, process.stdout), report + expected
+
+
+def _matches(expected: str, printed: str) -> bool:
+    """Whether the output is as expected; `...` is any text, as a line any number of lines."""
+    lines = [
+        r"(.*\n)?" if line == "..." else ".*".join(map(re.escape, line.split("..."))) + r"\n"
+        for line in expected.strip().splitlines()
+    ]
+    return re.fullmatch("".join(lines), f"{printed.rstrip()}\n", re.DOTALL) is not None
+
+
+def _newest(pattern: str, folder: Path) -> str:
+    """Return the newest path that matches placeholders; the folder `sweeps` is no run."""
+    paths = [path for path in folder.glob(re.sub("<[^>]*>", "*", pattern)) if path.name != "sweeps"]
+    assert paths, f"{pattern}: there is none"
+    return str(max(paths, key=lambda path: path.stat().st_mtime).relative_to(folder))

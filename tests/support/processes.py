@@ -1,0 +1,200 @@
+"""Real `train.py` processes for tests, with hard timeouts, and a callback that sends signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_SECS = 240
+
+OPTIONS = [
+    "model.width=4", "model.batch_norm=true", "model.dropout=0.3", "dataset.augment.crop=1",
+    "train.steps=24", "batch.global_size=16",
+    "evaluate.every_steps=4", "checkpoint.every_steps=3", "checkpoint.every_epochs=null",
+    "summary.every_steps=5", "train.ema_decay=0.9",
+    "restart.backoff_secs=0",
+]  # fmt: skip
+
+SIGNALLER = '''
+import json, os, pathlib, socket, sys, threading
+
+from trainer.cluster.fork_protocol import peer_pid
+from trainer.cluster.signals import Signals
+
+requested, request = threading.Event(), Signals.request
+
+
+def noticed(self, number):
+    request(self, number)
+    requested.set()
+
+
+Signals.request = noticed
+
+
+def supervisor():
+    """Return the process that made this worker's socket: it need not be the parent."""
+    descriptor = int(sys.argv[sys.argv.index("--socket") + 1])
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        return peer_pid(connection)
+
+
+class Signaller:
+    """Sends a signal to this worker or its supervisor at some evaluations, each once in a run."""
+
+    def __init__(
+        self, *, at: list[int], number: int, to: str = "worker", index: int = 0,
+        record: str = "sent.jsonl",
+    ) -> None:
+        self.at, self.number, self.to, self.record = list(at), number, to, pathlib.Path(record)
+        # One of several workers alone.
+        tf_config = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": %d}}' % index))
+        self.is_mine = tf_config["task"]["index"] == index
+
+    def on_evaluate(self, step, metrics):
+        if not self.is_mine:
+            return False
+        sent = self.record.read_text().splitlines() if self.record.exists() else []
+        if step in self.at and str(step) not in [line.split()[0] for line in sent]:
+            with self.record.open("a") as file:
+                file.write(f"{step} {os.getpid()}\\n")
+            # Training must wait for the signal: the supervisor passes it on, or dies and this
+            # worker with it.
+            os.kill(os.getpid() if self.to == "worker" else supervisor(), self.number)
+            assert requested.wait(30), "no signal came"
+            requested.clear()
+        return False
+'''
+
+
+def signaller(
+    directory: Path, at: list[int], number: int, to: str = "worker", index: int = 0
+) -> str:
+    """Put the callback into a user's project, and return the override that selects it."""
+    (directory / "signaller.py").write_text(SIGNALLER)
+    options = (
+        f"at:{json.dumps(at, separators=(',', ':'))},number:{int(number)},to:{to},index:{index}"
+    )
+    return f"+callbacks.signaller={{_target_:signaller.Signaller,{options}}}"
+
+
+OWN_SERVER = {"STEADFAST_FORK_SERVER": ""}
+"""The environment of a command that has a fork server of its own, as it has outside of tests."""
+
+
+def start(directory: Path, *overrides: str, **environment: str) -> subprocess.Popen:
+    """Start `train.py` in a directory."""
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), *overrides],
+        cwd=directory,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def finish(process: subprocess.Popen) -> tuple[int, str, str]:
+    """Wait for the end; return exit code, stdout, stderr. A process over its time is killed."""
+    try:
+        out, err = process.communicate(timeout=TIMEOUT_SECS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        raise AssertionError(f"still running after {TIMEOUT_SECS} s\n{out}\n{err}") from None
+    return process.returncode, out, err
+
+
+def run(directory: Path, *overrides: str) -> tuple[int, str, str]:
+    """Run `train.py` to its end."""
+    return finish(start(directory, *overrides))
+
+
+def worker_pids(directory: Path) -> dict[str, int]:
+    """Return the living workers of the runs below a directory: their errors go to their logs."""
+    pids = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            log_file = Path(os.readlink(process / "fd" / "2"))
+        except OSError:
+            continue  # it has ended, or is another user's
+        if log_file.parent.name == "logs" and log_file.is_relative_to(directory.resolve()):
+            pids[log_file.stem] = int(process.name)
+    return pids
+
+
+def descendants(pid: int) -> list[int]:
+    """Return all processes below one; workers are, if it has a fork server of its own."""
+    children = [
+        int(child)
+        for path in Path(f"/proc/{pid}/task").glob("*/children")
+        for child in path.read_text().split()
+    ]
+    return children + [pid for child in children for pid in descendants(child)]
+
+
+def wait_gone(pid: int, timeout: float = 20) -> None:
+    """Wait until a process that is no child of this one has ended."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([descriptor], [], [], timeout)[0], f"process {pid} is an orphan"
+    finally:
+        os.close(descriptor)
+
+
+def only_run(directory: Path) -> Path:
+    """Return the one run directory below `runs/`."""
+    (run_dir,) = (directory / "runs").iterdir()
+    return run_dir
+
+
+def final_variables(run_dir: Path) -> dict[str, np.ndarray]:
+    """Return every variable of the newest checkpoint by its key."""
+    step = max(
+        int(marker.stem.removeprefix("ckpt-"))
+        for marker in (run_dir / "checkpoints").glob("ckpt-*.json")
+    )
+    reader = tf.train.load_checkpoint(str(run_dir / "checkpoints" / f"ckpt-{step}"))
+    return {
+        name: np.asarray(reader.get_tensor(name))
+        for name in reader.get_variable_to_shape_map()
+        if not name.startswith("_CHECK")
+    }
+
+
+CLOCK_KEYS = {
+    "examples_per_sec",
+    "input_wait_fraction",
+    "goodput",
+    "memory_mib",
+    "gpu_memory_peak_mib",
+}
+
+
+def log(run_dir: Path) -> list[dict]:
+    """Return metrics.jsonl without what depends on the clock."""
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in CLOCK_KEYS} for line in lines]
+
+
+def curve(run_dir: Path, folder: str, tag: str = "loss") -> list[tuple[int, float]]:
+    """Return (step, value) of a scalar as TensorBoard shows it; `folder`: train or eval."""
+    from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+    from tensorboard.util.tensor_util import make_ndarray
+
+    accumulator = EventAccumulator(str(run_dir / "events" / folder)).Reload()
+    return [
+        (event.step, float(make_ndarray(event.tensor_proto))) for event in accumulator.Tensors(tag)
+    ]

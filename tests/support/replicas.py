@@ -1,0 +1,305 @@
+"""Cases of communication between replicas, for one process, or as a script for several.
+
+`python -m tests.support.replicas <index> <host:port> <host:port>` prints the results of this
+process as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+if __name__ == "__main__":
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    task = {"type": "worker", "index": int(sys.argv[1])}
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": sys.argv[2:]}, "task": task})
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.engine.graph.collective_log import CollectiveLog
+from trainer.engine.graph.step import Step
+from trainer.engine.graph.step_options import StepOptions
+
+Layers = Mapping[str, tf.keras.layers.Layer]
+Case = Callable[[Step, int, Layers], Any]
+
+NESTS = [{"a": 1, "b": [40, 1]}, {"a": 3, "b": [2, 98]}, {"a": 2, "b": [7, 50]}]
+"""The value of each replica; the first two are those of TensorFlow's RFC on collectives."""
+
+X = np.array(
+    [[1.0, 2.0], [3.0, 2.0], [0.5, 4.0]], np.float32
+)  # a tie between the first two, for min and max
+W = np.array([[1.0, -2.0], [0.5, 3.0], [2.0, 1.0]], np.float32)
+"""Value and loss weights of each replica: its loss is sum(w * y ** 2), y from a collective."""
+
+BATCH = (
+    np.random.default_rng(0).normal(3.0, 2.0, [3, 4, 5]).astype(np.float32)
+    * np.array([1.0, 5.0, 0.2], np.float32)[:, None, None]
+)
+UPSTREAM = np.random.default_rng(1).normal(size=[3, 4, 5]).astype(np.float32)
+EPSILON, MOMENTUM = 1e-3, 0.9
+
+COLLECTIVES: dict[str, Callable[[Step, Any], Any]] = {
+    "sum": lambda step, x: step.all_reduce(x),
+    "min": lambda step, x: step.all_reduce(x, "min"),
+    "max": lambda step, x: step.all_reduce(x, "max"),
+    "gather": lambda step, x: step.all_gather(x),
+    "gather last": lambda step, x: step.all_gather(x, axis=-1),
+    "broadcast": lambda step, x: step.broadcast(x, source=1),
+    "map_reduce": lambda step, x: step.map_reduce(
+        lambda nest: tf.nest.map_structure(lambda leaf: leaf * leaf, nest), x
+    ),
+}
+
+
+def make_layers() -> Layers:
+    """Create the layers of all cases, in the strategy's scope."""
+    layers = {
+        "synchronized": tf.keras.layers.BatchNormalization(
+            synchronized=True, epsilon=EPSILON, momentum=MOMENTUM
+        ),
+        "local": tf.keras.layers.BatchNormalization(epsilon=EPSILON, momentum=MOMENTUM),
+        "first": tf.keras.layers.Dense(
+            4, "tanh", kernel_initializer=tf.keras.initializers.GlorotUniform(seed=1)
+        ),
+        "second": tf.keras.layers.Dense(
+            3, kernel_initializer=tf.keras.initializers.GlorotUniform(seed=2)
+        ),
+    }
+    for name, layer in layers.items():
+        layer.build([None, 4 if name == "second" else 5])
+    return layers
+
+
+def gradient_of(collective: Callable[[Step, Any], Any]) -> Case:
+    """Return a case: the gradient of the replicas' losses by this replica's value."""
+
+    def case(step: Step, replica: int, layers: Layers) -> tf.Tensor:
+        x = tf.constant(X[replica])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = collective(step, x)
+            loss = tf.reduce_sum(W[replica] * y**2)
+        return tape.gradient(loss, x)
+
+    return case
+
+
+def normalised(step: Step, x: tf.Tensor) -> tf.Tensor:
+    """Normalize over the global batch by one reduction of its moments."""
+    total = step.all_reduce(
+        {"count": float(x.shape[0]), "sum": tf.reduce_sum(x, 0), "squares": tf.reduce_sum(x * x, 0)}
+    )
+    mean = total["sum"] / total["count"]
+    return (x - mean) * tf.math.rsqrt(total["squares"] / total["count"] - mean**2 + EPSILON)
+
+
+def batch_norm(normalise: Callable[[Step, tf.Tensor, Layers], tf.Tensor]) -> Case:
+    """Return a case: a replica's normalized batch, and the gradient by the batch."""
+
+    def case(step: Step, replica: int, layers: Layers) -> list[tf.Tensor]:
+        x = tf.constant(BATCH[replica])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = normalise(step, x, layers)
+            loss = tf.reduce_sum(y * UPSTREAM[replica])
+        return [y, tape.gradient(loss, x)]
+
+    return case
+
+
+def between_layers(step: Step, replica: int, layers: Layers) -> list[tf.Tensor]:
+    """Return the output of two layers with a mean over the replicas between them.
+
+    And the sum of the gradients of the first layer's kernel.
+    """
+    with tf.GradientTape() as tape:
+        y = layers["second"](step.all_reduce(layers["first"](tf.constant(BATCH[replica])), "mean"))
+        loss = tf.reduce_sum(y * UPSTREAM[replica][:, :3])
+    return [y, step.all_reduce(tape.gradient(loss, layers["first"].kernel))]
+
+
+def second_order(step: Step, replica: int, layers: Layers) -> tf.Tensor:
+    """Return the gradient of the gradient of sum(all_reduce(x) ** 3)."""
+    x = tf.constant(X[replica])
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            loss = tf.reduce_sum(step.all_reduce(x) ** 3)
+        gradient = inner.gradient(loss, x)
+    return outer.gradient(gradient, x)
+
+
+CASES: dict[str, Case] = {
+    **{
+        name: lambda step, replica, layers, call=call: call(step, NESTS[replica])
+        for name, call in COLLECTIVES.items()
+    },
+    **{
+        f"gradient of {name}": gradient_of(call)
+        for name, call in COLLECTIVES.items()
+        if name != "gather last"
+    },
+    "gradient of gather last": gradient_of(
+        lambda step, x: tf.transpose(step.all_gather(x, axis=-1))
+    ),
+    "mean": lambda step, replica, layers: step.all_reduce(X[replica], "mean"),
+    "gradient of mean": gradient_of(lambda step, x: step.all_reduce(x, "mean")),
+    "empty": lambda step, replica, layers: step.all_reduce([tf.zeros([0, 3]), []]),
+    "normalised": batch_norm(lambda step, x, layers: normalised(step, x)),
+    "synchronized": batch_norm(lambda step, x, layers: layers["synchronized"](x, training=True)),
+    "local": batch_norm(lambda step, x, layers: layers["local"](x, training=True)),
+    "between layers": between_layers,
+    "second order": second_order,
+}
+
+
+def expected(name: str, replicas: int) -> list[Any]:
+    """Return the expected result of each replica, by NumPy or on one device."""
+    if name in COLLECTIVES:
+        leaves = [
+            np.stack(leaf)
+            for leaf in zip(*(tf.nest.flatten(nest) for nest in NESTS[:replicas]), strict=True)
+        ]
+        whole = [
+            tf.nest.pack_sequence_as(NESTS[0], [_formula(name, leaf) for leaf in leaves])
+        ] * replicas
+        return whole
+    x, w = X[:replicas], W[:replicas]
+    if name == "mean":
+        return [x.mean(0)] * replicas
+    if name == "empty":
+        return [[np.zeros([0, 3]), []]] * replicas
+    if name == "second order":
+        return [6 * replicas**2 * x.sum(0)] * replicas
+    if name.startswith("gradient of "):
+        return list(_gradient(name.removeprefix("gradient of "), x, 2 * w.sum(0)))
+    if name == "between layers":
+        return _between_layers(replicas)
+    batches = [BATCH[:replicas].reshape(-1, 5)] if name != "local" else list(BATCH[:replicas])
+    upstream = (
+        [UPSTREAM[:replicas].reshape(-1, 5)] if name != "local" else list(UPSTREAM[:replicas])
+    )
+    parts = [_batch_norm(x, g) for x, g in zip(batches, upstream, strict=True)]
+    y, gradient = (
+        np.concatenate(part).reshape(replicas, 4, 5) for part in zip(*parts, strict=True)
+    )
+    return [[y[replica], gradient[replica]] for replica in range(replicas)]
+
+
+def _formula(name: str, x: np.ndarray) -> Any:
+    return {
+        "sum": lambda: x.sum(0),
+        "min": lambda: x.min(0),
+        "max": lambda: x.max(0),
+        "gather": lambda: x,
+        "gather last": lambda: np.moveaxis(x, 0, -1),
+        "broadcast": lambda: x[1],
+        "map_reduce": lambda: (x * x).sum(0),
+    }[name]()
+
+
+def _gradient(name: str, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return the gradient of the sum over the replicas of sum(w * y ** 2).
+
+    `weight` is 2 * (sum of all w). Ties share the gradient.
+    """
+    ones = np.ones_like(x)
+    if name in ("min", "max"):
+        y = x.min(0) if name == "min" else x.max(0)
+        return weight * y * (x == y) / (x == y).sum(0)
+    return {
+        "sum": lambda: weight * x.sum(0) * ones,
+        "mean": lambda: weight * x.mean(0) / len(x) * ones,
+        "gather": lambda: weight * x,
+        "gather last": lambda: weight * x,
+        "broadcast": lambda: weight * x[1] * (np.arange(len(x)) == 1)[:, None],
+        "map_reduce": lambda: weight * (x * x).sum(0) * 2 * x,
+    }[name]()
+
+
+def _batch_norm(x: np.ndarray, upstream: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return batch normalization and its gradient (Ioffe and Szegedy 2015), in float64."""
+    x = x.astype(np.float64)
+    deviation = np.sqrt(x.var(0) + EPSILON)
+    y = (x - x.mean(0)) / deviation
+    return y, (upstream - upstream.mean(0) - y * (upstream * y).mean(0)) / deviation
+
+
+def _between_layers(replicas: int) -> list[list[np.ndarray]]:
+    layers = make_layers()
+    with tf.GradientTape() as tape:
+        middle = (
+            tf.add_n([layers["first"](BATCH[replica]) for replica in range(replicas)]) / replicas
+        )
+        y = layers["second"](middle)
+        loss = tf.reduce_sum(y * UPSTREAM[:replicas, :, :3].sum(0))
+    return [[y.numpy(), tape.gradient(loss, layers["first"].kernel).numpy()]] * replicas
+
+
+def run(
+    strategy: tf.distribute.Strategy,
+    case: Case,
+    layers: Layers | None = None,
+    log: CollectiveLog | None = None,
+) -> list[Any]:
+    """Run a case as one step; return the results of this process's replicas."""
+    log = log or CollectiveLog()
+
+    def on_replica() -> Any:
+        step = Step(tf.constant(0, tf.int64), StepOptions(global_size=1), log)
+        result = case(
+            step,
+            int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)),
+            layers or {},
+        )
+        step.end()
+        return result
+
+    results = tf.function(lambda: strategy.run(on_replica), autograph=False)()
+    return [
+        tf.nest.pack_sequence_as(results, list(leaves))
+        for leaves in zip(
+            *(strategy.experimental_local_results(leaf) for leaf in tf.nest.flatten(results)),
+            strict=True,
+        )
+    ]
+
+
+def statistics(layer: tf.keras.layers.BatchNormalization) -> list[np.ndarray]:
+    """Return the moving statistics; all processes must call this."""
+    return [layer.moving_mean.read_value().numpy(), layer.moving_variance.read_value().numpy()]
+
+
+def main() -> None:
+    """Run all cases in one of several processes."""
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        layers = make_layers()
+    logs = {name: CollectiveLog() for name in CASES}
+    results = {name: run(strategy, case, layers, logs[name])[0] for name, case in CASES.items()}
+    plain = {
+        name: [np.asarray(leaf).tolist() for leaf in tf.nest.flatten(nest)]
+        for name, nest in results.items()
+    }
+    moving = [value.tolist() for value in statistics(layers["synchronized"])]
+    print(
+        json.dumps(
+            {
+                "results": plain,
+                "moving": moving,
+                "logs": {name: log.lines() for name, log in logs.items()},
+            }
+        ),
+        flush=True,
+    )
+    os._exit(0)  # TensorFlow's threads can make an orderly shutdown hang
+
+
+if __name__ == "__main__":
+    main()

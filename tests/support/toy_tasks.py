@@ -1,0 +1,48 @@
+"""A user's own task that records which examples each step trained, on whatever strategy."""
+
+from __future__ import annotations
+
+import pathlib
+
+import tensorflow as tf
+
+from trainer.engine.graph.step import Step
+from trainer.protocols import Batch, Metrics
+from trainer.tasks.classification import Classification
+
+
+class Recording(Classification):
+    """Writes a file `<step>/<replica>-of-<replicas>` with the ids of the replica's examples.
+
+    Args:
+        record: the directory of these files.
+        label_smoothing: as in classification.
+    """
+
+    def __init__(self, *, record: str = "ids", label_smoothing: float = 0.0) -> None:
+        super().__init__(label_smoothing=label_smoothing)
+        self.record = str(pathlib.Path(record).absolute())
+
+    def train_step(self, batch: Batch, step: Step) -> Metrics:
+        """Record and train a step; a repeated step is recorded again."""
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        folder = tf.strings.join([self.record, tf.strings.as_string(step.index)], "/")
+        name = tf.strings.join(
+            [folder, "/", tf.strings.as_string(replica), f"-of-{step.num_replicas}"]
+        )
+        ids = tf.strings.reduce_join(tf.strings.as_string(batch["id"]), separator=" ")
+        with tf.control_dependencies([tf.io.write_file(name, ids)]):
+            return super().train_step(tf.nest.map_structure(tf.identity, batch), step)
+
+
+def recorded(directory: pathlib.Path) -> dict[int, dict[int, list[int]]]:
+    """Return what was recorded: step -> number of replicas -> ids in order."""
+    ids: dict[int, dict[int, list[int]]] = {}
+    for file in sorted(
+        directory.glob("*/*-of-*"), key=lambda file: int(file.name.partition("-")[0])
+    ):
+        replicas = int(file.name.rpartition("-")[2])
+        ids.setdefault(int(file.parent.name), {}).setdefault(replicas, []).extend(
+            int(word) for word in file.read_text().split()
+        )
+    return ids

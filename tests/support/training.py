@@ -1,0 +1,114 @@
+"""Runs of the engine inside the test process, and comparisons of their states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.engine.engine import Engine
+from trainer.worker import build
+
+SMALL = (
+    "model=cnn",
+    "model.width=4",
+    "model.dropout=0",
+    "dataset=digits",
+    "train.steps=8",
+    "batch.global_size=16",
+    "writers=[jsonl]",
+)
+RANDOM = (
+    "model.dropout=0.3",
+    "model.batch_norm=true",
+    "dataset.augment.crop=1",
+    "dataset.augment.brightness=0.2",
+)
+"""Everything that is random or keeps statistics."""
+
+ROUNDING = 2.0 * 6 * 32 * 2.0**-24
+"""How far apart rounding alone may move the weights of two runs, see `distance`: 2.3e-5.
+
+float32 has 24 bits, so one rounding is off by 2**-24. A sum of n terms in another order, or by
+another kernel, is off by about sqrt(n) times that; the largest sums of SMALL, over 16 images of
+8 x 8 pixels, have 1024 terms. A gradient passes three layers forward and three back, so there are 6
+such sums, and each of two runs is off: hence 2 * 6 * 32. Measured: 1e-6 at most.
+"""
+
+LOW_PRECISION_ROUNDING = 0.3
+"""The same where layers compute in float16, with 11 bits, or in bfloat16, with 8.
+
+The formula above gives 0.19 for float16 if a kernel adds up in float16 too, and no bound for
+bfloat16. Measured: 0.02 to 0.13, depending on the processor. A gradient that is reduced, cast or
+scaled wrongly is off by a factor of 2 or more: a distance of 0.5 at least.
+"""
+
+
+def engine(run_dir: Path, *overrides: str) -> Engine:
+    """Build the engine of a run."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return build.engine(compose([*SMALL, *overrides]), run_dir, Channel(lambda message: None))
+
+
+def train(
+    run_dir: Path, *overrides: str, stop: Callable[[Engine], bool] = lambda engine: False
+) -> dict[str, np.ndarray]:
+    """Train to the end, or until `stop`; return every variable of the state by name."""
+    run = engine(run_dir, *overrides)
+    run.train(lambda: stop(run))
+    return variables(run)
+
+
+def variables(run: Engine) -> dict[str, np.ndarray]:
+    """Return every variable of the state by name."""
+    values: dict[str, np.ndarray] = {}
+
+    def walk(node: Any, name: str) -> None:
+        if isinstance(node, dict):
+            for key, value in node.items():
+                walk(value, f"{name}/{key}")
+        elif isinstance(node, list):
+            for number, value in enumerate(node):
+                walk(value, f"{name}/{number}")
+        elif isinstance(node, tf.keras.Model):
+            walk([variable for variable in node.variables], name)
+        elif isinstance(node, tf.keras.optimizers.legacy.Optimizer):
+            walk(node.variables(), name)
+        else:
+            values[name] = np.asarray(node.read_value())
+
+    walk(run.state.trackables(), "")
+    return values
+
+
+def weights(state: dict[str, np.ndarray]) -> np.ndarray:
+    """Return all model variables as one vector."""
+    return np.concatenate(
+        [value.ravel() for name, value in sorted(state.items()) if name.startswith("/models")]
+    )
+
+
+def distance(
+    a: dict[str, np.ndarray], b: dict[str, np.ndarray], initial: dict[str, np.ndarray]
+) -> float:
+    """Return how far apart the weights of two states are, relative to the movement of the first.
+
+    Args:
+        a: a state.
+        b: another.
+        initial: the state that both began with.
+    """
+    movement = np.linalg.norm(weights(a) - weights(initial))
+    return float(np.linalg.norm(weights(a) - weights(b)) / movement)
+
+
+def assert_same_bits(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
+    """Compare two states bit for bit."""
+    assert a.keys() == b.keys()
+    different = [name for name in a if a[name].tobytes() != b[name].tobytes()]
+    assert not different, f"not bit-equal: {different}"

@@ -1,0 +1,213 @@
+"""The progress of a sweep: a live table on a terminal, one line an event elsewhere."""
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.terminal import Clock, Terminal, screen_of
+from trainer.cluster.messages import Evaluated, FaultNotice, Line, Output, Phase, Progress
+from trainer.config.schema import Experiment, Sweep
+from trainer.runs.status import RunStatus, State
+from trainer.sweep.live_table import LiveTable
+from trainer.sweep.points import Point
+
+RATE = "optimizer.learning_rate"
+POINTS = [
+    Point(number, {"model": model, RATE: rate}, [], Experiment(), Path(f"runs/{model}-{number}"))
+    for number, (model, rate) in enumerate(
+        [("cnn", "0.1"), ("cnn", "0.01"), ("mobilenet", "0.1"), ("mobilenet", "0.01")], 1
+    )
+]
+DONE = RunStatus(State.DONE, 360, {"loss": 0.25, "accuracy": 0.75})
+FAILED = RunStatus(State.FAILED, 40, {}, "ValueError: no")
+PROGRESS = Progress(120, 360, 1519.6, 12.4, {"loss": 0.2113})
+HEADER = "#  model      learning_rate  state       best accuracy  progress"
+
+
+class TableOnStrings:
+    """A live table that writes to strings, with a manual clock."""
+
+    def __init__(self, out, total=4, err=None, **sweep):
+        self.out = out
+        self.err = err or io.StringIO()
+        self.clock = Clock()
+        self.table = LiveTable(total, Sweep(**sweep), self.out, self.err, self.clock)
+
+    def start(self, *numbers):
+        for number in numbers:
+            self.table.start_point(POINTS[number - 1])
+        return self
+
+    def show(self, number, message):
+        self.clock.now += 1.0
+        self.table.show_message(POINTS[number - 1], message)
+        return self
+
+    def end(self, number, outcome):
+        self.table.end_point(POINTS[number - 1], outcome)
+        return self
+
+    def screen(self):
+        return screen_of(self.out.getvalue(), colors=True)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("LINES", "24")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    return TableOnStrings(Terminal())
+
+
+@pytest.fixture
+def plain():
+    return TableOnStrings(io.StringIO())
+
+
+def test_running_points_come_first_then_the_best_of_the_others(terminal):
+    terminal.start(1, 2, 3).end(2, DONE).show(
+        1, Evaluated(80, {"loss": 0.5, "accuracy": 0.5}, "")
+    ).show(1, PROGRESS)
+    better = RunStatus(State.DONE, 360, {"loss": 0.25, "accuracy": 0.875})
+    terminal.end(4, better).show(3, Phase("compile", 0))
+    assert terminal.screen() == [
+        "4 points: 2 done, 2 running",
+        HEADER,
+        "1  cnn        0.1            training           0.5000  [###.......] 120/360  0:12 left",
+        "3  mobilenet  0.1            compiling               -",
+        "4  mobilenet  0.01           done               0.8750  360",
+        "2  cnn        0.01           done               0.7500  360",
+    ]
+
+
+def test_waiting_points_are_counted(terminal):
+    terminal.start(1)
+    assert terminal.screen()[0] == "4 points: 1 running, 3 waiting"
+
+
+@pytest.mark.parametrize(
+    ("sweep", "best"), [({}, "0.8000"), ({"metric": "loss"}, "0.2000"), ({"mode": "min"}, "0.6000")]
+)
+def test_best_value_of_the_metric_is_kept(monkeypatch, sweep, best):
+    monkeypatch.setenv("NO_COLOR", "1")
+    table = TableOnStrings(Terminal(), **sweep).start(1)
+    for accuracy, loss in ((0.6, 0.3), (0.8, 0.2), (0.7, 0.5)):
+        table.show(1, Evaluated(1, {"loss": loss, "accuracy": accuracy}, ""))
+    assert table.screen()[2].split()[-1] == best
+
+
+def test_state_column_shows_the_phase(terminal):
+    terminal.start(1)
+    states = []
+    for phase in ("join", "start", "compile", "train", "evaluate", "save"):
+        terminal.show(1, Phase(phase, 0))
+        states.append(terminal.screen()[2].split()[3])
+    assert states == ["starting", "starting", "compiling", "training", "evaluating", "saving"]
+
+
+def test_table_is_drawn_four_times_a_second_at_most(terminal):
+    terminal.start(1)
+    num_drawings = 0
+    for step in range(201):  # two seconds
+        terminal.clock.now = 1000.0 + step / 100
+        before = len(terminal.out.getvalue())
+        terminal.table.show_message(POINTS[0], replace(PROGRESS, step=step))
+        num_drawings += len(terminal.out.getvalue()) > before
+    assert num_drawings == 8
+    assert "200/360" in terminal.screen()[2]
+
+
+def test_lines_and_failures_are_printed_above_the_table(terminal):
+    terminal = TableOnStrings(terminal.out, err=terminal.out)
+    terminal.start(1, 2)
+    terminal.show(1, Line("warning: slow")).show(1, Line("Number of devices: 1")).show(
+        2, FaultNotice("Fault: kill")
+    )
+    terminal.show(2, Output("from print()")).end(2, FAILED)
+    terminal.table.print_line("SIGTERM: saving")
+    assert terminal.screen() == [
+        "point 1 of 4: warning: slow",
+        "point 2 of 4: Fault: kill",
+        "error: point 2 of 4 (model=cnn optimizer.learning_rate=0.01): ValueError: no; "
+        "see runs/cnn-2/logs",
+        "SIGTERM: saving",
+        "4 points: 1 failed, 1 running, 2 waiting",
+        "#  model  learning_rate  state       best loss  progress",
+        "1  cnn    0.1            starting            -",
+        "2  cnn    0.01           failed              -  40",
+    ]
+
+
+def test_close_removes_the_table(terminal):
+    terminal.start(1).end(1, DONE).table.close()
+    terminal.table.print_line("after")
+    assert terminal.screen() == ["after"]
+
+
+def test_table_fits_into_a_small_window(monkeypatch, terminal):
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setenv("LINES", "5")
+    terminal.end(1, DONE).end(2, FAILED).start(3, 4).show(
+        3, Evaluated(1, {"accuracy": 0.5}, "")
+    ).show(3, PROGRESS)
+    assert terminal.screen() == [
+        "4 points: 1 done, 1 failed, 2 running",
+        "#  model      learning_rate  state       best ac…",
+        "3  mobilenet  0.1            training           …",
+        "4  mobilenet  0.01           starting           …",
+    ]
+    monkeypatch.setenv("COLUMNS", "79")
+    assert (
+        terminal.show(4, PROGRESS).screen()[3]
+        == "4  mobilenet  0.01           training                -  120/360  0:12 left"
+    )
+
+
+def test_states_have_colors(monkeypatch, terminal):
+    monkeypatch.setenv("NO_COLOR", "")
+    table = (
+        TableOnStrings(terminal.out)
+        .end(1, DONE)
+        .end(2, FAILED)
+        .start(3)
+        .end(4, RunStatus(State.PRUNED, 8))
+    )
+    states = [line.split()[3] for line in table.screen()[2:]]
+    assert states == ["starting", "<32>done<0>", "<31>failed<0>", "<33>pruned<0>"]
+
+
+def test_retried_point_is_running_again(terminal):
+    terminal.start(1).end(1, FAILED).start(1)
+    assert terminal.screen()[0] == "4 points: 1 running, 3 waiting"
+
+
+def test_every_event_is_a_line_without_a_terminal(plain):
+    plain.start(1).show(1, Phase("compile", 0)).show(1, Line("warning: slow")).end(2, DONE).end(
+        1, FAILED
+    )
+    plain.table.print_line("a line")
+    plain.table.close()
+    assert plain.out.getvalue().splitlines() == [
+        "point 1 of 4: started",
+        "point 1 of 4: warning: slow",
+        "point 2 of 4 (model=cnn optimizer.learning_rate=0.01): done, step 360, "
+        "test loss 0.2500, test accuracy 0.7500",
+        "a line",
+    ]
+    assert plain.err.getvalue() == (
+        "error: point 1 of 4 (model=cnn optimizer.learning_rate=0.1): ValueError: no; "
+        "see runs/cnn-1/logs\n"
+    )
+
+
+def test_progress_is_a_line_every_30_seconds_without_a_terminal(plain):
+    plain.start(1)
+    for step in range(100):
+        plain.show(1, replace(PROGRESS, step=step))
+    lines = [line for line in plain.out.getvalue().splitlines() if "step" in line]
+    assert [int(re.search(r"step (\d+)/", line)[1]) for line in lines] == [29, 59, 89]
+    assert lines[0] == "point 1 of 4: step 29/360  0:12 left  loss 0.2113  1,520 examples/s"

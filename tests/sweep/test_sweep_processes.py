@@ -1,0 +1,297 @@
+"""Sweeps with real processes: killed at any moment, failing, stopped."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import (
+    OWN_SERVER,
+    TIMEOUT_SECS,
+    descendants,
+    finish,
+    run,
+    start,
+    wait_gone,
+)
+from trainer.runs.checkpoint_marker import committed_steps
+
+pytestmark = pytest.mark.slow
+
+NUM_KILLS = 10
+SEED = 20261121
+STEPS = 24
+SWEEP_TIMEOUT_SECS = 3 * TIMEOUT_SECS
+GRID = [
+    "-m",
+    "model=softmax,cnn",
+    "optimizer.learning_rate=0.1,0.03,0.01",
+    f"train.steps={STEPS}",
+    "batch.global_size=32",
+    "evaluate.every_steps=6",
+    "checkpoint.every_steps=4",
+    "checkpoint.every_epochs=null",
+    "writers=[jsonl]",
+    "sweep.name=grid",
+]
+
+NETS = '''
+import os
+
+import tensorflow as tf
+
+
+def net(input_shape, num_classes, *, kind: str = "good"):
+    """A model that fails if its kind is broken, diverging or, the first time, once."""
+    if kind == "broken" or (kind == "once" and not os.path.exists("tried")):
+        open(kind.replace("once", "tried"), "w").close()
+        raise RuntimeError("out of luck")
+    scale = float("nan") if kind == "diverging" else 1.0
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+        [
+            tf.keras.Input(input_shape),
+            layers.Flatten(),
+            layers.Dense(num_classes),
+            layers.Lambda(lambda x: x * scale),
+        ]
+    )
+'''
+PROJECT_SWEEP = [
+    "-m",
+    "--config-dir=conf",
+    "model=net",
+    "batch.global_size=32",
+    "sweep.name=project",
+    "writers=[jsonl]",
+    "restart.max_restarts=0",
+]
+
+
+def sweep(directory: Path, *overrides: str) -> tuple[int, str, str]:
+    """Run a sweep to its end; return exit code, stdout and stderr."""
+    process = start(directory, *overrides, **OWN_SERVER)
+    try:
+        out, err = process.communicate(timeout=SWEEP_TIMEOUT_SECS)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def summary(directory: Path, name: str = "grid") -> dict[str, bytes]:
+    """Return the files of a sweep's summary by name."""
+    folder = directory / "runs" / "sweeps" / name
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def points(directory: Path, name: str) -> dict[str, dict]:
+    """Return the points of the summary by the value of the last varied key."""
+    return {
+        list(point["varied"].values())[-1]: point
+        for point in json.loads(summary(directory, name)["summary.json"])["points"]
+    }
+
+
+def runs(directory: Path) -> list[Path]:
+    return [path for path in sorted((directory / "runs").glob("*")) if path.name != "sweeps"]
+
+
+def finished_runs(directory: Path) -> dict[str, tuple]:
+    """Return names and contents of all files of finished runs."""
+    contents = {}
+    for run_dir in runs(directory):
+        if (run_dir / "result.json").exists():
+            files = [
+                path
+                for path in sorted(run_dir.rglob("*"))
+                if path.is_file() and path.name != ".lock"
+            ]
+            contents[run_dir.name] = tuple(
+                (str(path.relative_to(run_dir)), path.read_bytes()) for path in files
+            )
+    return contents
+
+
+def saved_steps(directory: Path) -> int:
+    """Return the sum of the steps of the newest checkpoints of all points."""
+    return sum(
+        max(committed_steps(run_dir / "checkpoints"), default=0) for run_dir in runs(directory)
+    )
+
+
+def num_ledger_lines(directory: Path) -> int:
+    """Return the number of lines in the ledgers of all runs: it grows with every event."""
+    return sum(path.read_bytes().count(b"\n") for path in directory.glob("runs/*/ledger.jsonl"))
+
+
+def wait_for(process: subprocess.Popen, condition: Callable[[subprocess.Popen], bool]) -> None:
+    """Wait until a condition holds, or the process has ended."""
+    deadline = time.monotonic() + SWEEP_TIMEOUT_SECS
+    while not condition(process) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep without kills, one point at a time."""
+    directory = tmp_path_factory.mktemp("undisturbed")
+    code, _, err = sweep(directory, *GRID)
+    assert (code, err) == (0, "")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's project whose model fails on request."""
+    directory = tmp_path_factory.mktemp("project")
+    (directory / "conf" / "model").mkdir(parents=True)
+    (directory / "conf" / "model" / "net.yaml").write_text(
+        "# a model that fails on request\n_target_: nets.net\nkind: good  # how\n"
+    )
+    (directory / "nets.py").write_text(NETS)
+    return directory
+
+
+def test_killed_sweep_continues_to_the_same_result(undisturbed: Path, tmp_path: Path) -> None:
+    """Two points at a time, killed again and again, give the same as one at a time."""
+    rng = random.Random(SEED)
+    before: dict[str, tuple] = {}
+    num_kills = 0
+    for target in sorted(rng.sample(range(6 * STEPS - 10), NUM_KILLS)):
+        process = start(tmp_path, *GRID, "sweep.jobs=2", **OWN_SERVER)
+        wait_for(
+            process,
+            lambda process, target=target: (
+                saved_steps(tmp_path) >= target and bool(descendants(process.pid))
+            ),
+        )
+        num_lines = num_ledger_lines(tmp_path) + rng.randrange(6)
+        wait_for(process, lambda process, lines=num_lines: num_ledger_lines(tmp_path) >= lines)
+        pids = descendants(process.pid)
+        process.kill()
+        process.communicate(timeout=SWEEP_TIMEOUT_SECS)
+        num_kills += process.returncode == -signal.SIGKILL
+        for pid in pids:
+            wait_gone(pid)
+        after = finished_runs(tmp_path)
+        assert before.items() <= after.items()  # finished runs have not changed
+        before = after
+    assert num_kills == NUM_KILLS
+    code, _, err = sweep(tmp_path, *GRID, "sweep.jobs=2")
+    assert (code, err) == (0, "")
+    assert before.items() <= finished_runs(tmp_path).items()
+    assert summary(tmp_path) == summary(undisturbed)
+    assert [path.name for path in runs(tmp_path)] == [path.name for path in runs(undisturbed)]
+    assert len(runs(tmp_path)) == 6
+
+
+def test_single_run_continues_a_point(undisturbed: Path, tmp_path: Path) -> None:
+    shutil.copytree(undisturbed / "runs", tmp_path / "runs")
+    run_dir = next(path for path in runs(tmp_path) if path.name.startswith("softmax"))
+    code, out, err = run(tmp_path, f"resume=runs/{run_dir.name}", "train.steps=25")
+    assert (code, err) == (0, "")
+    assert "Continuing from the checkpoint of step 24." in out
+    assert json.loads((run_dir / "run.json").read_text())["argv"][1:] == GRID
+
+
+def test_diverging_and_crashing_points_do_not_stop_the_others(project: Path) -> None:
+    code, out, err = sweep(
+        project,
+        *PROJECT_SWEEP,
+        "model.kind=a,diverging,b,broken,c,d",
+        "train.steps=4",
+        "sweep.jobs=2",
+    )
+    assert code == 1
+    summary_points = points(project, "project")
+    states = {kind: point["state"] for kind, point in summary_points.items()}
+    assert states == {
+        "a": "done",
+        "b": "done",
+        "c": "done",
+        "d": "done",
+        "diverging": "failed",
+        "broken": "failed",
+    }
+    assert summary_points["broken"]["why"] == "RuntimeError: out of luck"
+    assert "loss" in summary_points["diverging"]["why"]
+    assert len(err.splitlines()) == 2
+    assert summary_points["broken"]["why"] in err
+    assert out.count("model.kind=diverging: ") == 1  # in the summary
+
+
+def test_failed_point_is_retried(project: Path) -> None:
+    code, out, err = sweep(
+        project, *PROJECT_SWEEP, "model.kind=a,once", "train.steps=4", "sweep.on_error=retry"
+    )
+    assert (code, err) == (0, "")
+    assert "(model.kind=once): RuntimeError: out of luck; trying again (1 of 1)" in out
+    assert {kind: point["state"] for kind, point in points(project, "project").items()} == {
+        "a": "done",
+        "once": "done",
+    }
+
+
+def test_on_error_stop_stops_the_others_after_they_have_saved(project: Path) -> None:
+    options = [
+        "train.steps=1000000",
+        "evaluate.every_epochs=null",
+        "evaluate.every_steps=1000000",
+        "sweep.name=stop",
+    ]
+    code, _, err = sweep(
+        project,
+        *PROJECT_SWEEP,
+        *options,
+        "model.kind=long,broken,never",
+        "sweep.jobs=2",
+        "sweep.on_error=stop",
+    )
+    assert code == 1
+    summary_points = points(project, "stop")
+    assert {kind: point["state"] for kind, point in summary_points.items()} == {
+        "long": "stopped",
+        "broken": "failed",
+        "never": "waiting",
+    }
+    assert len(err.splitlines()) == 1
+
+
+def test_stop_signal_saves_all_running_points(tmp_path: Path) -> None:
+    options = [
+        "-m",
+        "model=softmax,cnn,mobilenet",
+        "train.steps=1000000",
+        "checkpoint.every_steps=20",
+        "sweep.jobs=2",
+        "sweep.name=long",
+    ]
+    process = start(tmp_path, *options, **OWN_SERVER)
+    wait_for(
+        process,
+        lambda _: (
+            len({path.parent for path in tmp_path.glob("runs/*/checkpoints/ckpt-*.json")}) == 2
+        ),
+    )
+    pids = descendants(process.pid)
+    process.send_signal(signal.SIGTERM)
+    code, out, err = finish(process)
+    assert (code, err) == (143, "")
+    for pid in pids:
+        wait_gone(pid)
+    summary_points = points(tmp_path, "long")
+    assert {model: point["state"] for model, point in summary_points.items()} == {
+        "softmax": "stopped",
+        "cnn": "stopped",
+        "mobilenet": "waiting",
+    }
+    assert "SIGTERM: the running points save, then leave" in out

@@ -1,0 +1,56 @@
+"""Tables and numbers as text for people."""
+
+import math
+
+import pytest
+
+from trainer.text import align_columns, format_duration, format_metric, without_classes
+
+
+def test_align_columns_pads_cells_without_trailing_spaces():
+    assert align_columns([("name", "n", "why"), ("a", "10", ""), ("longer", "2", "x")], "<><") == [
+        "name     n  why",
+        "a       10",
+        "longer   2  x",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0.0000"),
+        (0.9375, "0.9375"),
+        (-12.34567, "-12.3457"),
+        (0.00012345, "0.000123"),
+        (-1e-9, "-1e-09"),
+        (2.5e30, "2.5e+30"),
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+    ],
+)
+def test_format_metric_keeps_significant_digits(value, text):
+    assert format_metric(value) == text
+
+
+@pytest.mark.parametrize(
+    ("secs", "text"),
+    [
+        (0, "0:00"),
+        (0.4, "0:00"),
+        (12, "0:12"),
+        (59.6, "1:00"),
+        (185, "3:05"),
+        (3599.9, "1:00:00"),
+        (3723, "1:02:03"),
+        (360_000, "100:00:00"),
+    ],
+)
+def test_format_duration_has_minutes_and_hours(secs, text):
+    assert format_duration(secs) == text
+
+
+def test_without_classes_keeps_overall_metrics():
+    assert without_classes({"loss": 1.0, "precision": 0.5, "precision/3": 0.1}) == {
+        "loss": 1.0,
+        "precision": 0.5,
+    }

@@ -1,0 +1,94 @@
+"""Parses the command line: flags, in any order among the overrides. No TensorFlow."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import NoReturn
+
+import trainer
+from trainer.config.constraints import did_you_mean, violation
+from trainer.config.schema import GROUPS, Experiment
+from trainer.errors import ConfigError
+
+FLAGS = ("--help", "--multirun", "--config-dir", "--cfg", "--resolve", "--version")
+_KEYS = {item.name for item in fields(Experiment)} | set(GROUPS)
+CFG = ("job", "hydra", "all")
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """A command line.
+
+    Attributes:
+        overrides: every argument that is not a flag.
+        help: whether to print help.
+        multirun: whether it is a sweep.
+        config_dir: the user's own directory of choices, as an absolute path.
+        cfg: which part of the composed configuration to print instead of a run: one of `CFG`.
+        resolve: whether to print it with interpolations replaced.
+    """
+
+    overrides: list[str]
+    help: bool
+    multirun: bool
+    config_dir: str | None
+    cfg: str | None
+    resolve: bool
+
+
+def parse(words: Sequence[str]) -> Arguments:
+    """Parse the words after the program's name.
+
+    Raises:
+        ConfigError: a flag is unknown, lacks its value, or excludes another.
+    """
+    args, unknown = _parser().parse_known_intermixed_args(words)
+    if unknown:
+        raise _unknown_flag(unknown[0])
+    if line := violation(args.cfg, " | ".join(CFG)):
+        raise ConfigError(f"--cfg ({args.cfg}) {line}")
+    if args.multirun and (args.cfg or args.help):
+        flag = "--help" if args.help else "--cfg"
+        raise ConfigError(f"{flag} shows one run; leave out -m, and give each key one value")
+    if args.resolve and not args.cfg:
+        raise ConfigError("--resolve goes with --cfg job; add it")
+    if args.config_dir == "":
+        raise ConfigError("--config-dir needs a value; see --help")
+    config_dir = args.config_dir and os.path.abspath(os.path.expanduser(args.config_dir))
+    return Arguments(args.overrides, args.help, args.multirun, config_dir, args.cfg, args.resolve)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--help", "-h", action="store_true")
+    parser.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("--cfg", "-c")
+    parser.add_argument("--resolve", action="store_true")
+    parser.add_argument("--version", action="version", version=f"steadfast {trainer.__version__}")
+    parser.error = _fail  # type: ignore[method-assign]
+    return parser
+
+
+def _unknown_flag(word: str) -> ConfigError:
+    flag = word.lstrip("-")
+    if flag.partition("=")[0].partition(".")[0] in _KEYS:
+        override = flag if "=" in flag else f"{flag}=<value>"
+        return ConfigError(f"{word} is a key, no flag; write {override}")
+    # Without their dashes, which make any two flags alike.
+    hint = did_you_mean(word.partition("=")[0].strip("-"), [name.strip("-") for name in FLAGS])
+    hint = hint.replace(" '", " '--") or "; see --help"
+    return ConfigError(f"unknown flag {word}{hint}")
+
+
+def _fail(message: str) -> NoReturn:
+    """Raise argparse's error in our words."""
+    problems = {"expected one": "needs a value", "ignored explicit": "takes no value"}
+    if match := re.match(r"argument (--[\w-]+).*: (expected one|ignored explicit)", message):
+        message = f"{match[1]} {problems[match[2]]}"
+    raise ConfigError(f"{message}; see --help")

@@ -1,0 +1,17 @@
+"""Commands besides training: `python train.py <command> ...`.
+
+Each is a module here with a function `run(arguments) -> exit code`.
+"""
+
+COMMANDS = {
+    "runs": ("[folder]", "the runs of a folder (runs/): state, step, metric, age, what went wrong"),
+    "checkpoints": ("runs/<run>", "what a run has saved, verified"),
+    "diff": ("runs/<run> runs/<run>", "in which keys two runs differ"),
+    "report": ("runs/<run> ...", "what runs came to, as one HTML page that needs no network"),
+    "warm": ("[stop]", "the fork server that a command has left for the next; stop: end it"),
+    "completion": (
+        "bash|zsh|fish",
+        'completion by the tab key: eval "$(python train.py completion bash)"',
+    ),
+}
+"""The commands: name -> what it takes, and what it shows."""

@@ -1,0 +1,52 @@
+"""Arguments of the commands: flags, and paths of runs. No TensorFlow."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import NoReturn
+
+from trainer.cli.commands import COMMANDS
+from trainer.config.constraints import did_you_mean
+from trainer.errors import ConfigError
+
+
+class Parser(argparse.ArgumentParser):
+    """Parses the arguments of a command; a wrong one is a `ConfigError`."""
+
+    def __init__(self, name: str, epilog: str) -> None:
+        super().__init__(
+            prog=name, description=f"Shows {COMMANDS[name][1]}.", epilog=epilog, allow_abbrev=False
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise argparse's error with the usage.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(f"{message}; {self.format_usage().strip()}")
+
+
+def run_at(command: str, argument: str) -> Path:
+    """Return the run directory that an argument of a command names.
+
+    Raises:
+        ConfigError: there is no run.
+    """
+    path = Path(argument).expanduser()
+    if is_run(path):
+        return path
+    near = did_you_mean(path.name, [other.name for other in runs_in(path.parent)])
+    hint = near.replace("'", f"'{path.parent}/", 1) or "; give the path of a run directory"
+    raise ConfigError(f"{command} ({argument}): no run there: it has no config.yaml{hint}")
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the run directories right in a folder, sorted by name."""
+    return sorted(path for path in folder.iterdir() if is_run(path)) if folder.is_dir() else []
+
+
+def is_run(path: Path) -> bool:
+    """Return whether a directory is a run."""
+    return (path / "config.yaml").is_file()

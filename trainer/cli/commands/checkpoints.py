@@ -1,0 +1,99 @@
+"""The command `checkpoints <run>`: lists and verifies the checkpoints of a run. No TensorFlow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.cli.commands.arguments import Parser, run_at
+from trainer.config import loading
+from trainer.config.schema import Checkpoint
+from trainer.errors import CRASHED, DONE
+from trainer.runs import checkpoint_marker, directory
+from trainer.runs.checkpoint_retention import SavedCheckpoint, retention_policies
+from trainer.text import align_columns
+
+_HEAD = ("step", "saved", "size", "kept as", "metrics", "files")
+_ALIGN = "><><<<"
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the checkpoints of the run that the arguments name.
+
+    Returns:
+        The exit code: 0, or 1 if a checkpoint is damaged.
+
+    Raises:
+        ConfigError: there is no such run.
+    """
+    parser = Parser("checkpoints", "exit code: 0, or 1 if a checkpoint is damaged")
+    parser.add_argument("run", help="a run directory")
+    path = run_at("checkpoints", parser.parse_args(arguments).run)
+    folder = path / "checkpoints"
+    rows, damaged = _rows(folder, _settings(path))
+    if not rows:
+        print(f"{path} has no checkpoint yet.")
+    else:
+        print(*align_columns([_HEAD, *rows], _ALIGN), sep="\n")
+    for step in sorted(checkpoint_marker.unfinished_steps(folder)):
+        names = ", ".join(file.name for file in checkpoint_marker.data_files(folder, step))
+        print(
+            f"unfinished: {names}; being written now, or left by a kill: the next save removes them"
+        )
+    return CRASHED if damaged else DONE
+
+
+def _settings(path: Path) -> Checkpoint:
+    """Return the section `checkpoint` that the run was last trained with."""
+    node: dict[str, Any] = {}
+    for key, value in directory.trained_config(path).items():
+        if key.startswith("checkpoint."):
+            _, *parents, last = key.split(".")
+            section = node
+            for parent in parents:
+                section = section.setdefault(parent, {})
+            section[last] = value
+    return loading.restore({"checkpoint": node}).checkpoint
+
+
+def _rows(folder: Path, checkpoint: Checkpoint) -> tuple[list[Sequence[str]], bool]:
+    """Return a row for each checkpoint, ascending, and whether any is damaged."""
+    checked = {
+        step: (checkpoint_marker.read_marker(folder, step), checkpoint_marker.verify(folder, step))
+        for step in checkpoint_marker.committed_steps(folder)
+    }
+    # Without those that the run, which may be training, has removed meanwhile.
+    present = checkpoint_marker.committed_steps(folder)
+    checked = {step: result for step, result in checked.items() if step in present}
+    saved = [SavedCheckpoint(step, marker["metrics"]) for step, (marker, _) in checked.items()]
+    kept = [(policy.label, policy.kept(saved)) for policy in retention_policies(checkpoint)]
+    rows: list[Sequence[str]] = [
+        (
+            str(step),
+            _saved_at(marker),
+            _size(sum(file["bytes"] for file in marker["files"].values())),
+            ", ".join(reason for reason, steps in kept if step in steps) or "-",
+            ", ".join(f"{name} {value:.4f}" for name, value in marker["metrics"].items()) or "-",
+            f"DAMAGED: {problem}" if problem else "verified",
+        )
+        for step, (marker, problem) in checked.items()
+    ]
+    return rows, any(problem for _, problem in checked.values())
+
+
+def _saved_at(marker: Mapping[str, Any]) -> str:
+    if "time" not in marker:
+        return "-"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(marker["time"]))
+
+
+def _size(num_bytes: float) -> str:
+    if not num_bytes:
+        return "-"
+    for unit in ("B", "kB", "MB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:,.1f} GB"

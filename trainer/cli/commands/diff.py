@@ -1,0 +1,38 @@
+"""The command `diff <run> <run>`: lists the keys in which two runs differ. No TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainer.cli.commands.arguments import Parser, run_at
+from trainer.config import constraints
+from trainer.runs import identity
+from trainer.runs.directory import trained_config
+from trainer.text import align_columns
+
+_SAME = 0
+_DIFFERENT = 1
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print every key that differs between two runs, as they were last trained.
+
+    Returns:
+        The exit code, as diff(1) has it: 0 if they are the same, 1 if they differ.
+
+    Raises:
+        ConfigError: there is no such run.
+    """
+    parser = Parser("diff", "exit code: 0 if they are the same, 1 if they differ")
+    parser.add_argument("runs", nargs=2, metavar="run", help="a run directory")
+    first, second = (run_at("diff", name) for name in parser.parse_args(arguments).runs)
+    changes = identity.changes(trained_config(first), trained_config(second))
+    if not changes:
+        print(f"{first} and {second} have the same configuration.")
+        return _SAME
+    rows = [
+        (change.key, constraints.format_value(change.before), constraints.format_value(change.now))
+        for change in changes
+    ]
+    print(*align_columns([("key", str(first), str(second)), *rows], "<<<"), sep="\n")
+    return _DIFFERENT

@@ -1,0 +1,142 @@
+"""The command `runs [folder]`: lists the runs in a folder with their status. No TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.cli.commands.arguments import Parser, is_run, runs_in
+from trainer.config.constraints import did_you_mean
+from trainer.errors import DONE, ConfigError
+from trainer.runs import provenance
+from trainer.runs.status import RunStatus, main_metric, run_status, smaller_is_better
+from trainer.text import align_columns, format_metric
+
+_HEAD = ("run", "state", "step", "metric", "age", "why")
+_ALIGN = "<<><><"
+_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run.
+
+    Attributes:
+        path: its directory.
+        outcome: its status.
+        total: number of steps to train; None: not known yet.
+        active: when a file was last written, Unix time in seconds.
+    """
+
+    path: Path
+    outcome: RunStatus
+    total: int | None
+    active: float
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the runs of a folder, sorted by their last activity or by a metric.
+
+    Raises:
+        ConfigError: there is no such folder, or no run has the metric.
+    """
+    parser = Parser("runs", "exit code: 0, also if runs have failed")
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        default="runs",
+        help="where the run directories are; runs, unless another is named",
+    )
+    parser.add_argument(
+        "--sort",
+        metavar="METRIC",
+        help="the best first by this metric of the test split, instead of the newest",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="for programs: all metrics in full precision"
+    )
+    args = parser.parse_args(arguments)
+    folder = Path(args.folder).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(
+            f"runs ({args.folder}): no such directory; "
+            "write runs <folder>, with the folder where run directories are"
+        )
+    listed = [_read(path) for path in ([folder] if is_run(folder) else runs_in(folder))]
+    listed = (
+        _by_metric(listed, args.sort)
+        if args.sort
+        else sorted(listed, key=lambda run: (-run.active, run.path))
+    )
+    if args.json:
+        print(json.dumps([_plain(run) for run in listed], indent=1))
+    elif not listed:
+        print(f"{folder} has no run yet.")
+    else:
+        print(*align_columns([_HEAD, *(_row(run, args.sort) for run in listed)], _ALIGN), sep="\n")
+    return DONE
+
+
+def _read(path: Path) -> _Run:
+    try:
+        total = provenance.read(path).get("total_steps")
+    except ConfigError:  # run.json is damaged; the rest is still shown
+        total = None
+    times = [
+        file.stat().st_mtime for file in (*path.iterdir(), path / "checkpoints") if file.exists()
+    ]
+    return _Run(path, run_status(path), total, max(times))
+
+
+def _by_metric(runs: Sequence[_Run], metric: str) -> list[_Run]:
+    """Return the runs, the best first, those without the metric last."""
+    names = {name for run in runs for name in run.outcome.metrics}
+    if metric not in names:
+        choices = f"; choose one of {', '.join(sorted(names))}" if names else ""
+        hint = did_you_mean(metric, names) or choices
+        raise ConfigError(f"--sort ({metric}): no run has this metric{hint}")
+    sign = 1 if smaller_is_better(metric) else -1
+
+    def rank(run: _Run) -> tuple[float, Path]:
+        value = run.outcome.metrics.get(metric, math.nan)
+        return math.inf if math.isnan(value) else sign * value, run.path
+
+    return sorted(runs, key=rank)
+
+
+def _row(run: _Run, metric: str | None) -> Sequence[str]:
+    metrics = run.outcome.metrics
+    step = str(run.outcome.step)
+    name = metric or main_metric(metrics)
+    return (
+        run.path.name,
+        run.outcome.state,
+        f"{step}/{run.total}" if run.total else step,
+        f"{name} {format_metric(metrics[name])}" if name in metrics else "-",
+        age(time.time() - run.active),
+        run.outcome.error,
+    )
+
+
+def _plain(run: _Run) -> dict[str, Any]:
+    outcome = run.outcome
+    return {
+        "run": str(run.path),
+        "state": outcome.state,
+        "step": outcome.step,
+        "total_steps": run.total,
+        "metrics": dict(outcome.metrics),
+        "active": round(run.active, 3),
+        "why": outcome.error,
+    }
+
+
+def age(secs: float) -> str:
+    """Return an age in its largest unit: 12 s, 5 min, 3 h, 4 d."""
+    unit, size = next(((unit, size) for unit, size in _UNITS if secs >= size), _UNITS[-1])
+    return f"{max(0.0, secs) / size:.0f} {unit}"

@@ -1,0 +1,69 @@
+"""Hydra's loader of configurations, for our choices and a user's own. No TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import hydra
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+from trainer.errors import ConfigError
+
+
+class _UserSearchPath(SearchPathPlugin):
+    """Has the user's directory searched first.
+
+    Hydra searches its own `--config-dir` last, and so ignores a file there that has the name of
+    one of ours.
+    """
+
+    directory: ClassVar[str | None] = None
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if self.directory is not None:
+            search_path.prepend(
+                "--config-dir", f"file://{self.directory}", SearchPathQuery(provider="main")
+            )
+
+
+@contextlib.contextmanager
+def config_loader(config_dir: str | Path | None) -> Iterator[Any]:
+    """Initialize Hydra and yield its config loader.
+
+    Args:
+        config_dir: a directory with more choices; those of the same name replace ours.
+
+    Raises:
+        ConfigError: it is no directory, or holds what a user cannot replace.
+    """
+    directory = None if config_dir is None else os.path.abspath(config_dir)
+    if directory is not None:
+        _check_directory(directory)
+    Plugins.instance().register(_UserSearchPath)
+    previous = _UserSearchPath.directory
+    _UserSearchPath.directory = directory
+    try:
+        with hydra.initialize_config_module(
+            "trainer.conf", version_base="1.3", job_name="steadfast"
+        ):
+            yield GlobalHydra.instance().config_loader()
+    finally:
+        _UserSearchPath.directory = previous
+
+
+def _check_directory(directory: str) -> None:
+    if not os.path.isdir(directory):
+        raise ConfigError(f"--config-dir ({directory}): no such directory")
+    for name in ("config.yaml", "schema"):
+        if os.path.exists(os.path.join(directory, name)):
+            raise ConfigError(
+                f"--config-dir ({directory}): {name} is a name of ours; put choices in files such "
+                "as model/mine.yaml, and values that belong together in experiment/mine.yaml"
+            )

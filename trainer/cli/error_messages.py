@@ -1,0 +1,257 @@
+"""Errors of Hydra and OmegaConf in one line that says what to change. No TensorFlow."""
+
+from __future__ import annotations
+
+import importlib.resources
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    InterpolationResolutionError,
+    OmegaConfBaseException,
+)
+
+from trainer.cli.commands import COMMANDS
+from trainer.config import constraints
+from trainer.config.constraints import did_you_mean, unknown_key
+from trainer.config.loading import plain
+from trainer.config.schema import GROUPS, ONE_CHOICE, USED, Experiment
+from trainer.config.validation import unknown_name
+from trainer.errors import ConfigError
+
+USER_ERRORS = (ConfigError, HydraException, OmegaConfBaseException, yaml.YAMLError)
+"""What composing raises for a mistake of the user's."""
+
+_KINDS = {
+    "Integer": "an int",
+    "Float": "a float",
+    "Boolean": "a bool",
+    "bool": "a bool",
+    "type hint 'Union[int, str]'": "an int or a word",
+}
+_IN_FILE = re.compile(
+    r"In '(?P<file>[^']+)': (?P<kind>\w+) raised while composing config:\n(?P<text>.*)", re.DOTALL
+)
+_BAD_VALUE = re.compile(
+    r"Value '(?P<value>.*)' of type '[\w.]+' "
+    r"(?:could not be converted to|is incompatible with) (?P<kind>.*)"
+)
+_SOURCE = re.compile(r"path=(?:pkg|file)://([^,\n]+)")
+
+
+def explain(error: BaseException) -> tuple[str, ...]:
+    """Return the problems that an error reports, one line each."""
+    if isinstance(error, ConfigError):
+        return error.problems
+    return (_one_line(error),)
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, yaml.YAMLError):
+        return _bad_yaml(error)
+    if isinstance(error, UnicodeDecodeError):
+        return f"a YAML file is not UTF-8 text: {error.reason}; save it as UTF-8"
+    if isinstance(error, RecursionError):
+        return (
+            "a choice builds on itself: the defaults in its YAML file lead back to it; "
+            "remove one of them"
+        )
+    if isinstance(error, OverrideParseException):
+        if (word := str(error.override)) in COMMANDS:
+            return f"'{word}' is a command; it comes first, and takes no overrides and no -m"
+        rule = "write key=value or group=choice, and quote special characters"
+        return f"'{error.override}' is not an override; {rule}{did_you_mean(word, COMMANDS)}"
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        return _no_choice(error)
+    cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
+    if isinstance(cause, OmegaConfBaseException):
+        return _bad_key(cause)
+    text = str(error)
+    if match := _IN_FILE.match(text):
+        return _in_file(match["file"], match["kind"], match["text"])
+    return _hydra_text(text)
+
+
+def _bad_yaml(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    text = getattr(error, "problem", None) or _first_line(str(error))
+    location = f"{_relative(mark.name)}:{mark.line + 1}: " if mark else ""
+    return f"{location}{text}; mend the YAML"
+
+
+def _relative(path: str) -> str:
+    relative = os.path.relpath(path) if os.path.isabs(path) else path
+    return path if relative.startswith("..") else relative
+
+
+def _no_choice(error: MissingConfigException) -> str:
+    file = str(error.missing_cfg_file)
+    group, _, choice = file.rpartition("/") if file.startswith("hydra/") else file.partition("/")
+    words = USED if group == "checkpoint" else ()
+    options = sorted([*(error.options or _choices(str(error), group)), *words])
+    if not options:
+        return f"{error.missing_cfg_file}: no such configuration file"
+    hint = did_you_mean(choice, options)
+    return f"{group}={choice}: no such choice; choose one of {', '.join(options)}{hint}"
+
+
+def _choices(text: str, group: str) -> set[str]:
+    """Return the choices of a group in the search path that an error names.
+
+    Hydra does not list them if several were chosen.
+    """
+    roots = [
+        Path(source) if source.startswith("/") else importlib.resources.files(source)
+        for source in _SOURCE.findall(text)
+    ]
+    folders = [folder for root in roots if (folder := root.joinpath(group)).is_dir()]
+    return {
+        file.name.removesuffix(".yaml")
+        for folder in folders
+        for file in folder.iterdir()
+        if file.name.endswith(".yaml")
+    }
+
+
+def _bad_key(error: OmegaConfBaseException) -> str:
+    key = str(error.full_key or error.key or "")
+    if isinstance(error, ConfigAttributeError | ConfigKeyError):
+        parent = error.parent_node
+        root: Any = parent._get_root() if parent is not None else None
+        return unknown_key(key, _names(parent), _without_hydra(root))
+    if isinstance(error, InterpolationResolutionError):
+        text = _first_line(str(error))
+        return f"{key}: {text.removeprefix('KeyError raised while resolving interpolation: ')}"
+    return _bad_value(key, _first_line(str(error)), error.value)
+
+
+def _bad_value(key: str, text: str, value: Any = None) -> str:
+    """Explain a value that OmegaConf refuses; it is in the text if the error does not hold it."""
+    match = _BAD_VALUE.match(text)
+    shown = constraints.format_value(match["value"] if value is None and match else value)
+    if match:
+        return f"{key} ({shown}) must be {_KINDS.get(match['kind'].strip(), match['kind'])}"
+    if "is not a valid bool" in text:
+        return f"{key} ({shown}) must be true or false"
+    if "is not Optional" in text or "Incompatible value 'None'" in text:
+        return f"{key} (null) must have a value"
+    if "to string" in text:
+        return f"{key} ({shown}) must be a str"
+    if "is not a ListConfig" in text:
+        return f"{key} ({shown}) must be a list; write {key}=[...]"
+    if "is not a subclass of" in text:
+        return f"{key} ({shown}) must be a mapping; set a key in it, {key}.<key>=<value>"
+    if "does not support deletion" in text:
+        return f"{key} cannot be removed; write {key}=null"
+    return f"{key}: {text}"
+
+
+def _in_file(file: str, kind: str, text: str) -> str:
+    """Explain an error inside a YAML file, which Hydra passes on as text."""
+    key = match[1] if (match := re.search(r"full_key: (\S+)", text)) else ""
+    if kind in ("ConfigKeyError", "ConfigAttributeError"):
+        if key == file.partition("/")[0]:
+            return (
+                f"{file}.yaml must have the first line '# @package _global_', "
+                "to set keys of other groups"
+            )
+        return f"{file}.yaml: {_unknown_in_schema(key)}"
+    return f"{file}.yaml: {_bad_value(key, _first_line(text))}"
+
+
+def _unknown_in_schema(key: str) -> str:
+    root = plain(Experiment())
+    parent: Any = root
+    for name in key.split(".")[:-1]:
+        parent = parent[name]
+    return unknown_key(key, parent, root)
+
+
+def _hydra_text(text: str) -> str:
+    """Explain an error that Hydra raises as text alone."""
+    for pattern, explanation in _HYDRA_ERRORS:
+        if match := re.search(pattern, text):
+            return explanation(*match.groups())
+    return _first_line(text)
+
+
+def _no_group_to_override(file: str, group: str) -> str:
+    return f"{file}.yaml overrides '{group}', which is no group{did_you_mean(group, GROUPS)}"
+
+
+def _chosen_twice(group: str) -> str:
+    return f"{group} is chosen twice; write {group}=<choice> once, without +"
+
+
+def _several_values(key: str, values: str) -> str:
+    as_list = "" if key in ONE_CHOICE else f", or write {key}=[{values}] for a list"
+    return f"'{key}={values}' has several values; add -m to try each{as_list}"
+
+
+def _not_removable(key: str) -> str:
+    return (
+        unknown_name(key, plain(Experiment()))
+        or f"{key} is not set, and cannot be removed; leave '~{key}' out"
+    )
+
+
+_HYDRA_ERRORS: tuple[tuple[str, Callable[..., str]], ...] = (
+    (r"In '(.*)': Could not override '([\w/]+)'. No match", _no_group_to_override),
+    (r"Multiple values for ([\w/]+)\.", _chosen_twice),
+    (r"^([\w/]+) appears more than once", _chosen_twice),
+    (r"Ambiguous value for argument '([^=]+)=(.*)'", _several_values),
+    (
+        r"Sweep parameters '(.*)' requires --multirun",
+        lambda override: f"'{override}' has several values; add -m to try each",
+    ),
+    (
+        r"Could not append to config. An item is already at '(.*)'",
+        lambda key: f"'{key}' exists; write {key}=<value>, without +",
+    ),
+    (
+        r"^force-add of config groups is not supported: '\+\+(.*)'",
+        lambda override: f"'++{override}' adds a group that is there; write {override}",
+    ),
+    (
+        r"Could not override '([\w/]+)@.*'",
+        lambda group: f"{group} is chosen at a place of its own; write {group}=<choice>, without @",
+    ),
+    (
+        r"^Invalid loaded object type: (\w+)",
+        lambda kind: f"a choice's YAML file must hold keys, not one {kind}; write key: value",
+    ),
+    (r"Could not delete from config. '(.*)' does not exist", _not_removable),
+)
+"""What Hydra says, and how we say it; the first pattern that matches counts."""
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (
+        lines[0]
+        if lines
+        else "no further explanation; set HYDRA_FULL_ERROR=1 to see where it comes from"
+    )
+
+
+def _names(node: Any) -> list[str]:
+    return (
+        [str(name) for name in node] if isinstance(node, DictConfig) and not node._is_none() else []
+    )
+
+
+def _without_hydra(root: Any) -> Mapping[str, Any]:
+    if not isinstance(root, DictConfig):
+        return {}
+    container: Any = OmegaConf.to_container(
+        OmegaConf.masked_copy(root, [name for name in _names(root) if name != "hydra"])
+    )
+    return container

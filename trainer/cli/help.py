@@ -1,0 +1,256 @@
+"""The pages of `--help`: an overview, and for `--help <group, key or group=choice>` the keys.
+
+No TensorFlow.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any
+
+from trainer.cli.choices import Choices
+from trainer.cli.commands import COMMANDS
+from trainer.config import validation
+from trainer.config.schema import GROUPS, Experiment, Fault
+from trainer.errors import ConfigError
+
+_WIDTH = 120
+_SLOGAN = (
+    "Steadfast: declare an experiment, train it on anything from a laptop to a pod, "
+    "and never lose a step."
+)
+_USAGE = (
+    "Usage: python train.py [group=choice ...] [key=value ...]; "
+    "the same command resumes what was killed or stopped"
+)
+_EXAMPLES = (
+    ("", "digits, a small CNN, one device: under a minute"),
+    ("model=mobilenet strategy=mirrored", "another model, on all GPUs of this machine"),
+    ("optimizer=sgd optimizer.learning_rate=0.05", "another optimizer, and one of its keys"),
+    ("-m model=cnn,softmax seed=1,2", "a sweep: every combination"),
+    (
+        "-m search=random 'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))'",
+        "a search: search.trials points from a range",
+    ),
+    ("experiment=mnist_tutorial dataset.path=...", "a recipe under version control"),
+    ("resume=runs/<run> train.epochs=40", "continue a run, for more epochs"),
+    (
+        "mode=evaluate resume=runs/<run> checkpoint=best",
+        "evaluate a trained run; likewise export, predict",
+    ),
+    ("fault=kill_chief_at_50", "inject a fault, in a run directory of its own"),
+    ("--config-dir=conf model=mine", "your own conf/model/mine.yaml, which names your function"),
+)
+_EXAMPLE_WIDTH = 58
+"""Columns of an example's command."""
+_FLAGS = (
+    ("-m", "several values for a key or group: run every combination"),
+    (
+        "--config-dir=DIR",
+        "your own choices, such as DIR/model/mine.yaml; the same name replaces ours",
+    ),
+    ("--cfg job", "print the composed configuration, and stop"),
+    (
+        "--help model=mobilenet",
+        "explain a choice with its keys; likewise --help optimizer, --help train, --help keys",
+    ),
+)
+_COMMON_KEYS = (
+    "train.epochs",
+    "train.steps",
+    "batch.global_size",
+    "precision",
+    "seed",
+    "resume",
+    "name",
+    "runs_dir",
+)
+_EVERYTHING = "keys"
+_ABOUT = {item.name: item.metadata["help"] for item in fields(Experiment)} | {
+    "experiment": "a recipe: choices and values together"
+}
+
+Row = tuple[str, Any, str]
+"""A key, its value and its explanation."""
+
+
+def render(
+    program: str, topics: Sequence[str], composed: Mapping[str, Any], choices: Choices
+) -> str:
+    """Return the help page.
+
+    Args:
+        program: the command to show in examples.
+        topics: the groups and keys to explain; none: the overview.
+        composed: the composed configuration, as plain containers.
+        choices: the choices of each group, and the chosen one.
+
+    Raises:
+        ConfigError: there is no such group or key.
+    """
+    rows = [*_schema_rows(Experiment, composed, ""), *_free_rows(composed, choices)]
+    parts = [_topic(topic, rows, composed, choices) for topic in topics] or [
+        f"{_SLOGAN}\n",
+        _examples(),
+        _groups(choices),
+        _common_keys(rows),
+        _flags(),
+        _commands(),
+    ]
+    return "\n".join(parts).rstrip().replace("python train.py", program)
+
+
+def _examples() -> str:
+    lines = [f"{_USAGE}\n"]
+    for arguments, explanation in _EXAMPLES:
+        command = f"python train.py {arguments}".rstrip()
+        if len(command) > _EXAMPLE_WIDTH:
+            lines.append(f"  {command}")
+            command = ""
+        lines.append(f"  {command:{_EXAMPLE_WIDTH}}  {explanation}")
+    return "\n".join(lines) + "\n"
+
+
+def _flags() -> str:
+    return "\n".join(["Flags", *(f"  {flag:24}  {text}" for flag, text in _FLAGS)]) + "\n"
+
+
+def _commands(names: Iterable[str] = COMMANDS) -> str:
+    rows = {f"  python train.py {name} {COMMANDS[name][0]}": COMMANDS[name][1] for name in names}
+    width = max(len(command) for command in rows) + 2
+    lines = ["Commands", *(f"{command:{width}}{text}" for command, text in rows.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _groups(choices: Choices) -> str:
+    lines = ["Groups: group=choice"]
+    for group in choices.groups():
+        lines += [
+            f"  {_chosen(group, choices):24}{_ABOUT.get(group, '')}".rstrip(),
+            *_choices(group, choices, "    "),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _chosen(group: str, choices: Choices) -> str:
+    chosen = choices.chosen.get(group)
+    return f"{group}={_shown(chosen)}" if chosen else group
+
+
+def _choices(group: str, choices: Choices, indent: str) -> list[str]:
+    return [f"{indent}{choice:22}  {text}".rstrip() for choice, text in choices.of(group).items()]
+
+
+def _common_keys(rows: Sequence[Row]) -> str:
+    """Return the common keys, and the names of the others."""
+    by_key = {row[0]: row for row in rows}
+    table = _table([by_key[key] for key in _COMMON_KEYS])
+    sections = dict.fromkeys(key.partition(".")[0] for key in by_key)
+    names = " ".join(name for name in sections if name not in (*GROUPS, *_COMMON_KEYS))
+    others = textwrap.wrap(
+        f"and with --help <name>: {names}", _WIDTH, initial_indent="  ", subsequent_indent="    "
+    )
+    return "\n".join(["Keys: key=value", *table, *others]) + "\n"
+
+
+def _topic(topic: str, rows: Sequence[Row], composed: Mapping[str, Any], choices: Choices) -> str:
+    """Explain a group, a section of keys, a key, all keys, or a command."""
+    if topic in COMMANDS:
+        return f"{_commands([topic])}  python train.py {topic} --help\n"
+    if topic == _EVERYTHING:
+        return "\n".join(["Keys: key=value", *_table(rows)]) + "\n"
+    of_topic = [row for row in rows if row[0] == topic or row[0].startswith(f"{topic}.")]
+    if topic not in choices.groups():
+        if line := validation.unknown_name(topic, {**composed, _EVERYTHING: None}):
+            raise ConfigError(line)
+        head = [f"{topic}: {_ABOUT[topic]}"] if topic in _ABOUT else []
+        return "\n".join([*head, *_table(of_topic)]) + "\n"
+    if topic == "experiment" and choices.chosen.get(topic):
+        of_topic = _recipe_rows(composed, choices)
+    lines = [
+        f"{_chosen(topic, choices)}: {choices.explanation(topic) or _ABOUT.get(topic, '')}",
+        *_table(of_topic),
+    ]
+    return "\n".join([*lines, "", f"Choices of {topic}", *_choices(topic, choices, "  ")]) + "\n"
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    """Return the lines of a table, with explanations wrapped."""
+    shown = [(f"{key}={_shown(value)}", text) for key, value, text in rows]
+    width = min(max((len(left) for left, _ in shown), default=0), 44)
+    indent = " " * (width + 4)
+    lines = []
+    for left, text in shown:
+        lines += textwrap.wrap(
+            text, _WIDTH, initial_indent=f"  {left:{width}}  ", subsequent_indent=indent
+        ) or [f"  {left}"]
+    return lines
+
+
+def _schema_rows(schema: Any, values: Any, path: str) -> list[Row]:
+    """Return the keys of a dataclass, with their values or else their defaults."""
+    rows: list[Row] = []
+    for item in fields(schema):
+        default = item.default if item.default_factory is MISSING else item.default_factory()
+        value = values.get(item.name, default) if isinstance(values, Mapping) else default
+        if is_dataclass(default):
+            rows += _schema_rows(type(default), value, f"{path}{item.name}.")
+        elif path or item.name not in (*GROUPS, "choices"):
+            rows.append((f"{path}{item.name}", value, item.metadata["help"]))
+    return rows
+
+
+def _free_rows(composed: Mapping[str, Any], choices: Choices) -> list[Row]:
+    """Return the keys that the schema leaves free: the options of targets, and each fault."""
+    faults = composed.get("fault") or {"<name>": {}}
+    rows = [
+        row for name, node in faults.items() for row in _schema_rows(Fault, node, f"fault.{name}.")
+    ]
+    for group in GROUPS:
+        if group not in ("fault", "experiment") and (
+            group not in _ABOUT or not is_dataclass(getattr(Experiment(), group))
+        ):
+            comments = choices.key_comments(group)
+            rows += [
+                (f"{group}.{key}", value, comments.get(key, ""))
+                for key, value in _leaves(composed.get(group), "")
+            ]
+    return rows
+
+
+def _recipe_rows(composed: Mapping[str, Any], choices: Choices) -> list[Row]:
+    """Return what a recipe chooses and sets."""
+    chosen = [
+        (group, choice, _ABOUT.get(group, ""))
+        for group, choice in choices.overridden("experiment").items()
+    ]
+    leaves = dict(_leaves(composed, ""))
+    return [
+        *chosen,
+        *((key, leaves.get(key), text) for key, text in choices.key_comments("experiment").items()),
+    ]
+
+
+def _leaves(node: Any, path: str) -> list[tuple[str, Any]]:
+    """Return the dotted keys of a mapping with their values."""
+    if not isinstance(node, Mapping):
+        return []
+    leaves: list[tuple[str, Any]] = []
+    for name, value in node.items():
+        if isinstance(value, Mapping) and value:
+            leaves += _leaves(value, f"{path}{name}.")
+        elif not str(name).startswith("_"):
+            leaves.append((f"{path}{name}", value))
+    return leaves
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{','.join(_shown(item) for item in value)}]"
+    return str(value)

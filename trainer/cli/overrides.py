@@ -1,0 +1,163 @@
+"""Completes overrides before Hydra reads them: pairs of keys, and `resume=<run>`. No TensorFlow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainer.config.schema import GROUPS, ONE_CHOICE, PAIRS, USED
+from trainer.config.validation import run_problem
+from trainer.errors import ConfigError
+from trainer.runs.provenance import latest_command, read
+
+_NO_NAME = re.compile(r"null|true|false|-?[\d.]+", re.IGNORECASE)
+_PLAIN = re.compile(r"[\w./-]+", re.ASCII)
+_OTHER = {**dict(PAIRS), **{second: first for first, second in PAIRS}}
+"""The other key of each pair."""
+_INEFFECTIVE = {
+    "mode": "add -m for a sweep",
+    "searchpath": "write --config-dir=<directory>",
+    "callbacks": "write callbacks=<choice>",
+    **dict.fromkeys(
+        ("run", "sweep", "output_subdir", "job"), "write runs_dir=<directory> and name=<name>"
+    ),
+}
+"""Sections of Hydra's configuration that say how it runs jobs, and what to write instead."""
+
+
+def rewrite(overrides: list[str], config_dir: str | None = None) -> tuple[list[str], str | None]:
+    """Return the completed overrides, and the user's directory of choices.
+
+    Setting one key of a pair unsets the other: `train.steps=100` alone is enough.
+    `checkpoint=best` and `checkpoint=<step>` set `checkpoint.use` and keep the group's choice. The
+    overrides of a resumed run come first, so that new ones win.
+
+    Raises:
+        ConfigError: `resume` names no run, or one whose directory of choices is gone.
+    """
+    overrides = [_expand_checkpoint(item) for item in overrides]
+    resume = next(
+        (_value(item) for item in reversed(overrides) if override_key(item) == "resume"), "auto"
+    )
+    if resume not in ("auto", "never", "null", ""):
+        saved = _saved_command(resume)
+        overrides = [*_without(saved.get("overrides") or [], overrides), *overrides]
+        config_dir = config_dir or _saved_dir(resume, saved)
+    overrides = [item for item in overrides if _is_for_hydra(item)]
+    keys = {override_key(item) for item in overrides}
+    nulls = [
+        f"{_OTHER[key]}=null"
+        for item in overrides
+        if _sets_one(item) and _OTHER[key := override_key(item)] not in keys
+    ]
+    return [*overrides, *dict.fromkeys(nulls)], config_dir
+
+
+def resume_override(path: Path) -> str:
+    """Return the override that continues the run at `path`, quoted where Hydra needs it."""
+    text = str(path)
+    quoted = text if _PLAIN.fullmatch(text) else '"' + text.replace('"', '\\"') + '"'
+    return f"resume={quoted}"
+
+
+def override_key(override: str) -> str:
+    """Return the key or group that an override sets."""
+    return override.partition("=")[0].lstrip("+~").partition("@")[0]
+
+
+def _expand_checkpoint(override: str) -> str:
+    """Return `checkpoint.use=best` for `checkpoint=best`, and likewise for a step.
+
+    The group's choices say when to save, which is another matter.
+    """
+    value = _value(override)
+    if override_key(override) == "checkpoint" and (value in USED or value.isdecimal()):
+        return f"checkpoint.use={value}"
+    return override
+
+
+def _is_for_hydra(override: str) -> bool:
+    """Check the form of an override; return False for `experiment=null`, which Hydra rejects.
+
+    Raises:
+        ConfigError: it is no override, or sets what cannot be set.
+    """
+    key = override_key(override)
+    value = _value(override)
+    if not key:
+        raise ConfigError(f"'{override}' is not an override; write key=value or group=choice")
+    if key.startswith("hydra."):
+        _check_hydra(key)
+    if key in ONE_CHOICE and value.startswith("["):
+        raise ConfigError(
+            f"{key} ({value}) must be one choice; write {key}=<choice>, "
+            f"or -m {key}=<choice>,<choice> to try each"
+        )
+    if key not in GROUPS or override.startswith("~") or not _NO_NAME.fullmatch(value):
+        return True
+    if (key, value) != ("experiment", "null"):
+        raise ConfigError(
+            f"{key} ({value}) must be the name of a choice; see --help for the choices"
+        )
+    return False
+
+
+def _check_hydra(key: str) -> None:
+    """Refuse the keys with which Hydra runs jobs: here it composes only.
+
+    Raises:
+        ConfigError: it is one of them.
+    """
+    if fix := _INEFFECTIVE.get(key.split(".")[1]):
+        raise ConfigError(f"{key} does nothing here; {fix}")
+
+
+def _sets_one(override: str) -> bool:
+    return (
+        override_key(override) in _OTHER
+        and not override.startswith("~")
+        and _value(override) != "null"
+    )
+
+
+def _saved_command(resume: str) -> Mapping[str, Any]:
+    """Return the record of the command that trained the run last."""
+    if "," in resume and not Path(resume).exists():
+        raise ConfigError(f"resume ({resume}) must be one run; resume runs one at a time")
+    if line := run_problem(resume):
+        raise ConfigError(line)
+    return latest_command(read(Path(resume).expanduser()))
+
+
+def _saved_dir(resume: str, saved: Mapping[str, Any]) -> str | None:
+    directory = saved.get("config_dir")
+    if directory and not Path(directory).is_dir():
+        raise ConfigError(
+            f"resume ({resume}) was trained with --config-dir={directory}, "
+            "where no directory is now; add --config-dir=<directory>"
+        )
+    return directory
+
+
+def _without(saved: Iterable[str], new: Iterable[str]) -> list[str]:
+    """Return the saved overrides that new ones do not replace.
+
+    A new override replaces that of the same key, of the other key of its pair, and the options of
+    its group.
+    """
+    # What the earlier command was allowed to change, this one is not.
+    keys = {"resume_allow", *(override_key(item) for item in new)}
+    keys |= {_OTHER[key] for key in keys if key in _OTHER}
+    chosen = tuple(f"{key}." for key in keys if key in GROUPS)
+    return [
+        item
+        for item in saved
+        if override_key(item) not in keys and not override_key(item).startswith(chosen)
+    ]
+
+
+def _value(override: str) -> str:
+    value = override.partition("=")[2].strip()
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value

@@ -1,0 +1,1 @@
+"""The processes of a run: who they are, where they listen, and how they talk."""

@@ -1,0 +1,215 @@
+"""Environment variables of this process and of those that it starts; nothing else reads them."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from glob import glob
+
+import trainer
+from trainer.cluster.spec import Cluster
+
+_DEFAULTS = {
+    "TF_CPP_MIN_LOG_LEVEL": "1",
+    # Trackers store on this machine and send no usage statistics.
+    "WANDB_MODE": "offline",
+    "WANDB_ERROR_REPORTING": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+
+_READ_AT_IMPORT = (
+    "TF_", "XLA_", "CUDA_", "NVIDIA_", "NCCL_", "TPU_", "LD_", "PYTHON", "OMP_", "KMP_", "MKL_",
+    "GOTO_", "OPENBLAS_", "ONEDNN_", "DNNL_", "GRPC_", "KERAS_", "ABSL_", "MALLOC_", "GLIBC_",
+    "NPY_", "HDF5_", "PROTOCOL_BUFFERS_", "LANG", "LC_", "HOME",
+)  # fmt: skip
+"""Prefixes of the variables that the interpreter, TensorFlow, and what it imports read early."""
+
+_READ_LATER = frozenset(
+    {"TF_CONFIG", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "CUDA_VISIBLE_DEVICES"}
+)
+"""Those of them that are read when TensorFlow creates its devices."""
+
+_FORK_SERVER = "STEADFAST_FORK_SERVER"
+
+
+def current() -> Mapping[str, str]:
+    """Return the environment variables of this process."""
+    return os.environ
+
+
+def tpu_configured() -> str | None:
+    """Return the TPU that the environment declares, `local` for one of this machine, or None."""
+    # TensorFlow's order.
+    for name in ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME"):
+        if value := os.environ.get(name):
+            return value
+    return "local" if glob("/dev/accel[0-9]*") or glob("/dev/vfio/[0-9]*") else None
+
+
+def has_cursor() -> bool:
+    """Return whether the terminal, if there is one, can move its cursor."""
+    return os.environ.get("TERM") != "dumb"
+
+
+def wants_color() -> bool:
+    """Return whether the terminal shows colours and NO_COLOR is unset (https://no-color.org)."""
+    return has_cursor() and not os.environ.get("NO_COLOR")
+
+
+def online_tracker(writers: Collection[str]) -> str | None:
+    """Return the variable by which one of these writers may use the network, or None.
+
+    Args:
+        writers: names of the configured writers.
+    """
+    store = os.environ.get("MLFLOW_TRACKING_URI", "")
+    mode = os.environ.get("WANDB_MODE", "")
+    if "mlflow" in writers and store and not store.startswith(("sqlite:", "file:", "/", ".")):
+        return f"MLFLOW_TRACKING_URI ({store}) may be on the network"
+    if "wandb" in writers and mode == "online":
+        return "WANDB_MODE is online"
+    return None
+
+
+def worker_environment(scratch: str | None = None) -> dict[str, str]:
+    """Return the environment of a process of a run.
+
+    Args:
+        scratch: the directory of its temporary files; None: the default.
+    """
+    environment = dict(os.environ) if scratch is None else {**os.environ, "TMPDIR": scratch}
+    # With a stale TF_CONFIG of the shell, a strategy of one process would wait for a cluster.
+    environment.pop("TF_CONFIG", None)
+    environment.pop(_FORK_SERVER, None)
+    # The log is read while the run goes on, and after a kill: it must not stay in a buffer.
+    environment["PYTHONUNBUFFERED"] = "1"
+    paths = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    # Once, however many processes have started each other.
+    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([_import_root(), *paths]))
+    return environment
+
+
+def point_environment(threads: int | None, gpus: Sequence[str] | None) -> dict[str, str]:
+    """Return the environment of a process that runs a point of a sweep, TF_CONFIG included.
+
+    Args:
+        threads: number of threads of a TensorFlow operation, unless the user has set it; None:
+            TensorFlow's default.
+        gpus: the GPUs that it may use, as in CUDA_VISIBLE_DEVICES; None: all.
+    """
+    environment = worker_environment()
+    if declared := os.environ.get("TF_CONFIG"):
+        environment["TF_CONFIG"] = declared
+    if threads is not None:
+        environment.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
+    if gpus is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    return environment
+
+
+def import_digest(environment: Mapping[str, str]) -> str:
+    """Return a hash of what a process has from its start, and of what libraries read when imported.
+
+    That is the interpreter, the namespaces of Linux, and some variables. Of two processes of one
+    command with the same hash one can be forked instead of the other.
+    """
+    early = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_READ_AT_IMPORT) and name not in _READ_LATER
+    }
+    namespaces = [os.readlink(path) for path in sorted(glob("/proc/self/ns/*"))]
+    content = json.dumps([sys.executable, sys.version, namespaces, early], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def fork_server() -> str | None:
+    """Return the folder of the fork server that the starter of this process names, or None."""
+    return os.environ.get(_FORK_SERVER)
+
+
+def name_fork_server(environment: dict[str, str], directory: str) -> None:
+    """Name the fork server that the process of an environment is to use."""
+    environment[_FORK_SERVER] = directory
+
+
+def runtime_directory() -> str:
+    """Return the folder for sockets of this user, which need not exist."""
+    if parent := os.environ.get("XDG_RUNTIME_DIR"):
+        return os.path.join(parent, "steadfast")
+    return os.path.join(tempfile.gettempdir(), f"steadfast-{os.getuid()}")
+
+
+def visible_gpus() -> list[str]:
+    """Return the NVIDIA GPUs that this process may use, as in CUDA_VISIBLE_DEVICES."""
+    devices = sorted(
+        (path.removeprefix("/dev/nvidia") for path in glob("/dev/nvidia[0-9]*")), key=int
+    )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not devices or visible is None:
+        return devices
+    names = (name.strip() for name in visible.split(","))
+    # CUDA ignores an invalid device and all that follow it.
+    return list(itertools.takewhile(lambda name: name and name != "-1", names))
+
+
+@contextmanager
+def exported(server: str | None) -> Iterator[None]:
+    """Let processes that others start from this one find this package, and a fork server.
+
+    Args:
+        server: its folder; None: there is none.
+    """
+    before = dict(os.environ)
+    os.environ["PYTHONPATH"] = worker_environment()["PYTHONPATH"]
+    if server:
+        os.environ[_FORK_SERVER] = server
+    try:
+        yield
+    finally:
+        replace(before)
+
+
+def replace(environment: Mapping[str, str]) -> None:
+    """Set all environment variables of this process, and no others."""
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def add_working_directory() -> None:
+    """Append the working directory to the import path, for a `_target_` in a user's own package.
+
+    Every process appends, so that all import the same one of two modules with one name.
+    """
+    if (directory := os.getcwd()) not in sys.path:
+        sys.path.append(directory)
+
+
+def prepare_environment() -> None:
+    """Set what libraries read when they are imported.
+
+    That is the Keras line (docs/adr/0001-tf-keras.md), quiet logs, and offline trackers.
+    """
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+
+
+def set_tf_config(cluster: Cluster) -> None:
+    """Set what TensorFlow reads when it joins a cluster."""
+    os.environ.pop("TF_CONFIG", None)
+    if cluster.jobs:
+        os.environ["TF_CONFIG"] = cluster.tf_config()
+        # A refused connection fails at once where TensorFlow expects that, and waits elsewhere.
+        os.environ["GRPC_FAIL_FAST"] = "use_caller"
+
+
+def _import_root() -> str:
+    """Return the folder that this package was imported from, so that a worker imports the same."""
+    return os.path.dirname(os.path.dirname(os.path.abspath(trainer.__file__)))

@@ -1,0 +1,297 @@
+"""Fault injection: rehearses a process that dies, freezes, or runs out of disk. No TensorFlow.
+
+A process injects its own faults. Those of processes that count no steps, and so do not know when,
+are injected by the chief: into its supervisor by a signal, into others through its supervisor.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from trainer.cluster.messages import Channel
+from trainer.cluster.signals import blocked
+from trainer.cluster.spec import EVALUATOR, Cluster, ProcessId
+from trainer.config.constraints import did_you_mean
+from trainer.config.schema import Experiment, Fault
+from trainer.errors import ConfigError
+from trainer.files import fsync_directory
+from trainer.runs.checkpoint_marker import committed_steps, data_files
+
+_SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "freeze": signal.SIGSTOP}
+_EFFECTS = {
+    "kill": "is killed",
+    "terminate": "is asked to stop",
+    "freeze": "is frozen",
+    "crash": "crashes",
+    "slow": "rests {delay:g} s each time from",
+    "full_disk": "finds the disk full",
+    "corrupt": "loses a bit of its newest checkpoint, and is killed",
+    "nan": "trains on a batch whose loss is NaN",
+}
+_END_SECS = 10.0  # how long a worker may outlive its killed supervisor
+
+
+class Faults:
+    """Injects the faults of a run into one of its processes.
+
+    Each happens once, however often the run is started again.
+
+    Attributes:
+        stops: the steps after which a fault happens, in any process: no graph call may run past
+            them.
+        injects_nan: whether a step is to have a loss of NaN, in any process.
+
+    Args:
+        faults: the faults by name.
+        run_dir: the run directory.
+        cluster: the cluster as this process sees it.
+        channel: for messages to the user.
+        service_jobs: the jobs whose processes count no steps.
+    """
+
+    def __init__(
+        self,
+        faults: Mapping[str, Fault],
+        run_dir: Path,
+        cluster: Cluster,
+        channel: Channel,
+        service_jobs: Collection[str],
+    ) -> None:
+        self._directory = run_dir / "faults"
+        self._cluster = cluster
+        self._channel = channel
+        self._service_jobs = service_jobs
+        self._checkpoints = run_dir / "checkpoints"
+        self._counts: Counter[str] = Counter()  # of moments reached, by phase
+        self._pending = {name: fault for name, fault in faults.items() if self._is_mine(fault)}
+        self._step = 0
+        self._slow: set[str] = set()
+        self._nan_switches: list[Callable[[bool], None]] = []
+        self._is_nan = False
+        self.stops = frozenset(step for fault in faults.values() for step in _stops(fault))
+        self.injects_nan = any(fault.action == "nan" for fault in faults.values())
+
+    def on_nan(self, switch: Callable[[bool], None]) -> None:
+        """Have `switch` called: with True before a step whose loss is to be NaN, False after it."""
+        self._nan_switches.append(switch)
+
+    def reached(self, phase: str, step: int = 0) -> None:
+        """Inject the faults that are due now.
+
+        Args:
+            phase: start, compile, evaluate, save or step.
+            step: for `step`, the number of steps that are complete.
+
+        Raises:
+            OSError: the disk is to be full.
+            RuntimeError: the user's code is to crash.
+        """
+        self._counts[phase] += 1
+        self._step = step if phase == "step" else self._step
+        number = step if phase == "step" else self._counts[phase]
+        if phase == "step" and self._is_nan:
+            self._switch_nan(False)
+        for name, fault in list(self._pending.items()):
+            if fault.phase == phase and (phase in ("start", "compile") or _due(fault, number)):
+                self._inject(name, fault, _moment(fault, number))
+
+    def _is_mine(self, fault: Fault) -> bool:
+        if fault.process == "supervisor" or not _knows_when(fault, self._service_jobs):
+            return self._cluster.is_chief
+        return _is(fault.process, self._cluster)
+
+    def _switch_nan(self, is_nan: bool) -> None:
+        self._is_nan = is_nan
+        for switch in self._nan_switches:
+            switch(is_nan)
+
+    def _inject(self, name: str, fault: Fault, moment: str) -> None:
+        if fault.action == "slow":
+            if name not in self._slow:
+                self._report(name, fault, moment)
+            self._slow.add(name)
+            time.sleep(fault.delay_secs)
+            return
+        del self._pending[name]
+        if not self._record(name, fault, moment):
+            return
+        self._report(name, fault, moment)
+        if fault.action in _SIGNALS and fault.delay_secs:
+            timer = threading.Timer(fault.delay_secs, self._send, (fault,))
+            timer.daemon = True
+            # The signal must not come to the timer's thread: see `signals.preserve_sigterm`.
+            with blocked():
+                timer.start()
+        else:
+            self._act(fault, f"fault {name}: rehearsed {moment}")
+
+    def _record(self, name: str, fault: Fault, moment: str) -> bool:
+        """Record a fault before it happens: afterwards this process may be gone.
+
+        Returns:
+            Whether it is to happen; False if an earlier attempt has recorded it.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        try:
+            file = os.open(
+                self._directory / f"{name}.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644
+            )
+        except FileExistsError:
+            return False
+        try:
+            record = {
+                "fault": name,
+                "who": fault.process,
+                "moment": moment,
+                "step": self._step,
+                "at": time.time(),
+            }
+            os.write(file, json.dumps(record).encode())
+            os.fsync(file)
+        finally:
+            os.close(file)
+        fsync_directory(self._directory)
+        return True
+
+    def _report(self, name: str, fault: Fault, moment: str) -> None:
+        is_later = fault.delay_secs and fault.action != "slow"
+        later = f", {fault.delay_secs:g} s later" if is_later else ""
+        effect = _EFFECTS[fault.action].format(delay=fault.delay_secs)
+        self._channel.fault(f"fault {name}: {fault.process} {effect} {moment}{later}")
+
+    def _act(self, fault: Fault, error: str) -> None:
+        if fault.action == "crash":
+            raise RuntimeError(error)
+        if fault.action == "full_disk":
+            raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} ({error})")
+        if fault.action == "nan":
+            self._switch_nan(True)
+            return
+        if fault.action == "corrupt":
+            flip_bit(self._checkpoints)
+        self._send(fault)
+
+    def _send(self, fault: Fault) -> None:
+        number = _SIGNALS.get(fault.action, signal.SIGKILL)
+        if fault.process == "supervisor":
+            self._channel.request_signal(fault.process, number)
+            if number == signal.SIGKILL:
+                time.sleep(_END_SECS)  # this process ends with it, and must do nothing more
+        elif _is(fault.process, self._cluster):
+            if fault.delay_secs:
+                os.kill(os.getpid(), number)  # the timer's own thread takes no signal
+            else:
+                # In this thread, so that nothing is done between this line and the signal.
+                signal.raise_signal(number)
+        else:
+            self._channel.request_signal(fault.process, number)
+
+
+def check(
+    experiment: Experiment,
+    process_ids: Collection[ProcessId],
+    service_jobs: Collection[str],
+    *,
+    declared: bool,
+) -> None:
+    """Refuse faults that could never happen: a rehearsal must not pass for want of its fault.
+
+    Args:
+        experiment: the checked configuration.
+        process_ids: all processes of the run.
+        service_jobs: the jobs whose processes count no steps.
+        declared: whether each process has a supervisor of its own.
+
+    Raises:
+        ConfigError: with a line for each.
+    """
+    if not experiment.trains:
+        return
+    supervisor = [] if experiment.launch.inline else ["supervisor"]
+    processes = ["chief", *supervisor, *map(str, process_ids)]
+    problems = []
+    for name, fault in experiment.fault.items():
+        key = f"fault.{name}.process ({fault.process})"
+        if fault.process not in processes:
+            choices = ", ".join(dict.fromkeys(processes))
+            hint = did_you_mean(fault.process, processes)
+            problems.append(f"{key} is no process of this run; choose one of {choices}{hint}")
+        elif fault.process == "supervisor" or not _knows_when(fault, service_jobs):
+            if fault.action not in _SIGNALS:
+                problems.append(
+                    f"{key} {_why_only_signals(fault)}; there fault.{name}.action "
+                    f"({fault.action}) must be one of {', '.join(_SIGNALS)}"
+                )
+            elif declared and fault.process != "supervisor":
+                problems.append(
+                    f"{key} is out of the chief's reach in a declared cluster; "
+                    "rehearse it in one that is started here"
+                )
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _why_only_signals(fault: Fault) -> str:
+    """Return why a process cannot inject a fault into itself."""
+    if fault.process.startswith("worker-"):
+        return "runs steps that the chief hands out, in no training loop of its own"
+    return "runs no steps"
+
+
+def flip_bit(directory: Path) -> None:
+    """Flip a bit of the newest checkpoint's largest file."""
+    if not (steps := committed_steps(directory)):
+        return
+    file = max(data_files(directory, steps[-1]), key=lambda path: path.stat().st_size)
+    with file.open("rb+") as stream:
+        stream.seek(file.stat().st_size // 2)
+        (byte,) = stream.read(1)
+        stream.seek(-1, os.SEEK_CUR)
+        stream.write(bytes([byte ^ 1]))
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _knows_when(fault: Fault, service_jobs: Collection[str]) -> bool:
+    """Return whether the process itself knows when the fault is due.
+
+    One that counts no steps knows when it starts, and the evaluator its evaluations.
+    """
+    job = fault.process.rpartition("-")[0]
+    return (
+        job not in service_jobs
+        or fault.phase == "start"
+        or (job == EVALUATOR and fault.phase == "evaluate")
+    )
+
+
+def _is(process: str, cluster: Cluster) -> bool:
+    return process == str(cluster.process_id) or (process == "chief" and cluster.is_chief)
+
+
+def _due(fault: Fault, number: int) -> bool:
+    if fault.action == "slow":
+        return number >= fault.at
+    return number == (fault.at - 1 if fault.action == "nan" else fault.at)
+
+
+def _stops(fault: Fault) -> tuple[int, ...]:
+    if fault.phase != "step":
+        return ()
+    return (fault.at - 1, fault.at) if fault.action == "nan" else (fault.at,)
+
+
+def _moment(fault: Fault, number: int) -> str:
+    if fault.phase in ("start", "compile"):
+        return "at the start" if fault.phase == "start" else "while it compiles"
+    if fault.phase == "step":
+        return f"in step {fault.at}" if fault.action == "nan" else f"at step {number}"
+    return f"in {'evaluation' if fault.phase == 'evaluate' else 'save'} {number}"

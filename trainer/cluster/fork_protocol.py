@@ -1,0 +1,195 @@
+"""What commands and a fork server say to each other, over a socket in a private folder.
+
+Every request has a connection of its own. That of a worker lasts as long as the worker: the server
+answers `Forked` with a descriptor of the process, later `Ended`, and kills the worker if the
+connection is closed at the other end, as it is however a command ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+_MAX_BYTES = 1 << 20  # of a message; Linux sends no larger ones
+_MAX_DESCRIPTORS = 8
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A request to fork a worker.
+
+    Attributes:
+        environment: all environment variables of the worker.
+        affinity: the cores that it may use.
+        scratch: the directory of its temporary files.
+        began: Unix time when it was asked for.
+    """
+
+    environment: dict[str, str]
+    affinity: list[int]
+    scratch: str
+    began: float
+
+
+@dataclass(frozen=True)
+class Keep:
+    """A request of the server's owner to serve later commands too.
+
+    Attributes:
+        secs: how long to stay without a worker.
+        path: where requests of later commands arrive; the listening socket comes with this one.
+    """
+
+    secs: float
+    path: str
+
+
+@dataclass(frozen=True)
+class Describe:
+    """A request for a `Description`."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A request to end as soon as no worker is left."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a server says of itself.
+
+    Attributes:
+        pid: its process.
+        num_workers: how many of its workers live.
+        secs_left: how long it still stays if nobody asks it for a worker; None: until its command
+            ends.
+    """
+
+    pid: int
+    num_workers: int
+    secs_left: float | None
+
+
+@dataclass(frozen=True)
+class Forked:
+    """The answer to `Fork`, with a descriptor of the process (pidfd)."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A forked worker has ended.
+
+    Attributes:
+        code: its exit code; negative for the signal that killed it.
+    """
+
+    code: int
+
+
+Message = Fork | Keep | Describe | Stop | Description | Forked | Ended
+_KINDS: dict[str, Any] = {
+    kind.__name__: kind for kind in (Fork, Keep, Describe, Stop, Description, Forked, Ended)
+}
+
+
+def is_supported() -> bool:
+    """Return whether this system has what a fork server needs: Linux 5.3 or later."""
+    if sys.platform != "linux":  # macOS frameworks do not survive a fork
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+def listen(path: Path) -> socket.socket:
+    """Return a socket that takes requests at a path that does not exist yet.
+
+    Raises:
+        OSError: there is something, or the file system has no sockets.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        with _short_path(path) as address:
+            listener.bind(address)
+        listener.listen(socket.SOMAXCONN)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def connect(path: Path) -> socket.socket | None:
+    """Return a connection to the server that listens at a path; None: there is none."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        with _short_path(path) as address:
+            connection.connect(address)
+        if peer_uid(connection) != os.getuid():
+            raise PermissionError
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """Return the user of the process at the other end."""
+    return _credentials(connection)[1]
+
+
+def peer_pid(connection: socket.socket) -> int:
+    """Return the process at the other end: the one that listens, connected, or made the pair."""
+    return _credentials(connection)[0]
+
+
+def send(connection: socket.socket, message: Message, descriptors: Sequence[int] = ()) -> None:
+    """Send a message.
+
+    Raises:
+        OSError: the other end is gone, or the message is too long.
+    """
+    content = json.dumps([type(message).__name__, asdict(message)]).encode()
+    socket.send_fds(connection, [content], list(descriptors))
+
+
+def receive(connection: socket.socket) -> tuple[Message | None, list[int]]:
+    """Return the next message and its descriptors; None: the other end is gone."""
+    try:
+        content, descriptors, _, _ = socket.recv_fds(connection, _MAX_BYTES, _MAX_DESCRIPTORS)
+    except OSError:
+        return None, []
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)  # Python 3.11 ignores the flag for that
+    if not content:
+        return None, []
+    kind, fields = json.loads(content)
+    return _KINDS[kind](**fields), descriptors
+
+
+def _credentials(connection: socket.socket) -> tuple[int, int, int]:
+    size = struct.calcsize("3i")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    pid, uid, gid = struct.unpack("3i", credentials)
+    return pid, uid, gid
+
+
+@contextmanager
+def _short_path(path: Path) -> Iterator[str]:
+    """Yield another name of a path: that of a socket may have 107 bytes only."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

@@ -1,0 +1,288 @@
+"""The messages from a worker to its supervisor, and from a point of a sweep to the sweep.
+
+Each message is a dataclass, and one JSON object on a line of a socket of its own. TensorFlow's own
+output goes to the log; what the user should see is a message, which `trainer.launch.console` shows.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TypeAlias, get_args
+
+from trainer.text import without_classes
+
+_log = logging.getLogger(__name__)
+
+_BEAT_SECS = 0.25
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line for the user."""
+
+    text: str
+
+    @property
+    def is_warning(self) -> bool:
+        """Whether the user should see it, whichever process sends it."""
+        return self.text.startswith("warning: ")
+
+
+@dataclass(frozen=True)
+class Output:
+    """A line that the user's code has printed."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What the worker does now; repeated, a sign of life.
+
+    Attributes:
+        phase: join, serve, wait, start, compile, train, evaluate or save.
+        step: number of steps made.
+    """
+
+    phase: str
+    step: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The position of the training, or of the prediction.
+
+    Attributes:
+        step: number of steps made.
+        total: number of steps in all.
+        rate: examples per second; 0 while unknown.
+        secs_left: seconds until the end; None while unknown.
+        metrics: the last values of the training's metrics.
+    """
+
+    step: int
+    total: int
+    rate: float
+    secs_left: float | None
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The metrics of the test split after `step` steps, and a line for the user."""
+
+    step: int
+    metrics: Mapping[str, float]
+    text: str
+
+
+@dataclass(frozen=True)
+class SignalReceived:
+    """The process has received a stop or save signal, which may concern the others."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class FaultNotice:
+    """A fault is injected; a line for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class SignalRequest:
+    """A fault: the supervisor is to send a signal to a process.
+
+    Attributes:
+        process: its name, such as `ps-0`.
+        number: the signal.
+    """
+
+    process: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The user's configuration or input is wrong: exit code 2."""
+
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Crash:
+    """The process has crashed: exit code 1.
+
+    Attributes:
+        text: the user's traceback.
+        cause: the error in one line.
+    """
+
+    text: str
+    cause: str
+
+
+@dataclass(frozen=True)
+class ErrorLine:
+    """An error in one line, from a point of a sweep."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Exit:
+    """The process has ended; its parent adds this as the last message.
+
+    Attributes:
+        code: the exit code; negative for the signal that killed it.
+        output: what it has printed, of a process that has no log.
+    """
+
+    code: int
+    output: str = ""
+
+
+Message: TypeAlias = (
+    Line
+    | Output
+    | Phase
+    | Progress
+    | Evaluated
+    | SignalReceived
+    | FaultNotice
+    | SignalRequest
+    | Problem
+    | Crash
+    | ErrorLine
+    | Exit
+)
+Send: TypeAlias = Callable[[Message], None]
+
+_TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
+
+
+def encode(message: Message) -> bytes:
+    """Return a message as one line of JSON."""
+    return json.dumps({"kind": type(message).__name__, **asdict(message)}).encode() + b"\n"
+
+
+def decode(line: str) -> Message | None:
+    """Return the message of a line; None: the line was cut off when its sender was killed."""
+    if not line.endswith("}\n"):
+        return None
+    fields = json.loads(line)
+    return _TYPES[fields.pop("kind")](**fields)
+
+
+class Channel:
+    """The worker's end.
+
+    Frequent messages are thinned out to four a second: a fast loop would keep the supervisor busy
+    on a core of its own.
+
+    Args:
+        send: delivers one message.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, send: Send, clock: Callable[[], float] = time.monotonic) -> None:
+        self._send = send
+        self._clock = clock
+        self._phase = ""
+        self._step = 0
+        self._phase_at = float("-inf")
+        self._progress_at = float("-inf")
+
+    def line(self, text: str) -> None:
+        """Show a line to the user, and keep it in the log."""
+        _log.info(text)
+        self._send(Line(text))
+
+    def phase(self, phase: str, step: int) -> None:
+        """Send what the worker does now; repeated, it is a sign of life."""
+        if phase != self._phase or self._clock() - self._phase_at >= _BEAT_SECS:
+            self._phase_at = self._clock()
+            self._send(Phase(phase, step))
+        self._phase = phase
+        self._step = step
+
+    def beat(self) -> None:
+        """Send a sign of life: the current phase makes progress."""
+        self.phase(self._phase, self._step)
+
+    def progress(
+        self,
+        step: int,
+        total: int,
+        rate: float,
+        secs_left: float | None,
+        metrics: Mapping[str, float],
+    ) -> None:
+        """Send the position of the training; see `Progress`."""
+        self._step = step
+        if self._clock() - self._progress_at < _BEAT_SECS:
+            return
+        self._progress_at = self._clock()
+        self._send(Progress(step, total, rate, secs_left, dict(metrics)))
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Send the metrics of the test split after `step` steps."""
+        text = f"step {step}: test " + ", ".join(
+            f"{name} {value:.4f}" for name, value in without_classes(metrics).items()
+        )
+        _log.info(text)
+        self._send(Evaluated(step, dict(metrics), text))
+
+    def fault(self, text: str) -> None:
+        """Tell the user, whichever process this is, that a fault is injected."""
+        _log.info(text)
+        self._send(FaultNotice(text))
+
+    def request_signal(self, process: str, number: int) -> None:
+        """Ask the supervisor to send a signal to another process, for a fault."""
+        self._send(SignalRequest(process, number))
+
+    def problem(self, lines: list[str]) -> None:
+        """Report the user's wrong configuration or input."""
+        self._send(Problem(lines))
+
+    def crash(self, text: str, cause: str) -> None:
+        """Report a crash: the user's traceback, and the error in one line."""
+        self._send(Crash(text, cause))
+
+
+class Warnings(logging.Handler):
+    """Shows the warnings of this package, its models and its datasets to the user."""
+
+    def __init__(self, send: Send) -> None:
+        super().__init__(logging.WARNING)
+        self._send = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one warning, unless it is this module's own, which is about sending."""
+        if record.name != __name__:
+            self._send(Line(f"warning: {record.getMessage()}"))
+
+
+def to_socket(connection: socket.socket) -> Send:
+    """Return a function that sends messages to the supervisor.
+
+    A supervisor that is gone is no error: this process is about to be ended.
+    """
+    lock = threading.Lock()  # a dataset warns in a thread of its own
+
+    def send(message: Message) -> None:
+        try:
+            with lock:
+                connection.sendall(encode(message))
+        except (BrokenPipeError, ConnectionResetError):
+            _log.warning("the supervisor is gone")
+
+    return send

@@ -1,0 +1,175 @@
+"""Schedulers: the processes that Slurm or Kubernetes has started together, from the environment.
+
+A scheduler knows the processes but not their jobs; the strategy assigns those.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from trainer.errors import ConfigError
+
+_RANGES = r"\[[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*\]"
+_HOST = rf"(?:[^\s,\[\]]|{_RANGES})+"
+_KUBERNETES_PORT = 2222
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The processes that a scheduler has started together.
+
+    Attributes:
+        source: the scheduler, for messages.
+        addresses: the address at which each process listens, host:port.
+        index: the number of this process among them, from 0.
+    """
+
+    source: str
+    addresses: list[str]
+    index: int
+
+
+def slurm_allocation(environment: Mapping[str, str]) -> Allocation | None:
+    """Return the tasks of the step that `srun` has started, or None outside a step.
+
+    Raises:
+        ConfigError: the variables contradict each other, or hide which task is on which node.
+    """
+    # An allocation and a batch script have the variables of the job too, but they run only one
+    # process: only the variables of a step count.
+    if (
+        "SLURM_STEP_ID" not in environment
+        or (count := _integer("Slurm", environment, "SLURM_STEP_NUM_TASKS", "1")) < 2
+    ):
+        return None
+    nodes, per_node = (
+        environment.get(name, "") for name in ("SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE")
+    )
+    hosts = _hosts(nodes)
+    counts = _task_counts(per_node)
+    if len(hosts) != len(counts) or sum(counts) != count:
+        raise ConfigError(
+            f"Slurm: SLURM_STEP_TASKS_PER_NODE ({per_node}) must have a number for each of "
+            f"{len(hosts)} nodes, {count} tasks in all"
+        )
+    index = _index("Slurm", environment, "SLURM_PROCID", count, f"the step has {count} tasks")
+    tasks = [
+        (host, local)
+        for host, host_count in zip(hosts, counts, strict=True)
+        for local in range(host_count)
+    ]
+    distribution = environment.get("SLURM_DISTRIBUTION", "block")
+    if distribution.startswith(("plane", "arbitrary")):
+        raise ConfigError(
+            f"Slurm: SLURM_DISTRIBUTION ({distribution}) must be block or cyclic; "
+            "use srun --distribution=block"
+        )
+    if distribution.startswith("cyclic"):
+        # The sort is stable: the first task of each node, then the second of each.
+        tasks.sort(key=lambda task: task[1])
+    # Jobs and steps on one node need different ports: each has 16.
+    job = _integer("Slurm", environment, "SLURM_JOB_ID")
+    step = _integer("Slurm", environment, "SLURM_STEP_ID")
+    base = 20000 + 16 * ((31 * job + step) % 625)
+    return Allocation("Slurm", [f"{host}:{base + local}" for host, local in tasks], index)
+
+
+def kubernetes_allocation(
+    environment: Mapping[str, str], hostname: Callable[[], str], count: int
+) -> Allocation | None:
+    """Return the pods of an indexed Job or JobSet, or None outside one.
+
+    The host names of the pods differ in the number at the end.
+
+    Args:
+        environment: the environment variables of this process.
+        hostname: returns the host name with its domain; called in a Job only, because it can
+            take seconds.
+        count: number of pods, which the environment of a pod lacks.
+
+    Raises:
+        ConfigError: the index or the host name does not fit.
+    """
+    if "JOB_COMPLETION_INDEX" not in environment:
+        return None
+    hint = "; set strategy.workers so that they are as many as the Job's completions"
+    index = _index(
+        "Kubernetes",
+        environment,
+        "JOB_COMPLETION_INDEX",
+        count,
+        f"the strategy has {count} processes",
+        hint,
+    )
+    full = hostname()
+    name, dot, domain = full.partition(".")
+    stem = name.removesuffix(f"-{index}")
+    if stem == name:
+        raise ConfigError(
+            f"Kubernetes: host name ({full}) must end in -{index}, the completion index; "
+            "do not use hostNetwork"
+        )
+    return Allocation(
+        "Kubernetes",
+        [f"{stem}-{number}{dot}{domain}:{_KUBERNETES_PORT}" for number in range(count)],
+        index,
+    )
+
+
+def _hosts(text: str) -> list[str]:
+    """Expand Slurm's short form of host names: `gpu[01-03,7],login1`."""
+    if not re.fullmatch(rf"{_HOST}(,{_HOST})*", text):
+        raise ConfigError(
+            f"Slurm: SLURM_STEP_NODELIST ({text}) must be a list of hosts, "
+            "such as gpu[01-03,7],login1"
+        )
+    names = []
+    for host in re.findall(_HOST, text):
+        parts = re.split(rf"({_RANGES})", host)
+        choices = [_expand_ranges(part) if part[:1] == "[" else [part] for part in parts]
+        names += ["".join(name) for name in itertools.product(*choices)]
+    return names
+
+
+def _expand_ranges(ranges: str) -> Iterator[str]:
+    for part in ranges.strip("[]").split(","):
+        first, _, last = part.partition("-")
+        yield from (
+            f"{number:0{len(first)}}" for number in range(int(first), int(last or first) + 1)
+        )
+
+
+def _task_counts(text: str) -> list[int]:
+    """Expand Slurm's short form of the tasks on each node: `2(x3),1` is 2, 2, 2, 1."""
+    counts = []
+    for part in text.split(","):
+        if not (match := re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part)):
+            raise ConfigError(
+                f"Slurm: SLURM_STEP_TASKS_PER_NODE ({text}) must be a list of numbers, "
+                "such as 2(x3),1"
+            )
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def _integer(
+    source: str, environment: Mapping[str, str], name: str, default: str = "missing"
+) -> int:
+    value = environment.get(name, default)
+    if not re.fullmatch(r"[0-9]+", value):
+        raise ConfigError(f"{source}: {name} ({value}) must be an integer")
+    return int(value)
+
+
+def _index(
+    source: str, environment: Mapping[str, str], name: str, count: int, size: str, hint: str = ""
+) -> int:
+    index = _integer(source, environment, name)
+    if index >= count:
+        raise ConfigError(
+            f"{source}: {name} ({index}) is out of range: {size}, 0 to {count - 1}{hint}"
+        )
+    return index

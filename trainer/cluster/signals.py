@@ -1,0 +1,220 @@
+"""Stop, save and stack requests: SIGTERM and SIGINT, SIGUSR1, SIGUSR2."""
+
+from __future__ import annotations
+
+import enum
+import faulthandler
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from trainer.cluster.spec import ProcessId
+
+STOP = frozenset({signal.SIGINT, signal.SIGTERM})
+SAVE = signal.SIGUSR1
+STACKS = signal.SIGUSR2
+_REQUESTS = (*STOP, SAVE)
+
+SWEEP = ProcessId("sweep", 0)
+"""The source of the requests that a sweep sends to its points."""
+
+
+@contextmanager
+def forward_to(
+    handler: Callable[[int], None], numbers: Iterable[int] = _REQUESTS
+) -> Iterator[None]:
+    """Call `handler` with the number of each stop or save signal while the block lasts."""
+    previous = {
+        number: signal.signal(number, lambda received, frame: handler(received))
+        for number in numbers
+    }
+    try:
+        yield
+    finally:
+        for number, previous_handler in previous.items():
+            signal.signal(number, previous_handler)
+
+
+class Decision(enum.Enum):
+    """What a request means, given those that came before it."""
+
+    SAVE = enum.auto()
+    STOP = enum.auto()
+    """Save, then leave."""
+    LEAVE = enum.auto()
+    """Leave at once, without saving."""
+    IGNORE = enum.auto()
+
+
+class StopRequests:
+    """The stop and save requests that reach one command, whatever their source.
+
+    A source is the user (None), a process of the run, or a sweep. The first stop request of any
+    source stops the run, and a second one of the same source leaves at once. The first one of each
+    further source changes nothing: when a machine or a container is stopped, every process in it
+    gets a signal.
+
+    Attributes:
+        number: the signal of the first stop request; 0: there was none.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._sources: set[ProcessId | None] = set()
+        self._pending: queue.SimpleQueue[tuple[int, ProcessId | None]] = queue.SimpleQueue()
+        self._wake: Callable[[], None] = _do_nothing
+
+    def request(self, number: int, source: ProcessId | None = None) -> None:
+        """Add a request; safe at any time, in a signal handler and in every thread."""
+        # In this order, see `waking`. Only this kind of queue is safe in a signal handler: another
+        # has a lock, which the interrupted code may hold.
+        self._pending.put((number, source))
+        self._wake()
+
+    @contextmanager
+    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Call `wake` after each request while the block lasts.
+
+        A request that is added just before the block may be without its call, so look at what is
+        pending within the block first.
+        """
+        self._wake = wake
+        try:
+            yield
+        finally:
+            self._wake = _do_nothing
+
+    def take(self) -> tuple[int, ProcessId | None] | None:
+        """Return the next pending request, as its signal and its source; None: there is none."""
+        try:
+            return self._pending.get_nowait()
+        except queue.Empty:
+            return None
+
+    def decide(self, number: int, source: ProcessId | None = None) -> Decision:
+        """Return what a request means, and remember that it was made."""
+        if number not in STOP:
+            return Decision.SAVE
+        if source in self._sources:
+            return Decision.LEAVE
+        self._sources.add(source)
+        if self.number:
+            return Decision.IGNORE
+        self.number = number
+        return Decision.STOP
+
+    def drain(self) -> int:
+        """Decide all pending requests; return the signal of the first stop request, or 0."""
+        while request := self.take():
+            self.decide(*request)
+        return self.number
+
+    def wait(self, secs: float) -> int:
+        """Return the signal of the first stop request as soon as there is one, 0 after `secs`."""
+        end = time.monotonic() + secs
+        while not self.number:
+            try:
+                self.decide(*self._pending.get(timeout=max(0.0, end - time.monotonic())))
+            except queue.Empty:
+                break
+        return self.number
+
+
+def _do_nothing() -> None:
+    pass
+
+
+class Signals:
+    """Receives signals in a worker, also while its main thread is inside TensorFlow.
+
+    No handler of Python's runs there. But Python's C handler, which always runs, writes the number
+    of a signal into a pipe, and a thread reads it. Blocking the signals and waiting for them in a
+    thread would be simpler, but whatever the user's code starts would inherit the mask, and nobody
+    could end it.
+
+    Args:
+        notify: called in that thread with the number of each signal.
+
+    Attributes:
+        number: the signal that requested a stop; 0: none did.
+    """
+
+    def __init__(self, notify: Callable[[int], None]) -> None:
+        self.number = 0
+        self._save = False
+        self._reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        for number in _REQUESTS:
+            signal.signal(number, self._handle)
+        faulthandler.enable(file=2)  # the stacks, if the interpreter itself crashes
+        faulthandler.register(STACKS, file=2, all_threads=True)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {STACKS})
+        threading.Thread(target=self._read, args=(notify,), daemon=True, name="signals").start()
+
+    def stop(self) -> bool:
+        """Return whether a stop was requested."""
+        return self.number != 0
+
+    def save(self) -> bool:
+        """Return whether a save was requested since the last call."""
+        if not self._save:
+            return False
+        self._save = False
+        return True
+
+    def request(self, number: int) -> None:
+        """Take a request, from a signal or forwarded by the supervisor."""
+        if number == SAVE:
+            self._save = True
+        else:
+            self.number = self.number or number
+
+    def unblock(self) -> None:
+        """Unblock the signals in this thread alone, if `blocked` has blocked them at the start."""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _REQUESTS)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number in STOP:
+            self.request(number)  # one that the main thread sends itself counts when it goes on
+
+    def _read(self, notify: Callable[[int], None]) -> None:
+        while True:
+            for number in os.read(self._reading, 64):
+                if number in _REQUESTS:
+                    self.request(number)
+                    notify(number)
+
+
+@contextmanager
+def blocked() -> Iterator[None]:
+    """Block signals in this thread and in the processes and threads that it starts meanwhile.
+
+    A worker that does not handle them yet must not die of them.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*_REQUESTS, STACKS})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextmanager
+def preserve_sigterm() -> Iterator[None]:
+    """Keep the handler of SIGTERM while TensorFlow replaces it; a signal meanwhile waits.
+
+    All other threads must have it blocked. In a worker those have that were started before
+    `unblock`.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -1,0 +1,119 @@
+"""The cluster: processes, addresses, and the chief."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+EVALUATOR = "evaluator"
+"""The job of a process that evaluates beside the training and is no part of it."""
+
+LOCAL = "local"
+"""The source of a cluster that this program starts on this machine."""
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """One process of a run.
+
+    Attributes:
+        job: chief, worker, ps or evaluator.
+        index: its number within the job, from 0.
+    """
+
+    job: str
+    index: int
+
+    @property
+    def is_evaluator(self) -> bool:
+        """Whether this process evaluates beside the training."""
+        return self.job == EVALUATOR
+
+    def __str__(self) -> str:
+        """Return the name of its log: `worker-0`."""
+        return f"{self.job}-{self.index}"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """All processes that train together, as one of them sees it.
+
+    Attributes:
+        process_id: the process that sees it.
+        jobs: the addresses, host:port, of the processes of each job; empty for a process that
+            trains alone.
+        source: what declared it, for messages.
+    """
+
+    process_id: ProcessId = ProcessId("worker", 0)
+    jobs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    source: str = LOCAL
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this program starts all processes, on this machine; else each has its own."""
+        return self.source == LOCAL
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes the files of the run.
+
+        That is the `chief` if there is such a job, else worker 0: TensorFlow's rule.
+        """
+        return self.process_id.job == "chief" or (
+            self.process_id == ProcessId("worker", 0) and "chief" not in self.jobs
+        )
+
+    @property
+    def trainers(self) -> list[ProcessId]:
+        """The processes that train, the chief first; none for a process that trains alone."""
+        return [
+            ProcessId(job, index)
+            for job in ("chief", "worker")
+            for index in range(len(self.jobs.get(job, ())))
+        ]
+
+    @property
+    def process_ids(self) -> list[ProcessId]:
+        """All processes but evaluators."""
+        return [
+            ProcessId(job, index)
+            for job, addresses in self.jobs.items()
+            for index in range(len(addresses))
+        ]
+
+    @property
+    def others(self) -> dict[ProcessId, str]:
+        """The addresses of all processes but this one and evaluators."""
+        addresses = {
+            ProcessId(job, index): address
+            for job, job_addresses in self.jobs.items()
+            for index, address in enumerate(job_addresses)
+        }
+        return {
+            process_id: address
+            for process_id, address in addresses.items()
+            if process_id != self.process_id and not process_id.is_evaluator
+        }
+
+    def tf_config(self) -> str:
+        """Return the value of TF_CONFIG that declares this cluster to TensorFlow."""
+        jobs = {job: list(addresses) for job, addresses in self.jobs.items()}
+        return json.dumps(
+            {"cluster": jobs, "task": {"type": self.process_id.job, "index": self.process_id.index}}
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain containers for JSON; `from_dict` reads them."""
+        return {
+            "task": [self.process_id.job, self.process_id.index],
+            "jobs": {job: list(addresses) for job, addresses in self.jobs.items()},
+            "source": self.source,
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Cluster:
+        """Return the cluster that `to_dict` has described."""
+        return cls(ProcessId(*content["task"]), content["jobs"], content["source"])

@@ -1,0 +1,1 @@
+"""From configuration keys to a checked Experiment."""

@@ -1,0 +1,150 @@
+"""A small language for the range of a value, used by the schema and in the signatures of targets.
+
+A target states the range of an option as `Annotated[float, "> 0"]`, a schema field as
+`key(1, "...", ">= 1")`:
+
+    > 0             one bound;  also >=, <, <=
+    >= 0, < 1       several bounds, all must hold
+    max | min       one of these words
+    each: a | b     every item of a list
+    auto or >= 1    a word, or several with `|`, or else the bounds
+    exists          a path that exists; also `file`, `directory`, `checkpoint`
+
+It also words the two errors that every check needs: a violated rule and an unknown key. No
+TensorFlow.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+_BOUNDS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+_PATHS = {
+    "exists": (Path.exists, "no such file or directory"),
+    "file": (Path.is_file, "no such file"),
+    "directory": (Path.is_dir, "no such directory"),
+    # A checkpoint is named by the common prefix of its files, which is no file itself.
+    "checkpoint": (
+        lambda path: path.exists() or Path(f"{path}.index").exists(),
+        "no such run or checkpoint",
+    ),
+}
+_IS_BOUND = re.compile(r"(>=|<=|>|<) -?[\d.]+(e-?\d+)?")
+
+
+def violation(value: Any, rule: str) -> str | None:
+    """Return how `value` violates `rule`, as the rest of a sentence, or None if it does not.
+
+    The value None is always allowed.
+    """
+    if value is None:
+        return None
+    if rule.startswith("each: "):
+        problems = (violation(item, rule.removeprefix("each: ")) for item in value)
+        problem = next(filter(None, problems), None)
+        return problem and problem.replace("must", "each item must", 1)
+    if " or " in rule:
+        text, rest = rule.split(" or ", 1)
+        words = text.split(" | ")
+        if value in words or (_is_number(value) and not violation(value, rest)):
+            return None
+        return f"must be {', '.join(words)} or {rest}{did_you_mean(str(value), words)}"
+    if rule in _PATHS:
+        holds, problem = _PATHS[rule]
+        return None if holds(Path(value).expanduser()) else problem
+    if " | " in rule:
+        words = rule.split(" | ")
+        return (
+            None
+            if value in words
+            else f"must be one of {', '.join(words)}{did_you_mean(str(value), words)}"
+        )
+    for bound in rule.split(", "):
+        symbol, limit = bound.split()
+        if not _is_number(value) or not _BOUNDS[symbol](value, float(limit)):
+            return f"must be {rule.replace(', ', ' and ')}"
+    return None if math.isfinite(value) else "must be finite"
+
+
+def check_value(name: str, value: Any, rule: str) -> str | None:
+    """Return an error line with the key and its value if the value violates `rule`, else None."""
+    rest = violation(value, rule)
+    return rest and (f"{name} ({value}): {rest}" if rule in _PATHS else f"{name} ({value}) {rest}")
+
+
+def is_rule(text: str) -> bool:
+    """Return whether `text` is in the language; other notes in an `Annotated` are not checked."""
+    if text.startswith("each: "):
+        return is_rule(text.removeprefix("each: "))
+    if " or " in text:
+        return is_rule(text.split(" or ", 1)[1])
+    return (
+        text in _PATHS
+        or " | " in text
+        or all(_IS_BOUND.fullmatch(bound) for bound in text.split(", "))
+    )
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the nearest known word, or an empty string."""
+    names = {name.lower(): name for name in words}
+    near = difflib.get_close_matches(word.lower(), names, n=3, cutoff=0.6)
+    # Swapped letters are the commonest slip, but difflib prefers missing ones: modle is model, not
+    # mode.
+    near.sort(key=lambda other: sorted(other) != sorted(word.lower()))
+    return f"; did you mean '{names[near[0]]}'?" if near else ""
+
+
+def format_value(value: Any) -> str:
+    """Return a value as the command line and YAML write it, with text in quotation marks."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else repr(value)
+
+
+def unknown_key(key: str, siblings: Iterable[str], root: Mapping[str, Any]) -> str:
+    """Return the error line for an unknown key, with the key that was probably meant.
+
+    Args:
+        key: the dotted key.
+        siblings: the names that exist in its section.
+        root: the whole configuration: `learning_rate=0.1` means a key of another section.
+    """
+    parent, _, last = key.rpartition(".")
+    names = [name for name in siblings if not name.startswith("_")]
+    elsewhere = sorted(
+        (
+            other
+            for other in _dotted(root)
+            if other.rpartition(".")[2] == last and not other.startswith(key)
+        ),
+        key=len,
+    )
+    if not parent and elsewhere:
+        hint = f"; did you mean '{elsewhere[0]}'?"
+    else:
+        hint = did_you_mean(last, names) or (
+            f"; did you mean '{elsewhere[0]}'?" if elsewhere else ""
+        )
+    if not hint and parent:
+        hint = f"; known keys of {parent}: {', '.join(names) or 'none'}"
+    return f"unknown key '{key}'{hint or '; see --help for all keys'}"
+
+
+def _dotted(node: Mapping[str, Any], path: str = "") -> list[str]:
+    keys = []
+    for name, value in node.items():
+        keys.append(f"{path}{name}")
+        if isinstance(value, Mapping):
+            keys += _dotted(value, f"{path}{name}.")
+    return keys
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,70 @@
+"""Makes the object that a configuration node names: the only caller of Hydra's instantiate."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import hydra
+
+from trainer.errors import ConfigError
+
+
+def instantiate(
+    node: Mapping[str, Any], key: str, *args: Any, leave_out: tuple[str, ...] = (), **extra: Any
+) -> Any:
+    """Call the `_target_` of a node with its options, and return the result.
+
+    Args:
+        node: `_target_` and its options.
+        key: the node's key in the configuration, for messages.
+        *args: positional arguments that the engine passes.
+        leave_out: keys of the node that the engine reads itself, so not options of the target.
+        **extra: arguments that the engine passes by name.
+
+    Raises:
+        ConfigError: an option is unknown, or the target refuses a value or a file.
+    """
+    options = {name: value for name, value in node.items() if name not in leave_out}
+    try:
+        target = hydra.utils.get_object(options["_target_"])
+        _check_options(target, key, set(options) - {"_target_"})
+        return hydra.utils.instantiate(options, *args, _convert_="all", **extra)
+    except hydra.errors.InstantiationException as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, ConfigError):
+            raise cause from None
+        if isinstance(
+            cause, ValueError | FileNotFoundError | NotADirectoryError | PermissionError
+        ) and not _from_a_library(cause):
+            raise ConfigError(f"{key}: {str(cause).strip()}") from cause
+        raise cause from None
+
+
+def _from_a_library(error: BaseException) -> bool:
+    """Return whether TensorFlow or NumPy raised the error: a mistake in code, not in a value."""
+    innermost = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    return (
+        not {"tensorflow", "tf_keras", "keras", "numpy"}.isdisjoint(innermost.parts)
+        or "\n" in str(error).strip()
+    )
+
+
+def _check_options(target: Callable[..., Any], key: str, names: set[str]) -> None:
+    """Refuse unknown options of targets whose source the parent could not read.
+
+    Raises:
+        ConfigError: the target has no such option.
+    """
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    if unknown := sorted(names - {parameter.name for parameter in parameters}):
+        name = getattr(target, "__name__", target)
+        raise ConfigError(f"unknown key '{key}.{unknown[0]}': {name} has no such option")

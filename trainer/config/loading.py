@@ -1,0 +1,193 @@
+"""From a configuration that Hydra composed to a checked experiment, and back. No TensorFlow."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any, get_type_hints
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from trainer.config import constraints
+from trainer.config.schema import GROUPS, Experiment, Fault
+from trainer.config.validation import check
+from trainer.errors import ConfigError
+
+
+def load(cfg: DictConfig, choices: Mapping[str, Any]) -> Experiment:
+    """Check a composed configuration and return it as an experiment of plain containers.
+
+    Args:
+        cfg: as Hydra composed it, without Hydra's own section.
+        choices: the choice in each group, as Hydra records it.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
+    container: Any = OmegaConf.to_container(cfg, resolve=True)
+    problems = _unknown_keys(container, Experiment, "", _known_keys(container, Experiment))
+    problems += [
+        f"{name} has no value; add {name}=<value>" for name in sorted(OmegaConf.missing_keys(cfg))
+    ]
+    problems += _check_faults(container)
+    problems += _check_nested_groups(container, choices)
+    if container.get("choices") is not None:
+        problems.append("choices is filled in by the program; remove it")
+    experiment = restore({name: value for name, value in container.items() if name != "choices"})
+    experiment.callbacks = experiment.callbacks or {}
+    experiment.metrics = experiment.metrics or {}
+    experiment.writers = experiment.writers or {}
+    experiment.choices = {group: _plain_choice(choices.get(group)) for group in GROUPS}
+    problems += check(experiment)
+    if problems:
+        raise ConfigError(*problems)
+    return experiment
+
+
+def restore(container: Mapping[str, Any]) -> Experiment:
+    """Return the experiment of plain containers as `plain` returns them; drop unknown keys."""
+    values = _known_keys(container, Experiment)
+    free = {
+        name: values.pop(name)
+        for name, kind in _fields(Experiment).items()
+        if kind is Any and name in values
+    }
+    # Merging takes long: it is left to values that are not the schema's own.
+    changed = _changed(values, _defaults())
+    experiment = OmegaConf.to_object(OmegaConf.unsafe_merge(pickle.loads(_schema()), changed))
+    assert isinstance(experiment, Experiment)
+    for name, value in free.items():
+        setattr(experiment, name, value)
+    faults = experiment.fault if isinstance(experiment.fault, Mapping) else {}
+    experiment.fault = {name: fault for name, node in faults.items() if (fault := _fault(node))}
+    return experiment
+
+
+@functools.cache
+def _schema() -> bytes:
+    """Return the schema, pickled: unpickling it takes less time than making or copying it."""
+    return pickle.dumps(OmegaConf.structured(Experiment), pickle.HIGHEST_PROTOCOL)
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    """Return the values of the schema, which must not be changed."""
+    return plain(Experiment())
+
+
+def _changed(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that differ from the defaults, if only in type: 1, 1.0 and true."""
+    return {
+        name: _changed(value, defaults[name])
+        if isinstance(value, Mapping) and isinstance(defaults[name], Mapping)
+        else value
+        for name, value in values.items()
+        if repr(value) != repr(defaults[name])
+    }
+
+
+def plain(experiment: Experiment) -> dict[str, Any]:
+    """Return an experiment as plain containers, for YAML or JSON."""
+    return asdict(experiment)
+
+
+def _check_faults(container: Mapping[str, Any]) -> list[str]:
+    """Return the wrong keys and types in `fault`.
+
+    It is a free mapping to Hydra, which cannot add a fault to a typed one.
+    """
+    faults = container.get("fault") or {}
+    if not isinstance(faults, Mapping):
+        return [
+            f"fault ({faults}) must be a mapping from names to faults; "
+            "choose one with fault=<choice>"
+        ]
+    problems = []
+    for name, node in faults.items():
+        if not isinstance(node, Mapping):
+            example = "{action:kill,process:chief,phase:step,at:75}"
+            problems.append(
+                f"fault.{name} ({constraints.format_value(node)}) must be a mapping; "
+                f"write +fault.{name}={example}"
+            )
+            continue
+        hints = _fields(Fault)
+        for key, value in node.items():
+            if key not in hints:
+                problems.append(constraints.unknown_key(f"fault.{name}.{key}", hints, {}))
+            elif _fault({key: value}) is None:
+                kind = {int: "an int", float: "a float"}.get(hints[key], "a str")
+                problems.append(
+                    f"fault.{name}.{key} ({constraints.format_value(value)}) must be {kind}"
+                )
+    return problems
+
+
+def _check_nested_groups(container: Mapping[str, Any], choices: Mapping[str, Any]) -> list[str]:
+    """Return the groups within groups whose choice a plain value has replaced; null is allowed.
+
+    Args:
+        container: the configuration.
+        choices: as in `load`: `dataset/augment`, or `model/block@model.stem` for another key.
+    """
+    problems = []
+    for name in sorted(name for name in choices if "/" in name and not name.startswith("hydra/")):
+        group, _, other_key = name.partition("@")
+        key = other_key or group.replace("/", ".")
+        node: Any = container
+        for part in key.split("."):
+            node = node.get(part) if isinstance(node, Mapping) else None
+        if node is not None and not isinstance(node, Mapping):
+            problems.append(
+                f"{key} ({constraints.format_value(node)}) must be a mapping; set its options with "
+                f"{key}.<option>=<value>, or choose one with {name}=<choice>"
+            )
+    return problems
+
+
+def _fault(node: Any) -> Fault | None:
+    """Return the fault of a plain container, or None if it is not one."""
+    try:
+        fault = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Fault), node))
+    except (OmegaConfBaseException, ValueError, TypeError):
+        return None
+    return fault if isinstance(fault, Fault) else None
+
+
+def _unknown_keys(
+    node: Mapping[str, Any], schema: type, path: str, root: Mapping[str, Any]
+) -> list[str]:
+    """Return an error line for each unknown key: `+key=` and `++key=` bypass Hydra's own check."""
+    problems = []
+    kinds = _fields(schema)
+    for name, value in node.items():
+        if name not in kinds:
+            problems.append(constraints.unknown_key(f"{path}{name}", kinds, root))
+        elif is_dataclass(kinds[name]) and isinstance(value, Mapping):
+            problems += _unknown_keys(value, kinds[name], f"{path}{name}.", root)
+    return problems
+
+
+def _known_keys(node: Mapping[str, Any], schema: type) -> dict[str, Any]:
+    """Return the keys that the schema has and that have a value."""
+    kinds = _fields(schema)
+    return {
+        name: _known_keys(value, kinds[name])
+        if is_dataclass(kinds[name]) and isinstance(value, Mapping)
+        else value
+        for name, value in node.items()
+        if name in kinds and value != "???"
+    }
+
+
+@functools.cache
+def _fields(schema: type) -> dict[str, Any]:
+    hints = get_type_hints(schema)
+    return {item.name: hints[item.name] for item in fields(schema)}
+
+
+def _plain_choice(choice: Any) -> Any:
+    return OmegaConf.to_container(choice) if OmegaConf.is_config(choice) else choice

@@ -1,0 +1,436 @@
+"""The typed schema of an experiment: every key, its default, its rule, one line of explanation.
+
+Groups whose choices name a `_target_` (model, dataset, task, metrics, optimizer, schedule,
+strategy, callbacks, writers) are free mappings here: their schema is the target's signature, read
+by `trainer.config.targets`. No TensorFlow.
+"""
+
+# ruff: noqa: RUF009  (`key` is `dataclasses.field` with its metadata spelled out)
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+MODES = ("train", "verify", "evaluate", "export", "predict")
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+USED = ("latest", "best")
+"""Values of `checkpoint.use` besides a step."""
+MAX_SKIPS = 1024
+"""How many skipped steps a checkpoint can record."""
+
+GROUPS = (
+    "model", "dataset", "task", "metrics", "optimizer", "schedule", "strategy", "checkpoint",
+    "callbacks", "writers", "fault", "launch", "search", "experiment",
+)  # fmt: skip
+ONE_CHOICE = tuple(
+    group
+    for group in GROUPS
+    if group not in ("metrics", "callbacks", "writers", "fault", "experiment")
+)
+"""Groups with a single choice; of the others several may be chosen, in a list."""
+PAIRS = (("train.steps", "train.epochs"), ("batch.global_size", "batch.per_replica"))
+"""Keys of which exactly one must be set."""
+
+
+def key(default: Any, help: str, rule: str | None = None) -> Any:
+    """Return a schema field.
+
+    Args:
+        default: a value, or the class of a section.
+        help: one line of explanation, shown by `--help` and in the reference.
+        rule: the allowed values, in the language of `trainer.config.constraints`.
+    """
+    metadata = {"help": help, "rule": rule}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    if isinstance(default, type):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass
+class Train:
+    """Length of training, and how its steps are run."""
+
+    steps: int | None = key(
+        None, "number of steps to train; set exactly one of steps and epochs", ">= 1"
+    )
+    epochs: int | None = key(30, "number of epochs to train", ">= 1")
+    steps_per_epoch: int | None = key(
+        None, "steps in one epoch; null: one pass over the training data", ">= 1"
+    )
+    steps_per_loop: int | str = key(
+        "auto",
+        "steps in one graph call, which stops at any save or report; auto: about a second's worth",
+        "auto or >= 1",
+    )
+    clip_norm: float | None = key(
+        None, "clip the gradient of the global batch to this global norm; null: do not clip", "> 0"
+    )
+    ema_decay: float | None = key(
+        None,
+        "decay of a moving average of the weights, which is evaluated and exported; null: none",
+        "> 0, < 1",
+    )
+
+
+@dataclass
+class Batch:
+    """Batch sizes."""
+
+    global_size: int | None = key(
+        128,
+        "examples in one step, over all replicas; set exactly one of global_size and per_replica",
+        ">= 1",
+    )
+    per_replica: int | None = key(None, "examples in one step on each replica", ">= 1")
+    accumulate: int = key(
+        1, "number of micro-batches whose gradients are added up for one step", ">= 1"
+    )
+
+
+@dataclass
+class Evaluate:
+    """When to evaluate."""
+
+    every_steps: int | None = key(None, "evaluate every N steps", ">= 1")
+    every_epochs: int | None = key(
+        1, "evaluate every N epochs, and always at the end of training", ">= 1"
+    )
+    sidecar: bool = key(False, "evaluate checkpoints in a separate process while training goes on")
+
+
+@dataclass
+class Best:
+    """Best checkpoints, kept besides the newest."""
+
+    metric: str | None = key(
+        None, "also keep the best checkpoints by this metric of the test split, e.g. accuracy"
+    )
+    mode: str = key("max", "whether larger (max) or smaller (min) is better", "max | min")
+    keep: int = key(1, "number of best checkpoints to keep", ">= 1")
+
+
+@dataclass
+class Checkpoint:
+    """When to save and what to keep."""
+
+    use: int | str = key(
+        "latest",
+        "what mode=evaluate, export and predict use; short: checkpoint=best, checkpoint=<step>",
+        "latest | best or >= 0",
+    )
+    every_steps: int | None = key(None, "save every N steps", ">= 1")
+    every_secs: float | None = key(
+        None, "save when N seconds have passed since the last save", "> 0"
+    )
+    every_epochs: int | None = key(
+        1, "save every N epochs, and always at the end of training", ">= 1"
+    )
+    keep: int = key(2, "number of newest checkpoints to keep", ">= 1")
+    keep_every_steps: int | None = key(
+        None, "also keep every checkpoint whose step is a multiple of this", ">= 1"
+    )
+    async_write: bool = key(False, "continue training while a checkpoint is written")
+    best: Best = key(Best, "best checkpoints, kept besides the newest")
+
+
+@dataclass
+class Profile:
+    """The steps that TensorFlow's profiler records."""
+
+    start: int | None = key(None, "record the steps after this one; null: record nothing", ">= 0")
+    steps: int = key(20, "number of steps to record", ">= 1")
+
+
+@dataclass
+class Summary:
+    """What is written for the user while a run goes on."""
+
+    every_steps: int = key(50, "write training metrics every N steps", ">= 1")
+    histograms: int | None = key(
+        None, "write histograms of weights and gradients every N steps; null: none", ">= 1"
+    )
+    images: int | None = key(
+        None, "write input images, as augmented for the model, every N steps; null: none", ">= 1"
+    )
+    misclassified: int = key(
+        0, "number of misclassified examples that each evaluation shows", ">= 0, <= 100"
+    )
+    graph: bool = key(False, "write the graph of the model")
+    profile: Profile = key(Profile, "the steps that TensorFlow's profiler records")
+
+
+@dataclass
+class Predict:
+    """mode=predict: a table with the model's output for each example."""
+
+    split: str = key("test", "split of the dataset to predict", "train | test")
+    images: str | None = key(
+        None,
+        "a folder of image files to predict instead, preprocessed like the dataset's images",
+        "directory",
+    )
+    format: str = key("csv", "file format of the table", "csv | parquet")
+    path: str | None = key(
+        None, "file of the table; null: <run>/predictions/<split or folder>-<step>.<format>"
+    )
+
+
+@dataclass
+class Export:
+    """mode=export: a SavedModel, and further files beside it."""
+
+    weights: str | None = key(
+        "h5", "also export the weights alone, in this format; null: do not", "h5 | keras"
+    )
+    tflite: bool = key(False, "also export a TensorFlow Lite model")
+
+
+@dataclass
+class Restart:
+    """How the supervisor restarts a failed attempt."""
+
+    max_restarts: int = key(3, "how many times a failed attempt may be restarted", ">= 0")
+    backoff_secs: float = key(
+        1.0, "pause before the first restart, in seconds; it doubles each time", ">= 0"
+    )
+
+
+@dataclass
+class Preemption:
+    """How a request to stop (SIGTERM, Ctrl-C) is handled."""
+
+    grace_secs: float | None = key(
+        None,
+        "seconds to wait for the save before leaving without it; null: no limit",
+        "> 0",
+    )
+
+
+@dataclass
+class Watchdog:
+    """Seconds without progress after which an attempt is ended and restarted."""
+
+    stall_secs: float = key(300.0, "limit while a process trains or serves parameters", "> 0")
+    compile_secs: float = key(1800.0, "limit while a process starts, restores and compiles", "> 0")
+    evaluate_secs: float = key(900.0, "limit between two batches of an evaluation", "> 0")
+    save_secs: float = key(1800.0, "limit while a process saves", "> 0")
+
+
+@dataclass
+class Divergence:
+    """What to do when the loss or a gradient is not finite, or the loss jumps."""
+
+    action: str = key(
+        "stop",
+        "stop: end the run; skip: drop the update; rollback: restore, and skip the samples",
+        "stop | skip | rollback",
+    )
+    spike_sigma: float | None = key(
+        None,
+        "a loss this many standard deviations above the mean is a spike; null: no spikes",
+        "> 0",
+    )
+    window: int = key(
+        128,
+        "number of latest losses for the mean and deviation; spikes count from then on",
+        ">= 2",
+    )
+    rollback_steps: int = key(
+        1,
+        "rollback: number of steps whose samples are skipped, the diverged one last",
+        ">= 1",
+    )
+    max_skips: int = key(
+        16,
+        "skip, rollback: end the run when more steps than this would be skipped",
+        f">= 1, <= {MAX_SKIPS}",
+    )
+
+
+@dataclass
+class Fault:
+    """A fault to inject: an action in one process, at one moment of the run."""
+
+    action: str = key(
+        "kill",
+        "what to inject; slow lasts from then on in every attempt, the others happen once in a run",
+        "kill | terminate | freeze | crash | slow | full_disk | corrupt | nan",
+    )
+    process: str = key(
+        "chief",
+        "which process: chief, supervisor, or a process of the run such as worker-1 or ps-0",
+    )
+    phase: str = key(
+        "step",
+        "in which phase; save: before the checkpoint is committed",
+        "start | compile | step | evaluate | save",
+    )
+    at: int = key(
+        1,
+        "phase step: after this step (nan: in it); evaluate and save: in the n-th of the attempt",
+        ">= 1",
+    )
+    delay_secs: float = key(
+        0.0,
+        "seconds until the action, while the process continues; slow: length of each pause",
+        ">= 0",
+    )
+
+
+@dataclass
+class Verify:
+    """mode=verify: train without and with kills, and compare the results bit for bit."""
+
+    steps: int = key(
+        200,
+        "number of steps, at most train.steps; it evaluates and saves a few times meanwhile",
+        ">= 2",
+    )
+    kills: int = key(3, "number of kills at random moments", ">= 1")
+    seed: int | None = key(
+        None,
+        "seed of the random moments, to repeat them; null: a new one, which is printed",
+        ">= 0",
+    )
+
+
+@dataclass
+class Devices:
+    """Which hardware a run may use, whatever its strategy."""
+
+    gpus: int | None = key(
+        None, "use the first so many GPUs of the machine; 0: none; null: all", ">= 0"
+    )
+
+
+@dataclass
+class Launch:
+    """How workers are started."""
+
+    inline: bool = key(
+        False,
+        "train in the process of the command, for a debugger, instead of in supervised workers",
+    )
+    keep_warm_secs: float = key(
+        0.0,
+        "seconds that the fork server stays for later commands, which then need not import "
+        "TensorFlow; 0: it ends with the command",
+        ">= 0",
+    )
+
+
+@dataclass
+class Sweep:
+    """How the points of a sweep (`-m`) are run, and how its summary is sorted."""
+
+    name: str | None = key(
+        None,
+        "the summary is written to <runs_dir>/sweeps/<name>; null: a name from the swept keys",
+    )
+    jobs: int = key(
+        1, "number of points that train at a time; cores and GPUs are divided among them", ">= 1"
+    )
+    on_error: str = key(
+        "continue",
+        "after a failed point: run the others, stop at once, or retry it and then continue",
+        "continue | stop | retry",
+    )
+    retries: int = key(1, "on_error=retry: number of retries of a point", ">= 1")
+    metric: str | None = key(
+        None,
+        "metric of the test split that sorts the summary; null: accuracy, otherwise the loss",
+    )
+    mode: str = key(
+        "auto",
+        "whether larger (max) or smaller (min) is better; auto: smaller for a loss or an error",
+        "auto | max | min",
+    )
+
+
+@dataclass
+class Search:
+    """How the points of a sweep are chosen."""
+
+    method: str = key(
+        "grid",
+        "grid: every combination; random: random points; optuna: learn from earlier points",
+        "grid | random | optuna",
+    )
+    trials: int = key(
+        20, "random, optuna: total number of points, including those of earlier commands", ">= 1"
+    )
+    seed: int = key(0, "random, optuna: seed of the drawn points", ">= 0, <= 4294967295")
+    prune: bool = key(True, "optuna: stop points whose metric falls behind the others")
+
+
+@dataclass
+class Experiment:
+    """The whole configuration of a run."""
+
+    name: str | None = key(None, "first part of the run directory's name; null: <model>-<dataset>")
+    runs_dir: str = key("runs", "folder of the run directories")
+    seed: int = key(0, "the only source of randomness", ">= 0, <= 9007199254740991")
+    mode: str = key(
+        "train",
+        "train; verify: prove that kills change nothing; evaluate, export, predict: use a run",
+        " | ".join(MODES),
+    )
+    precision: str = key(
+        "float32",
+        "numeric precision: float32, mixed_bfloat16 or mixed_float16",
+        " | ".join(PRECISIONS),
+    )
+    jit: bool = key(False, "compile forward and backward pass with XLA")
+    deterministic: bool = key(
+        False,
+        "use deterministic kernels; needed to repeat a run bit for bit on a GPU, not on a CPU",
+    )
+    resume: str = key(
+        "auto",
+        "auto: continue this run if it exists; never: start a new one; or a run directory",
+    )
+    resume_allow: list[str] = key(
+        [],
+        "keys that may differ on resume despite other results, e.g. [optimizer.learning_rate]",
+    )
+    init_from: str | None = key(
+        None, "start with the weights, and nothing else, of this run or checkpoint", "checkpoint"
+    )
+    train: Train = key(Train, "length of training, and how its steps are run")
+    batch: Batch = key(Batch, "batch sizes")
+    evaluate: Evaluate = key(Evaluate, "when to evaluate")
+    checkpoint: Checkpoint = key(Checkpoint, "when to save and what to keep")
+    summary: Summary = key(
+        Summary, "what is written while the run goes on: metrics, images, profiles"
+    )
+    predict: Predict = key(Predict, "settings of mode=predict")
+    export: Export = key(Export, "settings of mode=export")
+    restart: Restart = key(Restart, "how a failed attempt is restarted")
+    preemption: Preemption = key(Preemption, "how a request to stop is handled")
+    watchdog: Watchdog = key(
+        Watchdog, "seconds without progress after which an attempt is restarted"
+    )
+    divergence: Divergence = key(Divergence, "what to do when training diverges")
+    verify: Verify = key(Verify, "settings of mode=verify")
+    devices: Devices = key(Devices, "which hardware may be used, whatever the strategy")
+    launch: Launch = key(Launch, "how workers are started")
+    sweep: Sweep = key(Sweep, "how the points of a sweep are run")
+    search: Search = key(Search, "how the points of a sweep are chosen")
+    model: Any = key(None, "what is trained")
+    dataset: Any = key(None, "the data it is trained and tested on")
+    task: Any = key(None, "loss, metrics and training step")
+    metrics: Any = key(None, "additional metrics of the test split; several with metrics=[a,b]")
+    optimizer: Any = key(None, "how the weights are updated")
+    schedule: Any = key(None, "how the learning rate changes over time")
+    strategy: Any = key(None, "the devices, and how training is distributed over them")
+    callbacks: Any = key(None, "objects that are called at the events of a run")
+    writers: Any = key(None, "where metrics are written; several with writers=[a,b]")
+    fault: Any = key(None, "faults to inject; several with fault=[a,b]")
+    choices: Any = key(None, "the choice in each group; filled in by the program")
+
+    @property
+    def trains(self) -> bool:
+        """Whether mode=train: no other mode writes the files of the training."""
+        return self.mode == "train"

@@ -1,0 +1,113 @@
+"""Reads the command line and decides what to do: a command, help, a sweep, verification, a run.
+
+No TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from omegaconf import OmegaConf
+
+from trainer.cli import arguments, help
+from trainer.cli.arguments import Arguments
+from trainer.cli.choices import Choices
+from trainer.cli.commands import COMMANDS
+from trainer.cli.compose import Composition, compose_config, split_hydra, to_yaml
+from trainer.cli.error_messages import USER_ERRORS, explain
+from trainer.cli.overrides import override_key, rewrite
+from trainer.cluster import environment
+from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError, StorageError
+from trainer.launch.fork_server import ForkServer
+
+
+def main(server: ForkServer | None = None) -> NoReturn:
+    """Run the command line in `sys.argv`, and exit with its code.
+
+    Args:
+        server: a fork server that has been started already.
+    """
+    environment.add_working_directory()
+    # For a wrong command line Hydra raises plain ValueError and OSError, too.
+    input_errors = (*USER_ERRORS, ValueError, OSError, RecursionError)
+    sys.exit(_exit_code(lambda: _dispatch(server), *input_errors))
+
+
+def _dispatch(server: ForkServer | None) -> int:
+    """Do what the command line asks for; return the exit code."""
+    if (name := sys.argv[1:2]) and name[0] in COMMANDS:
+        code: int = importlib.import_module(f"trainer.cli.commands.{name[0]}").run(sys.argv[2:])
+        return code
+    args = arguments.parse(sys.argv[1:])
+    if args.help:
+        return _help(args)
+    overrides, config_dir = rewrite(args.overrides, args.config_dir)
+    if args.multirun:
+        from trainer.sweep.run_sweep import run_sweep  # only now: a single run does not need it
+
+        return run_sweep(overrides, config_dir)
+    config = compose_config(overrides, config_dir)
+    if args.cfg:
+        print(to_yaml(config, args.cfg, resolve=args.resolve), end="")
+        return DONE
+    composition = split_hydra(config)
+    # From here on a ValueError or OSError is a fault of the program.
+    return _exit_code(lambda: _run(composition, config_dir, server), *USER_ERRORS)
+
+
+def _help(args: Arguments) -> int:
+    """Print the help page: the first one, or one about groups and keys."""
+    chosen, config_dir = rewrite([item for item in args.overrides if "=" in item], args.config_dir)
+    composition = split_hydra(compose_config(chosen, config_dir))
+    topics = dict.fromkeys(
+        override_key(item) for item in args.overrides if not item.startswith("hydra")
+    )
+    program = "python train.py" if sys.argv[0].endswith(".py") else Path(sys.argv[0]).name
+    container: Any = OmegaConf.to_container(composition.config)
+    choices = Choices(config_dir, composition.choices)
+    print(help.render(program, list(topics), container, choices))
+    return DONE
+
+
+def _run(composition: Composition, config_dir: str | None, server: ForkServer | None) -> int:
+    experiment = composition.load()
+    if experiment.search.method != "grid":
+        raise ConfigError(
+            f"search.method ({experiment.search.method}) is for our own sweeps; add -m"
+        )
+    from trainer.launch.resolved_run import Command
+
+    command = Command(experiment, composition.overrides, config_dir)
+    if experiment.mode == "verify":
+        from trainer.launch import verify
+
+        return verify.run(command)
+    from trainer.launch import launcher
+
+    return launcher.run(command, server)
+
+
+def _exit_code(action: Callable[[], int], *user_errors: type[BaseException]) -> int:
+    """Return the exit code of `action`; print an error of the user's in lines, others in full."""
+    if environment.current().get("HYDRA_FULL_ERROR") == "1":
+        return action()
+    try:
+        return action()
+    except user_errors as error:
+        for line in explain(error):
+            print(f"error: {line}", file=sys.stderr)
+        return WRONG_INPUT
+    except StorageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return CRASHED
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except Exception:
+        traceback.print_exc()
+        return CRASHED

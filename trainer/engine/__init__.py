@@ -1,0 +1,1 @@
+"""The host side of training: the loop and its helpers."""

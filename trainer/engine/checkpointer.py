@@ -1,0 +1,260 @@
+"""Checkpoints: written whole or not at all, and restored only if every file matches its marker."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.engine.process_group import ProcessGroup
+from trainer.engine.snapshot import Snapshot, SnapshotReader
+from trainer.errors import CheckpointError
+from trainer.runs.checkpoint_marker import (
+    abort_write,
+    begin_write,
+    commit,
+    committed_steps,
+    read_marker,
+    recover,
+    remove,
+    unfinished_steps,
+    verify,
+)
+from trainer.runs.checkpoint_retention import RetentionPolicy, SavedCheckpoint, steps_to_remove
+
+CONNECTION_ERRORS = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.DeadlineExceededError,
+)
+"""A process that holds variables is gone: no fault of the disk or of the checkpoint."""
+
+
+class Checkpointer:
+    """Saves, restores and retains the checkpoints of one run.
+
+    A snapshot of the state reads variables, which can make the replicas communicate: so every
+    process takes part in a save. The chief alone writes files.
+
+    Attributes:
+        directory: the folder of the checkpoints.
+        skipped: why checkpoints newer than the restored one were not used, one line each.
+
+    Args:
+        directory: the folder of the checkpoints, the same for every process.
+        trackables: what is saved, by name.
+        keep: the retention policies; none: every checkpoint is kept.
+        process_group: the processes that save and restore together; None: this process alone.
+        background: whether training goes on while a checkpoint is written.
+        saved_once: a file outside the folder that shows that a checkpoint has been saved: if it
+            exists and no checkpoint does, they were lost, and the run must not start afresh.
+        before_commit: called when the files of a checkpoint are written, before its marker.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        trackables: Mapping[str, Any],
+        keep: Sequence[RetentionPolicy] = (),
+        process_group: ProcessGroup | None = None,
+        *,
+        background: bool = False,
+        saved_once: Path | None = None,
+        before_commit: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.directory = directory
+        self._keep = keep
+        self._process_group = process_group
+        self._saved_once = saved_once
+        self._before_commit = before_commit
+        self.skipped: list[str] = []
+        self._damaged: set[int] = set()
+        self._checkpoint = tf.train.Checkpoint(**trackables)
+        self._snapshot_reader = SnapshotReader(self._checkpoint)
+        self._thread = ThreadPoolExecutor(1, "checkpoint") if background else None
+        self._writing: Future[None] | None = None
+
+    def save(self, step: int, metrics: Mapping[str, float] | None) -> None:
+        """Save the state as the checkpoint of `step`, and apply the retention policies; collective.
+
+        Args:
+            step: number of updates made.
+            metrics: metrics of the test split at this step, which rank the checkpoints; None: it
+                was not evaluated.
+
+        Raises:
+            CheckpointError: it, or the checkpoint before it, could not be written; older ones are
+                untouched.
+        """
+        self.wait()  # one at a time: a slow disk delays the training instead of filling the memory
+        snapshot = self._snapshot_reader.capture()
+        if not self._is_chief:
+            return
+        if self._thread is None:
+            self._write(snapshot, step, metrics)
+        else:
+            self._writing = self._thread.submit(self._write, snapshot, step, metrics)
+
+    def check(self) -> None:
+        """Raise the error of a background write that has failed, if that is known by now.
+
+        Raises:
+            CheckpointError: a checkpoint could not be written.
+        """
+        if self._writing is not None and self._writing.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Return when the last checkpoint is committed.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        writing = self._writing
+        self._writing = None
+        if writing is not None:
+            writing.result()
+
+    def _write(self, snapshot: Snapshot, step: int, metrics: Mapping[str, float] | None) -> None:
+        try:
+            # Not its parents: a run directory that was removed must not come back half empty.
+            self.directory.mkdir(exist_ok=True)
+            snapshot.write(str(self.directory / begin_write(self.directory, step)))
+            self._before_commit()
+            commit(self.directory, step, metrics, snapshot.variables())
+            if self._saved_once is not None:
+                self._saved_once.touch()
+            # Only now that there is a newer one: before, retention would count the damaged ones
+            # among the newest, and remove sound ones instead.
+            for damaged in self._damaged - {step}:
+                remove(self.directory, damaged)
+            self._damaged.clear()
+            self._retain()
+        except (OSError, tf.errors.OpError) as error:
+            with contextlib.suppress(OSError):
+                abort_write(self.directory, step)
+            raise CheckpointError(
+                f"the checkpoint of step {step} could not be written to {self.directory}: "
+                f"{first_line(error)}"
+            ) from error
+
+    def restore_latest(self, at_most: int | None = None) -> int | None:
+        """Restore the newest checkpoint that verifies; collective.
+
+        Args:
+            at_most: the latest step that may be restored; checkpoints of later steps are removed,
+                as the run will make those steps again. None: any step.
+
+        Returns:
+            Its step; None if there has never been a checkpoint.
+
+        Raises:
+            CheckpointError: in every process: no existing or former checkpoint verifies, or the one
+                that does has other variables than the state.
+        """
+        self.wait()
+        newest, problem = self._newest(at_most) if self._is_chief else (None, "")
+        if self._process_group is not None:
+            # The chief decides: a shared file system may show the others an older listing.
+            (step,) = self._process_group.broadcast_from_chief(-1 if newest is None else newest)
+            newest = None if step < 0 else step
+            problem = self._process_group.broadcast_text_from_chief(problem)
+        if problem:
+            raise CheckpointError(problem)
+        if newest is not None:
+            self.restore(newest)
+            for step in committed_steps(self.directory) if self._is_chief else ():
+                if at_most is not None and step > at_most:
+                    remove(self.directory, step)
+        return newest
+
+    @property
+    def _is_chief(self) -> bool:
+        return self._process_group is None or self._process_group.is_chief
+
+    def _newest(self, at_most: int | None) -> tuple[int | None, str]:
+        """Return the newest step that verifies, if any, and the reason not to start without one."""
+        self.skipped.clear()
+        recover(self.directory)
+        steps = committed_steps(self.directory)
+        for step in sorted({*steps, *unfinished_steps(self.directory)}, reverse=True):
+            if at_most is not None and step > at_most:
+                continue
+            problem = verify(self.directory, step)
+            if problem is None:
+                return step, ""
+            self.skipped.append(f"skipped the checkpoint of step {step}: {problem}")
+            self._damaged.add(step)
+        if not steps and (self._saved_once is None or not self._saved_once.exists()):
+            return None, ""  # a kill has interrupted the first save, at most
+        if at_most is not None and not self.skipped:
+            return None, ""  # removed by the retention policy
+        reason = "; ".join(self.skipped) or "none is there, though the run has saved some"
+        problem = (
+            f"no checkpoint in {self.directory} can be trusted ({reason}); "
+            "bring one back, or start afresh with resume=never"
+        )
+        return None, problem
+
+    def restore(self, step: int) -> None:
+        """Restore the checkpoint of a step: every variable of it into every one of the state.
+
+        Raises:
+            CheckpointError: a variable is missing on either side or has another shape; names it.
+        """
+        path = str(self.directory / f"ckpt-{step}")
+        try:
+            self._checkpoint.read(path).assert_consumed()
+        except CONNECTION_ERRORS:
+            raise
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
+            raise CheckpointError(
+                f"the checkpoint of step {step} does not fit this experiment: "
+                f"{describe_mismatch(error)}"
+            ) from error
+
+    def steps(self) -> list[int]:
+        """Return the steps of the committed checkpoints, ascending."""
+        return committed_steps(self.directory)
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """Return the test metrics saved with the checkpoint of a step; empty if there are none."""
+        metrics: dict[str, float] = read_marker(self.directory, step)["metrics"]
+        return metrics
+
+    def best(self) -> list[int]:
+        """Return the steps of the best checkpoints by the configured metric, best first."""
+        saved = self._saved()
+        return [step for policy in self._keep for step in policy.ranked(saved)]
+
+    def _saved(self) -> list[SavedCheckpoint]:
+        return [
+            SavedCheckpoint(step, self.metrics(step)) for step in committed_steps(self.directory)
+        ]
+
+    def _retain(self) -> None:
+        for step in [
+            *steps_to_remove(self._saved(), self._keep),
+            *unfinished_steps(self.directory),
+        ]:
+            remove(self.directory, step)
+
+
+def describe_mismatch(error: BaseException) -> str:
+    """Return one line that names the mismatched variables; TensorFlow's message has many."""
+    text = str(error)
+    if unclaimed := re.search(r"Unresolved object in checkpoint \(root\)\.(\S+):", text):
+        return f"it has {unclaimed[1]}, which this experiment lacks"
+    if missing := sorted(set(re.findall(r"<tf\.Variable '([^']+?)(?:/replica_\d+)?:0'", text))):
+        return f"it lacks {', '.join(missing)}"
+    return first_line(error)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of a message, without the names of TensorFlow's nodes and ops."""
+    return re.sub(r"\{\{.*?\}\} | \[Op:\w+\]", "", str(error).strip().split("\n")[0])

@@ -1,0 +1,296 @@
+"""The training engine.
+
+restore the newest checkpoint
+handle what is due at its step
+while not finished:
+    decision = agree with all processes
+    if decision.save: save
+    if decision.stop: leave
+    run the steps up to the next event in one graph call
+    handle what is due: evaluate, write the metrics, run the callbacks, save
+evaluate, if the result has no metrics yet
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.cluster.fault_injection import Faults
+from trainer.cluster.messages import Channel
+from trainer.engine.agreement import Requests, agree
+from trainer.engine.checkpointer import Checkpointer
+from trainer.engine.evaluator import Evaluator
+from trainer.engine.graph.collective_log import first_difference
+from trainer.engine.graph.divergence import DivergenceStatus
+from trainer.engine.graph.state import TrainState
+from trainer.engine.graph.train_loop import TrainLoop
+from trainer.engine.pacing import StepPacer, Stopped
+from trainer.engine.plan import Plan
+from trainer.engine.predictor import Predictor
+from trainer.engine.process_group import ProcessGroup
+from trainer.engine.reporter import Reporter
+from trainer.engine.rollback import Rollback
+from trainer.engine.step_inspector import StepInspector
+from trainer.runs.ledger import Ledger
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Engine:
+    """Trains from the newest checkpoint to the last step.
+
+    Attributes:
+        run_dir: the run directory.
+        plan: at which steps something is due.
+        loop: the compiled training loop.
+        evaluator: evaluates the test split.
+        predictor: predicts the test split; None: the task has no `predict_step`.
+        reporter: writes metrics and progress.
+        step_inspector: shows histograms and images of a step; None: neither is configured.
+        checkpointer: saves and restores the state.
+        ledger: accounts for the wall time.
+        channel: sends lines to the user.
+        pacer: how many steps go into one graph call.
+        process_group: the processes that run every step together.
+        faults: the faults to inject.
+        step: number of updates made. The host keeps its own count: reading a variable costs as
+            much as a small step.
+    """
+
+    run_dir: Path
+    plan: Plan
+    loop: TrainLoop
+    evaluator: Evaluator
+    predictor: Predictor | None
+    reporter: Reporter
+    step_inspector: StepInspector | None
+    checkpointer: Checkpointer
+    ledger: Ledger
+    channel: Channel
+    pacer: StepPacer
+    process_group: ProcessGroup
+    faults: Faults
+    step: int = field(default=0, init=False)
+    _reported_step: int = field(default=0, init=False)
+    _stopped_early: bool = field(default=False, init=False)
+    _saved: tuple[int, int] | None = field(default=None, init=False)
+    _test_metrics: dict[str, float] | None = field(default=None, init=False)  # at this step
+    _iterator: Any = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._rollback = Rollback(self.run_dir, self.state.divergence_monitor, self.process_group)
+
+    @property
+    def state(self) -> TrainState:
+        """The state that is trained."""
+        return self.loop.state
+
+    @property
+    def _finished(self) -> bool:
+        is_last = self.step >= self.plan.total_steps or self._stopped_early
+        return is_last and self._reported_step >= self.step
+
+    def train(
+        self, stop_requested: Callable[[], bool], save_requested: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Train to the end, or until a stop is requested.
+
+        Args:
+            stop_requested: whether a stop was requested of this process.
+            save_requested: whether a save was requested of this process since the last call.
+
+        Returns:
+            Whether the training is finished; if not, the state has been saved.
+
+        Raises:
+            NonFiniteError: the training has diverged; no such state is ever saved.
+            CheckpointError: no checkpoint can be trusted, or one could not be written.
+        """
+        if self._restore() is None and self.state.divergence_monitor.rolls_back:
+            self._saved = None
+            self._save()  # what the first steps roll back to
+        # Before the first step: processes with different collectives would add up wrong, or hang.
+        self.process_group.assert_same_lines(
+            lambda: self.loop.trace(self._iterator), first_difference
+        )
+        try:
+            with suppress(Stopped):  # in the middle of an evaluation: nothing of it was written
+                self._run(stop_requested, save_requested)
+            if not self._finished:
+                self._save()
+        finally:
+            self.reporter.close()
+            self.checkpointer.wait()  # a checkpoint that was begun before an error counts too
+        if self._finished and not self._test_metrics:
+            # Nothing was evaluated in this attempt: a sidecar does, or an earlier attempt has.
+            metrics = self.checkpointer.metrics(self.step)
+            self._test_metrics = metrics or self.evaluator.evaluate(lambda: False, self._enter)
+        return self._finished
+
+    def handle_events(self, stop_requested: Callable[[], bool]) -> None:
+        """Do what is due at this step, once: also after a kill, or a stop in the middle of it."""
+        step = self.step
+        if not step or not self.plan.event_at(step) or self._reported_step >= step:
+            return
+        speed = self.reporter.speed(step)
+        # Evaluation first: it can be interrupted, and then no line of this step may be written yet.
+        self._test_metrics = self._evaluate(stop_requested)
+        if self.plan.summarise.due(step):
+            self.reporter.write_train_metrics(step, speed)
+        if self.plan.epochs.ends_at(step):
+            self.reporter.show_epoch(step)
+        ends = False
+        if self._test_metrics is not None:
+            self.reporter.write_test_metrics(step, self._test_metrics, self.evaluator.images)
+            ends = self._run_callbacks(self._test_metrics)
+        if self.step_inspector is not None and self.step_inspector.due(step):
+            self._enter("train" if self.step_inspector.compiled else "compile")
+            self.step_inspector.show(step, self.reporter.writers)
+        self.reporter.begin_window(step)
+        if ends:
+            self._stopped_early = True
+            self.state.stopped_early.assign(True)
+        self._reported_step = step
+        self.state.last_reported_step.assign(step)
+        if self.plan.save.due(step) or self._stopped_early:
+            self._save(self._test_metrics)
+
+    def result(self) -> dict[str, Any]:
+        """Return a finished training's step, test metrics, best checkpoint, time and attempts."""
+        best = self.checkpointer.best()
+        time_spent = self.ledger.summary()
+        return {
+            "step": self.step,
+            "metrics": self._test_metrics,
+            "best": {"step": best[0], "metrics": self.checkpointer.metrics(best[0])}
+            if best
+            else None,
+            "wall_secs": round(time_spent.wall_secs, 3),
+            "attempts": time_spent.attempts,
+            "goodput": round(time_spent.goodput, 4),
+            "time": {name: round(secs, 3) for name, secs in time_spent.secs.items()},
+        }
+
+    def _run(self, stop_requested: Callable[[], bool], save_requested: Callable[[], bool]) -> None:
+        """Run the training loop until it is finished, or the processes agree to stop."""
+        self.handle_events(stop_requested)
+        self.faults.reached("step", self.step)
+        while not self._finished:
+            self.checkpointer.check()
+            requests = Requests(stop=stop_requested(), save=save_requested())
+            decision = agree(self.process_group, self.plan.save_timer, self.pacer, requests)
+            if decision.save:
+                # A save on request has no metrics: it must not become the best checkpoint.
+                self._save(self._test_metrics if decision.save_is_due else None)
+            if decision.stop:
+                return
+            self._advance(decision.num_steps)
+            self.faults.reached("step", self.step)
+            self.handle_events(stop_requested)
+
+    def _advance(self, num_steps: int) -> None:
+        """Run the steps up to the next event, `num_steps` at most, in one graph call."""
+        step = self.step
+        count = min(self.plan.next_event(step) - step, num_steps)
+        is_first = not self.pacer.started
+        self._enter("compile" if is_first else "train")
+        if is_first:
+            self.faults.reached("compile")
+        self.reporter.before_steps(step)
+        began = time.monotonic()
+        window, waited, status = self.loop.run(self._iterator, tf.constant(count, tf.int64))
+        window = window.numpy()
+        self.step = step + count
+        self._test_metrics = None
+        self.reporter.after_steps(self.step, float(waited))
+        self.pacer.record(count, time.monotonic() - began)
+        if is_first:
+            self._enter("train")
+            self.reporter.begin_window(self.step)
+        if int(status.step) >= 0:
+            self._roll_back(status)
+        else:
+            self.reporter.show_progress(self.step, window)
+
+    def _evaluate(self, stop_requested: Callable[[], bool]) -> dict[str, float] | None:
+        """Return the metrics of the test split, if an evaluation is due; collective."""
+        if self.plan.evaluate is None or not self.plan.evaluate.due(self.step):
+            return None
+        self._enter("evaluate")
+        self.faults.reached("evaluate")
+        return self.evaluator.evaluate(stop_requested, self._enter)
+
+    def _run_callbacks(self, metrics: Mapping[str, float]) -> bool:
+        """Return whether a callback, in any process, ends the training; collective."""
+        # All are called, also after one that ends it: each keeps its own count.
+        ending = [
+            name
+            for name, callback in self.state.callbacks.items()
+            if self.process_group.any_process(callback.on_evaluate(self.step, metrics))
+        ]
+        for name in ending:
+            self.channel.line(f"{name} ends the training at step {self.step}.")
+        return bool(ending)
+
+    def _save(self, metrics: Mapping[str, float] | None = None) -> None:
+        """Save the state, unless nothing has changed since the last save; collective."""
+        step = self.step
+        if (step, self._reported_step) == self._saved:
+            return
+        self._enter("save")
+        if not self.process_group.is_chief:
+            self.faults.reached("save")  # the chief reaches it when its files are written
+        self.reporter.flush()  # what precedes a checkpoint is never reported again
+        self.checkpointer.save(step, metrics)
+        self.process_group.barrier()  # the others wait for the chief, which alone writes
+        self.plan.save_timer.restart()
+        self._saved = (step, self._reported_step)
+
+    def _restore(self, at_most: int | None = None) -> int | None:
+        """Restore the newest checkpoint, of step `at_most` at the latest; return its step, if any.
+
+        Also opens the input and the writers at that step; collective.
+        """
+        restored = self.checkpointer.restore_latest(at_most)
+        for line in self.checkpointer.skipped:
+            self.channel.line(f"warning: {line}")
+        if restored is not None:
+            self.channel.line(f"Continuing from the checkpoint of step {restored}.")
+        self._rollback.recall()
+        self.process_group.assert_same("variables", lambda: self.state.digests(self.loop.strategy))
+        self.step = int(self.state.step.numpy())
+        self._reported_step = int(self.state.last_reported_step.numpy())
+        self._stopped_early = bool(self.state.stopped_early.numpy())
+        self._test_metrics = None
+        self.reporter.open(self.step, self._reported_step)
+        self._saved = (self.step, self._reported_step)
+        self._open_input()
+        self._enter("compile")
+        return restored
+
+    def _roll_back(self, status: DivergenceStatus) -> None:
+        """Go back to before the steps that diverged, and go on without their samples; collective.
+
+        Raises:
+            NonFiniteError: the configuration does not allow it, or there is no such checkpoint.
+        """
+        target = self._rollback.target(status)
+        self.channel.line(target.message)
+        self.reporter.close()
+        if self._restore(target.step) is None:
+            raise target.no_checkpoint_error()
+        self._rollback.leave_out(target.blocks)
+        self._open_input()
+
+    def _open_input(self) -> None:
+        left_out = self.state.divergence_monitor.left_out.numpy()
+        self._iterator = self.loop.feed.open(self.step, left_out)
+
+    def _enter(self, phase: str) -> None:
+        self.reporter.enter(phase, self.step)

@@ -1,0 +1,58 @@
+"""The compiled evaluation loop: the metrics of a whole split."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.engine.graph.input import Feed
+from trainer.engine.graph.metric_sums import pack, sums_of
+from trainer.protocols import Dataset, Task
+
+
+class EvalLoop:
+    """Evaluates a whole split, each example exactly once, at a static batch shape.
+
+    Attributes:
+        feed: how batches reach the replicas.
+    """
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, task: Task, dataset: Dataset, feed: Feed
+    ) -> None:
+        self._strategy = strategy
+        self._task = task
+        self._dataset = dataset
+        self.feed = feed
+
+    @tf.function(autograph=False)
+    def run(self, iterator: Any, total: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        """Add the sums of the batches [start, start + count) to `total`, batch by batch.
+
+        Args:
+            iterator: the opened feed.
+            total: [2 * metrics] float64.
+            start: the first batch, scalar int64.
+            count: number of batches, scalar int64.
+        """
+        return self._batches(iterator, total, start, count)
+
+    def _batches(
+        self, iterator: Any, total: tf.Tensor, start: tf.Tensor, count: tf.Tensor
+    ) -> tf.Tensor:
+        def one_batch(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            results = self._strategy.run(self._replica_step, args=(index, self.feed.next(iterator)))
+            sums = self._strategy.experimental_local_results(results)[0]
+            return index + 1, total + tf.cast(sums, tf.float64)
+
+        return tf.while_loop(lambda index, _: index < start + count, one_batch, (start, total))[1]
+
+    def _replica_step(self, index: tf.Tensor, element: Any) -> tf.Tensor:
+        context = tf.distribute.get_replica_context()
+        batch, _ = self.feed.replica_batch(element, index, context.replica_id_in_sync_group)
+        batch = {**batch, **self._dataset.transform(batch, None)}
+        sums = pack(self._task, sums_of(*self._task.eval_step(batch), batch["weight"]))
+        if context.num_replicas_in_sync == 1:
+            return sums
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, sums)

@@ -1,0 +1,45 @@
+"""Options that all steps of a run have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import tensorflow as tf
+
+from trainer.engine.graph.divergence import DivergenceMonitor
+from trainer.engine.graph.variables import LossScale
+
+Gradients = list[tf.Tensor]
+Exchange: TypeAlias = Callable[
+    [tf.distribute.ReplicaContext, Gradients, list[tf.Tensor]], tuple[Gradients, list[tf.Tensor]]
+]
+Optimizer: TypeAlias = tf.keras.optimizers.legacy.Optimizer
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """Options of every step.
+
+    Attributes:
+        global_size: examples in one update; the denominator of every loss.
+        accumulate: micro-batches in a replica's batch.
+        clip_norm: global norm to which the global batch's gradient is clipped; None: no clipping.
+        jit: whether forward and backward pass are compiled by XLA.
+        loss_scale: the loss scale of mixed_float16; None: not needed.
+        optimizer_reduces: whether the optimizer's own reduction cannot be left out; it is then
+            given its share of the sum.
+        exchange: sums gradients, and other tensors that must not be rounded, over the replicas;
+            None: as one `all_reduce`.
+        divergence_monitor: judges each update before it is made; None: no update is judged.
+    """
+
+    global_size: int
+    accumulate: int = 1
+    clip_norm: float | None = None
+    jit: bool = False
+    loss_scale: LossScale | None = None
+    optimizer_reduces: bool = False
+    exchange: Exchange | None = None
+    divergence_monitor: DivergenceMonitor | None = None

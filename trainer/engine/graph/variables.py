@@ -1,0 +1,110 @@
+"""Variables: replicated ones, those split over parameter servers, and the loss scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+
+class SplitParameters(tf.distribute.ParameterServerStrategy):
+    """Splits trainable variables over the parameter servers.
+
+    All other variables are small, or belong to a shard and are placed with it. A split variable
+    starts with the same values as an unsplit one: Keras would draw each shard's values for a layer
+    of the shard's size.
+
+    Args:
+        resolver: resolves the cluster.
+        split: returns the number of shards in each dimension of a variable, from its shape and
+            type; one of `tf.distribute.experimental.partitioners`.
+    """
+
+    def __init__(
+        self,
+        resolver: tf.distribute.cluster_resolver.ClusterResolver,
+        split: Callable[..., list[int]],
+    ) -> None:
+        self._is_trainable = False
+        super().__init__(
+            resolver,
+            lambda shape, dtype: split(shape, dtype) if self._is_trainable else [1] * shape.rank,
+        )
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Make this strategy the current one."""
+        with super().scope(), tf.variable_creator_scope(self._create):
+            yield
+
+    def _create(self, next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
+        self._is_trainable = bool(options.get("trainable"))
+        value = options["initial_value"]
+        if self._is_trainable and callable(value):
+            options["initial_value"] = value()
+        return next_creator(**options)
+
+
+def whole(variables: Sequence[tf.Variable]) -> list[Any]:
+    """Return variables as a checkpoint knows them: a split one instead of its shards."""
+    containers = [
+        variable._sharded_container() if hasattr(variable, "_sharded_container") else variable
+        for variable in variables
+    ]
+    return list({id(variable): variable for variable in containers}.values())
+
+
+def split_alike(variables: Sequence[tf.Variable], pattern: Sequence[tf.Variable]) -> list[Any]:
+    """Return variables, one for each of `pattern`, as a checkpoint knows those.
+
+    The result must be kept: nothing else holds it.
+    """
+    by_pattern = {id(other): variable for variable, other in zip(variables, pattern, strict=True)}
+    return [
+        tf.__internal__.distribute.ShardedVariable(
+            [by_pattern[id(shard)] for shard in other.variables]
+        )
+        if hasattr(other, "is_sharded_variable")
+        else by_pattern[id(other)]
+        for other in whole(pattern)
+    ]
+
+
+class LossScale:
+    """Dynamic loss scale of mixed_float16 (Micikevicius et al. 2018).
+
+    It is halved on overflow, and doubled after 2,000 good steps.
+
+    Attributes:
+        value: the scale, float32.
+        good_steps: steps without overflow since it last changed, int32.
+    """
+
+    INITIAL = 2.0**15
+    GROWTH_STEPS = 2000
+
+    def __init__(self) -> None:
+        self.value = replicated(tf.constant(self.INITIAL), "loss_scale")
+        self.good_steps = replicated(tf.constant(0), "good_steps")
+
+    def update(self, finite: tf.Tensor) -> None:
+        """Adjust the scale after a step.
+
+        Args:
+            finite: whether the step's gradients were finite, bool scalar, the same on all replicas.
+        """
+        grow = tf.logical_and(finite, self.good_steps + 1 >= self.GROWTH_STEPS)
+        factor = tf.where(finite, tf.where(grow, 2.0, 1.0), 0.5)
+        self.value.assign(tf.maximum(1.0, self.value * factor))
+        self.good_steps.assign(
+            tf.where(tf.logical_and(finite, tf.logical_not(grow)), self.good_steps + 1, 0)
+        )
+
+
+def replicated(value: tf.Tensor, name: str) -> tf.Variable:
+    """Create a variable that every replica holds and updates alike."""
+    return tf.Variable(
+        value, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, name=name
+    )

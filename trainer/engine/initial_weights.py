@@ -1,0 +1,65 @@
+"""Initial weights from another run, or from one of its checkpoints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import tensorflow as tf
+
+from trainer.engine.checkpointer import CONNECTION_ERRORS, describe_mismatch
+from trainer.engine.graph.variables import whole
+from trainer.errors import CheckpointError
+from trainer.runs.checkpoint_marker import committed_steps, verify
+
+
+def restore_weights(source: Path, models: Mapping[str, tf.keras.Model]) -> tuple[int, list[str]]:
+    """Restore the weights of the models, and nothing else.
+
+    Where a run has kept averages of its weights, those are restored: they were evaluated.
+
+    Args:
+        source: a run directory, or the path prefix of a checkpoint.
+        models: the models by name.
+
+    Returns:
+        The step of the checkpoint, and why newer ones were not used, one line each.
+
+    Raises:
+        CheckpointError: no checkpoint there verifies, or its models have other variables.
+    """
+    if source.is_dir():
+        directory = source / "checkpoints"
+        steps = committed_steps(directory)
+    else:
+        directory = source.parent
+        match = re.search(r"ckpt-(\d+)", source.name)
+        steps = [int(match[1])] if match else committed_steps(directory)
+    skipped = []
+    for step in reversed(steps):
+        if problem := verify(directory, step):
+            skipped.append(f"skipped the checkpoint of step {step}: {problem}")
+            continue
+        try:
+            _restore_models(str(directory / f"ckpt-{step}"), models)
+        except CONNECTION_ERRORS:
+            raise
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
+            raise CheckpointError(
+                f"init_from ({source}): the checkpoint of step {step} does not fit this model: "
+                f"{describe_mismatch(error)}"
+            ) from error
+        return step, skipped
+    raise CheckpointError(f"init_from ({source}): there is no checkpoint that verifies")
+
+
+def _restore_models(prefix: str, models: Mapping[str, tf.keras.Model]) -> None:
+    """Restore the models from a checkpoint, with averaged weights where it has them."""
+    checkpoint = tf.train.Checkpoint(models=dict(models))
+    checkpoint.read(prefix).assert_existing_objects_matched().expect_partial()
+    names = [name for name, _ in tf.train.list_variables(prefix)]
+    averaged = {name.split("/")[1] for name in names if name.startswith("averages/")}
+    for name in averaged & set(models):
+        averages = tf.train.Checkpoint(averages={name: whole(models[name].trainable_variables)})
+        averages.read(prefix).assert_existing_objects_matched().expect_partial()

@@ -1,0 +1,126 @@
+"""The names and values of the configured metrics, and the checks of both before training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.config.constraints import did_you_mean
+from trainer.config.schema import Experiment
+from trainer.errors import ConfigError
+from trainer.protocols import Metric
+
+_RESERVED = ("step", "split", "epoch")
+"""Keys of a line of metrics.jsonl that are not metrics."""
+
+
+def update_metrics(
+    metrics: Mapping[str, Metric], labels: np.ndarray, probabilities: np.ndarray
+) -> None:
+    """Update all metrics with examples.
+
+    Args:
+        metrics: the metrics by name.
+        labels: [B] int64.
+        probabilities: [B, C] float32.
+    """
+    # Where Keras' metrics have their variables: the accelerators belong to the model.
+    with tf.device("CPU:0"):
+        for metric in metrics.values():
+            metric.update_state(labels, probabilities)
+
+
+def metric_values(name: str, metric: Metric) -> dict[str, float]:
+    """Return the values of a metric: one under its own name, or several under theirs.
+
+    Raises:
+        TypeError: its result is neither a number nor a mapping to numbers.
+    """
+    result = metric.result()
+    values = result if isinstance(result, Mapping) else {name: result}
+    return {str(key): float(value) for key, value in values.items()}
+
+
+def validate_metrics(
+    metrics: Mapping[str, Metric], num_classes: int, task_metrics: Sequence[str]
+) -> list[str]:
+    """Return the names of all values, from a trial run on one example.
+
+    So an incompatible metric fails before training, not at the first evaluation.
+
+    Args:
+        metrics: the metrics by name.
+        num_classes: the number of classes.
+        task_metrics: the names of the task's own metrics.
+
+    Raises:
+        ConfigError: a metric of Keras does not accept such examples or returns no numbers, or two
+            values have the same name.
+    """
+    owners = {
+        **dict.fromkeys(_RESERVED, "each line of metrics.jsonl"),
+        **dict.fromkeys(task_metrics, "the task"),
+    }
+    problems = []
+    names = []
+    for metric_name, metric in metrics.items():
+        try:
+            metric_names = _try_metric(metric_name, metric, num_classes)
+        except (ValueError, TypeError, tf.errors.OpError) as error:
+            if not type(metric).__module__.startswith(("tf_keras.", "keras.")):
+                raise  # a mistake in the user's code, which needs its traceback
+            problems.append(
+                f"metrics.{metric_name} ({type(metric).__name__}) must give numbers for labels of "
+                f"[B] and probabilities of [B, {num_classes}]: "
+                f"{str(error).strip().splitlines()[-1]}"
+            )
+            continue
+        for name in metric_names:
+            if name in owners:
+                problems.append(
+                    f"metrics.{metric_name} gives '{name}', which {owners[name]} gives too; "
+                    "rename one of them"
+                )
+            owners.setdefault(name, f"metrics.{metric_name}")
+        names += metric_names
+    if problems:
+        raise ConfigError(*problems)
+    return names
+
+
+def _try_metric(name: str, metric: Metric, num_classes: int) -> list[str]:
+    """Return the names of a metric's values, after an update with one example."""
+    labels = np.zeros(1, np.int64)
+    probabilities = np.full((1, num_classes), 1 / num_classes, np.float32)
+    update_metrics({name: metric}, labels, probabilities)
+    return list(metric_values(name, metric))
+
+
+def require_evaluated(experiment: Experiment, names: Sequence[str]) -> None:
+    """Raise unless every metric that the configuration refers to is evaluated.
+
+    Args:
+        experiment: the configuration.
+        names: all metrics of the test split.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    references = {
+        "checkpoint.best.metric": experiment.checkpoint.best.metric,
+        "sweep.metric": experiment.sweep.metric,
+    }
+    for name, node in (experiment.callbacks or {}).items():
+        # A user's own callback may use `metric` for something else.
+        if node["_target_"].startswith("trainer."):
+            references[f"callbacks.{name}.metric"] = node.get("metric")
+    problems = [
+        f"{key} ({name}) must be a metric of the test split, "
+        f"which has {', '.join(names)}{did_you_mean(name, names)}"
+        for key, name in references.items()
+        if isinstance(name, str) and name not in names
+    ]
+    if problems:
+        raise ConfigError(*problems)

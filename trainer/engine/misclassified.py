@@ -1,0 +1,97 @@
+"""The misclassified examples of a split, as images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.errors import ConfigError
+from trainer.protocols import Dataset
+from trainer.summaries import figures
+
+
+class _Example(NamedTuple):
+    """A misclassified example; in order the most probable error first, then the smallest id."""
+
+    negative_probability: float
+    id: int
+    label: int
+    prediction: int
+
+
+class MisclassifiedExamples:
+    """Collects the examples that are misclassified with the greatest probability.
+
+    Args:
+        count: how many examples are kept.
+        dataset: the dataset, whose test split has the examples. White is its `max_value`, if it has
+            that attribute.
+        class_names: names of the classes.
+
+    Raises:
+        ConfigError: the examples are not images.
+    """
+
+    def __init__(self, count: int, dataset: Dataset, class_names: Sequence[str]) -> None:
+        self._count = count
+        self._split = dataset.test
+        self._class_names = class_names
+        features = batch_spec(dataset)["features"]
+        if features.shape.rank != 4 or features.shape[3] not in (1, 3):
+            raise ConfigError(
+                f"summary.misclassified ({count}) needs images, features of [height, width, "
+                f"1 or 3]; the dataset has {list(features.shape)[1:]}; add summary.misclassified=0"
+            )
+        self._white = getattr(dataset, "max_value", 255.0 if features.dtype.is_integer else 1.0)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all examples."""
+        self._examples: list[_Example] = []
+
+    def update(self, ids: np.ndarray, labels: np.ndarray, probabilities: np.ndarray) -> None:
+        """Add the misclassified ones among these examples.
+
+        Args:
+            ids: [B] int64.
+            labels: [B] int64.
+            probabilities: [B, C] float32.
+        """
+        predictions = probabilities.argmax(axis=1)
+        highest = probabilities.max(axis=1)
+        examples = [
+            _Example(-float(highest[row]), int(ids[row]), int(labels[row]), int(predictions[row]))
+            for row in np.flatnonzero(predictions != labels)
+        ]
+        self._examples = sorted([*self._examples, *examples])[: self._count]
+
+    def images(self) -> np.ndarray:
+        """Return the images, the most probable errors first, [N, H, W, 3] uint8.
+
+        Each has the caption "label -> prediction (probability)". They are as the dataset has them,
+        before any augmentation; N is 0 if no example was misclassified.
+        """
+        if not self._examples:
+            return np.zeros((0, 1, 1, 3), np.uint8)
+        captions = [
+            f"{self._class_names[example.label]} -> {self._class_names[example.prediction]} "
+            f"({-example.negative_probability:.2f})"
+            for example in self._examples
+        ]
+        with tf.device("CPU:0"):
+            ids = tf.constant([example.id for example in self._examples], tf.int64)
+            features = self._split.fetch(ids)["features"].numpy()
+        grey = np.clip(features.astype(np.float64) / self._white, 0.0, 1.0)
+        return figures.add_captions(np.rint(255 * grey).astype(np.uint8), captions)
+
+
+def batch_spec(dataset: Dataset) -> dict[str, tf.TensorSpec]:
+    """Return name, shape and dtype of what the test split fetches; nothing is read."""
+    fetch = tf.function(dataset.test.fetch, autograph=False)
+    spec: dict[str, tf.TensorSpec] = fetch.get_concrete_function(
+        tf.TensorSpec([None], tf.int64)
+    ).structured_outputs
+    return spec

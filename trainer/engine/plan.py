@@ -1,0 +1,193 @@
+"""The plan of a run: at which steps it evaluates, saves and reports, as pure functions of the step.
+
+An epoch is a reporting interval; the order of the data does not depend on it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainer.config.schema import Experiment, Train
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Maps epochs, counted from 0, to steps.
+
+    A batch may straddle two passes over the data, so epoch k ends at the first step by which k + 1
+    passes are complete: ceil((k + 1) * num_examples / global_size).
+
+    Attributes:
+        num_examples: examples in one pass.
+        global_size: examples in one step.
+        steps_per_epoch: length of an epoch in steps; None: one pass over the data.
+    """
+
+    num_examples: int
+    global_size: int
+    steps_per_epoch: int | None = None
+
+    def end(self, epoch: int) -> int:
+        """Return the number of steps after which `epoch` is complete."""
+        if self.steps_per_epoch is not None:
+            return (epoch + 1) * self.steps_per_epoch
+        return -(-(epoch + 1) * self.num_examples // self.global_size)
+
+    def completed(self, step: int) -> int:
+        """Return how many epochs are complete after `step` steps."""
+        if self.steps_per_epoch is not None:
+            return step // self.steps_per_epoch
+        return step * self.global_size // self.num_examples
+
+    def ends_at(self, step: int) -> bool:
+        """Return whether an epoch is complete after exactly `step` steps."""
+        completed = self.completed(step)
+        return completed > 0 and self.end(completed - 1) == step
+
+    def total_steps(self, train: Train) -> int:
+        """Return the length of the whole training in steps."""
+        if train.steps is not None:
+            return train.steps
+        assert train.epochs is not None, "config.check lets exactly one of the two be set"
+        return self.end(train.epochs - 1)
+
+
+@dataclass(frozen=True)
+class StepInterval:
+    """Every n steps, every m epochs, either or both; the last step is always due.
+
+    Attributes:
+        epochs: the reporting epochs.
+        total_steps: length of the whole training.
+        every_steps: due after each multiple of this number of steps; None: not counted in steps.
+        every_epochs: due at the step that completes a multiple of this number of epochs; None: not
+            counted in epochs.
+    """
+
+    epochs: Epochs
+    total_steps: int
+    every_steps: int | None = None
+    every_epochs: int | None = None
+
+    def due(self, step: int) -> bool:
+        """Return whether it is due after `step` steps."""
+        # Past the end too: a run may be resumed with fewer steps than it has already made.
+        return step >= self.total_steps or (step > 0 and self.next_after(step - 1) == step)
+
+    def next_after(self, step: int) -> int:
+        """Return the first step after `step` at which it is due."""
+        candidates = [self.total_steps]
+        if self.every_steps is not None:
+            candidates.append((step // self.every_steps + 1) * self.every_steps)
+        if self.every_epochs is not None:
+            # The next multiple and not the next epoch: a batch larger than the dataset completes
+            # several epochs in one step.
+            multiple = (self.epochs.completed(step) // self.every_epochs + 1) * self.every_epochs
+            candidates.append(self.epochs.end(multiple - 1))
+        return min(candidate for candidate in candidates if candidate > step)
+
+
+class Timer:
+    """Due when a number of seconds has passed since it was restarted.
+
+    Args:
+        secs: the number of seconds; None: never due.
+        clock: returns monotonic seconds.
+    """
+
+    def __init__(self, secs: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._secs = secs
+        self._clock = clock
+        self._began = clock()
+
+    def due(self) -> bool:
+        """Return whether the seconds have passed since the last `restart`."""
+        return self._secs is not None and self._clock() - self._began >= self._secs
+
+    def restart(self) -> None:
+        """Count from now on."""
+        self._began = self._clock()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps at which something is due in a run.
+
+    Attributes:
+        total_steps: length of the whole training.
+        epochs: the reporting epochs.
+        summarise: when training metrics are written.
+        evaluate: when the test split is evaluated; None: a sidecar process evaluates it.
+        save: when the state is saved.
+        save_timer: also asks for a save, by the chief's clock.
+        histograms: when histograms of weights and gradients are shown; None: never.
+        images: when input images are shown; None: never.
+        boundaries: further steps at which a graph call ends, though nothing is due.
+    """
+
+    total_steps: int
+    epochs: Epochs
+    summarise: StepInterval
+    evaluate: StepInterval | None
+    save: StepInterval
+    save_timer: Timer
+    histograms: StepInterval | None = None
+    images: StepInterval | None = None
+    boundaries: frozenset[int] = frozenset()
+
+    def next_event(self, step: int) -> int:
+        """Return the first step after `step` at which something is due, or a graph call ends."""
+        epoch_end = self.epochs.end(self.epochs.completed(step))
+        due = (interval.next_after(step) for interval in self._intervals)
+        boundaries = (boundary for boundary in self.boundaries if boundary > step)
+        return min(epoch_end, *due, *boundaries)
+
+    def event_at(self, step: int) -> bool:
+        """Return whether anything is due after `step` steps."""
+        return self.epochs.ends_at(step) or any(interval.due(step) for interval in self._intervals)
+
+    @property
+    def _intervals(self) -> list[StepInterval]:
+        intervals = (self.summarise, self.evaluate, self.save, self.histograms, self.images)
+        return [interval for interval in intervals if interval is not None]
+
+
+def make_plan(
+    experiment: Experiment,
+    num_examples: int,
+    global_size: int,
+    boundaries: frozenset[int] = frozenset(),
+) -> Plan:
+    """Return the plan of a run.
+
+    Args:
+        experiment: the run's configuration.
+        num_examples: examples in one pass over the data.
+        global_size: examples in one step.
+        boundaries: as in `Plan`.
+    """
+
+    def every(steps: int | None) -> StepInterval | None:
+        is_shown = steps and experiment.trains
+        return StepInterval(epochs, total_steps, steps) if is_shown else None
+
+    epochs = Epochs(num_examples, global_size, experiment.train.steps_per_epoch)
+    total_steps = epochs.total_steps(experiment.train)
+    evaluate = experiment.evaluate
+    checkpoint = experiment.checkpoint
+    summary = experiment.summary
+    return Plan(
+        total_steps=total_steps,
+        epochs=epochs,
+        summarise=StepInterval(epochs, total_steps, summary.every_steps),
+        evaluate=None
+        if evaluate.sidecar
+        else StepInterval(epochs, total_steps, evaluate.every_steps, evaluate.every_epochs),
+        save=StepInterval(epochs, total_steps, checkpoint.every_steps, checkpoint.every_epochs),
+        save_timer=Timer(checkpoint.every_secs),
+        histograms=every(summary.histograms),
+        images=every(summary.images),
+        boundaries=boundaries,
+    )

@@ -1,0 +1,97 @@
+"""Predictions for each example of a split, in the order of the split, on every strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from trainer.cluster.messages import Channel
+from trainer.engine.graph.input import Source
+from trainer.engine.graph.predict_loop import PredictLoop
+from trainer.engine.graph.state import TrainState
+from trainer.engine.pacing import PacedCalls
+from trainer.engine.process_group import ProcessGroup
+
+_MAX_ROWS = 4096  # of one chunk, unless a single batch has more
+
+
+class Predictor:
+    """Predicts the examples of a split with the averaged weights, if averages are kept.
+
+    Each batch has the static size of training, `batch_size` on each replica, and the last one is
+    padded: the same batch size gives the same bits on every strategy.
+
+    Attributes:
+        num_examples: examples in the split.
+        batch_size: examples that a replica predicts at a time.
+        class_names: names of the classes; empty if the dataset has none.
+
+    Args:
+        state: the state whose models predict; between two chunks it must hold the trained weights,
+            not their averages.
+        loop: the compiled prediction loop.
+        source: the split.
+        process_group: the processes that predict together.
+        channel: receives a heartbeat before each graph call.
+        class_names: names of the classes.
+    """
+
+    def __init__(
+        self,
+        state: TrainState,
+        loop: PredictLoop,
+        source: Source,
+        process_group: ProcessGroup,
+        channel: Channel,
+        class_names: Sequence[str] = (),
+    ) -> None:
+        self.class_names = class_names
+        self._state = state
+        self._loop = loop
+        self._global_size = source.global_size
+        self.num_examples = source.split.num_examples
+        self.batch_size = source.per_replica
+        max_batches = max(1, _MAX_ROWS // source.global_size)
+        self._calls = PacedCalls(source.num_steps, process_group, channel, max_batches)
+
+    def predict(
+        self,
+        start: int = 0,
+        stop_requested: Callable[[], bool] = lambda: False,
+        enter: Callable[[str], None] = lambda phase: None,
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the predictions for the examples from `start` on, in chunks of bounded size.
+
+        Each chunk is collective: every process must consume all of them.
+
+        Args:
+            start: the first example.
+            stop_requested: whether a stop was requested of this process.
+            enter: called before each graph call with its phase, `compile` or `evaluate`.
+
+        Yields:
+            In every process name -> [n, ...]: `id` int64; `weight` float32, 0 for an example that
+            could not be read; `label` if the split has it; the outputs of the task's
+            `predict_step`.
+
+        Raises:
+            Stopped: a stop was requested of some process.
+        """
+        if start >= self.num_examples:
+            return
+        first_batch = start // self._global_size
+        iterator = self._loop.feed.open(first_batch)
+        for first, count in self._calls.batches(stop_requested, enter, first_batch):
+            rows = self._rows(iterator, first, count)
+            position = first * self._global_size
+            unpadded = slice(max(0, start - position), self.num_examples - position)
+            yield {name: value[unpadded] for name, value in rows.items()}
+
+    def _rows(self, iterator: object, first: int, count: int) -> dict[str, np.ndarray]:
+        # Swapped for each call: between two chunks the caller finds the trained weights.
+        self._state.swap_averages()
+        try:
+            return self._loop.run(iterator, first, count)
+        finally:
+            self._state.swap_averages()

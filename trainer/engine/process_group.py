@@ -1,0 +1,145 @@
+"""The processes that run every step together, and their agreement on what one of them alone knows.
+
+A step, an evaluation and a save are collective: a process that stops, evaluates or saves alone
+leaves the others waiting. So whatever only one process knows (a signal, a clock, the disk) is
+agreed on here, by all of them and at the same point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+
+import tensorflow as tf
+
+from trainer.errors import DivergedError
+
+
+class ProcessGroup:
+    """All processes of a synchronous run; a single process communicates nothing.
+
+    Attributes:
+        is_chief: whether this is the one process that writes files.
+
+    Args:
+        strategy: TensorFlow's strategy.
+        index: this process's number among them.
+        count: the number of processes.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        index: int = 0,
+        count: int = 1,
+        *,
+        is_chief: bool = True,
+    ) -> None:
+        self._strategy = strategy
+        self._index = index
+        self._count = count
+        self.is_chief = is_chief
+
+    def all_reduce_sum(self, *values: int) -> list[int]:
+        """Return the sum of each integer over all processes."""
+        if self._count == 1:
+            return list(values)
+        return [int(value) for value in self._sums(tf.constant(values, tf.int64)).numpy()]
+
+    def any_process(self, flag: bool) -> bool:
+        """Return whether the flag is set in any process."""
+        return self.all_reduce_sum(int(flag))[0] > 0
+
+    def broadcast_from_chief(self, *values: int) -> list[int]:
+        """Return the chief's integers."""
+        return self.all_reduce_sum(*(value if self.is_chief else 0 for value in values))
+
+    def broadcast_text_from_chief(self, text: str) -> str:
+        """Return the chief's text."""
+        return text if self._count == 1 else self._broadcast_text(self._chief, text)
+
+    def barrier(self) -> None:
+        """Return when all processes have called it."""
+        self.all_reduce_sum(0)
+
+    def assert_same(self, what: str, get_digests: Callable[[], Mapping[str, int]]) -> None:
+        """Raise unless all processes have the same digests as the chief.
+
+        Args:
+            what: what is compared, for the message.
+            get_digests: returns name -> hash; not called in a single process.
+
+        Raises:
+            DivergedError: in every process, if any differs; names the first that does, and what
+                differs there.
+        """
+
+        def difference(own: list[str], chiefs: list[str]) -> str | None:
+            pairs = zip_longest(own, chiefs, fillvalue="")
+            names = [line.partition(" ")[2] for line, other in pairs if line != other]
+            if not names:
+                return None
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            listed = ", ".join(names[:3])
+            return f"{what} of worker-{self._index} differ from the chief's: {listed}{more}"
+
+        self.assert_same_lines(
+            lambda: [f"{digest:x} {name}" for name, digest in get_digests().items()], difference
+        )
+
+    def assert_same_lines(
+        self,
+        get_lines: Callable[[], list[str]],
+        difference: Callable[[list[str], list[str]], str | None],
+    ) -> None:
+        """Raise unless the lines of all processes match the chief's.
+
+        Args:
+            get_lines: returns this process's lines; not called in a single process.
+            difference: compares this process's lines with the chief's; returns the problem, if any.
+
+        Raises:
+            DivergedError: in every process, if any differs; describes how the first one does.
+        """
+        if self._count == 1:
+            return
+        lines = get_lines()
+        chiefs = self._broadcast_text(self._chief, "\n".join(lines)).split("\n")
+        problem = difference(lines, chiefs) or ""
+        differing = self._gather_flags(bool(problem))
+        if any(differing):
+            raise DivergedError(self._broadcast_text(differing.index(1), problem))
+
+    @property
+    def _chief(self) -> int:
+        return self._gather_flags(self.is_chief).index(1)
+
+    def _gather_flags(self, flag: bool) -> list[int]:
+        """Return the flag of each process, in the order of their numbers."""
+        return self.all_reduce_sum(
+            *(int(flag and number == self._index) for number in range(self._count))
+        )
+
+    def _broadcast_text(self, source: int, text: str) -> str:
+        """Return the text of process `source`, sent in sums of integers of six bytes."""
+        content = text.encode() if source == self._index else b""
+        (size,) = self.all_reduce_sum(len(content))
+        content = content.ljust(size + -size % 6, b"\0")
+        numbers = self.all_reduce_sum(
+            *(int.from_bytes(content[at : at + 6]) for at in range(0, len(content), 6))
+        )
+        return b"".join(number.to_bytes(6) for number in numbers)[:size].decode()
+
+    @tf.function(autograph=False)
+    def _sums(self, values: tf.Tensor) -> tf.Tensor:
+        """Return the sums of [n] int64 values over all processes, [n] int64."""
+
+        def on_replica(values: tf.Tensor) -> tf.Tensor:
+            return tf.distribute.get_replica_context().all_reduce(
+                tf.distribute.ReduceOp.SUM, tf.identity(values)
+            )
+
+        local: Sequence[tf.Tensor] = self._strategy.experimental_local_results(
+            self._strategy.run(on_replica, args=(values,))
+        )
+        return local[0] // len(local)  # each replica of a process has contributed

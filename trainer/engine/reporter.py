@@ -1,0 +1,176 @@
+"""What a training reports: metrics to the writers, progress and lines to the user."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.cluster.messages import Channel
+from trainer.engine.graph.metric_sums import unpack
+from trainer.engine.graph.train_loop import TrainLoop
+from trainer.engine.plan import Plan
+from trainer.runs.ledger import Ledger
+from trainer.summaries import resource_usage
+from trainer.summaries.profiler import Profiler
+from trainer.summaries.writers.base import Writer
+
+
+class Reporter:
+    """Writes metrics, and measures the speed of training since the last report.
+
+    Attributes:
+        writers: the open summary writers; none in a process that writes nothing.
+
+    Args:
+        plan: at which steps something is due.
+        loop: the training loop, whose metrics are reported.
+        open_writers: opens the summary writers at a step.
+        channel: sends progress and lines to the user.
+        ledger: accounts for the wall time.
+        profiler: records a window of steps; None: it is not recorded in this process.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        loop: TrainLoop,
+        open_writers: Callable[[int], list[Writer]],
+        channel: Channel,
+        ledger: Ledger,
+        profiler: Profiler | None,
+    ) -> None:
+        self._plan = plan
+        self._loop = loop
+        self._state = loop.state
+        self._open_writers = open_writers
+        self._channel = channel
+        self._ledger = ledger
+        self._profiler = profiler
+        self.writers: list[Writer] = []
+        self.begin_window(0)
+
+    def open(self, step: int, reported: int) -> None:
+        """Open the writers, and begin to measure at `step`.
+
+        Args:
+            step: number of updates made.
+            reported: the last step that was reported; what was written of later ones is dropped.
+        """
+        self.writers = self._open_writers(reported)
+        self.begin_window(step)
+
+    def flush(self) -> None:
+        """Write what was reported so far to the disk."""
+        for writer in self.writers:
+            writer.flush()
+
+    def close(self) -> None:
+        """Write everything to the disk, and close the writers and the profiler."""
+        with ExitStack() as stack:  # an error in one does not leave the others open
+            for writer in self.writers:
+                stack.callback(writer.close)
+            if self._profiler is not None:
+                stack.callback(self._profiler.close)
+
+    def enter(self, phase: str, step: int) -> None:
+        """Report the phase that begins after `step` updates, to the user and to the ledger."""
+        self._channel.phase(phase, step)
+        self._ledger.mark(phase, step)
+
+    def begin_window(self, step: int) -> None:
+        """Measure the speed from `step` on."""
+        self._began = time.monotonic()
+        self._begin_step = step
+        self._waited = 0.0
+
+    def before_steps(self, step: int) -> None:
+        """Record that a graph call begins after `step` updates."""
+        if self._profiler is not None:
+            self._profiler.before(step)
+
+    def after_steps(self, step: int, waited: float) -> None:
+        """Record that a graph call has ended.
+
+        Args:
+            step: number of updates made.
+            waited: seconds that its steps waited for their input.
+        """
+        if self._profiler is not None:
+            self._profiler.after(step)
+        self._waited += waited
+        self._ledger.record_step(step, waited)
+
+    def speed(self, step: int) -> dict[str, float]:
+        """Return the throughput and the share of time spent waiting for input in this window."""
+        return {
+            "examples_per_sec": self._rate(step),
+            "input_wait_fraction": self._waited / (time.monotonic() - self._began),
+        }
+
+    def show_progress(self, step: int, window: tf.Tensor) -> None:
+        """Show the user how far training is.
+
+        Args:
+            step: number of updates made.
+            window: the metric sums since the last summary, [2 * metrics] float64.
+        """
+        rate = self._rate(step)
+        total = self._plan.total_steps
+        secs_left = (total - step) * self._plan.epochs.global_size / rate if rate else None
+        self._channel.progress(step, total, rate, secs_left, unpack(self._state.task, window))
+
+    def show_epoch(self, step: int) -> None:
+        """Show the user the training metrics of the epoch that ends at `step`; reset their sums."""
+        epoch = self._plan.epochs.completed(step) - 1
+        values = unpack(self._state.task, self._state.epoch_sums.numpy())
+        metric = next((name for name in values if name != "loss"), "loss")
+        self._channel.line(
+            f"Epoch: {epoch}, {metric}: {values[metric]:f}, train_loss: {values['loss']:f}."
+        )
+        self._state.epoch_sums.assign(tf.zeros_like(self._state.epoch_sums))
+
+    def write_train_metrics(self, step: int, speed: Mapping[str, float]) -> None:
+        """Write the training metrics since the last summary, and reset their sums.
+
+        Args:
+            step: number of updates made.
+            speed: what `speed` returned, before the evaluation of this step.
+        """
+        values = unpack(self._state.task, self._state.summary_sums.numpy())
+        # Computed, not remembered: after a stop within this step's evaluation no step has run.
+        learning_rate = self._loop.learning_rate(step - 1)
+        values |= {"learning_rate": learning_rate, **speed, **self._loop.report()}
+        values |= {"goodput": self._ledger.summary().goodput, **resource_usage.resource_metrics()}
+        self._write("train", step, values)
+        self._state.summary_sums.assign(tf.zeros_like(self._state.summary_sums))
+
+    def write_test_metrics(
+        self, step: int, metrics: Mapping[str, float], images: Mapping[str, np.ndarray]
+    ) -> None:
+        """Write the metrics and images of an evaluation, and show the metrics to the user.
+
+        Args:
+            step: number of updates made.
+            metrics: the metrics of the test split.
+            images: name -> [N, H, W, C] uint8.
+        """
+        self._write("test", step, metrics)
+        for writer in self.writers:
+            for name, batch in images.items():
+                writer.images("test", step, name, batch)
+        self._channel.evaluated(step, metrics)
+
+    def _write(self, split: str, step: int, metrics: Mapping[str, float]) -> None:
+        values = {"epoch": self._plan.epochs.completed(step), **metrics}
+        for writer in self.writers:
+            writer.scalars(split, step, values)
+
+    def _rate(self, step: int) -> float:
+        """Return the examples per second since the window began."""
+        num_steps = step - self._begin_step
+        secs = time.monotonic() - self._began
+        return num_steps * self._plan.epochs.global_size / secs if num_steps else 0.0

@@ -1,0 +1,90 @@
+"""Rolling a diverged training back to before the offending steps, without their samples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.engine.graph.divergence import DivergenceMonitor, DivergenceStatus
+from trainer.engine.process_group import ProcessGroup
+from trainer.errors import NonFiniteError
+from trainer.files import write_atomically
+
+
+@dataclass(frozen=True)
+class RollbackTarget:
+    """Where a rollback goes.
+
+    Attributes:
+        problem: how the training diverged, in one line.
+        step: the latest step that the training can go back to.
+        blocks: the blocks of samples that are left out from then on, ascending.
+        message: the line that tells the user.
+    """
+
+    problem: str
+    step: int
+    blocks: Sequence[int]
+    message: str
+
+    def no_checkpoint_error(self) -> NonFiniteError:
+        """Return the error for a run that has no checkpoint to roll back to."""
+        return NonFiniteError(
+            f"{self.problem}, and there is no checkpoint of step {self.step} or before; "
+            "add checkpoint.keep=<more>"
+        )
+
+
+class Rollback:
+    """Decides on rollbacks, and remembers the blocks of samples that they leave out.
+
+    The checkpoint that a rollback restores is older than the blocks that it leaves out, and a
+    process that is killed before the next save would forget them: so the chief writes them to
+    `left_out.json` too.
+
+    Args:
+        run_dir: the run directory.
+        divergence_monitor: holds the left-out blocks of the state.
+        process_group: the processes that roll back together.
+    """
+
+    def __init__(
+        self, run_dir: Path, divergence_monitor: DivergenceMonitor, process_group: ProcessGroup
+    ) -> None:
+        self._path = run_dir / "left_out.json"
+        self._divergence_monitor = divergence_monitor
+        self._process_group = process_group
+
+    def target(self, status: DivergenceStatus) -> RollbackTarget:
+        """Return where to roll back to.
+
+        Raises:
+            NonFiniteError: the configuration does not allow to roll back, or not once more.
+        """
+        monitor = self._divergence_monitor
+        step = int(status.step)
+        problem = monitor.describe(step, status.verdict)
+        blocks = monitor.blocks_without(step) if monitor.rolls_back else None
+        if blocks is None:
+            raise monitor.error(problem)
+        message = (
+            f"{problem[0].upper()}{problem[1:]}; rolling back, "
+            f"and leaving out the samples of {monitor.describe_rollback(step, blocks)}"
+        )
+        return RollbackTarget(problem, monitor.first_left_out(step), blocks, message)
+
+    def leave_out(self, blocks: Sequence[int]) -> None:
+        """Leave out these blocks, ascending, and no others."""
+        self._divergence_monitor.leave_out(list(blocks))
+        if self._process_group.is_chief:
+            write_atomically(self._path, json.dumps(blocks))
+
+    def recall(self) -> None:
+        """Leave out the blocks of the file too, besides those of the restored state; collective."""
+        is_written = self._process_group.is_chief and self._path.exists()
+        text = self._path.read_text() if is_written else "[]"
+        recorded = json.loads(self._process_group.broadcast_text_from_chief(text))
+        blocks = {*self._divergence_monitor.blocks(), *recorded}
+        self._divergence_monitor.leave_out(sorted(blocks))

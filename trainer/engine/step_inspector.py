@@ -1,0 +1,193 @@
+"""Inspects the next step without updating any variable: its images, and histograms of gradients.
+
+The samples of a step and all its random numbers follow from its number, so the inspection sees the
+same batch, augmentation and dropout masks as the step itself. Training goes on with the same bits
+as without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.engine.graph.collective_log import CollectiveLog
+from trainer.engine.graph.gradients import accumulate_gradients
+from trainer.engine.graph.step import Step
+from trainer.engine.graph.step_options import Optimizer, StepOptions
+from trainer.engine.graph.train_loop import TrainLoop
+from trainer.engine.plan import Plan
+from trainer.errors import ConfigError
+from trainer.protocols import Batch, LossFn, Metrics
+from trainer.summaries.writers.base import Writer
+
+MAX_IMAGES = 16
+"""The most images that are shown at a time."""
+
+
+class StepInspector:
+    """Shows the next step's images after augmentation, and its weights and gradients as histograms.
+
+    Collective: gradients are summed over all replicas.
+
+    Attributes:
+        compiled: whether a step has been shown, so that the next one needs no compilation.
+
+    Args:
+        loop: the training loop.
+        options: the options of every step.
+        plan: the steps at which histograms and images are due.
+        input_shape: shape of one example's features.
+
+    Raises:
+        ConfigError: images are configured, but the features are not images.
+    """
+
+    def __init__(
+        self, loop: TrainLoop, options: StepOptions, plan: Plan, input_shape: Sequence[int]
+    ) -> None:
+        self._loop = loop
+        self._state = loop.state
+        self._options = options
+        self._plan = plan
+        self.compiled = False
+        if plan.images is not None and not (
+            len(input_shape) == 2 or (len(input_shape) == 3 and input_shape[-1] in (1, 3, 4))
+        ):
+            raise ConfigError(
+                f"summary.images ({plan.images.every_steps}) needs features that are images, "
+                "[height, width] or [height, width, 1, 3 or 4]; those of this dataset are "
+                f"{list(input_shape)}; add summary.images=null"
+            )
+
+    def due(self, step: int) -> bool:
+        """Return whether anything is shown after `step` updates."""
+        return any(
+            interval is not None and interval.due(step)
+            for interval in (self._plan.histograms, self._plan.images)
+        )
+
+    def show(self, step: int, writers: Sequence[Writer]) -> None:
+        """Show what is due after `step` updates; collective."""
+        number = tf.constant(step, tf.int64)
+        if self._plan.images is not None and self._plan.images.due(step):
+            images = as_images(self._images(self._iterator(step), number).numpy())
+            for writer in writers:
+                writer.images("train", step, "inputs", images)
+        if self._plan.histograms is not None and self._plan.histograms.due(step):
+            gradients = self._gradients(self._iterator(step), number)
+            for name, values in self._histograms(gradients) if writers else ():
+                for writer in writers:
+                    writer.histogram("train", step, name, values)
+        self.compiled = True
+
+    def _iterator(self, step: int) -> Any:
+        return self._loop.feed.open(step, self._state.divergence_monitor.left_out.numpy())
+
+    def _histograms(
+        self, gradients: dict[str, list[tf.Tensor]]
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield name and values of all weights and gradients; equal names are numbered."""
+        models = self._state.task.models
+        for model, values in gradients.items():
+            counts: dict[str, int] = {}
+            for variable, gradient in zip(models[model].trainable_variables, values, strict=True):
+                name = variable.name.partition(":")[0]
+                counts[name] = counts.get(name, 0) + 1
+                name = name if counts[name] == 1 else f"{name}_{counts[name]}"
+                name = name if len(models) == 1 else f"{model}/{name}"
+                yield f"weights/{name}", variable.numpy()
+                yield f"gradients/{name}", gradient.numpy()
+
+    @tf.function(autograph=False)
+    def _images(self, iterator: Any, index: tf.Tensor) -> tf.Tensor:
+        """Return the first features of step `index` in this process, [<= MAX_IMAGES, ...]."""
+
+        def on_replica(element: Any) -> tf.Tensor:
+            with self._loop.replica_batch(index, element) as batch:
+                return batch["features"][:MAX_IMAGES]
+
+        strategy = self._loop.strategy
+        features = strategy.run(on_replica, args=(self._loop.feed.next(iterator),))
+        return tf.concat(strategy.experimental_local_results(features), axis=0)[:MAX_IMAGES]
+
+    @tf.function(autograph=False)
+    def _gradients(self, iterator: Any, index: tf.Tensor) -> dict[str, list[tf.Tensor]]:
+        """Return model -> gradients of step `index`, summed over replicas and not yet clipped."""
+        log = CollectiveLog()
+        strategy = self._loop.strategy
+        # A forward pass updates them: the moving statistics of batch normalisation, for example.
+        variables = [
+            local
+            for model in self._state.task.models.values()
+            for variable in model.non_trainable_variables
+            for local in strategy.experimental_local_results(variable)
+        ]
+        before = [variable.read_value() for variable in variables]
+
+        def on_replica(element: Any) -> dict[str, list[tf.Tensor]]:
+            with self._loop.replica_batch(index, element) as batch:
+                step = GradientOnlyStep(index, self._options, log)
+                self._state.task.train_step(batch, step)
+                step.end()
+            return {
+                name: step.gradients[id(model)]
+                for name, model in self._state.task.models.items()
+                if id(model) in step.gradients
+            }
+
+        gradients = strategy.run(on_replica, args=(self._loop.feed.next(iterator),))
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)
+        # Already summed: equal on all replicas.
+        return tf.nest.map_structure(
+            lambda gradient: strategy.experimental_local_results(gradient)[0], gradients
+        )
+
+
+class GradientOnlyStep(Step):
+    """A step that keeps its gradients instead of applying them.
+
+    Attributes:
+        gradients: id of a model -> the gradients at its weights before the step.
+    """
+
+    def __init__(self, index: tf.Tensor, options: StepOptions, log: CollectiveLog) -> None:
+        super().__init__(index, options, log)
+        self.gradients: dict[int, list[tf.Tensor]] = {}
+
+    def minimize(
+        self, loss_fn: LossFn, batch: Batch, model: tf.keras.Model, optimizer: Optimizer
+    ) -> Metrics:
+        """Keep the gradients of the global batch; return the same metrics as `Step.minimize`."""
+        gradients, sums = accumulate_gradients(
+            loss_fn, batch, model, self.options, self.num_replicas
+        )
+        packed = tf.stack([number for pair in sums.values() for number in pair])
+        if self.num_replicas > 1:
+            # Exact, though a step may compress its gradients on their way.
+            *gradients, packed = self.all_reduce([*gradients, packed])
+        if (scale := self.options.loss_scale) is not None:
+            gradients = [gradient / scale.value for gradient in gradients]
+        self.gradients[id(model)] = gradients
+        return {
+            name: (packed[2 * number], packed[2 * number + 1]) for number, name in enumerate(sums)
+        }
+
+
+def as_images(features: np.ndarray) -> np.ndarray:
+    """Return features, [N, H, W] or [N, H, W, C], as images, [N, H, W, C] uint8.
+
+    Each image is stretched from its smallest to its largest value, as features may be standardised.
+    Values that are not finite are black.
+    """
+    features = features.astype(np.float64).reshape([*features.shape[:3], -1])
+    finite = np.isfinite(features)
+    low = np.min(features, axis=(1, 2, 3), keepdims=True, where=finite, initial=np.inf)
+    high = np.max(features, axis=(1, 2, 3), keepdims=True, where=finite, initial=-np.inf)
+    span = np.where(high > low, high - low, 1.0)
+    return np.rint(
+        255 * np.where(finite, (features - np.where(finite, low, 0.0)) / span, 0.0)
+    ).astype(np.uint8)

@@ -1,0 +1,1 @@
+"""The parent process's side of one run: start, watch, restart."""

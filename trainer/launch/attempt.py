@@ -1,0 +1,300 @@
+"""One attempt: the processes that are started together, and end together."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import time
+from collections.abc import Callable
+
+from trainer.cluster import messages
+from trainer.cluster.messages import Message
+from trainer.cluster.signals import Decision
+from trainer.cluster.spec import Cluster, ProcessId
+from trainer.errors import CRASHED, DONE, RESTARTABLE
+from trainer.launch import exit_codes
+from trainer.launch.failure_record import FailureRecord
+from trainer.launch.join_wait import JoinWait
+from trainer.launch.process_set import ProcessSet
+from trainer.launch.run_context import RunContext
+from trainer.launch.watchdog import Watch
+from trainer.launch.worker_process import Messages, WorkerProcess, log_of
+from trainer.runs.crash_report import Failure
+
+_CAUSE_SECS = 3.0  # how long the cause of a lost peer may take to be known
+_LEAVE_SECS = 60.0  # how long after the first process the last may still be leaving
+
+
+class Attempt:
+    """The processes of one attempt.
+
+    Args:
+        context: the command's run.
+        members: the processes to start; the messages of the first are shown to the user.
+        start: starts one process that has no assignment yet.
+        may_restart: called before a lost process is restarted alone.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        members: list[Cluster],
+        start: Callable[[], WorkerProcess],
+        may_restart: Callable[[], bool],
+    ) -> None:
+        self._experiment = context.experiment
+        self._directory = context.directory
+        self._console = context.console
+        self._stop_requests = context.stop_requests
+        self._may_restart = may_restart
+        self._members = {member.process_id: member for member in members}
+        self._shown = members[0].process_id
+        self._messages: Messages = queue.SimpleQueue()
+        self._living = ProcessSet(context.strategy, start)
+        self._join_wait = JoinWait(self._members, context.strategy.start_timeout_secs)
+        self._watch = Watch(context.experiment.watchdog)
+        self._record = FailureRecord()
+        self._grace_ends = float("inf")
+        self._deadline: float | None = None
+        self._code = DONE
+        self._has_left = False
+
+    def run(self) -> int:
+        """Run the processes until all have ended.
+
+        Returns:
+            The exit code of the process that decides; negative for the signal that killed it.
+        """
+        try:
+            for member in self._members.values():
+                self._begin(member)
+            while self._living and (self._deadline is None or time.monotonic() < self._deadline):
+                self._next()
+            self._blame_stopped_process()
+            return self._code
+        finally:
+            self._end()
+
+    def wake(self) -> None:
+        """Look at the stop requests; called in signal handlers, hence at any moment."""
+        self._messages.put(None)
+
+    def stopped_by(self) -> int:
+        """Return the signal that requested a stop, also one not handled; 0: none. After `run`."""
+        while not self._messages.empty():
+            match self._messages.get():
+                case process_id, messages.SignalReceived(number):
+                    self._stop_requests.decide(number, process_id)
+        return self._stop_requests.drain()
+
+    def failure(self) -> Failure | None:
+        """Return how the attempt failed; None: no process did. Call it after `run`."""
+        return self._record.failure(self._directory)
+
+    def _begin(self, member: Cluster) -> None:
+        process = self._living.start(member.process_id)
+        self._record.forget(member.process_id)
+        self._watch.begin(member.process_id)
+        self._console.begin(member.process_id)
+        process.assign(self._directory, self._experiment, member, self._messages)
+
+    def _end(self) -> None:
+        """Kill the processes that are left."""
+        for process_id, process in self._living.items():
+            process.discard()
+            if process_id != self._record.process_id:
+                self._console.end(process_id, "ended")
+        self._living.clear()
+        self._console.refresh()
+
+    def _next(self) -> None:
+        """Handle the next message, request or alarm."""
+        at, act = min(self._alarms(), key=lambda alarm: alarm[0])
+        timeout = None if at == float("inf") else max(0.0, at - time.monotonic())
+        try:
+            received = self._messages.get(timeout=timeout)
+        except queue.Empty:
+            act()
+            return
+        if received is not None:
+            self._handle_message(*received)
+        elif request := self._stop_requests.take():
+            self._handle_request(*request)
+
+    def _alarms(self) -> list[tuple[float, Callable[[], None]]]:
+        """Return what to do if no message comes, each with its time."""
+        alarms: list[tuple[float, Callable[[], None]]] = [
+            (self._grace_ends, self._end_grace),
+            (self._console.refresh_at(), self._console.refresh),
+        ]
+        if self._deadline is not None:
+            return [*alarms, (self._deadline, lambda: None)]
+        alarms.append((self._join_wait.check_at, self._check_join))
+        if (alarm := self._watch.alarm()) is not None:
+            alarms.append((alarm[0], self._end_stall))
+        return alarms
+
+    def _handle_message(self, process_id: ProcessId, message: Message) -> None:
+        match message:
+            case messages.SignalRequest(name, number):
+                self._living.send_signal(name, number)
+            case messages.SignalReceived(number):
+                self._handle_request(number, process_id)
+            case messages.Exit(code):
+                del self._living[process_id]
+                self._join_wait.end(process_id)
+                self._watch.end(process_id)
+                self._handle_exit(process_id, code)
+            case messages.Phase() | messages.Progress():
+                self._watch.update(process_id, message)
+                self._console.update(process_id, message)
+                if isinstance(message, messages.Phase) and self._join_wait.enter_phase(
+                    process_id, message.phase
+                ):
+                    self._leave_early()
+                self._show(process_id, message)
+            case _:
+                self._show(process_id, message)
+
+    def _show(self, process_id: ProcessId, message: Message) -> None:
+        """Show a message of the first process, or one that concerns the whole run."""
+        match message:
+            case messages.Problem() | messages.Crash():
+                if isinstance(message, messages.Crash):
+                    self._record.report(process_id, message.cause, message.text)
+                is_visible = not self._record.is_shown
+                self._record.is_shown = True
+            case messages.FaultNotice():
+                is_visible = True
+            case messages.Line() | messages.Evaluated() if process_id.is_evaluator:
+                is_visible = True
+            case messages.Line() if message.is_warning:
+                is_visible = True
+            case _:
+                is_visible = process_id == self._shown
+        if is_visible:
+            self._console.show(message, log_of(self._directory, process_id))
+
+    def _handle_request(self, number: int, source: ProcessId | None) -> None:
+        """Act on a stop or save signal that this process has received, or one of the run's."""
+        name = signal.Signals(number).name
+        match self._stop_requests.decide(number, source):
+            case Decision.SAVE:
+                self._living.forward(number)
+            case Decision.LEAVE:
+                self._leave_at_once(f"a second {name}")
+            case Decision.STOP:
+                receiver = f" to {source}" if source else ""
+                self._console.line(
+                    f"{name}{receiver}: saving, then leaving; once more leaves at once."
+                )
+                grace_secs = self._experiment.preemption.grace_secs or float("inf")
+                self._grace_ends = time.monotonic() + grace_secs
+                self._living.forward(number)
+                self._leave_early()
+
+    def _leave_early(self) -> None:
+        """Stop now if one was requested and no process has trained yet.
+
+        While TensorFlow waits for other processes it does not react to a request.
+        """
+        trainers = self._living.trainers()
+        is_joining = not any(map(self._watch.has_begun, trainers))
+        is_early = is_joining if trainers else self._join_wait.is_waiting
+        if self._stop_requests.number and is_early and self._deadline is None:
+            self._code = 128 + self._stop_requests.number
+            self._deadline = time.monotonic()
+
+    def _end_grace(self) -> None:
+        grace_secs = self._experiment.preemption.grace_secs
+        self._leave_at_once(f"preemption.grace_secs ({grace_secs:g}) are over")
+
+    def _leave_at_once(self, reason: str) -> None:
+        self._deadline = time.monotonic()
+        self._grace_ends = float("inf")
+        if not self._has_left:  # otherwise everything has been saved
+            self._code = CRASHED
+            lost = exit_codes.left_without_saving(self._directory.path)
+            self._console.error(f"{reason}: {lost}")
+
+    def _end_stall(self) -> None:
+        """Report the process that hangs; restart it alone, or end the attempt."""
+        logs = {process_id: log_of(self._directory, process_id) for process_id in self._living}
+        hung, lines = self._watch.report(self._living, logs)
+        for line in lines:
+            self._console.line(line)
+        self._console.end(hung, "stalled")
+        cause = lines[0].partition(" makes no progress: ")[2]
+        self._record.report(hung, cause, "\n".join(lines[1:]))
+        if self._living.is_restartable(hung):
+            self._living[hung].signal(signal.SIGKILL)
+            self._watch.renew()
+        else:
+            self._fail(hung, "made no progress", RESTARTABLE)
+
+    def _blame_stopped_process(self) -> None:
+        """Blame a process that is stopped (SIGSTOP), if there is one, and not one that lost it."""
+        if self._code == RESTARTABLE:
+            for process_id in self._living.stopped():
+                self._record.blame(process_id, "was stopped by a signal")
+
+    def _handle_exit(self, process_id: ProcessId, code: int) -> None:
+        member = self._members[process_id]
+        how = exit_codes.describe(code)
+        may_recover = exit_codes.is_restartable(code) and self._living.is_restartable(process_id)
+        self._console.end(process_id, *exit_codes.console_state(code))
+        if exit_codes.is_success(code):
+            self._let_others_leave(member, code)
+        elif may_recover and self._may_restart():
+            self._console.line(f"warning: {process_id} {how}; starting it again alone")
+            self._begin(member)
+        elif self._record.process_id is None or (self._code == RESTARTABLE and code != RESTARTABLE):
+            self._fail_by_exit(process_id, code)
+
+    def _fail_by_exit(self, process_id: ProcessId, code: int) -> None:
+        if not exit_codes.is_restartable(code) and not self._record.is_shown:
+            # The user's code has called exit: a crash, whatever code it chose.
+            self._record.is_shown = True
+            code = CRASHED
+            self._record.report(process_id, "left without a word", "")
+            log = log_of(self._directory, process_id)
+            self._console.error(f"{process_id} left without a word; its log is {log}")
+        # A process that lost a peer often ends before that peer, which is the cause; every other
+        # end is a cause itself.
+        secs = _CAUSE_SECS if code == RESTARTABLE else 0.0
+        self._fail(process_id, exit_codes.describe(code), code, secs)
+
+    def _fail(self, process_id: ProcessId, how: str, code: int, secs: float = 0.0) -> None:
+        """End the attempt within `secs` because of a process."""
+        self._record.blame(process_id, how)
+        self._code = code
+        self._deadline = time.monotonic() + secs
+
+    def _let_others_leave(self, member: Cluster, code: int) -> None:
+        """Let the others leave after a process that was done or has stopped."""
+        if self._record.process_id is not None:
+            return
+        if code != DONE:
+            self._code = code
+        if member.is_chief:
+            self._living.dismiss(is_stop=code != DONE)
+        self._has_left = self._has_left or not member.process_id.is_evaluator
+        is_evaluating = self._code == DONE and self._living.has_evaluator()
+        if self._deadline is None and self._has_left and not is_evaluating:
+            self._deadline = time.monotonic() + _LEAVE_SECS
+
+    def _check_join(self) -> None:
+        """Tell the user who is missing at the start; give up when it takes too long."""
+        awaited = self._join_wait.check()
+        if awaited is None:
+            return
+        process_id = awaited.process_id
+        secs = f"{awaited.secs:.0f} s"
+        if not awaited.is_over:
+            self._console.line(f"{process_id} waits for {awaited.missing} to start ({secs})")
+            return
+        how = f"waited {secs} for {awaited.missing} to start"
+        self._console.error(
+            f"{process_id} {how}; start them, or wait longer with strategy.start_timeout_secs"
+        )
+        self._fail(process_id, how, CRASHED)

@@ -1,0 +1,274 @@
+"""From a checked experiment to an exit code: the parent's side of a run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trainer.cli.overrides import resume_override
+from trainer.cluster import discovery, network_namespace
+from trainer.cluster.signals import StopRequests
+from trainer.cluster.spec import EVALUATOR, Cluster, ProcessId
+from trainer.config import batch_sizes
+from trainer.config.schema import Experiment
+from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError
+from trainer.files import clear_temporaries
+from trainer.launch import inline
+from trainer.launch.console import Console
+from trainer.launch.fork_server import ForkServer
+from trainer.launch.resolved_run import Command, ResolvedRun, open_network, resolve
+from trainer.launch.run_context import RunContext
+from trainer.launch.supervisor import Supervisor
+from trainer.launch.worker_process import WorkerProcess
+from trainer.runs import checkpoint_selection, crash_report, prediction_table, provenance, status
+from trainer.runs.crash_report import Failure
+from trainer.runs.directory import RunDirectory, join_run, open_run
+from trainer.runs.ledger import CATEGORIES, Ledger, process_start_time
+from trainer.strategies.base import Strategy
+from trainer.text import format_duration, without_classes
+
+
+def run(
+    command: Command,
+    server: ForkServer | None = None,
+    console: Console | None = None,
+    stop_requests: StopRequests | None = None,
+) -> int:
+    """Run an experiment to its end, or continue it.
+
+    Args:
+        command: the experiment and its command line.
+        server: forks the workers, started early by a process that is there for this run alone;
+            None: the run gets one.
+        console: shows messages; None: to the user of this process.
+        stop_requests: those that reach this process otherwise than by a signal; None: there are
+            none.
+
+    Returns:
+        The exit code: 0 done, 1 crashed, 2 wrong input, 130 or 143 stopped after saving.
+
+    Raises:
+        ConfigError: the configuration cannot work; nothing has been written.
+    """
+    began = process_start_time() if server else time.time()
+    experiment = command.experiment
+    resolved = resolve(experiment)
+    strategy, cluster = resolved.strategy, resolved.cluster
+    if experiment.mode == "predict":
+        prediction_table.check(experiment)
+    if strategy.hosts:
+        return _print_host_commands(strategy, strategy.hosts, command.argv)
+    with open_network(experiment, resolved) as network:
+        resolved = replace(resolved, network=network)
+        directory = (
+            open_run(experiment, command.overrides, command.config_dir)
+            if cluster.is_chief
+            else join_run(experiment)
+        )
+        context = RunContext(
+            experiment, strategy, directory, console or Console(), stop_requests or StopRequests()
+        )
+        try:
+            return _run_in_directory(command, resolved, context, server, began)
+        finally:
+            context.console.close()
+            directory.release()
+
+
+def _run_in_directory(
+    command: Command,
+    resolved: ResolvedRun,
+    context: RunContext,
+    server: ForkServer | None,
+    began: float,
+) -> int:
+    experiment, directory, console = context.experiment, context.directory, context.console
+    cluster = resolved.cluster
+    finished = None
+    location = f"Run directory: {directory.path}"
+    # An evaluator may have the last checkpoint to evaluate when the training is done. And what the
+    # chief has not moved aside yet is an earlier run.
+    if cluster.is_chief or (not cluster.process_id.is_evaluator and experiment.resume != "never"):
+        finished, location = _result(experiment, directory)
+    if finished:
+        console.line(f"Already finished: {finished}")
+        console.line(location)
+        return DONE
+    if experiment.trains:
+        _prepare_training(command, resolved, context)
+    trains_here = cluster.is_chief and experiment.trains
+    ledger = Ledger(directory.path, writes=trains_here)
+    ledger.mark("begin", at=began)
+    if trains_here:
+        status.clear_failure(directory.path)
+        crash_report.remove(directory.path)
+    if experiment.launch.inline:
+        code, failures = inline.run(context, cluster)
+    else:
+        code, failures = _supervise(resolved, context, server, ledger)
+    if trains_here and code == CRASHED:
+        _record_crash(directory, console, failures, command.argv)
+    ledger.mark("exit")
+    console.close()
+    _conclude(code, location, resolved, context)
+    return code
+
+
+def _prepare_training(command: Command, resolved: ResolvedRun, context: RunContext) -> None:
+    """Check that the run can be continued with these replicas, and record that it is.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    directory = context.directory
+    num_replicas = resolved.strategy.num_replicas()
+    if num_replicas is not None:
+        batch_sizes.check_same_global_batch(
+            context.experiment.batch, provenance.num_replicas(directory.path), num_replicas
+        )
+    if resolved.cluster.is_chief and not directory.is_new:
+        for line in directory.record_continuation(command.overrides, command.config_dir):
+            context.console.line(line)
+
+
+def _conclude(code: int, location: str, resolved: ResolvedRun, context: RunContext) -> None:
+    """Tell the user the result; take back what a command has left that trained nothing."""
+    experiment, directory, console = context.experiment, context.directory, context.console
+    if code == WRONG_INPUT and resolved.cluster.is_chief:
+        directory.discard()
+    elif code == DONE and experiment.trains and (result := directory.result(experiment)):
+        console.line(f"Done: {_summary(result)}")
+        console.line(f"Time: {_times(result)}")
+    if code in (WRONG_INPUT, CRASHED):
+        directory.withdraw()
+    else:
+        console.line(location if code == DONE else f"Run directory: {directory.path}")
+
+
+def _result(experiment: Experiment, directory: RunDirectory) -> tuple[str | None, str]:
+    """Return what there is if nothing is left to do, and a line that says where it is.
+
+    Raises:
+        ConfigError: there is no such checkpoint, or something else is in the result's place.
+    """
+    location = f"Run directory: {directory.path}"
+    if experiment.trains:
+        result = directory.result(experiment)
+        return (_summary(result) if result else None), location
+    step = checkpoint_selection.select_step(directory.path, experiment.checkpoint)
+    if experiment.mode != "predict":
+        return None, location
+    table = prediction_table.requested_table(experiment, directory.path, step)
+    location = f"Predictions with step {step} of {directory.path}: {table.path}"
+    if not table.is_finished():
+        return None, location
+    table.rows.unlink(missing_ok=True)  # left over if a kill came before its removal
+    return f"{table.recorded()['rows']} rows are predicted", location
+
+
+def _supervise(
+    resolved: ResolvedRun, context: RunContext, given: ForkServer | None, ledger: Ledger
+) -> tuple[int, list[Failure]]:
+    """Run the experiment in worker processes.
+
+    Returns:
+        The exit code, and the failure of each attempt that failed.
+    """
+    namespace = resolved.network.namespace
+    server = given or ForkServer.acquire()
+    server.keep(context.experiment.launch.keep_warm_secs)
+    supervisor = Supervisor(
+        context,
+        _members(resolved, context),
+        lambda: WorkerProcess(server, namespace),
+        ledger,
+    )
+    try:
+        return supervisor.supervise(), supervisor.failures
+    finally:
+        if server is not given:
+            server.release()
+
+
+def _members(resolved: ResolvedRun, context: RunContext) -> Callable[[], list[Cluster]]:
+    """Return a function that returns the processes to start for one attempt."""
+    declared = resolved.declared
+    why_open = resolved.network.why_open
+    evaluators = _evaluators(context.experiment, declared)
+
+    def members() -> list[Cluster]:
+        if resolved.cluster.is_chief:
+            # Between two attempts no process writes.
+            clear_temporaries(context.directory.path)
+        if declared:
+            clusters = [declared]
+        else:
+            # New ones for each attempt: a killed process may leave its port in use for a while.
+            clusters = discovery.local_clusters(resolved.strategy.process_ids(None)) or [Cluster()]
+        if why_open:
+            jobs = clusters[0].jobs
+            addresses = [address for addresses in jobs.values() for address in addresses]
+            warning = network_namespace.open_ports_warning(addresses, why_open)
+            context.console.line(f"warning: {warning}")
+        return [*clusters, *evaluators]
+
+    return members
+
+
+def _evaluators(experiment: Experiment, declared: Cluster | None) -> list[Cluster]:
+    """Return the sidecar evaluator if it is started here; TF_CONFIG would declare its own."""
+    if not experiment.evaluate.sidecar or not experiment.trains:
+        return []
+    starts_here = declared is None or (declared.is_chief and declared.source != "TF_CONFIG")
+    return [Cluster(ProcessId(EVALUATOR, 0))] if starts_here else []
+
+
+def _print_host_commands(strategy: Strategy, hosts: list[str], argv: Sequence[str]) -> int:
+    """Print the command to type on each host."""
+    python = [Path(sys.executable).name] if argv[0].endswith(".py") else []
+    process_ids = strategy.process_ids(len(hosts))
+    for address, line in discovery.start_commands(hosts, process_ids, [*python, *argv]):
+        print(f"# {address}\n{line}")
+    return DONE
+
+
+def _record_crash(
+    directory: RunDirectory, console: Console, failures: list[Failure], argv: Sequence[str]
+) -> None:
+    """Write the crash report; if that is impossible, warn."""
+    # Changes of this command that no checkpoint has are withdrawn, so it must be repeated whole.
+    command = argv if directory.changes else [argv[0], resume_override(directory.path)]
+    try:
+        status.record_failure(directory.path, console.cause)
+        crash_report.write(directory.path, console.cause, failures, command)
+    except StorageError as error:
+        console.line(f"warning: {error}")
+    else:
+        path = crash_report.report_path(directory.path)
+        console.error(f"what is known of it, and how to go on: {path}")
+
+
+def _summary(result: dict[str, Any]) -> str:
+    metrics = ", ".join(
+        f"test {name} {value:.4f}" for name, value in without_classes(result["metrics"]).items()
+    )
+    attempts = f" in {result['attempts']} attempts" if result["attempts"] > 1 else ""
+    goodput = f"goodput {100 * result['goodput']:.0f} %"
+    duration = format_duration(result["wall_secs"])
+    return f"step {result['step']}, {metrics}, {duration}{attempts}, {goodput}"
+
+
+def _times(result: dict[str, Any]) -> str:
+    """Return where the time went, the largest share first: `93 % steps, 4 % start, 2 % compile`."""
+    percent = {
+        CATEGORIES[name]: 100 * secs / result["wall_secs"] for name, secs in result["time"].items()
+    }
+    return ", ".join(
+        f"{share:.0f} % {name}"
+        for name, share in sorted(percent.items(), key=lambda item: -item[1])
+        if share >= 0.5
+    )

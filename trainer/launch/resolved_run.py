@@ -1,0 +1,157 @@
+"""From a checked experiment to the strategy, the cluster and the network of its run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+
+from trainer.cluster import discovery, environment, fault_injection, network_namespace
+from trainer.cluster.network_namespace import IsolationError, Namespace
+from trainer.cluster.spec import EVALUATOR, Cluster, ProcessId
+from trainer.config import batch_sizes
+from trainer.config.schema import Experiment
+from trainer.errors import ConfigError
+from trainer.strategies import compatibility, select
+from trainer.strategies.base import Strategy
+
+
+@dataclass(frozen=True)
+class Command:
+    """What the user has typed.
+
+    Attributes:
+        experiment: the checked configuration.
+        overrides: those of the command line, for the run's record and for `resume=`.
+        config_dir: the user's own folder of choices, for the record.
+        argv: the words of the command.
+    """
+
+    experiment: Experiment
+    overrides: list[str]
+    config_dir: str | None = None
+    argv: Sequence[str] = field(default_factory=lambda: tuple(sys.argv))
+
+
+@dataclass(frozen=True)
+class Network:
+    """The network of the processes that are started here.
+
+    Attributes:
+        namespace: their own, which nothing outside can reach; None: that of the machine.
+        why_open: why they have none of their own; None: they have, or they open no port.
+    """
+
+    namespace: Namespace | None = None
+    why_open: str | None = None
+
+
+@dataclass(frozen=True)
+class ResolvedRun:
+    """What a run trains with.
+
+    Attributes:
+        strategy: the strategy, decided as far as that is possible without TensorFlow.
+        cluster: the cluster as this process sees it; a local one without jobs if none is declared.
+        network: the network of the processes that are started here.
+    """
+
+    strategy: Strategy
+    cluster: Cluster
+    network: Network = field(default_factory=Network)
+
+    @property
+    def declared(self) -> Cluster | None:
+        """The cluster if it was declared; None: its processes are started here."""
+        return None if self.cluster.is_local else self.cluster
+
+
+def select_run(experiment: Experiment) -> ResolvedRun:
+    """Select the strategy of an experiment and the cluster that is declared for it.
+
+    Raises:
+        ConfigError: the cluster is declared wrongly.
+    """
+    strategy = select.select_strategy(experiment)
+    declared = None
+    if strategy.uses_declared_cluster:
+        declared = discovery.declared_cluster(strategy.process_ids, environment.current())
+    cluster = declared or Cluster()
+    strategy, _ = strategy.resolve(cluster)
+    return ResolvedRun(strategy, cluster)
+
+
+def resolve(experiment: Experiment) -> ResolvedRun:
+    """Select strategy and cluster, and check that the experiment works with them.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    run = select_run(experiment)
+    strategy, cluster = run.strategy, run.cluster
+    if strategy.hosts:
+        return run
+    strategy.check(cluster)
+    compatibility.check(experiment, strategy, cluster)
+    if cluster.process_id.is_evaluator:
+        if not experiment.trains or not experiment.evaluate.sidecar:
+            raise ConfigError(
+                f"{cluster.source}: {cluster.process_id} needs mode=train and "
+                "evaluate.sidecar=true in the command of every process; here they are "
+                f"{experiment.mode} and {str(experiment.evaluate.sidecar).lower()}"
+            )
+        # It reads checkpoints, and joins no other process.
+        run = ResolvedRun(strategy, Cluster(cluster.process_id, source=cluster.source))
+    _check_faults(experiment, run)
+    num_replicas = strategy.num_replicas()
+    if num_replicas is not None:
+        batch_sizes.resolve_batch_sizes(experiment.batch, num_replicas)
+    return run
+
+
+def _check_faults(experiment: Experiment, run: ResolvedRun) -> None:
+    if run.declared:
+        process_ids = run.declared.process_ids
+    else:
+        process_ids = run.strategy.process_ids(None) or [Cluster().process_id]
+    if experiment.evaluate.sidecar:
+        process_ids = [*process_ids, ProcessId(EVALUATOR, 0)]
+    fault_injection.check(
+        experiment,
+        process_ids,
+        run.strategy.service_jobs | {EVALUATOR},
+        declared=run.declared is not None,
+    )
+
+
+@contextmanager
+def open_network(experiment: Experiment, run: ResolvedRun) -> Iterator[Network]:
+    """Create the network of a cluster that is started here; remove it after the block.
+
+    Raises:
+        ConfigError: the configuration insists on isolation, and it is impossible here.
+    """
+    if run.declared or not run.strategy.process_ids(None):
+        yield Network()
+        return
+    isolate = run.strategy.isolate
+    network_use = None
+    if isolate is not True:
+        network_use = network_namespace.needs_network(
+            asdict(experiment)
+        ) or environment.online_tracker(experiment.writers)
+    if isolate is False or network_use:
+        yield Network(why_open=network_use or "strategy.isolate is false")
+        return
+    try:
+        namespace = Namespace.create()
+    except IsolationError as error:
+        if isolate is True:
+            raise ConfigError(
+                f"strategy.isolate (true) is impossible here: {error}; use auto or false"
+            ) from error
+        yield Network(why_open=str(error))
+        return
+    with namespace:
+        yield Network(namespace)

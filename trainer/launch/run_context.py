@@ -1,0 +1,30 @@
+"""What the parts of the parent's side of a run share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.cluster.signals import StopRequests
+from trainer.config.schema import Experiment
+from trainer.launch.console import Console
+from trainer.runs.directory import RunDirectory
+from trainer.strategies.base import Strategy
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """One command's view of its run.
+
+    Attributes:
+        experiment: the effective configuration.
+        strategy: the resolved strategy.
+        directory: the run directory.
+        console: shows messages to the user.
+        stop_requests: the requests to save or to stop.
+    """
+
+    experiment: Experiment
+    strategy: Strategy
+    directory: RunDirectory
+    console: Console
+    stop_requests: StopRequests

@@ -1,0 +1,107 @@
+"""Runs the processes of a run, and restarts them after a failure that a restart may repair.
+
+It imports no TensorFlow: the parent stays small, a crash or hang of TensorFlow cannot take it
+along, and a sweep leaks nothing from one point to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trainer.cluster.signals import forward_to
+from trainer.cluster.spec import Cluster
+from trainer.errors import CRASHED
+from trainer.launch import exit_codes
+from trainer.launch.attempt import Attempt
+from trainer.launch.run_context import RunContext
+from trainer.launch.worker_process import WorkerProcess
+from trainer.runs.checkpoint_marker import committed_steps
+from trainer.runs.crash_report import Failure
+from trainer.runs.ledger import Ledger
+
+
+class Supervisor:
+    """Runs attempts until one ends for good.
+
+    Attributes:
+        failures: the failure of each attempt that failed.
+
+    Args:
+        context: the command's run.
+        members: returns the processes of an attempt.
+        start: starts one process that has no assignment yet.
+        ledger: records the restarts.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        members: Callable[[], list[Cluster]],
+        start: Callable[[], WorkerProcess],
+        ledger: Ledger,
+    ) -> None:
+        self._context = context
+        self._console = context.console
+        self._stop_requests = context.stop_requests
+        self._restart = context.experiment.restart
+        self._members = members
+        self._start = start
+        self._ledger = ledger
+        self.failures: list[Failure] = []
+        self._num_failures = 0
+        self._newest = self._newest_step()
+
+    def supervise(self) -> int:
+        """Run the processes.
+
+        Returns:
+            The exit code for the user: 0, 1, 2, 130 or 143.
+        """
+        with forward_to(self._stop_requests.request):
+            while True:
+                attempt = Attempt(self._context, self._members(), self._start, self._may_restart)
+                with self._stop_requests.waking(attempt.wake):
+                    if number := self._stop_requests.drain():
+                        return 128 + number
+                    code = attempt.run()
+                if failure := attempt.failure():
+                    self.failures.append(failure)
+                if failure is None or not exit_codes.is_restartable(code):
+                    return code
+                self._console.line(
+                    f"warning: {failure.process} {failure.end}; its log is {failure.log}"
+                )
+                if attempt.stopped_by():
+                    # It did not save: no exit code may say that it did.
+                    self._console.error(
+                        exit_codes.left_without_saving(self._context.directory.path)
+                    )
+                    return CRASHED
+                if not self._may_restart():
+                    self._console.error(
+                        f"gave up after {self._restart.max_restarts} restarts "
+                        f"(restart.max_restarts): {failure.process} {failure.end}; "
+                        f"the log is {failure.log}"
+                    )
+                    return CRASHED
+                if number := self._wait(self._restart.backoff_secs * 2 ** (self._num_failures - 1)):
+                    return 128 + number
+
+    def _may_restart(self) -> bool:
+        """Return whether one more restart is allowed; a newer checkpoint renews the budget."""
+        if (newest := self._newest_step()) > self._newest:
+            self._newest = newest
+            self._num_failures = 0
+        self._num_failures += 1
+        return self._num_failures <= self._restart.max_restarts
+
+    def _newest_step(self) -> int:
+        return max(committed_steps(self._context.directory.path / "checkpoints"), default=0)
+
+    def _wait(self, secs: float) -> int:
+        """Wait before a restart; return the signal that requested a stop meanwhile, or 0."""
+        self._ledger.mark("restart")
+        self._console.cause = ""  # the errors so far are not how the run ends
+        origin = "the newest checkpoint" if self._newest_step() else "the beginning"
+        self._console.line(f"Restarting from {origin} in {secs:g} s.")
+        return self._stop_requests.wait(secs)

@@ -1,0 +1,24 @@
+"""RMSprop."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import tensorflow as tf
+
+
+def rmsprop(
+    learning_rate: Any,
+    *,
+    rho: Annotated[float, ">= 0, < 1"] = 0.9,
+    momentum: Annotated[float, ">= 0, < 1"] = 0.0,
+    epsilon: Annotated[float, "> 0"] = 1e-7,
+) -> tf.keras.optimizers.legacy.Optimizer:
+    """RMSprop (Tieleman and Hinton 2012).
+
+    The kernel adds its epsilon inside the root; squared, it is the same floor of the root mean
+    square. Momentum is a function, because Keras does not use the fused kernel for the value 0.
+    """
+    return tf.keras.optimizers.legacy.RMSprop(
+        learning_rate, rho=rho, momentum=lambda: momentum, epsilon=epsilon**2
+    )

@@ -1,0 +1,166 @@
+"""crash.txt: the report of a crash, in the run directory until the run continues.
+
+It holds nothing of the environment variables, which may contain secrets.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainer.files import write_atomically
+from trainer.runs import provenance
+from trainer.runs.checkpoint_marker import committed_steps
+
+_FILE = "crash.txt"
+_LOG_LINES = 40
+_METRIC_LINES = 8
+_TAIL_BYTES = 1 << 16
+_OUT_OF_MEMORY = "If no user sent SIGKILL, the system was probably out of memory: see dmesg."
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The failure of an attempt: of the process that failed first, not of those that lost it.
+
+    Attributes:
+        process: the name of the process, such as `worker-1`.
+        end: how it ended, such as `was killed by SIGKILL`.
+        log: its log.
+        cause: its error in one line, if it reported one.
+        text: what else it reported: the user's traceback, or the stacks at which it hangs.
+        time: when it was noticed, Unix time.
+    """
+
+    process: str
+    end: str
+    log: Path
+    cause: str = ""
+    text: str = ""
+    time: float = field(default_factory=time.time)
+
+    def __str__(self) -> str:
+        return f"{self.process} {self.end}{f': {self.cause}' if self.cause else ''}"
+
+
+def report_path(run_dir: Path) -> Path:
+    """Return the report's file, which need not exist."""
+    return run_dir / _FILE
+
+
+def write(run_dir: Path, error: str, failures: Sequence[Failure], command: Sequence[str]) -> None:
+    """Write crash.txt.
+
+    Args:
+        run_dir: the run directory, which must be locked.
+        error: the first error that the user was shown, in one line.
+        failures: the failure of each attempt of the command; none if it ended before any failed.
+        command: the words of the command that continues the run.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    last = failures[-1] if failures else None
+    text = last.text.splitlines() if last and last.text != last.cause else []
+    sections: list[tuple[str, Callable[[], list[str]]]] = [
+        ("What happened", lambda: _what_happened(error, last)),
+        ("To continue", lambda: [provenance.format_command(command)]),
+        ("Attempts of this command", lambda: _attempts(failures)),
+        ("Traceback", lambda: text),
+        (
+            f"The last lines of {last.log if last else ''}",
+            lambda: _tail(last.log, _LOG_LINES) if last else [],
+        ),
+        ("The last metrics", lambda: _last_metrics(run_dir)),
+        ("Code, versions, devices", lambda: _provenance(run_dir)),
+    ]
+    step = max(committed_steps(run_dir / "checkpoints"), default=None)
+    newest = (
+        "there is no checkpoint yet"
+        if step is None
+        else f"the newest checkpoint is that of step {step}"
+    )
+    lines = [f"{run_dir} has crashed, {time.strftime('%Y-%m-%d %H:%M:%S')}; {newest}."]
+    for title, section in sections:
+        if content := _content(section):
+            lines += ["", title, *(f"  {line}" for line in content)]
+    write_atomically(report_path(run_dir), "".join(f"{line}\n" for line in lines))
+
+
+def remove(run_dir: Path) -> None:
+    """Remove crash.txt: the run continues."""
+    report_path(run_dir).unlink(missing_ok=True)
+
+
+def _content(section: Callable[[], list[str]]) -> list[str]:
+    """Return the lines of a section, or the error: a damaged file must not hide other sections."""
+    try:
+        return section()
+    except Exception as error:
+        return [f"unknown: {type(error).__name__}: {error}"]
+
+
+def _what_happened(error: str, last: Failure | None) -> list[str]:
+    lines = [str(last)] if last else []
+    if error and (last is None or error not in (last.cause, str(last))):
+        lines.append(error)
+    return [*lines, _OUT_OF_MEMORY] if last and last.end.endswith("SIGKILL") else lines
+
+
+def _attempts(failures: Sequence[Failure]) -> list[str]:
+    if len(failures) < 2:
+        return []
+    lines = [
+        f"{time.strftime('%H:%M:%S', time.localtime(failure.time))}  {failure}"
+        for failure in failures
+    ]
+    return [*lines, f"restarted {len(failures) - 1} times"]
+
+
+def _tail(path: Path, count: int) -> list[str]:
+    """Return the last lines of a file, which may be large."""
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        return file.read().decode(errors="replace").splitlines()[-count:]
+
+
+def _last_metrics(run_dir: Path) -> list[str]:
+    """Return the last lines of metrics.jsonl as text: `step 120  train  loss 0.2113`."""
+    lines = []
+    for text in _tail(run_dir / "metrics.jsonl", _METRIC_LINES):
+        try:
+            line = json.loads(text)
+            step = line.pop("step")
+            split = line.pop("split")
+            metrics = [f"{name} {value:.6g}" for name, value in line.items()]
+            lines.append("  ".join([f"step {step}", f"{split:5}", *metrics]))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            lines.append(text)  # a kill has cut it off
+    return lines
+
+
+def _provenance(run_dir: Path) -> list[str]:
+    record = provenance.read(run_dir)
+    latest = provenance.latest_command(record)
+    git = latest.get("git")
+    versions = [
+        f"python {latest.get('python')}",
+        *(f"{name} {version}" for name, version in latest.get("versions", {}).items()),
+    ]
+    devices = record.get("devices")
+    lines = [
+        f"started with: {provenance.format_command(latest['argv'])}",
+        f"on {latest.get('host')}, {latest.get('started')}",
+        f"versions: {', '.join(versions)}",
+        f"devices: {', '.join(devices) if devices else 'unknown: it failed too early'}",
+    ]
+    if git:
+        dirty = git.get("dirty", bool(git.get("diff")))
+        suffix = ", with uncommitted changes" if dirty else ""
+        lines.append(f"code: commit {git['sha'][:10]}{suffix}")
+    return lines

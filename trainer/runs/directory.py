@@ -1,0 +1,225 @@
+"""The run directory: found by the identity of an experiment, and locked while it is in use."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainer.config import loading
+from trainer.config.schema import Experiment
+from trainer.errors import ConfigError
+from trainer.files import Lock, LockedError, write_atomically, writing
+from trainer.runs import identity, provenance
+from trainer.runs.checkpoint_marker import committed_steps
+from trainer.runs.identity import Change, Kind
+
+_LOCK_WAIT_SECS = 5.0  # a worker whose supervisor was killed needs a moment to notice
+
+
+class RunDirectory:
+    """The directory of one run, locked by this object and by the workers that inherit the lock.
+
+    Attributes:
+        path: the directory.
+        is_new: whether this command has created the run.
+        lock: the lock, held until `release`.
+        created: the directories that were created for it, the innermost first.
+        old_run: the directory to which an earlier run of the same name was moved; None: there
+            was none.
+        changes: the keys in which the experiment differs from the existing run.
+    """
+
+    def __init__(
+        self, path: Path, *, is_new: bool, lock: Lock, created: list[Path], old_run: Path | None
+    ) -> None:
+        self.path = path
+        self.is_new = is_new
+        self.lock = lock
+        self.created = created
+        self.old_run = old_run
+        self.changes: list[Change] = []
+        self._continued_at: int | None = None
+        self._recorded = False
+
+    def result(self, experiment: Experiment) -> dict[str, Any] | None:
+        """Return result.json if the run has the length that `experiment` asks for."""
+        return read_result(self.path, experiment)
+
+    def release(self) -> None:
+        """Release the lock; workers that inherited it keep it."""
+        self.lock.close()
+
+    def record_continuation(self, overrides: list[str], config_dir: str | None) -> list[str]:
+        """Record in run.json that a command continues the run.
+
+        Returns:
+            Messages for the user: changed keys, and differences of code and versions.
+        """
+        self._continued_at = self._newest()
+        self._recorded = True
+        lines = provenance.add_entry(
+            self.path, overrides, config_dir, self._continued_at, self.changes
+        )
+        messages = [f"Changed: {change}" for change in self.changes if change.kind is not Kind.FREE]
+        if self._continued_at is not None:
+            messages += [f"warning: {line}" for line in lines]
+        return messages
+
+    def withdraw(self) -> None:
+        """Remove the record of this command if it has saved nothing: its changes do not count."""
+        if self._recorded and self._newest() == self._continued_at:
+            provenance.withdraw_entry(self.path)
+
+    def _newest(self) -> int | None:
+        return max(committed_steps(self.path / "checkpoints"), default=None)
+
+    def discard(self) -> None:
+        """Remove a new directory in which nothing was trained, and restore an earlier run."""
+        if self.is_new and not (self.path / "checkpoints").exists():
+            shutil.rmtree(self.path)
+            if self.old_run is not None:
+                self.old_run.rename(self.path)
+            for parent in self.created[1:]:
+                try:
+                    parent.rmdir()  # fails if another run has been created there
+                except OSError:
+                    break
+
+
+def read_result(path: Path, experiment: Experiment) -> dict[str, Any] | None:
+    """Return result.json of a directory if the run has the length that `experiment` asks for."""
+    try:
+        result = json.loads((path / "result.json").read_text())
+    except (OSError, ValueError):
+        return None
+    length = result.get("train", {})
+    keys = ("steps", "epochs")
+    is_same = all(length.get(key) == getattr(experiment.train, key) for key in keys)
+    return result if is_same else None
+
+
+def open_run(experiment: Experiment, overrides: list[str], config_dir: str | None) -> RunDirectory:
+    """Find or create the directory of an experiment, and lock it.
+
+    Raises:
+        ConfigError: another process holds it, or its run cannot continue as this experiment.
+        StorageError: it cannot be written to.
+    """
+    path = run_path(experiment)
+    if not experiment.trains and not (path / "config.yaml").is_file():
+        raise ConfigError(
+            f"mode ({experiment.mode}) needs a run, and there is none with these values in "
+            f"{experiment.runs_dir}; train it first, or add resume=<run directory>"
+        )
+    with writing(path):
+        return _open_at(path, experiment, overrides, config_dir)
+
+
+def _open_at(
+    path: Path, experiment: Experiment, overrides: list[str], config_dir: str | None
+) -> RunDirectory:
+    # A directory without config.yaml was created by another process of this run.
+    old_run = (
+        _move_aside(path)
+        if experiment.resume == "never" and (path / "config.yaml").exists()
+        else None
+    )
+    created = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = _lock(path)
+    except BaseException:
+        if old_run is not None:
+            with suppress(OSError):  # fails unless the directory is missing or empty
+                old_run.rename(path)
+        raise
+    # Checked under the lock: its last holder may have created the run.
+    is_new = not (path / "config.yaml").exists()
+    run = RunDirectory(path, is_new=is_new, lock=lock, created=created, old_run=old_run)
+    try:
+        if run.is_new:
+            provenance.create(run.path, overrides, config_dir)
+            # Last, because config.yaml makes the directory a run.
+            write_atomically(
+                run.path / "config.yaml", yaml.safe_dump(loading.plain(experiment), sort_keys=False)
+            )
+        else:
+            run.changes = _check_same(run.path, experiment)
+    except BaseException:
+        # What prevents writing may prevent removal; the first error is the cause.
+        with suppress(OSError):
+            run.discard()
+        run.release()
+        raise
+    return run
+
+
+def join_run(experiment: Experiment) -> RunDirectory:
+    """Return the directory for a process that is not the chief, which alone holds the lock."""
+    path = run_path(experiment)
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+        # Nothing is locked: the worker is handed a descriptor in any case.
+        unlocked = Lock(open(os.devnull, "rb", buffering=0))  # noqa: SIM115
+        return RunDirectory(path, is_new=False, lock=unlocked, created=[], old_run=None)
+
+
+def lock_file(path: Path) -> Path:
+    """Return the file that is locked while a process uses the run in a directory."""
+    return path / ".lock"
+
+
+def run_path(experiment: Experiment) -> Path:
+    """Return the directory of an experiment, which need not exist."""
+    if experiment.resume in ("auto", "never"):
+        return Path(experiment.runs_dir).expanduser() / identity.run_name(experiment)
+    return Path(experiment.resume).expanduser()
+
+
+def _move_aside(path: Path) -> Path:
+    _lock(path).close()
+    candidates = (path.with_name(f"{path.name}.old-{number}") for number in range(1, 1_000_000))
+    return path.rename(next(candidate for candidate in candidates if not candidate.exists()))
+
+
+def _lock(path: Path) -> Lock:
+    try:
+        return Lock.acquire(lock_file(path), _LOCK_WAIT_SECS)
+    except LockedError as error:
+        raise ConfigError(
+            f"{path} is in use by another process (pid {error.holder}); wait for it, or stop it"
+        ) from None
+
+
+def trained_config(path: Path) -> dict[str, Any]:
+    """Return the configuration of a run by dotted key, with the changes of later commands."""
+    saved = loading.restore(yaml.safe_load((path / "config.yaml").read_text()))
+    return {**identity.leaves(saved), **provenance.changed_values(provenance.read(path))}
+
+
+def _check_same(path: Path, experiment: Experiment) -> list[Change]:
+    """Return the changes from the run to an experiment.
+
+    Raises:
+        ConfigError: one of them is not allowed.
+    """
+    before = trained_config(path)
+    now = identity.leaves(experiment)
+    replicas = provenance.num_replicas(path)
+    if (
+        replicas
+        and before["batch.per_replica"]
+        and now["batch.global_size"] == before["batch.per_replica"] * replicas
+    ):
+        # The same global batch, so that another number of replicas may continue the run.
+        before |= {key: now[key] for key in ("batch.global_size", "batch.per_replica")}
+    changes = identity.changes(before, now)
+    if problems := identity.change_problems(path, changes, experiment):
+        raise ConfigError(*problems)
+    return changes

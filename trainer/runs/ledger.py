@@ -1,0 +1,249 @@
+"""ledger.jsonl: how the wall time of a run was spent, summed over all its attempts.
+
+Each line is a mark, `{"phase", "step", "input_secs", "time"}`: at this Unix time a phase of the run
+begins. So a mark ends the phase before it, and the marks of a command cover its time however it
+ends:
+
+    begin                          the parent: a command has been started
+    start                          the chief: its process has been started
+    compile, step, eval, save      the chief, after `step` updates
+    end                            the chief: training is complete, or saved on request
+    restart                        the parent: an attempt has failed, another one follows
+    exit                           the parent: the command ends; a kill leaves the last mark instead
+
+`input_secs` is how long the phase that ends here waited for input. Lost work shows afterwards: the
+steps after the one from which a later mark continues, and the last phase of a failed attempt.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+CATEGORIES = {
+    "step": "steps",
+    "input": "waiting for input",
+    "start": "start",
+    "compile": "compile",
+    "eval": "evaluation",
+    "save": "saving",
+    "lost": "lost work",
+    "restart": "restart",
+    "end": "end",
+}
+"""The categories of time, with their names for people."""
+
+_NAMES = {"train": "step", "evaluate": "eval"}
+"""Phases of `trainer.cluster.messages` that have another name in the file."""
+_REPEAT_SECS = 5.0
+"""A longer phase is marked again, so that a kill of all processes hides no more time than this."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One line of the file.
+
+    Attributes:
+        phase: the phase that begins.
+        step: number of updates made; None: unknown.
+        input_secs: seconds that the phase before it waited for input.
+        time: Unix time.
+    """
+
+    phase: str
+    step: int | None
+    input_secs: float
+    time: float
+
+
+@dataclass(frozen=True)
+class TimeSummary:
+    """How the wall time was spent.
+
+    Attributes:
+        secs: seconds in each category.
+        attempts: number of attempts.
+    """
+
+    secs: dict[str, float]
+    attempts: int
+
+    @property
+    def wall_secs(self) -> float:
+        """The sum over all categories."""
+        return sum(self.secs.values())
+
+    @property
+    def goodput(self) -> float:
+        """The share of the time that was spent on steps that were not lost."""
+        return self.secs["step"] / self.wall_secs if self.wall_secs else 0.0
+
+
+class Ledger:
+    """The marks of a run: reads those in the file, and adds more.
+
+    Args:
+        run_dir: the run directory.
+        writes: whether this process adds marks; of the processes that train, the chief alone.
+        clock: returns Unix time.
+    """
+
+    def __init__(
+        self, run_dir: Path, *, writes: bool = True, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._path = run_dir / "ledger.jsonl"
+        self._writes = writes
+        self._clock = clock
+        self._tally = _Tally()
+        self._step = 0
+        self._input_secs = 0.0
+        self._running = False
+        for line in self._path.read_bytes().splitlines() if self._path.exists() else []:
+            with suppress(ValueError, TypeError):  # a kill has cut it off
+                self._tally.add(Mark(**json.loads(line)))
+
+    def mark(self, phase: str, step: int | None = None, *, at: float | None = None) -> None:
+        """Mark the beginning of a phase; one that has only just begun is not marked again.
+
+        Args:
+            phase: as in `trainer.cluster.messages`, or one of the phases above.
+            step: number of updates made; None: unknown.
+            at: when it began, Unix time; None: now.
+        """
+        if not self._writes:
+            return
+        phase = _NAMES.get(phase, phase)
+        last = self._tally.last
+        # A process may have been started before the last mark was made.
+        now = self._clock() if at is None else max(at, last.time if last else at)
+        if step is not None:
+            if last and step < self._step:
+                self._add(last.phase, self._step, now)  # the last step before the rollback
+            elif last and last.phase == phase and last.time <= now < last.time + _REPEAT_SECS:
+                return
+            self._step = step
+        self._add(phase, step, now)
+
+    def record_step(self, step: int, input_secs: float) -> None:
+        """Record the number of updates made and how long the last one waited for input."""
+        self._step = step
+        self._input_secs = self._input_secs + input_secs
+
+    def _add(self, phase: str, step: int | None, now: float) -> None:
+        mark = Mark(phase, step, round(self._input_secs, 6), round(now, 6))
+        self._input_secs = 0.0
+        self._running = True
+        self._tally.add(mark)
+        # A ledger that cannot be written must not stop the training.
+        with suppress(OSError), self._path.open("ab+") as file:
+            file.write(b"\n" * _is_torn(file) + json.dumps(asdict(mark)).encode() + b"\n")
+
+    def summary(self) -> TimeSummary:
+        """Return how the time was spent: up to now if this process adds marks, else to the last."""
+        secs = dict(self._tally.secs)
+        last = self._tally.last
+        if self._running and last is not None and last.phase in secs:
+            elapsed = max(0.0, self._clock() - last.time)
+            _spend(secs, last.phase, elapsed, self._input_secs)
+        return TimeSummary(secs, self._tally.attempts)
+
+
+def process_start_time() -> float:
+    """Return when this process was started, before Python itself, or now if that is unknown."""
+    now = time.time()
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return now
+    return now - max(0.0, age)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Steps that are not lost so far.
+
+    Attributes:
+        first: number of updates before them.
+        end: number of updates after them.
+        secs: seconds that they took, without the wait for input.
+        input_secs: seconds that they waited for input.
+    """
+
+    first: int
+    end: int
+    secs: float
+    input_secs: float
+
+
+class _Tally:
+    """Adds up marks one by one.
+
+    Attributes:
+        secs: seconds in each category.
+        attempts: number of attempts.
+        last: the last mark; the time after it is not in `secs` yet.
+    """
+
+    def __init__(self) -> None:
+        self.secs = dict.fromkeys(CATEGORIES, 0.0)
+        self.attempts = 0
+        self.last: Mark | None = None
+        self._steps: list[_Steps] = []
+
+    def add(self, mark: Mark) -> None:
+        last = self.last
+        self.last = mark
+        # An attempt whose chief died before its mark counts too.
+        self.attempts += mark.phase == "start" or (
+            mark.phase == "restart" and last is not None and last.phase in ("begin", "restart")
+        )
+        if last is not None and last.phase != "exit" and mark.phase != "begin":
+            self._end_phase(last, mark)
+        if mark.step is not None:
+            self._continue_from(mark.step)
+
+    def _end_phase(self, last: Mark, mark: Mark) -> None:
+        secs = max(0.0, mark.time - last.time)
+        category = "start" if last.phase == "begin" else last.phase
+        if mark.phase in ("restart", "exit") and category not in ("restart", "end"):
+            category = "lost"
+        input_secs = _spend(self.secs, category, secs, mark.input_secs)
+        if category == "step" and last.step is not None and mark.step is not None:
+            end = max(last.step, mark.step)
+            self._steps.append(_Steps(last.step, end, secs - input_secs, input_secs))
+
+    def _continue_from(self, step: int) -> None:
+        """Count the steps after `step` as lost."""
+        while self._steps and self._steps[-1].end > step:
+            steps = self._steps.pop()
+            length = steps.end - steps.first
+            kept = max(0, step - steps.first) / length if length > 0 else 0.0
+            if kept:
+                rest = _Steps(steps.first, step, steps.secs * kept, steps.input_secs * kept)
+                self._steps.append(rest)
+            self.secs["step"] -= steps.secs * (1 - kept)
+            self.secs["input"] -= steps.input_secs * (1 - kept)
+            self.secs["lost"] += (steps.secs + steps.input_secs) * (1 - kept)
+
+
+def _spend(secs: dict[str, float], category: str, elapsed: float, input_secs: float) -> float:
+    """Add elapsed seconds to a category, but the wait of steps to `input`; return that wait."""
+    waited = min(input_secs, elapsed) if category == "step" else 0.0
+    secs[category] += elapsed - waited
+    secs["input"] += waited
+    return waited
+
+
+def _is_torn(file: BinaryIO) -> bool:
+    """Return whether a kill has cut off the last line: it must not swallow the next one."""
+    if file.seek(0, os.SEEK_END) == 0:
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"

@@ -1,0 +1,232 @@
+"""run.json: the provenance of a run: command, code, versions, devices, and later commands."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import platform
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import ConfigError
+from trainer.files import write_atomically
+
+_PACKAGES = (
+    "tensorflow",
+    "tf-keras",
+    "tensorboard",
+    "numpy",
+    "hydra-core",
+    "omegaconf",
+    "steadfast",
+)
+_MAX_DIFF = 1_000_000
+_MAX_FILES = 5
+
+
+def create(path: Path, overrides: list[str], config_dir: str | None) -> None:
+    """Write run.json of a new run."""
+    _write(
+        path,
+        {
+            **_command(overrides, config_dir),
+            "git": _git(),
+            "devices": None,
+            "num_replicas": None,
+            "total_steps": None,
+            "lineage": [],
+        },
+    )
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the record of a run, empty if there is none.
+
+    Args:
+        path: the run directory.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        record = json.loads((path / "run.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ConfigError(f"resume ({path}): its run.json cannot be read: {error}") from error
+    return record if isinstance(record, dict) else {}
+
+
+def latest_command(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the entry of the last command that trained the run."""
+    return (record.get("lineage") or [record])[-1]
+
+
+def format_command(argv: Sequence[str]) -> str:
+    """Return a command as a user types it: `python train.py model=cnn`."""
+    program = ["python", argv[0]] if argv[0].endswith(".py") else [Path(argv[0]).name]
+    return shlex.join([*program, *argv[1:]])
+
+
+def changed_values(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that later commands have changed in config.yaml, with their values now."""
+    return {
+        change["key"]: change["now"]
+        for entry in record.get("lineage", ())
+        for change in entry["changes"]
+    }
+
+
+def add_entry(
+    path: Path,
+    overrides: list[str],
+    config_dir: str | None,
+    checkpoint: int | None,
+    changes: Sequence[Any],
+) -> list[str]:
+    """Record a command that continues the run.
+
+    Args:
+        path: the run directory, which must be locked.
+        overrides: of the command.
+        config_dir: of the command.
+        checkpoint: the step of the newest checkpoint; None: there is none yet.
+        changes: the keys whose values differ from those of the run so far.
+
+    Returns:
+        The differences of code and versions from the last command, one line each.
+    """
+    record = read(path)
+    current = {
+        **_command(overrides, config_dir),
+        "git": _fingerprint(_git()),
+        "checkpoint": checkpoint,
+        "changes": [
+            {"key": change.key, "before": change.before, "now": change.now} for change in changes
+        ],
+    }
+    previous = latest_command(record)
+    _write(path, {**record, "lineage": [*record.get("lineage", ()), current]})
+    return _differences(previous, current)
+
+
+def withdraw_entry(path: Path) -> None:
+    """Remove the last entry: its command has saved nothing."""
+    record = read(path)
+    _write(path, {**record, "lineage": record["lineage"][:-1]})
+
+
+def complete(path: Path, devices: list[str], num_replicas: int, total_steps: int) -> None:
+    """Add what only a worker knows: devices of the first attempt, and the current length."""
+    record = read(path)
+    facts: dict[str, Any] = {"total_steps": total_steps}
+    if record.get("devices") is None:
+        facts |= {"devices": devices, "num_replicas": num_replicas}
+    if record and not facts.items() <= record.items():
+        _write(path, {**record, **facts})
+
+
+def num_replicas(path: Path) -> int | None:
+    """Return the number of replicas of the first attempt, or None if it has not come so far."""
+    return read(path).get("num_replicas")
+
+
+def _write(path: Path, record: Mapping[str, Any]) -> None:
+    write_atomically(path / "run.json", json.dumps(record, indent=1))
+
+
+def _command(overrides: list[str], config_dir: str | None) -> dict[str, Any]:
+    return {
+        "argv": sys.argv,
+        "overrides": overrides,
+        "config_dir": config_dir,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "host": socket.gethostname(),
+        "python": platform.python_version(),
+        "versions": {name: version for name in _PACKAGES if (version := _version(name))},
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git() -> dict[str, Any] | None:
+    """Return commit and uncommitted changes in the current directory; None outside a repository."""
+    try:
+        return {
+            "sha": _run_git("rev-parse", "HEAD").strip(),
+            "diff": _run_git("diff", "HEAD")[:_MAX_DIFF],
+        }
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _run_git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=10,
+        errors="replace",
+    ).stdout
+
+
+def _fingerprint(git: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the state of the code, with a hash instead of the whole diff."""
+    if not git or "diff" not in git:
+        return dict(git) if git else None
+    return {
+        "sha": git["sha"],
+        "dirty": bool(git["diff"]),
+        "diff_sha256": hashlib.sha256(git["diff"].encode()).hexdigest(),
+    }
+
+
+def _differences(previous: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    lines = []
+    before = _fingerprint(previous.get("git"))
+    after = current["git"]
+    if before and after:  # both None outside a repository
+        if before["sha"] != after["sha"]:
+            lines.append(
+                f"the code is at commit {after['sha'][:10]}, "
+                f"the run was at {before['sha'][:10]}{_changed_files(before['sha'])}"
+            )
+        if before["diff_sha256"] != after["diff_sha256"]:
+            lines.append(
+                "uncommitted changes of the code are not those that the run was trained with"
+                f"{_changed_files('HEAD')}"
+            )
+    if previous.get("python") not in (None, current["python"]):
+        lines.append(f"this is Python {current['python']}, the run had {previous['python']}")
+    for name in _PACKAGES:
+        old, new = (entry.get("versions", {}).get(name) for entry in (previous, current))
+        if old != new and "versions" in previous:
+            lines.append(
+                f"this is {name} {new}, the run had {old}"
+                if old and new
+                else f"{name} is {new or 'missing'}, the run had {old or 'none'}"
+            )
+    return lines
+
+
+def _changed_files(commit: str) -> str:
+    """Return, in brackets, the files that differ from a commit; nothing if it is unknown here."""
+    try:
+        files = _run_git("diff", "--name-only", commit, "--").splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    more = f" and {len(files) - _MAX_FILES} more" if len(files) > _MAX_FILES else ""
+    return f" ({', '.join(files[:_MAX_FILES])}{more})" if files else ""

@@ -1,0 +1,157 @@
+"""The status of a run, read from its directory."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainer.config.schema import Experiment
+from trainer.errors import CRASHED, ConfigError
+from trainer.files import is_locked, write_atomically
+from trainer.runs import directory, provenance
+from trainer.runs.checkpoint_marker import committed_steps, read_marker
+
+_FAILURE = "failure.json"
+_METRIC_FILES = ("metrics.jsonl", "evaluations.jsonl")
+_NO_METRIC = {"step", "split", "epoch"}
+
+
+class State(enum.StrEnum):
+    """The state of a run."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    PRUNED = "pruned"
+    FAILED = "failed"
+    DONE = "done"
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """The status of a run.
+
+    Attributes:
+        state: its state.
+        step: updates in its newest checkpoint, or in its result.
+        metrics: the newest metrics of the test split, by name.
+        error: what happened to a failed run, one line.
+    """
+
+    state: State
+    step: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    error: str = ""
+
+
+def run_status(path: Path, experiment: Experiment | None = None) -> RunStatus:
+    """Return the status of the run in a directory, which need not exist.
+
+    Args:
+        path: the directory.
+        experiment: the configuration whose length decides whether the run is done; None: that of
+            the last command that trained it.
+    """
+    if result := _result(path, experiment):
+        return RunStatus(State.DONE, result["step"], result["metrics"])
+    steps = committed_steps(path / "checkpoints")
+    step = max(steps, default=0)
+    metrics = _newest_metrics(path, steps)
+    if is_locked(directory.lock_file(path)):
+        return RunStatus(State.RUNNING, step, metrics)
+    if failure := _read_json(path / _FAILURE):
+        return RunStatus(State.FAILED, step, metrics, failure["error"])
+    return RunStatus(State.STOPPED if steps else State.WAITING, step, metrics)
+
+
+def read_evaluations(path: Path) -> list[tuple[int, Mapping[str, float]]]:
+    """Return step and metrics of every evaluation on the test split, ascending by step."""
+    lines = [line for name in _METRIC_FILES for line in _test_lines(path / name)]
+    return [
+        (line["step"], _metrics_of(line)) for line in sorted(lines, key=lambda line: line["step"])
+    ]
+
+
+def main_metric(names: Collection[str]) -> str:
+    """Return the metric by which runs are compared unless another is named."""
+    return "accuracy" if "accuracy" in names else "loss"
+
+
+def smaller_is_better(metric: str, mode: str = "auto") -> bool:
+    """Return whether smaller values of a metric are better.
+
+    Args:
+        metric: its name.
+        mode: `max`, `min`, or `auto`: smaller is better for a loss or an error.
+    """
+    return mode == "min" or (mode == "auto" and ("loss" in metric or "error" in metric))
+
+
+def record_failure(path: Path, error: str) -> None:
+    """Write failure.json: the run has crashed and does not continue by itself.
+
+    Args:
+        path: the run directory, which must be locked.
+        error: the first cause, in one line.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    step = max(committed_steps(path / "checkpoints"), default=0)
+    write_atomically(
+        path / _FAILURE, json.dumps({"error": error, "step": step, "exit": CRASHED}, indent=1)
+    )
+
+
+def clear_failure(path: Path) -> None:
+    """Remove failure.json: the run continues."""
+    (path / _FAILURE).unlink(missing_ok=True)
+
+
+def _result(path: Path, experiment: Experiment | None) -> dict[str, Any] | None:
+    """Return result.json if the run is done."""
+    if experiment is not None:
+        return directory.read_result(path, experiment)
+    result = _read_json(path / "result.json")
+    try:
+        changed = provenance.changed_values(provenance.read(path))
+    except ConfigError:
+        changed = {}
+    length = {f"train.{key}": value for key, value in (result or {}).get("train", {}).items()}
+    return result if {**length, **changed}.items() >= length.items() else None
+
+
+def _newest_metrics(path: Path, steps: Sequence[int]) -> Mapping[str, float]:
+    lines = [line for name in _METRIC_FILES if (line := next(_test_lines(path / name), None))]
+    if lines:
+        return _metrics_of(max(lines, key=lambda line: line["step"]))
+    markers = (read_marker(path / "checkpoints", step) for step in reversed(steps))
+    return next((marker["metrics"] for marker in markers if marker["metrics"]), {})
+
+
+def _metrics_of(line: Mapping[str, Any]) -> Mapping[str, float]:
+    return {name: value for name, value in line.items() if name not in _NO_METRIC}
+
+
+def _test_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of the test split, the newest first; an incomplete line is ignored."""
+    if path.is_file():
+        for text in reversed(path.read_text(encoding="utf-8").splitlines()):
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue
+            if line["split"] == "test":
+                yield line
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content

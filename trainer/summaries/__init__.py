@@ -1,0 +1,1 @@
+"""What can be seen while a run goes on: writers, figures, profiles."""

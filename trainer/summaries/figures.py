@@ -1,0 +1,128 @@
+"""Figures of an evaluation, drawn with Pillow: the confusion matrix, and images with captions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+_MARGIN = 4
+_TEXT_HEIGHT = 12  # pixels
+_BLACK = (0, 0, 0)
+_WHITE = (255, 255, 255)
+_BLUE = (8, 48, 107)
+_LINE = (200, 200, 200)
+_MIN_SIDE = 96  # pixels; smaller images are enlarged
+_MAX_NAMED = 60  # more classes have no room for names
+_MAX_NAME_LENGTH = 16
+
+
+def confusion_matrix(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Draw a confusion matrix, each cell shaded by its share of the examples of its row.
+
+    Args:
+        matrix: counts, [C, C]; rows are labels, columns are predictions.
+        names: of the classes; names and counts are drawn for up to 60 classes.
+
+    Returns:
+        [H, W, 3] uint8.
+    """
+    size = len(matrix)
+    font = _font()
+    named = size <= _MAX_NAMED
+    names = [_shortened(name) for name in names] if named else []
+    count_width = max(_width(font, f"{count:g}") for count in np.unique(matrix)) if named else 0
+    cell = max(count_width, _TEXT_HEIGHT) + 2 * _MARGIN if named else max(1, 1024 // size)
+    left = max([_width(font, name) for name in names], default=0) + _TEXT_HEIGHT + 3 * _MARGIN
+    canvas = Image.new("RGB", (left + size * cell + 1, left + size * cell + 1), _WHITE)
+    draw = ImageDraw.Draw(canvas)
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    canvas.paste(Image.fromarray(_shaded_cells(shares, cell)), (left, left))
+    middles = [left + number * cell + cell // 2 for number in range(size)]
+    for middle, name in zip(middles, names, strict=False):
+        draw.text((left - _MARGIN, middle), name, _BLACK, font, anchor="rm")
+        _draw_upright(canvas, name, (middle, left - _MARGIN), font)
+    for row, column in zip(*np.nonzero(matrix), strict=True) if named else ():
+        color = _WHITE if shares[row, column] > 0.5 else _BLACK
+        draw.text(
+            (middles[column], middles[row]), f"{matrix[row, column]:g}", color, font, anchor="mm"
+        )
+    draw.text((left + size * cell // 2, _MARGIN), "prediction", _BLACK, font, anchor="ma")
+    _draw_upright(
+        canvas,
+        "label",
+        (_MARGIN + _TEXT_HEIGHT // 2, left + (size * cell + _width(font, "label")) // 2),
+        font,
+    )
+    return np.asarray(canvas)
+
+
+def _shaded_cells(shares: np.ndarray, cell: int) -> np.ndarray:
+    """Return shares, [C, C], as cells of `cell` pixels, large ones with lines: [H, W, 3] uint8."""
+    white = np.array(_WHITE)
+    blue = np.array(_BLUE)
+    shades = np.rint(white + (blue - white) * shares[..., None]).astype(np.uint8)
+    squares = np.pad(
+        shades.repeat(cell, axis=0).repeat(cell, axis=1),
+        ((0, 1), (0, 1), (0, 0)),
+        constant_values=255,
+    )
+    if cell > 4:
+        squares[::cell] = squares[:, ::cell] = _LINE
+    return squares
+
+
+def add_captions(images: np.ndarray, captions: Sequence[str]) -> np.ndarray:
+    """Draw a line of text under each image; small images are enlarged by a whole factor.
+
+    Args:
+        images: [N, H, W, 1 or 3] uint8, N at least 1.
+        captions: N lines.
+
+    Returns:
+        [N, H', W', 3] uint8.
+    """
+    font = _font()
+    (height, width) = images.shape[1:3]
+    factor = -(-_MIN_SIDE // min(height, width))
+    total = max(factor * width, *(_width(font, caption) + 2 * _MARGIN for caption in captions))
+    framed = []
+    for image, caption in zip(images, captions, strict=True):
+        canvas = Image.new("RGB", (total, factor * height + _TEXT_HEIGHT + 2 * _MARGIN), _WHITE)
+        picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
+        picture = picture.resize((factor * width, factor * height), Image.Resampling.NEAREST)
+        canvas.paste(picture, ((total - factor * width) // 2, 0))
+        ImageDraw.Draw(canvas).text(
+            (total // 2, factor * height + _MARGIN), caption, _BLACK, font, anchor="ma"
+        )
+        framed.append(np.asarray(canvas))
+    return np.stack(framed)
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _MAX_NAME_LENGTH else f"{name[: _MAX_NAME_LENGTH - 1]}…"
+
+
+def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(_TEXT_HEIGHT)
+
+
+def _width(font: ImageFont.FreeTypeFont | ImageFont.ImageFont, text: str) -> int:
+    return int(font.getlength(text)) + 1 if text else 0
+
+
+def _draw_upright(
+    canvas: Image.Image,
+    text: str,
+    foot: tuple[int, int],
+    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
+) -> None:
+    """Draw text from bottom to top; `foot` is the centre of its lower end."""
+    if text:
+        strip = Image.new("RGB", (_width(font, text), _TEXT_HEIGHT + _MARGIN), _WHITE)
+        ImageDraw.Draw(strip).text(
+            (0, (_TEXT_HEIGHT + _MARGIN) // 2), text, _BLACK, font, anchor="lm"
+        )
+        turned = strip.rotate(90, expand=True)
+        canvas.paste(turned, (foot[0] - turned.width // 2, foot[1] - turned.height))

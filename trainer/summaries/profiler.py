@@ -1,0 +1,63 @@
+"""TensorFlow's profiler for a window of steps; its errors are warnings, the training goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tensorflow as tf
+
+from trainer.cluster.messages import Channel
+from trainer.config.schema import Profile
+
+
+class Profiler:
+    """Records the steps of a window, if the training starts before it.
+
+    Args:
+        config: the window.
+        folder: the folder of events; TensorBoard's plugin reads `plugins/profile` in it.
+        channel: receives a line with the path of the recording.
+    """
+
+    def __init__(self, config: Profile, folder: Path, channel: Channel) -> None:
+        self._start = config.start
+        self._steps = config.steps
+        self._folder = folder
+        self._channel = channel
+        self._is_recording = False
+
+    def before(self, step: int) -> None:
+        """Start recording if the window starts after `step` updates."""
+        if step == self._start and not self._is_recording:
+            try:
+                tf.profiler.experimental.start(str(self._folder))
+                self._is_recording = True
+            except Exception as error:
+                self._warn(error)
+
+    def after(self, step: int) -> None:
+        """Write the recording if the window ends after `step` updates."""
+        if self._start is not None and step >= self._start + self._steps:
+            self.close()
+
+    def close(self) -> None:
+        """Write what has been recorded, if anything."""
+        if not self._is_recording:
+            return
+        self._is_recording = False
+        try:
+            tf.profiler.experimental.stop()
+            folder = self._folder / "plugins" / "profile"
+            self._channel.line(f"The profile from step {self._start} on is in {folder}.")
+        except Exception as error:
+            self._warn(error)
+
+    def _warn(self, error: Exception) -> None:
+        self._channel.line(f"warning: the profiler failed: {str(error).strip().splitlines()[0]}")
+
+
+def boundary_steps(config: Profile) -> frozenset[int]:
+    """Return the steps at which a graph call must end for an exact window."""
+    if config.start is None:
+        return frozenset()
+    return frozenset({config.start, config.start + config.steps})

@@ -1,0 +1,45 @@
+"""The interface of a writer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Writer:
+    """Shows metrics and more while a run goes on; a kind that a writer cannot show it ignores.
+
+    The `_target_` of a writer is called with the run directory (a Path) and the position of the
+    run, the number of updates already reported, and with its options by name. Of what an earlier
+    attempt wrote, everything after the position is superseded.
+
+    Only the chief writes, each writer in a thread of its own. Splits are `train` and `test`; a
+    step is the number of updates made.
+    """
+
+    def hyperparameters(self, values: Mapping[str, bool | int | float | str]) -> None:
+        """Show the hyperparameters of the run, by dotted key; called first when it goes on, too."""
+
+    def scalars(self, split: str, step: int, values: Mapping[str, float]) -> None:
+        """Show the metrics of a split."""
+
+    def images(self, split: str, step: int, name: str, images: np.ndarray) -> None:
+        """Show images, [N, H, W, C] uint8, with C of 1 (grey), 3 or 4."""
+
+    def histogram(self, split: str, step: int, name: str, values: np.ndarray) -> None:
+        """Show the distribution of values of any shape."""
+
+    def text(self, name: str, text: str) -> None:
+        """Show a text about the whole run, in Markdown."""
+
+    def graph(self, graph_def: bytes) -> None:
+        """Show a serialized GraphDef; called again when the run goes on."""
+
+    def flush(self) -> None:
+        """Store everything written so far durably."""
+
+    def close(self) -> None:
+        """Store everything durably and stop writing."""

@@ -1,0 +1,137 @@
+"""Grid search: every combination of the values on a command line, checked before any starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+
+from hydra.core.override_parser.types import Override
+
+from trainer.cli.compose import Composer
+from trainer.config import loading
+from trainer.config.constraints import format_value
+from trainer.config.schema import Experiment
+from trainer.errors import ConfigError
+from trainer.runs import identity
+from trainer.runs.directory import run_path
+from trainer.runs.status import RunStatus
+from trainer.sweep.point_factory import compose_point
+from trainer.sweep.points import Point
+
+
+class GridSearch:
+    """Returns every point of a list; nothing is pruned.
+
+    Args:
+        points: all points of the sweep.
+    """
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        self.total = len(points)
+        self._remaining = iter(points)
+
+    def next_point(self) -> Point | None:
+        return next(self._remaining, None)
+
+    def should_prune(self, point: Point, step: int, metrics: Mapping[str, float]) -> bool:
+        return False
+
+    def record_outcome(self, point: Point, outcome: RunStatus) -> None:
+        pass
+
+
+def combinations(parsed: Sequence[Override]) -> Iterator[tuple[dict[str, str], list[str]]]:
+    """Yield the varied values (key -> value) and all overrides of every combination.
+
+    Raises:
+        ConfigError: the values of an override cannot be listed, or there are none.
+    """
+    alternatives = []
+    for override in parsed:
+        is_varied = override.is_sweep_override()
+        if is_varied and not override.is_discrete_sweep():
+            raise ConfigError(
+                f"{override.input_line} has infinitely many values; "
+                "add search=random or search=optuna, or list values"
+            )
+        values = (
+            override.sweep_string_iterator() if is_varied else [override.get_value_element_as_str()]
+        )
+        alternatives.append([(override, value) for value in values])
+        if not alternatives[-1]:
+            raise ConfigError(f"{override.input_line} matches nothing; list values")
+    for combination in product(*alternatives):
+        varied = {
+            override.get_key_element(): value
+            for override, value in combination
+            if override.is_sweep_override()
+        }
+        yield varied, [f"{override.get_key_element()}={value}" for override, value in combination]
+
+
+def compose_first(parsed: Sequence[Override], composer: Composer) -> Experiment:
+    """Return the first combination, without continuous ranges; it has all settings of the sweep.
+
+    Raises:
+        ConfigError: with all problems of this combination.
+    """
+    listed = [
+        override
+        for override in parsed
+        if not override.is_sweep_override() or override.is_discrete_sweep()
+    ]
+    _, overrides = next(combinations(listed))
+    return composer.compose(overrides)
+
+
+def expand(parsed: Sequence[Override], composer: Composer) -> tuple[list[Point], list[str]]:
+    """Compose and check every combination.
+
+    Returns:
+        The points, no two with the same run directory, and one line for the user about each
+        duplicate that was dropped.
+
+    Raises:
+        ConfigError: with all problems of all points.
+    """
+    points: dict[Path, Point] = {}
+    notes: list[str] = []
+    problems: dict[str, None] = {}
+    experiments = []
+    for varied, overrides in combinations(parsed):
+        try:
+            experiments.append(experiment := compose_point(overrides, composer))
+        except ConfigError as error:
+            problems |= dict.fromkeys(error.problems)
+            continue
+        point = Point(len(points) + 1, varied, overrides, experiment, run_path(experiment))
+        if (other := points.setdefault(point.path, point)) is not point:
+            reason = (
+                "appears twice"
+                if point.label == other.label
+                else f"is the same run as {other.label}"
+            )
+            notes.append(f"{point.label} {reason}; it is trained once")
+    problems |= dict.fromkeys(_differing_settings(experiments))
+    if problems:
+        raise ConfigError(*problems)
+    return list(points.values()), notes
+
+
+def _differing_settings(experiments: Sequence[Experiment]) -> Iterator[str]:
+    """Yield a problem for each setting of the whole sweep in which points differ."""
+    if len(experiments) > 1 and (resume := experiments[0].resume) not in ("auto", "never"):
+        yield (
+            f"resume ({resume}) is one run, and there are several points; "
+            "leave -m out, or resume=<run>"
+        )
+    contents = [loading.plain(experiment) for experiment in experiments]
+    settings = [
+        dict(identity.flatten({name: content[name] for name in ("sweep", "search", "runs_dir")}))
+        for content in contents
+    ]
+    for key in settings[0] if settings else ():
+        values = dict.fromkeys(format_value(setting[key]) for setting in settings)
+        if len(values) > 1:
+            yield f"{key} ({', '.join(values)}) must be the same in all points; give it one value"

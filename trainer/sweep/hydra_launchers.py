@@ -1,0 +1,101 @@
+"""The choice of a Hydra launcher: `hydra/launcher=joblib`, `submitit_local`, `submitit_slurm`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hydra.core.object_type import ObjectType
+
+from trainer.cli.config_loader import config_loader
+from trainer.cluster.spec import Cluster
+from trainer.config.constraints import did_you_mean
+from trainer.config.schema import Experiment
+from trainer.errors import ConfigError
+
+_GROUP = "hydra/launcher"
+_EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"}
+
+
+def split_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the overrides that choose a launcher and its options, and all others."""
+    settings = [
+        override
+        for override in overrides
+        if override.lstrip("+").startswith((f"{_GROUP}=", "hydra.launcher."))
+    ]
+    return settings, [override for override in overrides if override not in settings]
+
+
+def launcher_name(settings: Sequence[str]) -> str | None:
+    """Return the chosen launcher; None if there are only options."""
+    for override in reversed(settings):
+        if override.lstrip("+").startswith(f"{_GROUP}="):
+            return override.partition("=")[2]
+    return None
+
+
+def check_launcher(
+    settings: Sequence[str],
+    experiment: Experiment,
+    config_dir: str | None,
+    declared: Cluster | None,
+) -> None:
+    """Check that the chosen launcher is installed and can run this sweep.
+
+    Args:
+        settings: the overrides that choose the launcher and its options.
+        experiment: the first point.
+        config_dir: the user's own folder of choices.
+        declared: the cluster that is declared for the points, if any.
+
+    Raises:
+        ConfigError: with all problems.
+    """
+    name = launcher_name(settings)
+    if name is None:
+        raise ConfigError(
+            f"{settings[0]} is an option of a launcher, and none is chosen; "
+            f"add {_GROUP}=joblib, or use sweep.jobs"
+        )
+    if name == "basic":
+        raise ConfigError(
+            f"{_GROUP} (basic) cannot run points in parallel, or resume them; leave it out"
+        )
+    with config_loader(config_dir) as loader:
+        installed = loader.get_group_options(_GROUP, ObjectType.CONFIG)
+    if name not in installed and name in _EXTRAS:
+        raise ConfigError(
+            f"{_GROUP} ({name}) is not installed; "
+            f"install it with: pip install 'steadfast[{_EXTRAS[name]}]'"
+        )
+    if name not in installed:
+        choices = sorted({*installed, *_EXTRAS} - {"basic"})
+        raise ConfigError(
+            f"{_GROUP} ({name}): no such launcher; "
+            f"choose one of: {', '.join(choices)}{did_you_mean(name, choices)}"
+        )
+    problems = list(_unsupported_settings(name, experiment, declared))
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _unsupported_settings(
+    name: str, experiment: Experiment, declared: Cluster | None
+) -> Iterator[str]:
+    launcher = f"{_GROUP}={name}"
+    method = experiment.search.method
+    sweep = experiment.sweep
+    if method != "grid":
+        yield f"search.method ({method}) must be grid with {launcher}; leave the launcher out"
+    if sweep.jobs != 1:
+        fix = f"use hydra.launcher.n_jobs={sweep.jobs}" if name == "joblib" else "leave it out"
+        yield f"sweep.jobs ({sweep.jobs}) has no effect with {launcher}; {fix}"
+    if sweep.on_error != "continue":
+        yield (
+            f"sweep.on_error ({sweep.on_error}) must be continue with {launcher}; "
+            "the same command retries what failed"
+        )
+    if declared:
+        yield (
+            f"{declared.source} declares a cluster for one point at a time; leave {launcher} out"
+        )

@@ -1,0 +1,199 @@
+"""The progress of a sweep: a live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from trainer.cluster.messages import Evaluated, FaultNotice, Line, Message, Phase, Progress
+from trainer.config.schema import Sweep
+from trainer.launch.console import bar, position_text, progress_text
+from trainer.launch.process_table import ACTIVITIES
+from trainer.launch.terminal import DRAW_SECS, Screen, cut
+from trainer.runs import crash_report
+from trainer.runs.status import RunStatus, State, main_metric, smaller_is_better
+from trainer.sweep.points import Point
+from trainer.sweep.summary import count_states, varied_keys
+from trainer.text import align_columns, format_metric, short_keys, without_classes
+
+_PLAIN_SECS = 30.0  # between two progress lines where there is no terminal
+_BAR_WIDTH = 10
+_STATE_WIDTH = 10  # of the longest state, so that columns keep their place
+_MAX_VALUE_WIDTH = 24
+_MIN_WIDTH_FOR_BAR = 79
+_ACTIVITIES = {**ACTIVITIES, "join": "starting"}
+_COLORS = {State.DONE: "green", State.FAILED: "red", State.PRUNED: "yellow"}
+
+
+@dataclass
+class _Row:
+    """One row: a point that has been started.
+
+    Attributes:
+        point: the point.
+        state: its state.
+        state_text: its state or, while it trains, its phase.
+        position: its step.
+        bar: its progress bar; empty while it does not train.
+        best: best value of each metric of the test split.
+    """
+
+    point: Point
+    state: State = State.RUNNING
+    state_text: str = "starting"
+    position: str = ""
+    bar: str = ""
+    best: dict[str, float] = field(default_factory=dict)
+
+
+class LiveTable:
+    """Shows the points of a sweep.
+
+    Args:
+        total: number of points in the sweep.
+        sweep: has the metric to show.
+        out: where the table and lines go.
+        err: where failures go.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        sweep: Sweep,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total = total
+        self._sweep = sweep
+        self._clock = clock
+        self._screen = Screen(out, err, clock)
+        self._rows: dict[int, _Row] = {}
+        self._progress_at = clock()
+
+    def start_point(self, point: Point) -> None:
+        """Show that a point is starting, perhaps again."""
+        self._rows[point.number] = _Row(point)
+        self._print_plain(f"{self._name(point)}: started")
+        self._draw()
+
+    def show_message(self, point: Point, message: Message) -> None:
+        """Show a message of a point; errors are left to `end_point`."""
+        row = self._row(point)
+        match message:
+            case FaultNotice(text):
+                self.print_line(f"{self._name(point)}: {text}")
+            case Line(text) if message.is_warning:
+                self.print_line(f"{self._name(point)}: {text}")
+            case Phase(phase):
+                row.state_text = _ACTIVITIES.get(phase, "training")
+            case Progress():
+                row.state_text = "training"
+                row.position = position_text(message)
+                row.bar = f"{bar(message, _BAR_WIDTH)} "
+                if self._clock() - self._progress_at >= _PLAIN_SECS:
+                    self._progress_at = self._clock()
+                    self._print_plain(f"{self._name(point)}: step {progress_text(message)}")
+            case Evaluated(metrics=metrics):
+                self._update_best(row, metrics)
+        if self._clock() - self._screen.drawn_at >= DRAW_SECS:
+            self._draw()
+
+    def end_point(self, point: Point, outcome: RunStatus) -> None:
+        """Show the outcome of a point, also of one that an earlier command has finished."""
+        row = self._row(point)
+        row.state = outcome.state
+        row.state_text = outcome.state
+        row.position = str(outcome.step)
+        row.bar = ""
+        self._update_best(row, outcome.metrics)
+        name = f"{self._name(point)} ({point.label})"
+        if outcome.state is State.FAILED:
+            report = crash_report.report_path(point.path)
+            details = report if report.exists() else point.path / "logs"
+            self._screen.error(f"error: {name}: {outcome.error}; see {details}")
+        else:
+            metrics = "".join(
+                f", test {metric} {format_metric(value)}"
+                for metric, value in without_classes(outcome.metrics).items()
+            )
+            self._print_plain(f"{name}: {outcome.state}, step {outcome.step}{metrics}")
+        self._draw()
+
+    def print_line(self, text: str) -> None:
+        """Print a line above the table."""
+        self._screen.line(text)
+
+    def close(self) -> None:
+        """Remove the table."""
+        self._rows.clear()
+        self._screen.clear()
+
+    def _row(self, point: Point) -> _Row:
+        return self._rows.setdefault(point.number, _Row(point))
+
+    def _name(self, point: Point) -> str:
+        return f"point {point.number} of {self._total}"
+
+    def _print_plain(self, text: str) -> None:
+        """Print a line where there is no table that shows the same."""
+        if not self._screen.is_live:
+            self._screen.line(text)
+
+    def _update_best(self, row: _Row, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            better = min if smaller_is_better(name, self._sweep.mode) else max
+            row.best[name] = better(row.best.get(name, value), value)
+
+    def _draw(self) -> None:
+        if self._rows:
+            self._screen.draw(self._lines(*self._screen.size()))
+
+    def _lines(self, width: int, height: int) -> list[str]:
+        """Return the table: counts, a header, running points, then the best of the others."""
+        metric = self._sweep.metric or main_metric(
+            {name for row in self._rows.values() for name in row.best}
+        )
+        rows = sorted(self._rows.values(), key=lambda row: self._rank(row, metric))
+        states = [row.state for row in rows]
+        counts = count_states([*states, *[State.WAITING] * (self._total - len(states))])
+        rows = rows[: max(0, height - 2)]
+        keys = varied_keys(row.point for row in rows)
+        state_header = f"{'state':{_STATE_WIDTH}}"
+        header = ["#", *short_keys(keys), state_header, f"best {metric}", "progress"]
+        cells = [
+            [
+                str(row.point.number),
+                *(cut(row.point.varied.get(key, "-"), _MAX_VALUE_WIDTH) for key in keys),
+                row.state_text,
+                format_metric(row.best[metric]) if metric in row.best else "-",
+                # In the last column, because its width changes.
+                row.bar * (width >= _MIN_WIDTH_FOR_BAR) + row.position,
+            ]
+            for row in rows
+        ]
+        header_line, *lines = align_columns([header, *cells], ">" + "<" * (len(keys) + 1) + "><")
+        colored = [self._colored(line, row) for line, row in zip(lines, rows, strict=True)]
+        return [counts, header_line, *colored]
+
+    def _rank(self, row: _Row, metric: str) -> tuple[bool, float, int]:
+        """Return the sort key of a row: running points by number, the others by metric."""
+        if row.state is State.RUNNING:
+            return False, 0.0, row.point.number
+        value = row.best.get(metric, math.nan)
+        if math.isnan(value):
+            value = math.inf
+        elif not smaller_is_better(metric, self._sweep.mode):
+            value = -value
+        return True, value, row.point.number
+
+    def _colored(self, line: str, row: _Row) -> str:
+        before, text, after = line.rpartition(f" {row.state_text} ")
+        if not text:
+            return line
+        color = _COLORS.get(row.state, "")
+        return f"{before} {self._screen.paint(row.state_text, color)} {after}"

@@ -1,0 +1,84 @@
+"""Composes the points of a sweep; of sampled values, valid ones only, and each run once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
+
+from trainer.cli.compose import Composer
+from trainer.config.schema import Experiment
+from trainer.errors import ConfigError
+from trainer.launch.resolved_run import resolve
+from trainer.runs.directory import run_path
+from trainer.sweep.points import Point
+from trainer.sweep.search_space import SearchSpace
+
+Compose = Callable[[list[str]], Experiment]
+"""Composes and checks an experiment from overrides; raises ConfigError."""
+
+_MAX_ATTEMPTS = 1000
+"""Samples in a row without a new point after which the search space counts as exhausted."""
+
+
+def compose_point(overrides: list[str], composer: Composer) -> Experiment:
+    """Return the experiment of a point, checked for what a sweep cannot run.
+
+    Raises:
+        ConfigError: with all problems of the point.
+    """
+    experiment = composer.compose(overrides)
+    if not experiment.trains:
+        raise ConfigError(f"mode ({experiment.mode}) is for one run; leave -m out")
+    if experiment.launch.inline:
+        raise ConfigError(
+            "launch.inline (true) is for one run: a point has a process of its own; "
+            "leave -m or launch=inline out"
+        )
+    resolve(experiment)
+    return experiment
+
+
+class PointFactory:
+    """Creates points, no two of them with the same run directory.
+
+    Args:
+        space: the values that may be sampled.
+        compose: composes the experiment of a point.
+    """
+
+    def __init__(self, space: SearchSpace, compose: Compose) -> None:
+        self._space = space
+        self._compose = compose
+        self._tried: set[tuple[str, ...]] = set()
+        self._paths: set[Path] = set()
+
+    def create(self, number: int, varied: Mapping[str, str]) -> Point | None:
+        """Return the point with the given values, or None if it is a duplicate or invalid."""
+        values = tuple(varied.values())
+        if values in self._tried:
+            return None
+        self._tried.add(values)
+        overrides = self._space.overrides(varied)
+        try:
+            experiment = self._compose(overrides)
+        except ConfigError:
+            # The bounds of every range were valid: an invalid combination within them is no
+            # mistake of the user.
+            return None
+        path = run_path(experiment)
+        if path in self._paths:
+            return None
+        self._paths.add(path)
+        return Point(number, varied, overrides, experiment, path)
+
+    def sample(self, number: int, seed: int) -> Point | None:
+        """Return a random new point, or None if the search space is exhausted.
+
+        The point depends on the seed, its number, and the points created before.
+        """
+        for attempt in range(_MAX_ATTEMPTS):
+            random = Random(f"{seed}:{number}:{attempt}")
+            if point := self.create(number, self._space.sample(random)):
+                return point
+        return None

@@ -1,0 +1,118 @@
+"""The process of one point: `python -m trainer.sweep.point_main <socket> <cores>`.
+
+It runs the point as a command of its own would, but sends its messages to the sweep's process,
+`trainer.sweep.point_process`. It ends, and with it its workers, as soon as that process is gone,
+even if it was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from trainer.cluster import environment
+from trainer.cluster.messages import Crash, ErrorLine, Line, Message, Problem, Send, to_socket
+from trainer.cluster.signals import SAVE, SWEEP, StopRequests
+from trainer.errors import CRASHED, WRONG_INPUT, ConfigError, StorageError
+from trainer.launch.console import Console
+from trainer.launch.fork_server import ForkServer
+
+
+class ForwardingConsole(Console):
+    """Sends what a console would print to the sweep's process.
+
+    Args:
+        send: delivers one message.
+    """
+
+    def __init__(self, send: Send) -> None:
+        super().__init__()
+        self._send = send
+
+    def show(self, message: Message, log: Path) -> None:
+        if isinstance(message, Crash):
+            self.cause = self.cause or message.cause
+        self._send(message)
+
+    def line(self, text: str) -> None:
+        self._send(Line(text))
+
+    def error(self, text: str) -> None:
+        self.cause = self.cause or text
+        self._send(ErrorLine(text))
+
+
+def main() -> None:
+    """Run the point that the first line on the socket describes, and exit with its code."""
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    os.set_inheritable(connection.fileno(), False)
+    if sys.argv[2]:
+        cores = [int(core) for core in sys.argv[2].split(",")]
+        os.sched_setaffinity(0, cores)  # before the workers, which inherit it
+    signal.signal(SAVE, signal.SIG_IGN)  # until there is something to save
+    server = ForkServer.acquire()
+    environment.add_working_directory()
+    lines = connection.makefile("rb")
+    if not (first_line := lines.readline()).endswith(b"\n"):
+        sys.exit(CRASHED)  # the sweep's process is gone
+    assignment = json.loads(first_line)
+    stop_requests = StopRequests()
+    threading.Thread(target=_receive_requests, args=(lines, stop_requests), daemon=True).start()
+    sys.argv = assignment["argv"]  # the run's record has the user's command
+    sys.exit(_run(assignment, server, to_socket(connection), stop_requests))
+
+
+def _run(
+    assignment: dict[str, Any], server: ForkServer, send: Send, stop_requests: StopRequests
+) -> int:
+    # After the start of a server, if there is none, which imports TensorFlow at the same time.
+    from trainer.config import loading
+    from trainer.launch import launcher
+    from trainer.launch.resolved_run import Command
+
+    command = Command(
+        loading.restore(assignment["experiment"]),
+        assignment["overrides"],
+        assignment["config_dir"],
+        assignment["argv"],
+    )
+    console = ForwardingConsole(send)
+    try:
+        return launcher.run(command, server, console, stop_requests)
+    except ConfigError as error:
+        send(Problem(list(error.problems)))
+        return WRONG_INPUT
+    except StorageError as error:
+        console.error(str(error))
+        return CRASHED
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}"
+        send(Crash(traceback.format_exc(), cause))
+        return CRASHED
+    finally:
+        server.release()
+
+
+def _receive_requests(lines: BinaryIO, stop_requests: StopRequests) -> None:
+    """Take the signals that the sweep's process forwards; exit when it is gone.
+
+    Args:
+        lines: the socket, after its first line.
+        stop_requests: those of this point's run.
+    """
+    with suppress(ConnectionResetError):
+        for line in lines:
+            stop_requests.request(int(line.removeprefix(b"signal ")), SWEEP)
+    os._exit(CRASHED)
+
+
+if __name__ == "__main__":
+    main()

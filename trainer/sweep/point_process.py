@@ -1,0 +1,117 @@
+"""The parent's side of one point: starts its process, reads its messages, forwards signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TypeAlias
+
+from trainer.cluster import environment
+from trainer.cluster.messages import Exit, Message, decode
+from trainer.config import loading
+from trainer.sweep.points import Point
+from trainer.sweep.resources import ResourceShare
+
+_SWEEP_GROUPS = ("sweep", "search", "hydra")
+_MAX_OUTPUT_BYTES = 1_000_000
+
+PointMessages: TypeAlias = "queue.SimpleQueue[tuple[int | None, Message]]"
+"""Messages with the number of the point that sent them; None: the sweep's own process."""
+
+
+class PointProcess:
+    """A process of `trainer.sweep.point_main`, which runs one point and ends with its parent.
+
+    Args:
+        point: the point to run.
+        share: the cores and GPUs it may use.
+        config_dir: the user's own folder of choices, for the run's record.
+        messages: receives the messages of the point, the last of which is `Exit`.
+        server: the folder of the fork server of its workers; None: the point gets one.
+    """
+
+    def __init__(
+        self,
+        point: Point,
+        share: ResourceShare,
+        config_dir: str | None,
+        messages: PointMessages,
+        server: str | None,
+    ) -> None:
+        self.point = point
+        self.share = share
+        self._messages = messages
+        self._socket, child_socket = socket.socketpair()
+        # What a process prints that fails before it can send a message.
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        variables = environment.point_environment(share.threads, share.gpus)
+        if server:
+            environment.name_fork_server(variables, server)
+        with child_socket:
+            descriptor = child_socket.fileno()
+            cores = ",".join(map(str, share.cores))
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "trainer.sweep.point_main", str(descriptor), cores],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                pass_fds=(descriptor,),
+                # Ctrl-C in the terminal must reach the parent alone, which forwards it once.
+                start_new_session=True,
+                env=variables,
+            )
+        assignment = {
+            "argv": sys.argv,
+            "experiment": loading.plain(point.experiment),
+            "overrides": without_sweep_overrides(point.overrides),
+            "config_dir": config_dir,
+        }
+        self._send(json.dumps(assignment))
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    def forward_signal(self, number: int) -> None:
+        """Have the process handle a signal as if it had received it."""
+        self._send(f"signal {int(number)}")
+
+    def kill(self) -> None:
+        """Kill the process, and with it its workers."""
+        self._process.kill()
+        self._process.wait()
+
+    def _send(self, line: str) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._socket.sendall(f"{line}\n".encode())
+
+    def _receive(self) -> None:
+        with suppress(ConnectionResetError), self._socket.makefile(encoding="utf-8") as lines:
+            for line in lines:
+                if message := decode(line):
+                    self._put(message)
+        code = self._process.wait()
+        self._socket.close()
+        # `pread` leaves the position alone, at which children of the process may still write.
+        output = os.pread(self._output.fileno(), _MAX_OUTPUT_BYTES, 0)
+        self._output.close()
+        text = output.decode(errors="replace").strip()
+        self._put(Exit(code, text))
+
+    def _put(self, message: Message) -> None:
+        self._messages.put((self.point.number, message))
+
+
+def without_sweep_overrides(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides of a point's own command, without those of the sweep."""
+    return [override for override in overrides if _group_of(override) not in _SWEEP_GROUPS]
+
+
+def _group_of(override: str) -> str:
+    key = override.lstrip("+~").partition("=")[0]
+    return key.split(".")[0].split("/")[0]

@@ -1,0 +1,126 @@
+"""Runs the sweep of a command line: checks it, runs its points, writes its summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hydra.core.override_parser.types import Override
+
+from trainer.cli.compose import Composer
+from trainer.cluster import environment
+from trainer.cluster.spec import Cluster
+from trainer.config.schema import Experiment, Sweep
+from trainer.errors import ConfigError
+from trainer.launch import launcher
+from trainer.launch.resolved_run import Command, resolve
+from trainer.runs.status import run_status
+from trainer.sweep import resources
+from trainer.sweep.driver import Driver
+from trainer.sweep.grid_search import GridSearch, compose_first, expand
+from trainer.sweep.hydra_launchers import check_launcher, split_overrides
+from trainer.sweep.launcher_driver import LauncherDriver
+from trainer.sweep.live_table import LiveTable
+from trainer.sweep.point_factory import compose_point
+from trainer.sweep.points import Point, PointResult, SearchMethod
+from trainer.sweep.resources import ResourceShare
+from trainer.sweep.search import create_search
+from trainer.sweep.summary import summary_folder, write_summary
+
+
+def run_sweep(overrides: list[str], config_dir: str | None) -> int:
+    """Run the sweep of a command line.
+
+    Args:
+        overrides: the overrides after `trainer.cli.overrides.rewrite`.
+        config_dir: the user's own folder of choices.
+
+    Returns:
+        The exit code: 0 all points succeeded, 1 not all, 130 or 143 stopped after saving.
+
+    Raises:
+        ConfigError: with all problems of all points; nothing has been written.
+    """
+    launcher_settings, overrides = split_overrides(overrides)
+    composer = Composer(config_dir)
+    parsed = composer.parse(overrides)
+    first = _compose_first(parsed, composer)
+    resolved = resolve(first)
+    declared = resolved.declared
+    if launcher_settings:
+        check_launcher(launcher_settings, first, config_dir, declared)
+    if resolved.strategy.hosts:
+        # It prints the commands for all hosts.
+        return launcher.run(Command(first, overrides, config_dir))
+    varied_keys = [item.get_key_element() for item in parsed if item.is_sweep_override()]
+    folder = summary_folder(first, varied_keys, overrides)
+    is_grid = first.search.method == "grid"
+    points, notes = expand(parsed, composer) if is_grid else ([], [])
+    num_points = len(points) if is_grid else first.search.trials
+    shares, share_notes = _divide_resources(first, num_points, declared)
+    search: SearchMethod = GridSearch(points)
+    if not is_grid:
+        # After all other checks, because it creates the study.
+        search = create_search(parsed, first, lambda item: compose_point(item, composer), folder)
+    table = LiveTable(search.total, first.sweep)
+    driver: Driver | LauncherDriver = (
+        LauncherDriver(points, launcher_settings, config_dir, folder)
+        if launcher_settings
+        else Driver(search, first.sweep, shares, config_dir, table)
+    )
+    for note in notes + share_notes:
+        table.print_line(note)
+    try:
+        return driver.run()
+    finally:
+        if declared is None or declared.is_chief:
+            _print_summary(folder, first.sweep, points, driver.results)
+
+
+def _compose_first(parsed: Sequence[Override], composer: Composer) -> Experiment:
+    """Return the first point, which has all settings of the sweep.
+
+    Raises:
+        ConfigError: with all problems of all points, if this one is wrong.
+    """
+    try:
+        return compose_first(parsed, composer)
+    except ConfigError:
+        if all(item.is_discrete_sweep() for item in parsed if item.is_sweep_override()):
+            expand(parsed, composer)
+        raise
+
+
+def _divide_resources(
+    first: Experiment, num_points: int, declared: Cluster | None
+) -> tuple[list[ResourceShare], list[str]]:
+    """Return the resources of each point that trains in parallel, and notes for the user.
+
+    Raises:
+        ConfigError: so many points cannot train in parallel.
+    """
+    jobs = min(first.sweep.jobs, num_points)
+    cores = resources.available_cores()
+    if declared and jobs > 1:
+        raise ConfigError(
+            f"sweep.jobs ({first.sweep.jobs}) must be 1: "
+            f"{declared.source} declares a cluster for one point at a time"
+        )
+    notes = []
+    if cores and jobs > len(cores):
+        notes.append(f"{jobs} points at a time share {len(cores)} cores")
+    gpus = [] if first.devices.gpus == 0 else environment.visible_gpus()
+    return resources.divide(jobs, cores, gpus), notes
+
+
+def _print_summary(
+    folder: Path, sweep: Sweep, points: Sequence[Point], results: Mapping[int, PointResult]
+) -> None:
+    """Write and print the summary of the points that have ended, and of the others of a grid."""
+    all_results = {
+        point.number: PointResult(point, run_status(point.path, point.experiment))
+        for point in points
+    }
+    all_results.update(results)
+    text = write_summary(folder, sweep, list(all_results.values()))
+    print(f"{text}Summary: {folder}", flush=True)

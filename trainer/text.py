@@ -1,0 +1,44 @@
+"""Tables and numbers as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+def align_columns(rows: Sequence[Sequence[str]], align: str) -> list[str]:
+    """Return a line of text for each row, with aligned columns.
+
+    Args:
+        rows: cells of text, the same number in each row.
+        align: for each column `<` (text) or `>` (numbers).
+    """
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def format_metric(value: float) -> str:
+    """Return a metric with four decimals, or three digits if it is very small or large."""
+    return f"{value:.4f}" if value == 0 or 0.001 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
+def format_duration(secs: float) -> str:
+    """Return a duration as 0:12, 3:05 or 1:02:03."""
+    minutes, seconds = divmod(round(secs), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+def without_classes(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics without those of single classes, such as `precision/cat`."""
+    return {name: value for name, value in metrics.items() if "/" not in name}
+
+
+def short_keys(keys: Sequence[str]) -> list[str]:
+    """Return the last parts of dotted keys, or the whole key where those are not unique."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return [name if last.count(name) == 1 else key for name, key in zip(last, keys, strict=True)]

@@ -1,0 +1,1 @@
+"""A worker process: its entry, how it builds the experiment, and its modes."""

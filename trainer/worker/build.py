@@ -1,0 +1,256 @@
+"""From a configuration to an engine.
+
+The strategy comes first, because TensorFlow fixes its devices and its cluster at the first
+operation; then the batch sizes, which need the number of replicas; then, in the strategy's scope,
+everything that holds variables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import tensorflow as tf
+
+from trainer.cluster.fault_injection import Faults
+from trainer.cluster.messages import Channel
+from trainer.cluster.spec import Cluster
+from trainer.config import batch_sizes
+from trainer.config.schema import Experiment
+from trainer.engine.checkpointer import Checkpointer
+from trainer.engine.engine import Engine
+from trainer.engine.graph.async_loops import AsyncLoops
+from trainer.engine.graph.chunks import ChunkScheduler
+from trainer.engine.graph.faulty_feed import FaultyFeed
+from trainer.engine.graph.input import Feed, SampleOrder, Source
+from trainer.engine.graph.loops import Loops
+from trainer.engine.graph.step_options import StepOptions
+from trainer.engine.graph.train_loop import TrainLoop
+from trainer.engine.pacing import StepPacer
+from trainer.engine.plan import make_plan
+from trainer.engine.process_group import ProcessGroup
+from trainer.engine.reporter import Reporter
+from trainer.engine.step_inspector import StepInspector
+from trainer.runs import checkpoint_retention, prediction_table, provenance
+from trainer.runs.ledger import Ledger
+from trainer.strategies import compatibility, devices
+from trainer.strategies.base import Strategy
+from trainer.strategies.select import select_strategy
+from trainer.summaries.profiler import Profiler, boundary_steps
+from trainer.summaries.run_summary import writer_factory
+from trainer.worker.build_evaluation import Inference
+from trainer.worker.build_model import Learner, build_dataset, build_learner, create_strategy
+from trainer.worker.context import WorkerContext
+
+
+@dataclass(frozen=True)
+class _Training:
+    """The parts of a training that the engine and its reporter share."""
+
+    context: WorkerContext
+    learner: Learner
+    options: StepOptions
+    loop: TrainLoop
+    process_group: ProcessGroup
+    faults: Faults
+
+
+def engine(
+    experiment: Experiment,
+    run_dir: Path,
+    channel: Channel,
+    cluster: Cluster | None = None,
+    faults: Faults | None = None,
+    strategy: Strategy | None = None,
+) -> Engine:
+    """Build the engine of a run, with all that it needs.
+
+    Args:
+        experiment: the effective configuration.
+        run_dir: the run directory.
+        channel: messages to the supervisor.
+        cluster: the cluster as this process sees it; None: it is alone.
+        faults: the faults to inject; None: all that are configured.
+        strategy: the resolved strategy; None: it is resolved here.
+
+    Raises:
+        ConfigError: something is wrong that only this machine, the data or the model can tell.
+    """
+    cluster = cluster or Cluster()
+    faults = faults or Faults(experiment.fault, run_dir, cluster, channel, ())
+    if strategy is None:
+        strategy, _ = select_strategy(experiment).resolve(cluster, devices.count_gpus)
+    context = WorkerContext(experiment, run_dir, channel, cluster)
+    tf_strategy = create_strategy(context, strategy)
+    process_group = _process_group(strategy, tf_strategy, cluster)
+    sizes = _batch_sizes(context, tf_strategy)
+    dataset = build_dataset(experiment)
+    stops = faults.stops | boundary_steps(experiment.summary.profile)
+    plan = make_plan(experiment, dataset.train.num_examples, sizes.global_size, stops)
+    learner = build_learner(experiment, tf_strategy, dataset, plan, sizes)
+    compatibility.check(experiment, strategy, cluster, learner.task.models.values())
+    train, test = _sources(learner, experiment.seed)
+    loops = _loops(strategy, tf_strategy, cluster)
+    options = _step_options(experiment, strategy, learner)
+    if cluster.is_chief:
+        provenance.complete(run_dir, devices.names(), sizes.num_replicas, plan.total_steps)
+    _announce(context, strategy, learner)
+    loop = loops.train(
+        dataset,
+        _feed(tf_strategy, loops, train, faults),
+        state=learner.state,
+        options=options,
+        schedule=learner.schedule,
+        seed=experiment.seed,
+    )
+    training = _Training(context, learner, options, loop, process_group, faults)
+    return _engine(training, Inference(context, dataset, learner.state, loops, process_group), test)
+
+
+def _engine(training: _Training, inference: Inference, test: Source) -> Engine:
+    context = training.context
+    learner = training.learner
+    plan = learner.plan
+    split = prediction_table.predicted_split(context.experiment, learner.dataset)
+    predictor = inference.predictor(replace(test, split=split))
+    ledger = Ledger(context.run_dir, writes=context.cluster.is_chief)
+    inspects = plan.histograms or plan.images
+    input_shape = learner.dataset.input_shape
+    return Engine(
+        run_dir=context.run_dir,
+        plan=plan,
+        loop=training.loop,
+        evaluator=inference.evaluator(test, predictor),
+        predictor=predictor,
+        reporter=_reporter(training, ledger),
+        step_inspector=StepInspector(training.loop, training.options, plan, input_shape)
+        if inspects
+        else None,
+        checkpointer=_checkpointer(training),
+        ledger=ledger,
+        channel=context.channel,
+        pacer=StepPacer(context.experiment.train.steps_per_loop),
+        process_group=training.process_group,
+        faults=training.faults,
+    )
+
+
+def _process_group(
+    strategy: Strategy, tf_strategy: tf.distribute.Strategy, cluster: Cluster
+) -> ProcessGroup:
+    """Return the processes that run every step together.
+
+    A chief that hands out steps is alone in this.
+    """
+    members = [] if strategy.asynchronous else cluster.trainers
+    if not members:
+        return ProcessGroup(tf_strategy)
+    return ProcessGroup(
+        tf_strategy,
+        members.index(cluster.process_id),
+        len(members),
+        is_chief=cluster.is_chief,
+    )
+
+
+def _batch_sizes(
+    context: WorkerContext, tf_strategy: tf.distribute.Strategy
+) -> batch_sizes.BatchSizes:
+    batch = context.experiment.batch
+    num_replicas = tf_strategy.num_replicas_in_sync
+    if context.experiment.trains:
+        before = provenance.num_replicas(context.run_dir)
+        batch_sizes.check_same_global_batch(batch, before, num_replicas)
+    return batch_sizes.resolve_batch_sizes(batch, num_replicas)
+
+
+def _sources(learner: Learner, seed: int) -> tuple[Source, Source]:
+    """Return the training split in its random order, and the test split."""
+    dataset = learner.dataset
+    sizes = learner.sizes
+    order = SampleOrder(dataset.train.num_examples, seed)
+    train = Source(dataset.train, sizes.per_replica, sizes.num_replicas, order, dataset.num_draws)
+    return train, Source(dataset.test, sizes.per_replica, sizes.num_replicas)
+
+
+def _loops(strategy: Strategy, tf_strategy: tf.distribute.Strategy, cluster: Cluster) -> Loops:
+    if strategy.asynchronous:
+        return AsyncLoops(tf_strategy, ChunkScheduler(tf_strategy, len(cluster.jobs["worker"])))
+    return Loops(tf_strategy, input_outside=strategy.input_outside)
+
+
+def _step_options(experiment: Experiment, strategy: Strategy, learner: Learner) -> StepOptions:
+    state = learner.state
+    return StepOptions(
+        learner.sizes.global_size,
+        learner.sizes.accumulate,
+        experiment.train.clip_norm,
+        experiment.jit,
+        state.loss_scale,
+        optimizer_reduces=strategy.optimizer_reduces,
+        exchange=strategy.gradient_exchange(state.gradient_peak),
+        # Steps of different workers have no order; their sums are checked on the chief.
+        divergence_monitor=None if strategy.asynchronous else state.divergence_monitor,
+    )
+
+
+def _feed(
+    tf_strategy: tf.distribute.Strategy, loops: Loops, source: Source, faults: Faults
+) -> Feed:
+    """Choose how training batches reach the replicas, with the faults that are injected there."""
+    feed = loops.feed(source)
+    if not faults.injects_nan:
+        return feed
+    with tf_strategy.scope():
+        return FaultyFeed(feed, faults)
+
+
+def _announce(context: WorkerContext, strategy: Strategy, learner: Learner) -> None:
+    """Send the first lines: devices, communication, batch and length."""
+    channel = context.channel
+    sizes = learner.sizes
+    # A chief's workers are no replicas of one another: each runs steps of its own.
+    num_workers = len(context.cluster.jobs["worker"]) if strategy.asynchronous else 1
+    channel.line(f"Number of devices: {sizes.num_replicas * num_workers}")
+    if strategy.communication:
+        channel.line(f"Communication: {strategy.communication}")
+    total = learner.plan.total_steps
+    epochs = learner.plan.epochs.completed(total)
+    length = f", {epochs} epoch{'s' if epochs > 1 else ''}" if epochs else ""
+    channel.line(f"Batch: {sizes}; {total} steps{length}")
+
+
+def _reporter(training: _Training, ledger: Ledger) -> Reporter:
+    context = training.context
+    is_chief = context.cluster.is_chief
+    profile = context.experiment.summary.profile
+    events = context.run_dir / "events" / "train"
+    return Reporter(
+        training.learner.plan,
+        training.loop,
+        writer_factory(
+            context.experiment,
+            context.run_dir,
+            training.learner.task,
+            context.channel,
+            writes=is_chief,
+        ),
+        context.channel,
+        ledger,
+        Profiler(profile, events, context.channel) if is_chief else None,
+    )
+
+
+def _checkpointer(training: _Training) -> Checkpointer:
+    run_dir = training.context.run_dir
+    checkpoint = training.context.experiment.checkpoint
+    return Checkpointer(
+        run_dir / "checkpoints",
+        training.learner.state.trackables(),
+        checkpoint_retention.retention_policies(checkpoint),
+        training.process_group,
+        background=checkpoint.async_write,
+        saved_once=run_dir / ".saved",
+        before_commit=partial(training.faults.reached, "save"),
+    )

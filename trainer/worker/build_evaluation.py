@@ -1,0 +1,167 @@
+"""What evaluates and predicts, and what a run has saved, for processes that do not train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tensorflow as tf
+
+from trainer.cluster.messages import Channel
+from trainer.config import batch_sizes
+from trainer.config.instantiate import instantiate
+from trainer.config.schema import Experiment
+from trainer.engine.checkpointer import Checkpointer
+from trainer.engine.evaluator import Evaluator
+from trainer.engine.extra_metrics import make_extra_metrics
+from trainer.engine.graph.input import Source
+from trainer.engine.graph.loops import Loops
+from trainer.engine.graph.state import TrainState
+from trainer.engine.plan import Epochs, make_plan
+from trainer.engine.predictor import Predictor
+from trainer.engine.process_group import ProcessGroup
+from trainer.protocols import Dataset, Metric
+from trainer.runs import provenance
+from trainer.strategies.one_device import OneDevice
+from trainer.worker import members
+from trainer.worker.build_model import Learner, build_dataset, build_learner, create_strategy
+from trainer.worker.context import WorkerContext
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """What a run has saved, built anew on one device.
+
+    Attributes:
+        learner: everything that a checkpoint holds.
+        checkpointer: restores it.
+    """
+
+    learner: Learner
+    checkpointer: Checkpointer
+
+
+@dataclass(frozen=True)
+class CheckpointEvaluation:
+    """What evaluates the checkpoints of a run.
+
+    Attributes:
+        checkpointer: restores one.
+        evaluator: evaluates what was restored.
+        epochs: the training's epochs, for the log.
+    """
+
+    checkpointer: Checkpointer
+    evaluator: Evaluator
+    epochs: Epochs
+
+
+@dataclass(frozen=True)
+class Inference:
+    """How a process runs its models on a split.
+
+    Attributes:
+        context: this process.
+        dataset: the data.
+        state: whose models are evaluated.
+        loops: makes the compiled loops.
+        process_group: the processes that evaluate together.
+    """
+
+    context: WorkerContext
+    dataset: Dataset
+    state: TrainState
+    loops: Loops
+    process_group: ProcessGroup
+
+    def predictor(self, source: Source) -> Predictor | None:
+        """Return what predicts a split; None: the task has no `predict_step`."""
+        task = self.state.task
+        if not hasattr(task, "predict_step"):
+            return None
+        class_names = getattr(self.dataset, "class_names", None) or ()
+        return Predictor(
+            self.state,
+            self.loops.predict(task, self.dataset, self.loops.feed(source)),
+            source,
+            self.process_group,
+            self.context.channel,
+            class_names,
+        )
+
+    def evaluator(self, source: Source, predictor: Predictor | None) -> Evaluator:
+        """Return what evaluates a split, with the configured metrics."""
+        task = self.state.task
+        experiment = self.context.experiment
+        extra_metrics = make_extra_metrics(
+            experiment,
+            _metrics(experiment),
+            task,
+            self.dataset,
+            predictor,
+            self.process_group,
+            self.context.run_dir,
+        )
+        return Evaluator(
+            self.state,
+            self.loops.evaluate(task, self.dataset, self.loops.feed(source)),
+            source,
+            self.process_group,
+            self.context.channel,
+            extra_metrics,
+        )
+
+
+def sidecar(context: WorkerContext) -> CheckpointEvaluation:
+    """Build what evaluates the checkpoints of a run beside its training, on one device.
+
+    Args:
+        context: this process; in its run directory the training has begun.
+
+    Raises:
+        ConfigError: something is wrong that only this machine, the data or the model can tell.
+    """
+    if context.cluster.is_local:
+        # The training is on the same machine, and takes all memory of its GPUs.
+        tf.config.set_visible_devices([], "GPU")
+    tf_strategy = create_strategy(context, OneDevice())
+    saved = _saved_run(context, tf_strategy)
+    learner = saved.learner
+    test = Source(learner.dataset.test, learner.sizes.per_replica, num_replicas=1)
+    inference = Inference(
+        context,
+        learner.dataset,
+        learner.state,
+        Loops(tf_strategy, input_outside=OneDevice.input_outside),
+        ProcessGroup(tf_strategy),
+    )
+    evaluator = inference.evaluator(test, inference.predictor(test))
+    return CheckpointEvaluation(saved.checkpointer, evaluator, learner.plan.epochs)
+
+
+def build_for_export(experiment: Experiment, run_dir: Path, channel: Channel) -> SavedRun:
+    """Build what a run has saved, on one device, whatever it was trained on."""
+    context = WorkerContext(experiment, run_dir, channel)
+    return _saved_run(context, create_strategy(context, OneDevice()))
+
+
+def _saved_run(context: WorkerContext, tf_strategy: tf.distribute.Strategy) -> SavedRun:
+    experiment = context.experiment
+    # The batch sizes of the training, which another process does or has done.
+    num_replicas = provenance.num_replicas(context.run_dir) or 1
+    sizes = batch_sizes.resolve_batch_sizes(experiment.batch, num_replicas)
+    dataset = build_dataset(experiment)
+    plan = make_plan(experiment, dataset.train.num_examples, sizes.global_size)
+    learner = build_learner(experiment, tf_strategy, dataset, plan, sizes)
+    checkpointer = Checkpointer(context.run_dir / "checkpoints", learner.state.trackables())
+    return SavedRun(learner, checkpointer)
+
+
+def _metrics(experiment: Experiment) -> dict[str, Metric]:
+    metrics: dict[str, Metric] = {}
+    with tf.device("CPU:0"):  # where their variables are: the devices are the model's
+        for name, node in (experiment.metrics or {}).items():
+            key = f"metrics.{name}"
+            metrics[name] = instantiate(node, key)
+            members.check_metric(key, metrics[name])
+    return metrics

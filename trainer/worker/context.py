@@ -1,0 +1,27 @@
+"""What every builder needs to know of this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainer.cluster.messages import Channel
+from trainer.cluster.spec import Cluster
+from trainer.config.schema import Experiment
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """One worker process of a run.
+
+    Attributes:
+        experiment: the effective configuration.
+        run_dir: the run directory.
+        channel: messages to the supervisor.
+        cluster: the cluster as this process sees it; by default it is alone.
+    """
+
+    experiment: Experiment
+    run_dir: Path
+    channel: Channel
+    cluster: Cluster = field(default_factory=Cluster)

@@ -1,0 +1,195 @@
+"""mode=export: a checkpoint as a SavedModel for plain TensorFlow, its weights, and a model card.
+
+Also as a TensorFlow Lite model if `export.tflite` is set. Everything is written beside its
+destination and renamed, so a directory that exists is complete.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.cluster.messages import Channel
+from trainer.config.schema import Experiment
+from trainer.errors import ConfigError
+from trainer.files import fsync_directory, writing
+from trainer.protocols import Dataset, Task
+from trainer.runs import checkpoint_selection
+from trainer.worker import model_card
+from trainer.worker.build_evaluation import build_for_export
+
+SAVED_MODEL = "saved_model"
+LITE = "model.tflite"
+CARD = "MODEL_CARD.md"
+
+
+def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
+    """Export the checkpoint that the command names, with averaged weights if averages are kept.
+
+    Raises:
+        ConfigError: there is no such checkpoint, or the model has no such format.
+        StorageError: it could not be written.
+    """
+    step = checkpoint_selection.select_step(run_dir, experiment.checkpoint)
+    saved = build_for_export(experiment, run_dir, channel)
+    saved.checkpointer.restore(step)
+    dataset = saved.learner.dataset
+    state = saved.learner.state
+    state.swap_averages()
+    name, model = next(iter(state.task.models.items()))
+    path = run_dir / "export" / f"{name}-{step}"
+    with writing(path, tf.errors.OpError):
+        temporary = _empty_directory_beside(path)
+        signatures = _signatures(state.task, dataset)
+        _save(signatures, temporary / SAVED_MODEL)
+        if experiment.export.weights is not None:
+            _save_weights(model, temporary / f"model.{experiment.export.weights}")
+        if experiment.export.tflite:
+            (temporary / LITE).write_bytes(_lite(temporary / SAVED_MODEL))
+        sizes = {
+            "parameters": model.count_params(),
+            "input_shape": signatures["serving_default"].inputs[0].shape[1:].as_list(),
+        }
+        (temporary / CARD).write_text(
+            model_card.text(experiment, run_dir, step, dataset, list(signatures), **sizes)
+        )
+        _replace(path, temporary)
+    channel.line(f"Exported step {step} to {path}.")
+
+
+def _save(signatures: dict[str, Any], path: Path) -> None:
+    """Write functions and the variables that they read, without Keras."""
+    owner = tf.Module()
+    owner.read = [variable for function in signatures.values() for variable in function.variables]
+    tf.saved_model.save(owner, str(path), signatures=signatures)
+
+
+def _signatures(task: Task, dataset: Dataset) -> dict[str, Any]:
+    """Return the served functions, each from one tensor to name -> tensor.
+
+    They are traced without AutoGraph, as the steps are.
+    """
+    if not hasattr(task, "predict_step"):
+        # Of such a task only its first model is known.
+        model = next(iter(task.models.values()))
+        return {
+            "serving_default": _trace(
+                lambda features: {"outputs": model(features, training=False)},
+                model.input_shape[1:],
+                "features",
+            )
+        }
+
+    def features_to_predictions(features: tf.Tensor) -> dict[str, tf.Tensor]:
+        count = tf.shape(features, tf.int64)[0]
+        # Every batch has the engine's own names too.
+        return dict(
+            task.predict_step(
+                {"features": features, "weight": tf.ones([count]), "id": tf.range(count)}
+            )
+        )
+
+    signatures = {
+        "serving_default": _trace(features_to_predictions, dataset.input_shape, "features")
+    }
+    decode = getattr(dataset, "decode", None)
+    example = decode and _decoded_spec(decode)
+    if example is not None:
+
+        def images_to_predictions(images: tf.Tensor) -> dict[str, tf.Tensor]:
+            features = tf.map_fn(decode, images, fn_output_signature=example)
+            return features_to_predictions(
+                dataset.transform({"features": features}, None)["features"]
+            )
+
+        signatures["serving_images"] = _trace(images_to_predictions, (), "images", tf.string)
+    return signatures
+
+
+def _decoded_spec(decode: Callable[[tf.Tensor], tf.Tensor]) -> tf.TensorSpec | None:
+    """Return shape and type of a decoded image, without decoding one.
+
+    None if no file holds such images, for example of two channels.
+    """
+    try:
+        traced = tf.function(decode, autograph=False).get_concrete_function(
+            tf.TensorSpec([], tf.string)
+        )
+    except ValueError:
+        return None
+    return tf.TensorSpec(traced.output_shapes, traced.output_dtypes)
+
+
+def _trace(
+    function: Callable[[tf.Tensor], dict[str, tf.Tensor]],
+    shape: Any,
+    name: str,
+    dtype: tf.DType = tf.float32,
+) -> Any:
+    """Trace a function of a batch of any size.
+
+    Its floating-point outputs become float32, and a classifier gets the output `label`.
+    """
+
+    def predictor(batch: tf.Tensor) -> dict[str, tf.Tensor]:
+        outputs = {
+            key: tf.cast(value, tf.float32) if value.dtype.is_floating else value
+            for key, value in function(batch).items()
+        }
+        if "probabilities" in outputs:
+            outputs["label"] = tf.argmax(outputs["probabilities"], axis=-1)
+        return outputs
+
+    return tf.function(predictor, autograph=False).get_concrete_function(
+        tf.TensorSpec([None, *shape], dtype, name)
+    )
+
+
+def _save_weights(model: tf.keras.Model, path: Path) -> None:
+    try:
+        model.save(path)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"export.weights ({path.suffix[1:]}): Keras cannot write this model so: {reason}; "
+            "add export.weights=null"
+        ) from error
+
+
+def _lite(saved_model: Path) -> bytes:
+    converter = tf.lite.TFLiteConverter.from_saved_model(
+        str(saved_model), signature_keys=["serving_default"]
+    )
+    try:
+        converted: bytes = converter.convert()
+    except Exception as error:  # the converter raises many types, mostly with many lines
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"export.tflite (true): this model cannot be converted: {reason}; "
+            "add export.tflite=false"
+        ) from error
+    return converted
+
+
+def _empty_directory_beside(path: Path) -> Path:
+    """Return a new temporary directory beside `path`; remove those that a kill has left."""
+    path.parent.mkdir(exist_ok=True)
+    for left in path.parent.glob(".*.tmp"):
+        shutil.rmtree(left)
+    temporary = path.with_name(f".{path.name}.new.tmp")
+    temporary.mkdir()
+    return temporary
+
+
+def _replace(path: Path, temporary: Path) -> None:
+    """Rename a finished directory to `path`, in place of an earlier one."""
+    old = path.with_name(f".{path.name}.old.tmp")
+    if path.exists():
+        path.rename(old)
+    temporary.rename(path)
+    fsync_directory(path.parent)
+    shutil.rmtree(old, ignore_errors=True)

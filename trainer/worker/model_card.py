@@ -1,0 +1,168 @@
+"""MODEL_CARD.md of an export: model, data, metrics, inputs and outputs. No TensorFlow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.config import constraints
+from trainer.config.schema import Experiment
+from trainer.protocols import Dataset
+from trainer.runs import identity, provenance
+from trainer.runs.checkpoint_marker import read_marker
+
+_SECTIONS = (
+    "model",
+    "dataset",
+    "task",
+    "optimizer",
+    "schedule",
+    "batch",
+    "precision",
+    "seed",
+    "train",
+)
+_MAX_CLASS_NAMES = 20
+
+
+def text(
+    experiment: Experiment,
+    run_dir: Path,
+    step: int,
+    dataset: Dataset,
+    signatures: Sequence[str],
+    *,
+    parameters: int,
+    input_shape: list[int],
+) -> str:
+    """Return the card, in Markdown.
+
+    Args:
+        experiment: the effective configuration.
+        run_dir: the run directory.
+        step: the checkpoint's step.
+        dataset: the data.
+        signatures: names of the served functions.
+        parameters: the model's number of parameters.
+        input_shape: shape of one example's features.
+    """
+    choices = experiment.choices or {}
+    record = provenance.read(run_dir)
+    model = choices.get("model", "model")
+    data = choices.get("dataset", "data")
+    parts = [
+        f"# {model} on {data}, step {step}",
+        _table(
+            {
+                "run": run_dir.name,
+                "model": f"{model}, {parameters:,} parameters",
+                **_data(data, dataset),
+            }
+        ),
+        "## Metrics",
+        _metrics(run_dir, step),
+        "## Input and output",
+        _input_and_output(experiment, signatures, input_shape),
+        "## Use it",
+        _usage(signatures),
+        "## Configuration",
+        _table(_configuration(experiment)),
+        "## Versions",
+        _table(_versions(record)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _configuration(experiment: Experiment) -> dict[str, str]:
+    return {
+        key: constraints.format_value(value)
+        for key, value in identity.leaves(experiment).items()
+        if key.partition(".")[0] in _SECTIONS
+    }
+
+
+def _data(name: str, dataset: Dataset) -> dict[str, str]:
+    train = f"{dataset.train.num_examples:,} examples to train on"
+    test = f"{dataset.test.num_examples:,} to test on"
+    names = getattr(dataset, "class_names", None) or []
+    listed = ", ".join(f"{index} {name}" for index, name in enumerate(names[:_MAX_CLASS_NAMES]))
+    more = ", ..." if len(names) > _MAX_CLASS_NAMES else ""
+    classes = f"{dataset.num_classes}: {listed}{more}" if names else f"{dataset.num_classes}"
+    return {"data": f"{name}: {train}, {test}", "classes": classes}
+
+
+def _metrics(run_dir: Path, step: int) -> str:
+    """Return the metrics of the test split at this step, from training or from mode=evaluate."""
+    metrics = read_marker(run_dir / "checkpoints", step)["metrics"]
+    file = run_dir / f"evaluation-{step}.json"
+    if file.exists():
+        metrics = {**metrics, **json.loads(file.read_text())["metrics"]}
+    if not metrics:
+        command = f"mode=evaluate resume={run_dir} checkpoint={step}"
+        return f"Not evaluated at this step; run `{command}` and export again."
+    rows = {name: f"{value:.6g}" for name, value in metrics.items()}
+    return f"On the test split:\n\n{_table(rows)}"
+
+
+def _input_and_output(
+    experiment: Experiment, signatures: Sequence[str], input_shape: list[int]
+) -> str:
+    shape = ", ".join(["N", *map(str, input_shape)])
+    lines = [
+        f"- `serving_default`: `features`, [{shape}] float32, as the dataset hands them to the "
+        "model (scaled and normalised)."
+    ]
+    if "serving_images" in signatures:
+        lines.append(
+            "- `serving_images`: `images`, [N] strings, the bytes of JPEG, PNG, GIF or BMP files. "
+            "Decoding, resizing, scaling and normalisation are inside; one broken file fails its "
+            "whole batch."
+        )
+    lines.append(
+        "\nBoth return float32: of a classifier `probabilities`, [N, classes], and `label`, [N] "
+        f"int64, the most probable. It was trained with precision={experiment.precision}. N may be "
+        "any size. Another N may select other kernels, and so differ in the last bits: for "
+        "bit-equal repetition send batches of one size, the last one filled up."
+    )
+    return "\n".join(lines)
+
+
+def _usage(signatures: Sequence[str]) -> str:
+    if "serving_images" in signatures:
+        call = [
+            'predict = model.signatures["serving_images"]',
+            'predictions = predict(images=tf.constant([open("image.png", "rb").read()]))',
+        ]
+    else:
+        call = [
+            'predict = model.signatures["serving_default"]',
+            'shape = predict.structured_input_signature[1]["features"].shape[1:]',
+            "predictions = predict(features=tf.zeros([1, *shape]))  # your features",
+        ]
+    lines = [
+        "import tensorflow as tf",
+        'model = tf.saved_model.load("saved_model")',
+        *call,
+        "print(predictions)",
+    ]
+    return "```python\n" + "\n".join(lines) + "\n```"
+
+
+def _versions(record: Mapping[str, Any]) -> dict[str, str]:
+    latest = provenance.latest_command(record)
+    git = latest.get("git") or {}
+    dirty = " with uncommitted changes" if git.get("dirty", git.get("diff")) else ""
+    return {
+        "code": f"{git['sha']}{dirty}" if git else "not in a repository",
+        "trained": str(latest.get("started", "unknown")),
+        "python": str(latest.get("python", "unknown")),
+        **latest.get("versions", {}),
+    }
+
+
+def _table(rows: Mapping[str, str]) -> str:
+    return "\n".join(
+        ["| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows.items())]
+    )

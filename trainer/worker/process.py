@@ -1,0 +1,188 @@
+"""One worker process: `python -m trainer.worker.process --socket <descriptor>`.
+
+Started by `trainer.launch.worker_process`, or forked by `trainer.worker.fork_server`. It imports
+TensorFlow, receives its assignment over the socket, builds the engine, and trains. It never
+outlives its supervisor: when the socket closes, also because the supervisor was killed, it is ended
+at once, by `trainer/worker/parent_watch.py` or by the fork server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import logging
+import os
+import queue
+import re
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from trainer.cluster import environment
+from trainer.cluster.messages import Channel, SignalReceived, Warnings, to_socket
+from trainer.cluster.signals import Signals
+from trainer.cluster.spec import Cluster
+from trainer.config import loading
+from trainer.config.schema import Experiment
+from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT, ConfigError
+from trainer.runs.ledger import process_start_time
+from trainer.worker import parent_watch
+from trainer.worker.error_summary import SELF_EXPLANATORY, error_cause, user_traceback
+
+
+def run(
+    experiment: Experiment,
+    run_dir: Path,
+    channel: Channel,
+    cluster: Cluster,
+    signals: Signals,
+    began: float,
+) -> int:
+    """Run one attempt and report how it ended.
+
+    Args:
+        experiment: the effective configuration.
+        run_dir: the run directory.
+        channel: messages to the supervisor.
+        cluster: the cluster as this process sees it.
+        signals: stop and save requests.
+        began: Unix time when the process was started.
+
+    Returns:
+        The process's exit code.
+    """
+    import_tensorflow()
+    from trainer.worker import modes
+
+    try:
+        environment.set_tf_config(cluster)
+        if modes.run(experiment, run_dir, channel, cluster, signals, began):
+            return DONE
+        # Sent by the process that has saved: a worker that dies on its way out has not.
+        channel.line("Stopped after saving; the same command continues.")
+        # Without a number the signal has reached another process of the run.
+        return 128 + (signals.number or signal.SIGTERM)
+    except Exception as error:
+        return _report_error(error, channel)
+
+
+def _report_error(error: Exception, channel: Channel) -> int:
+    """Report how the attempt failed; return the process's exit code."""
+    import tensorflow as tf
+
+    match error:
+        case ConfigError():
+            channel.problem(list(error.problems))
+            return WRONG_INPUT
+        case (
+            tf.errors.UnavailableError()
+            | tf.errors.AbortedError()
+            | tf.errors.DeadlineExceededError()
+        ):
+            channel.line(f"warning: {str(error).strip().splitlines()[0]}")
+            return RESTARTABLE
+        # An error of Python code inside the graph (tf.py_function) arrives as this type.
+        case tf.errors.UnknownError() if "PeerLostError" in str(error):
+            channel.line("warning: another process has gone")
+            return RESTARTABLE
+        case tf.errors.InvalidArgumentError():
+            # An error that a dataset raises inside a tf.data pipeline arrives as this type.
+            if cause := re.search(r"^ValueError: (.+)$", str(error), re.MULTILINE):
+                channel.problem([f"dataset: {cause[1]}"])
+                return WRONG_INPUT
+    if isinstance(error, SELF_EXPLANATORY):
+        channel.crash(str(error), error_cause(error))
+        return CRASHED
+    return _crashed(error, channel)
+
+
+def import_tensorflow() -> None:
+    """Import what takes seconds, after setting the environment variables TensorFlow reads."""
+    environment.prepare_environment()
+    # The imports create millions of permanent objects; collecting them takes a fifth of the time.
+    gc.disable()
+    import trainer.engine.engine
+    import trainer.worker.modes  # noqa: F401
+
+    gc.freeze()
+    gc.enable()
+
+
+def _crashed(error: Exception, channel: Channel) -> int:
+    logging.getLogger(__name__).error("the worker crashed", exc_info=error)
+    channel.crash(user_traceback(error), error_cause(error))
+    return CRASHED
+
+
+def _listen(
+    connection: socket.socket, assignments: queue.Queue[dict[str, Any]], signals: Signals
+) -> None:
+    """Receive the assignment, then stop and save requests, from the supervisor."""
+    try:
+        _, (lock, log), _, _ = socket.recv_fds(connection, 1, 2)
+        os.set_inheritable(lock, False)
+        os.dup2(log, 2)
+        os.close(log)
+        with connection.makefile("rb") as lines:
+            assignments.put(json.loads(lines.readline()))
+            for line in lines:
+                if line == b"leave\n":
+                    os._exit(DONE)
+                signals.request(int(line.removeprefix(b"signal ")))
+    except (ValueError, ConnectionResetError):
+        pass  # the supervisor is gone, and parent_watch ends this process
+
+
+def work(connection: socket.socket, began: float) -> NoReturn:
+    """Do what the supervisor assigns, and exit.
+
+    Args:
+        connection: the socket to the supervisor.
+        began: Unix time when this process was asked for.
+    """
+    send = to_socket(connection)
+    signals = Signals(lambda number: send(SignalReceived(number)))
+    assignments: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(
+        target=_listen, args=(connection, assignments, signals), daemon=True, name="supervisor"
+    ).start()
+    import_tensorflow()
+    signals.unblock()  # in this thread: the threads that exist by now keep them blocked
+    assignment = assignments.get()
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    environment.add_working_directory()
+    logging.getLogger("trainer").addHandler(Warnings(send))
+    experiment = loading.restore(assignment["experiment"])
+    cluster = Cluster.from_dict(assignment["cluster"])
+    code = run(experiment, Path(assignment["run_dir"]), Channel(send), cluster, signals, began)
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # on a full disk the log ends here, with the same exit code
+            stream.flush()
+    # Not sys.exit: threads of TensorFlow and tf.data can make an interpreter's shutdown hang.
+    os._exit(code)
+
+
+def main() -> None:
+    """Run the process."""
+    began = process_start_time()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--scratch", required=True)
+    args = parser.parse_args()
+    connection = socket.socket(fileno=args.socket)
+    parent_watch.watch_parent(connection, args.scratch)
+    work(connection, began)
+
+
+if __name__ == "__main__":
+    main()
