@@ -147,15 +147,22 @@ class Signals:
     def __init__(self, notify: Callable[[int], None]) -> None:
         self.number = 0
         self._save = False
-        self._reading, writing = os.pipe()
-        os.set_blocking(writing, False)
-        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        for number in _REQUESTS:
-            signal.signal(number, self._handle)
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._writing, False)
+        self._previous_fd = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+        self._previous = {number: signal.signal(number, self._handle) for number in _REQUESTS}
         faulthandler.enable(file=2)  # the stacks, if the interpreter itself crashes
         faulthandler.register(STACKS, file=2, all_threads=True)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {STACKS})
         threading.Thread(target=self._read, args=(notify,), daemon=True, name="signals").start()
+
+    def close(self) -> None:
+        """Give the signals back to those who had them, in a process that lives on."""
+        faulthandler.unregister(STACKS)
+        signal.set_wakeup_fd(self._previous_fd)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        os.close(self._writing)  # the thread reads the end, and leaves
 
     def stop(self) -> bool:
         """Return whether a stop was requested."""
@@ -184,11 +191,12 @@ class Signals:
             self.request(number)  # one that the main thread sends itself counts when it goes on
 
     def _read(self, notify: Callable[[int], None]) -> None:
-        while True:
-            for number in os.read(self._reading, 64):
+        while numbers := os.read(self._reading, 64):
+            for number in numbers:
                 if number in _REQUESTS:
                     self.request(number)
                     notify(number)
+        os.close(self._reading)
 
 
 @contextmanager

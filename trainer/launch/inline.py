@@ -42,22 +42,31 @@ def run(context: RunContext, cluster: Cluster) -> tuple[int, list[Failure]]:
                 console.update(process_id, message)
         console.show(message, log)
 
-    signals = Signals(lambda number: _handle_request(context, number))
-    code = process.run(
-        context.experiment, context.directory.path, Channel(show), cluster, signals, time.time()
-    )
+    # A signal after the run is not the run's: it must neither stop it nor end the process.
+    has_ended = threading.Event()
+    signals = Signals(lambda number: _handle_request(context, number, has_ended))
+    try:
+        code = process.run(
+            context.experiment, context.directory.path, Channel(show), cluster, signals, time.time()
+        )
+    finally:
+        has_ended.set()
+        signals.close()
     return code, failures
 
 
-def _handle_request(context: RunContext, number: int) -> None:
+def _handle_request(context: RunContext, number: int, has_ended: threading.Event) -> None:
     """Bound the time until the process has saved; `Signals` itself passes the request on."""
     match context.stop_requests.decide(number):
         case Decision.LEAVE:
             _leave(context)
         case Decision.STOP if grace_secs := context.experiment.preemption.grace_secs:
-            timer = threading.Timer(grace_secs, _leave, (context,))
-            timer.daemon = True
-            timer.start()
+
+            def leave_unless_ended() -> None:
+                if not has_ended.wait(grace_secs):
+                    _leave(context)
+
+            threading.Thread(target=leave_unless_ended, daemon=True, name="grace").start()
 
 
 def _leave(context: RunContext) -> None:
