@@ -35,6 +35,7 @@ class FakeProcess:
 
     behaviors: dict[int, list[Behavior]]
     started: list[FakeProcess]
+    has_lost_server = False
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class FakeProcess:
         share: ResourceShare,
         config_dir: str | None,
         messages: Any,
-        server: str,
+        server: FakeServer,
     ) -> None:
         self.point = point
         self.share = share
@@ -198,6 +199,16 @@ def test_failed_points_do_not_stop_the_others() -> None:
     assert [line.partition(" (")[0] for line in outcome.err.splitlines()] == [
         f"error: point {number} of 5" for number in range(1, 5)
     ]
+
+
+def test_point_that_has_lost_its_fork_server_starts_again() -> None:
+    def lose_server(process: FakeProcess) -> None:
+        process.has_lost_server = True
+        process.exit(-signal.SIGKILL)
+
+    outcome = sweep("seed=1,2", behaviors={1: [lose_server]})
+    assert (outcome.code, started_seeds()) == (0, [1, 1, 2])
+    assert states() == {1: "done", 2: "done"}
 
 
 def test_repeated_sweep_retries_failed_points() -> None:

@@ -15,14 +15,18 @@ from tests.support.processes import wait_gone
 from trainer.cli.compose import compose
 from trainer.cluster import environment
 from trainer.cluster.messages import Crash, ErrorLine, Exit, Line, Message, Problem
+from trainer.launch.fork_server import ForkServer
+from trainer.launch.forked_process import ForkedProcess
 from trainer.sweep.point_main import ForwardingConsole
 from trainer.sweep.point_process import PointMessages, PointProcess, without_sweep_overrides
 from trainer.sweep.points import Point
 from trainer.sweep.resources import ResourceShare
 
 
-@pytest.fixture
-def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[PointProcess, PointMessages]:
+@pytest.fixture(params=["fresh", "forked"])
+def started(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[PointProcess, PointMessages]:
     """A point whose run directory has another configuration: it ends without training."""
     monkeypatch.chdir(tmp_path)
     Path("run").mkdir()
@@ -30,7 +34,10 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[PointProce
     experiment = compose(["resume=run", "model=softmax"])
     messages: PointMessages = queue.SimpleQueue()
     point = Point(3, {}, ["model=softmax"], experiment, Path("run"))
-    return PointProcess(point, ResourceShare((0,)), None, messages, None), messages
+    server = ForkServer.acquire() if request.param == "forked" else None
+    process = PointProcess(point, ResourceShare((0,)), None, messages, server)
+    assert isinstance(process._process, ForkedProcess) == (server is not None)
+    return process, messages
 
 
 def test_point_process_sends_problems_and_its_exit_code(
@@ -60,7 +67,7 @@ def test_point_process_ends_when_its_parent_closes_the_socket(tmp_path: Path) ->
     with parent_socket, child_socket:
         descriptor = child_socket.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "trainer.sweep.point_main", str(descriptor), ""],
+            [sys.executable, "-P", "-m", "trainer.sweep.point_main", str(descriptor)],
             pass_fds=(descriptor,),
             cwd=tmp_path,
             env=environment.point_environment(None, None),

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -15,8 +16,9 @@ from trainer.worker.fork_server import ForkServer
 
 
 @pytest.fixture
-def ends(tmp_path):
+def ends(tmp_path, monkeypatch):
     """A server, the path of its socket, and its owner's end."""
+    monkeypatch.setitem(sys.modules, "toy", SimpleNamespace(prepare=lambda: None))
     listener = fork_protocol.listen(tmp_path / "socket")
     owner, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server = ForkServer(listener, other)
@@ -56,7 +58,7 @@ def test_server_stops_on_request(ends):
 def test_request_whose_command_is_gone_is_dropped(ends, monkeypatch):
     server, path, _ = ends
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("nobody needs it"))
-    ask(path, Fork({}, [0], "", 0.0)).close()
+    ask(path, Fork("toy", {}, [0], "", 0.0)).close()
     with ask(path, Stop()):
         assert server.serve() is None
 
@@ -69,7 +71,7 @@ def test_server_that_cannot_fork_lets_the_command_do_without(ends, monkeypatch):
         raise OSError("Cannot allocate memory")
 
     monkeypatch.setattr(os, "fork", refuse)
-    with ask(path, Fork({}, [0], "", 0.0), [0, 0, 0, 0]) as connection:
+    with ask(path, Fork("toy", {}, [0], "", 0.0), [0, 0, 0, 0]) as connection:
         assert server.serve() is None
         assert fork_protocol.receive(connection) == (None, [])
 
@@ -77,7 +79,7 @@ def test_server_that_cannot_fork_lets_the_command_do_without(ends, monkeypatch):
 def test_child_gets_its_descriptors_and_none_of_the_server(ends, monkeypatch):
     server, path, _ = ends
     monkeypatch.setattr(os, "fork", lambda: 0)
-    request = Fork({"NAME": "value"}, [0], "/scratch", 1.5)
+    request = Fork("toy", {"NAME": "value"}, [0], "/scratch", 1.5)
     with ask(path, request, [0, 1, 2, 0, 1]) as connection:
         child = server.serve()
         assert child.request == request

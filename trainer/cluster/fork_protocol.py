@@ -1,8 +1,8 @@
 """What commands and a fork server say to each other, over a socket in a private folder.
 
-Every request has a connection of its own. That of a worker lasts as long as the worker: the server
-answers `Forked` with a descriptor of the process, later `Ended`, and kills the worker if the
-connection is closed at the other end, as it is however a command ends.
+Every request has a connection of its own. That of a process lasts as long as the process: the
+server answers `Forked` with a descriptor of the process, later `Ended`, and kills the process if
+the connection is closed at the other end, as it is however a command ends.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ _MAX_DESCRIPTORS = 8
 
 @dataclass(frozen=True)
 class Fork:
-    """A request to fork a worker.
+    """A request to fork a process.
 
     Attributes:
-        environment: all environment variables of the worker.
+        module: what it runs: a module with `prepare`, called in the server, and `work`.
+        environment: all environment variables of the process.
         affinity: the cores that it may use.
-        scratch: the directory of its temporary files.
+        scratch: the directory of its temporary files; empty: it has none of its own.
         began: Unix time when it was asked for.
     """
 
+    module: str
     environment: dict[str, str]
     affinity: list[int]
     scratch: str

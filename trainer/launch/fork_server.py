@@ -1,4 +1,4 @@
-"""The parent's side of the fork server, from which the workers of a command are forked."""
+"""The parent's side of the fork server, from which the processes of a command are forked."""
 
 from __future__ import annotations
 
@@ -79,13 +79,14 @@ class ForkServer:
         return server
 
     def fork(
-        self, variables: dict[str, str], scratch: str, descriptors: Sequence[int]
+        self, module: str, variables: dict[str, str], scratch: str, descriptors: Sequence[int]
     ) -> socket.socket | None:
-        """Ask for a worker.
+        """Ask for a process.
 
         Args:
+            module: what it runs, see `Fork`.
             variables: its environment.
-            scratch: the directory of its temporary files.
+            scratch: the directory of its temporary files, removed with it; empty: it has none.
             descriptors: its socket, standard output, standard error, and network namespaces.
 
         Returns:
@@ -95,7 +96,7 @@ class ForkServer:
         if connection is None:
             return None
         affinity = sorted(os.sched_getaffinity(0))
-        request = Fork(variables, affinity, scratch, time.time())
+        request = Fork(module, variables, affinity, scratch, time.time())
         try:
             directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
             try:

@@ -14,8 +14,30 @@ from trainer.cluster import fork_protocol
 from trainer.cluster.fork_protocol import Ended, Forked
 
 
+def start_process(
+    connection: socket.socket | None,
+    release: Callable[[], None],
+    start_fresh: Callable[[], subprocess.Popen[bytes]],
+) -> subprocess.Popen[bytes] | ForkedProcess:
+    """Return a process that a fork server was asked for, or a fresh one.
+
+    Args:
+        connection: to the server, see `ForkedProcess`; None: there is none.
+        release: called once, when the process has begun: it has its descriptors.
+        start_fresh: starts the process without a server.
+    """
+    if connection:
+        return ForkedProcess(connection, release, start_fresh)
+    process = start_fresh()
+    release()
+    return process
+
+
 class ForkedProcess:
     """A process that a fork server was asked for.
+
+    Attributes:
+        has_lost_server: whether it was killed because its server ended.
 
     Args:
         connection: to the server, which has the request; closing it kills the process.
@@ -30,6 +52,7 @@ class ForkedProcess:
         release: Callable[[], None],
         start_fresh: Callable[[], subprocess.Popen[bytes]],
     ) -> None:
+        self.has_lost_server = False
         self._connection = connection
         self._release = release
         self._start_fresh = start_fresh
@@ -89,9 +112,11 @@ class ForkedProcess:
                     self._release()
                 case Ended():
                     code = message.code
+                case _ if self._pid:
+                    self.has_lost_server = not self._is_killed
+                    code = -signal.SIGKILL  # by the kernel
                 case _:
-                    # Without its server a forked process is killed by the kernel.
-                    code = -signal.SIGKILL if self._pid else self._do_without_server()
+                    code = self._do_without_server()
         with self._lock:
             if self._pidfd is not None:
                 os.close(self._pidfd)

@@ -22,7 +22,7 @@ from trainer.cluster.network_namespace import Namespace
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.files import writing
 from trainer.launch.fork_server import ForkServer
-from trainer.launch.forked_process import ForkedProcess
+from trainer.launch.forked_process import start_process
 
 if TYPE_CHECKING:
     from trainer.config.schema import Experiment
@@ -81,13 +81,12 @@ class WorkerProcess:
 
         descriptors = [worker, write_end, self._early.fileno()]
         descriptors += namespace.descriptors() if namespace else []
-        connection = server and server.fork(variables, self._scratch.name, descriptors)
-        self.process: subprocess.Popen[bytes] | ForkedProcess
-        if connection:
-            self.process = ForkedProcess(connection, release, start_fresh)
-        else:
-            self.process = start_fresh()
-            release()
+        connection = None
+        if server:
+            connection = server.fork(
+                "trainer.worker.process", variables, self._scratch.name, descriptors
+            )
+        self.process = start_process(connection, release, start_fresh)
 
     def assign(
         self,

@@ -111,7 +111,7 @@ class Driver:
                     self._free_shares.pop(),
                     self._config_dir,
                     self._messages,
-                    str(self._server.directory),
+                    self._server,
                 )
 
     def _handle_message(self, number: int | None, message: Message) -> None:
@@ -125,6 +125,9 @@ class Driver:
             case Exit(code, output):
                 del self._running[number]
                 self._free_shares.append(process.share)
+                if process.has_lost_server and number not in self._asked_to_stop:
+                    self._to_retry.append(point)
+                    return
                 self._handle_exit(point, code, output)
                 return
             case Evaluated(step, metrics):

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -18,6 +19,7 @@ from trainer.cluster.messages import Crash, ErrorLine, Exit, Line, Message, Prob
 from trainer.cluster.signals import STOP, StopRequests
 from trainer.config import loading
 from trainer.errors import CRASHED
+from trainer.launch.fork_server import ForkServer
 from trainer.runs.directory import run_path
 from trainer.runs.status import run_status
 from trainer.sweep.point_process import PointMessages, PointProcess
@@ -74,9 +76,9 @@ class LauncherJob:
             return 128 + signal.SIGTERM
         point = self._point(cfg)
         messages: PointMessages = queue.SimpleQueue()
-        process = PointProcess(
-            point, ResourceShare(), self.config_dir, messages, environment.fork_server()
-        )
+        directory = environment.fork_server()
+        server = ForkServer(Path(directory)) if directory else None
+        process = PointProcess(point, ResourceShare(), self.config_dir, messages, server)
         try:
             code = _wait_for_exit(process, messages, must_stop)
         except BaseException:

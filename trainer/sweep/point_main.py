@@ -1,4 +1,4 @@
-"""The process of one point: `python -m trainer.sweep.point_main <socket> <cores>`.
+"""The process of one point: `python -m trainer.sweep.point_main <socket>`, or forked.
 
 It runs the point as a command of its own would, but sends its messages to the sweep's process,
 `trainer.sweep.point_process`. It ends, and with it its workers, as soon as that process is gone,
@@ -13,10 +13,11 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from trainer.cluster import environment
 from trainer.cluster.messages import Crash, ErrorLine, Line, Message, Problem, Send, to_socket
@@ -50,24 +51,42 @@ class ForwardingConsole(Console):
         self._send(ErrorLine(text))
 
 
-def main() -> None:
-    """Run the point that the first line on the socket describes, and exit with its code."""
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    os.set_inheritable(connection.fileno(), False)
-    if sys.argv[2]:
-        cores = [int(core) for core in sys.argv[2].split(",")]
-        os.sched_setaffinity(0, cores)  # before the workers, which inherit it
+def prepare() -> None:
+    """Import what takes long, in a fork server once for all points."""
+    import trainer.launch.launcher  # noqa: F401
+
+
+def work(connection: socket.socket, began: float) -> NoReturn:
+    """Run the point that the first line on the socket describes, and exit with its code.
+
+    Args:
+        connection: the socket to the sweep's process.
+        began: Unix time when this process was asked for.
+    """
     signal.signal(SAVE, signal.SIG_IGN)  # until there is something to save
-    server = ForkServer.acquire()
-    environment.add_working_directory()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a fork server blocks what workers handle
     lines = connection.makefile("rb")
     if not (first_line := lines.readline()).endswith(b"\n"):
-        sys.exit(CRASHED)  # the sweep's process is gone
+        os._exit(CRASHED)  # the sweep's process is gone
     assignment = json.loads(first_line)
+    if cores := assignment["cores"]:
+        os.sched_setaffinity(0, cores)  # before the workers, which inherit it
+    server = ForkServer.acquire()
+    environment.add_working_directory()
     stop_requests = StopRequests()
     threading.Thread(target=_receive_requests, args=(lines, stop_requests), daemon=True).start()
     sys.argv = assignment["argv"]  # the run's record has the user's command
-    sys.exit(_run(assignment, server, to_socket(connection), stop_requests))
+    code = _run(assignment, server, to_socket(connection), stop_requests)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)  # a forked process has imported TensorFlow, whose shutdown takes time
+
+
+def main() -> None:
+    """Run the process."""
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    os.set_inheritable(connection.fileno(), False)
+    work(connection, time.time())
 
 
 def _run(

@@ -17,6 +17,8 @@ from typing import TypeAlias
 from trainer.cluster import environment
 from trainer.cluster.messages import Exit, Message, decode
 from trainer.config import loading
+from trainer.launch.fork_server import ForkServer
+from trainer.launch.forked_process import ForkedProcess, start_process
 from trainer.sweep.points import Point
 from trainer.sweep.resources import ResourceShare
 
@@ -35,7 +37,7 @@ class PointProcess:
         share: the cores and GPUs it may use.
         config_dir: the user's own folder of choices, for the run's record.
         messages: receives the messages of the point, the last of which is `Exit`.
-        server: the folder of the fork server of its workers; None: the point gets one.
+        server: forks it and its workers; None: the point gets one for its workers.
     """
 
     def __init__(
@@ -44,22 +46,22 @@ class PointProcess:
         share: ResourceShare,
         config_dir: str | None,
         messages: PointMessages,
-        server: str | None,
+        server: ForkServer | None,
     ) -> None:
         self.point = point
         self.share = share
         self._messages = messages
-        self._socket, child_socket = socket.socketpair()
+        self._socket, point_socket = socket.socketpair()
         # What a process prints that fails before it can send a message.
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
         variables = environment.point_environment(share.threads, share.gpus)
         if server:
-            environment.name_fork_server(variables, server)
-        with child_socket:
-            descriptor = child_socket.fileno()
-            cores = ",".join(map(str, share.cores))
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "trainer.sweep.point_main", str(descriptor), cores],
+            environment.name_fork_server(variables, str(server.directory))
+        descriptor = point_socket.fileno()
+
+        def start_fresh() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "trainer.sweep.point_main", str(descriptor)],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
@@ -68,14 +70,27 @@ class PointProcess:
                 start_new_session=True,
                 env=variables,
             )
+
+        output = self._output.fileno()
+        connection = None
+        if server:
+            descriptors = (descriptor, output, output)
+            connection = server.fork("trainer.sweep.point_main", variables, "", descriptors)
+        self._process = start_process(connection, point_socket.close, start_fresh)
         assignment = {
             "argv": sys.argv,
+            "cores": share.cores,
             "experiment": loading.plain(point.experiment),
             "overrides": without_sweep_overrides(point.overrides),
             "config_dir": config_dir,
         }
         self._send(json.dumps(assignment))
         threading.Thread(target=self._receive, daemon=True).start()
+
+    @property
+    def has_lost_server(self) -> bool:
+        """Whether it has ended because its fork server has."""
+        return isinstance(self._process, ForkedProcess) and self._process.has_lost_server
 
     def forward_signal(self, number: int) -> None:
         """Have the process handle a signal as if it had received it."""

@@ -1,4 +1,4 @@
-"""The fork server: imports TensorFlow once, and forks a worker whenever it is asked to.
+"""The fork server: imports TensorFlow once, and forks a process whenever it is asked to.
 
 Started by `trainer.launch.fork_server` as `python -m trainer.worker.fork_server`. The import takes
 4 seconds of processor time and 400 MB, a fork a few hundredths of a second, and pages that nobody
@@ -12,6 +12,7 @@ the user's (docs/adr/0024-fork-server.md).
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import select
 import shutil
@@ -29,14 +30,14 @@ from pathlib import Path
 from trainer.cluster import fork_protocol
 from trainer.cluster.fork_protocol import Describe, Description, Ended, Fork, Forked, Keep, Stop
 from trainer.worker import process
-from trainer.worker.forked_worker import ForkedWorker, become_worker
+from trainer.worker.forked_child import ForkedChild, become_process
 
 _POLL_MS = 1000  # between two looks at the clock
 
 
 @dataclass(frozen=True)
 class Child:
-    """A worker, seen from the server.
+    """A forked process, seen from the server.
 
     Attributes:
         pid: its process.
@@ -50,7 +51,7 @@ class Child:
 
 
 class ForkServer:
-    """Forks workers until nobody needs it.
+    """Forks processes until nobody needs it.
 
     It has one thread, and waits in one place.
 
@@ -69,12 +70,12 @@ class ForkServer:
         self._is_over = False
         self._children: set[Child] = set()
         self._poll = select.poll()
-        self._handlers: dict[int, Callable[[int], ForkedWorker | None]] = {}
+        self._handlers: dict[int, Callable[[int], ForkedChild | None]] = {}
         self._open: dict[int, socket.socket | int] = {}
         self._watch(listener, select.POLLIN, lambda event: self._accept(listener))
         self._watch(owner, select.POLLIN, lambda event: self._hear_owner(owner))
 
-    def serve(self) -> ForkedWorker | None:
+    def serve(self) -> ForkedChild | None:
         """Serve; return None when it is over, and in each child what that is to become."""
         while self._children or not self._is_over:
             # One event at a time: its handler may close the descriptor of the next.
@@ -96,7 +97,7 @@ class ForkServer:
         self,
         file: socket.socket | int,
         events: int,
-        handler: Callable[[int], ForkedWorker | None],
+        handler: Callable[[int], ForkedChild | None],
     ) -> None:
         descriptor = file if isinstance(file, int) else file.fileno()
         self._open[descriptor] = file
@@ -136,7 +137,7 @@ class ForkServer:
                 for child in self._children:
                     self._abandon(child)
 
-    def _answer(self, connection: socket.socket, event: int) -> ForkedWorker | None:
+    def _answer(self, connection: socket.socket, event: int) -> ForkedChild | None:
         if event & select.POLLHUP:  # nobody waits for an answer any more
             self._close(connection)
             return None
@@ -160,7 +161,8 @@ class ForkServer:
 
     def _fork(
         self, request: Fork, descriptors: list[int], connection: socket.socket
-    ) -> ForkedWorker | None:
+    ) -> ForkedChild | None:
+        importlib.import_module(request.module).prepare()
         try:
             pid = _fork_process()
         except OSError:  # no memory, or too many processes: the command tries a fresh one
@@ -172,7 +174,7 @@ class ForkServer:
             for file in list(self._open.values()):
                 self._close(file)
             directory, worker_socket, output, errors, *namespaces = descriptors
-            return ForkedWorker(request, directory, worker_socket, output, errors, namespaces)
+            return ForkedChild(request, directory, worker_socket, output, errors, namespaces)
         for descriptor in descriptors:
             os.close(descriptor)
         child = Child(pid, connection, request.scratch)
@@ -186,7 +188,7 @@ class ForkServer:
         return None
 
     def _abandon(self, child: Child) -> None:
-        """Kill a worker whose command is gone."""
+        """Kill a process whose command is gone."""
         os.kill(child.pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
         self._close(child.connection)
 
@@ -237,7 +239,7 @@ def _import_while(owner: socket.socket, directory: Path) -> None:
     thread = threading.Thread(target=watch)
     thread.start()
     try:
-        process.import_tensorflow()
+        process.prepare()
     finally:
         os.close(done)
         thread.join()
@@ -259,7 +261,7 @@ def main() -> None:
     server = os.getpid()
     fork_server = ForkServer(socket.socket(fileno=args.listener), owner)
     if assignment := fork_server.serve():
-        become_worker(assignment, server)
+        become_process(assignment, server)
     shutil.rmtree(args.directory, ignore_errors=True)
     for path in fork_server.paths:
         with suppress(OSError):

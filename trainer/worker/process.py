@@ -56,7 +56,7 @@ def run(
     Returns:
         The process's exit code.
     """
-    import_tensorflow()
+    prepare()
     from trainer.worker import modes
 
     try:
@@ -101,7 +101,7 @@ def _report_error(error: Exception, channel: Channel) -> int:
     return _crashed(error, channel)
 
 
-def import_tensorflow() -> None:
+def prepare() -> None:
     """Import what takes seconds, after setting the environment variables TensorFlow reads."""
     environment.prepare_environment()
     # The imports create millions of permanent objects; collecting them takes a fifth of the time.
@@ -151,7 +151,7 @@ def work(connection: socket.socket, began: float) -> NoReturn:
     threading.Thread(
         target=_listen, args=(connection, assignments, signals), daemon=True, name="supervisor"
     ).start()
-    import_tensorflow()
+    prepare()
     signals.unblock()  # in this thread: the threads that exist by now keep them blocked
     assignment = assignments.get()
     logging.basicConfig(

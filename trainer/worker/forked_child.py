@@ -1,4 +1,4 @@
-"""What a forked child does to become the worker that a fresh process is.
+"""What a forked child does to become the process that a fresh one is.
 
 `trainer.worker.fork_server` forks it.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import random
 import signal
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from trainer.cluster import environment, network_namespace
 from trainer.cluster.fork_protocol import Fork
@@ -26,13 +28,13 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 
 
 @dataclass(frozen=True)
-class ForkedWorker:
+class ForkedChild:
     """What a forked child is to become.
 
     Attributes:
         request: the request.
         directory: the working directory, as a descriptor.
-        connection: the worker's socket, as a descriptor.
+        connection: its socket, as a descriptor.
         output: its standard output, as a descriptor.
         errors: its standard error, as a descriptor.
         namespaces: the network namespace to enter, as descriptors.
@@ -46,8 +48,8 @@ class ForkedWorker:
     namespaces: Sequence[int] = field(default=())
 
 
-def become_worker(assignment: ForkedWorker, server: int) -> None:
-    """Make this forked child what a fresh process of `trainer.worker.process` is, and work.
+def become_process(assignment: ForkedChild, server: int) -> None:
+    """Make this forked child what a fresh process of the requested module is, and work.
 
     Args:
         assignment: what it is to be.
@@ -62,20 +64,20 @@ def become_worker(assignment: ForkedWorker, server: int) -> None:
     os.sched_setaffinity(0, request.affinity)
     environment.replace(request.environment)
     time.tzset()
-    early = os.pread(2, _READ_BYTES, 0)
-    os.write(assignment.errors, early)  # what the import has printed belongs to every log
+    if request.module == process.__name__:  # what the import has printed belongs to every log
+        os.write(assignment.errors, os.pread(2, _READ_BYTES, 0))
     os.dup2(assignment.output, 1)
     os.dup2(assignment.errors, 2)
     for file in (
         assignment.directory, assignment.output, assignment.errors, *assignment.namespaces
     ):  # fmt: skip
         os.close(file)
-    descriptor = assignment.connection
-    sys.argv = [process.__file__, "--socket", str(descriptor), "--scratch", request.scratch]
+    module: Any = importlib.import_module(request.module)
+    sys.argv = [module.__file__]
     tempfile.tempdir = None  # found again from TMPDIR
     random.seed()
     sys.modules["numpy"].random.seed()
-    process.work(socket.socket(fileno=descriptor), request.began)
+    module.work(socket.socket(fileno=assignment.connection), request.began)
 
 
 def _die_with(parent: int) -> None:
