@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -262,6 +263,27 @@ def test_modules_and_functions_are_short(path):
     ]
     lengths = {node.name: node.end_lineno - node.lineno + 1 for node in functions}
     assert {name: length for name, length in lengths.items() if length > 50} == {}
+
+
+def test_every_path_in_the_guide_for_contributors_exists():
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    names = [
+        path
+        for name in re.findall(r"`([\w./{},-]*/[\w./{},-]*)`", guide)
+        for path in expand(name)
+        if not path.startswith(".venv")
+    ]
+    assert len(names) > 30
+    assert [name for name in names if not (ROOT / name).exists()] == []
+
+
+def expand(name):
+    """Return the paths that `a/{b,c}/` stands for."""
+    before, brace, rest = name.partition("{")
+    if not brace:
+        return [name]
+    middle, _, after = rest.partition("}")
+    return [before + part + after for part in middle.split(",")]
 
 
 def test_one_module_alone_instantiates():

@@ -141,7 +141,7 @@ def test_only_the_chief_writes_files(trained):
 
 @pytest.mark.slow
 def test_killed_worker_restarts_all_and_nothing_is_lost(trained, tmp_path):
-    # Whoever else it is, and whenever: test_chaos.py.
+    # Other processes and other moments: test_chaos.py.
     code, out, err = run(
         tmp_path, *OPTIONS, *MULTI, signaller(tmp_path, [16], signal.SIGKILL, index=1)
     )

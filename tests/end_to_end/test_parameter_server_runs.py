@@ -342,10 +342,26 @@ def test_partitioned_variables_train_and_their_checkpoints_fit_every_strategy(tm
     )
     assert first_number + second_number > len(saved)  # shards
     assert min(first, second) > 0.5 * max(first, second)
-    # On one device: every variable is there, whole, and gives the same metrics; training goes on.
+    continue_on_one_device(run_dir, saved, result["metrics"])
+    # And with other shards.
+    code, out, err = run(
+        tmp_path,
+        f"resume={run_dir}",
+        "train.steps=80",
+        "strategy.partitioner=max_size",
+        "strategy.shard_bytes=4096",
+    )
+    assert code == 0, out + err
+    assert "Continuing from the checkpoint of step 70." in out
+    assert json.loads((run_dir / "result.json").read_text())["step"] == 80
+    assert_serves_whole_variables(tmp_path, run_dir)
+
+
+def continue_on_one_device(run_dir, saved, metrics):
+    """Assert that every variable is there, whole, and gives the same metrics; train on."""
     alone = training.engine(run_dir, *LEARNER, "model.dropout=0.25", "train.steps=70")
     assert alone.checkpointer.restore_latest() == 60
-    assert alone.evaluator.evaluate(lambda: False) == pytest.approx(result["metrics"], rel=1e-5)
+    assert alone.evaluator.evaluate(lambda: False) == pytest.approx(metrics, rel=1e-5)
     restored = [
         value
         for name, value in sorted(training.variables(alone).items())
@@ -362,22 +378,12 @@ def test_partitioned_variables_train_and_their_checkpoints_fit_every_strategy(tm
     )
     alone.train(lambda: False)
     assert alone.step == 70
-    # And with other shards.
-    code, out, err = run(
-        tmp_path,
-        f"resume={run_dir}",
-        "train.steps=80",
-        "strategy.partitioner=max_size",
-        "strategy.shard_bytes=4096",
-    )
-    assert code == 0, out + err
-    assert "Continuing from the checkpoint of step 70." in out
-    assert json.loads((run_dir / "result.json").read_text())["step"] == 80
-    code, _, err = run(tmp_path, f"resume={run_dir}", "mode=export")
+
+
+def assert_serves_whole_variables(directory, run_dir):
+    code, _, err = run(directory, f"resume={run_dir}", "mode=export")
     assert code == 0, err
-    served = tf.saved_model.load(
-        run_dir / "export" / "model-80" / "saved_model"
-    )  # of whole variables
+    served = tf.saved_model.load(run_dir / "export" / "model-80" / "saved_model")
     assert served.signatures["serving_default"](features=tf.zeros([2, 8, 8, 1]))[
         "probabilities"
     ].shape == [2, 10]

@@ -283,7 +283,7 @@ def test_hung_server_is_restarted_alone(simulate):
 
 
 def test_stop_is_forwarded_once_though_every_process_gets_a_signal(simulate):
-    # Whoever stops a machine or a container sends a signal to every process in it.
+    # To stop a machine or a container sends a signal to every process in it.
     requests = [
         ("supervisor", SIGNAL, signal.SIGTERM),
         ("worker-0", SIGNAL, signal.SIGTERM),
