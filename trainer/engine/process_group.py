@@ -8,11 +8,15 @@ agreed on here, by all of them and at the same point.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import zip_longest
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from trainer.errors import DivergedError
+
+_LEAVE_SECS = 10  # that the others may need to leave a collective that has ended
 
 
 class ProcessGroup:
@@ -61,6 +65,19 @@ class ProcessGroup:
     def barrier(self) -> None:
         """Return when all processes have called it."""
         self.all_reduce_sum(0)
+
+    def leave(self) -> None:
+        """Return when all processes have called it, and need nothing of this one any more.
+
+        A collective alone does not tell that: a process is done with it when it has what the others
+        sent, though what it sent itself may still be in its own buffers, and be lost with it.
+        """
+        if self._count == 1:
+            return
+        self.barrier()  # may take long: another process may be writing
+        # By the coordination service that detects lost peers, not by a collective.
+        with suppress(tf.errors.OpError):  # the others are gone, so they needed nothing
+            context.context().wait_at_barrier("leave", _LEAVE_SECS * 1000)
 
     def assert_same(self, what: str, get_digests: Callable[[], Mapping[str, int]]) -> None:
         """Raise unless all processes have the same digests as the chief.

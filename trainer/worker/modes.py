@@ -118,7 +118,7 @@ def _run_engine(
 
     finished = _MODES[context.experiment.mode](Job(context, engine, stop, signals.save))
     # Together: the first process to leave would look like a failure to those that still run.
-    engine.process_group.barrier()
+    engine.process_group.leave()
     servers.dismiss(finished=finished)
     return finished
 
