@@ -29,8 +29,12 @@ def group(monkeypatch):
 
 @pytest.mark.parametrize(
     "error",
-    [None, tf.errors.UnavailableError(None, None, "gone"), tf.errors.DeadlineExceededError(None, None, "late")],
-)  # fmt: skip
+    [
+        None,
+        tf.errors.UnavailableError(None, None, "gone"),
+        tf.errors.DeadlineExceededError(None, None, "late"),
+    ],
+)
 def test_process_leaves_when_the_others_do_or_are_gone(group, monkeypatch, error):
     coordination = Coordination(error)
     monkeypatch.setattr(process_group.context, "context", lambda: coordination)
