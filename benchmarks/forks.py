@@ -22,7 +22,6 @@ SHORT = [
     "batch.global_size=128",
     "evaluate.every_epochs=null",
     "checkpoint.every_epochs=null",
-    "writers=[jsonl]",
 ]
 HERE = "this checkout"
 THERE = "the other"
