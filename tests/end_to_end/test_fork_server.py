@@ -67,6 +67,18 @@ class Changes:
 
 VERSION = 1
 '''
+PARENTS = """
+import os
+
+
+class Parent:
+    def __init__(self) -> None:
+        with open("parents", "a") as file:
+            print(os.getppid(), file=file)
+
+    def on_evaluate(self, step, metrics):
+        return False
+"""
 CHANGES = "+callbacks.changes={_target_:changes.Changes}"
 
 
@@ -192,20 +204,40 @@ def test_kept_server_ends_after_its_time(tmp_path):
     assert not list((tmp_path / "steadfast").glob("*/*"))
 
 
-def test_points_of_a_sweep_are_forked_from_one_server(tmp_path):
-    (tmp_path / "changes.py").write_text(USER_CODE)
-    code, out, err = finish(
-        start(tmp_path, "-m", *SHORT, CHANGES, "seed=1,2,3", "sweep.jobs=2", **OWN_SERVER)
-    )
+@pytest.mark.parametrize(
+    ("command", "num_workers"),
+    [
+        (["-m", "seed=1,2,3", "sweep.jobs=2"], 3),
+        (["-m", "seed=1,2", "hydra/launcher=joblib"], 2),
+        (["mode=verify", "verify.kills=1"], 3),
+    ],
+    ids=["sweep", "joblib", "verify"],
+)
+def test_all_workers_of_a_command_are_forked_from_one_server(tmp_path, command, num_workers):
+    if "hydra/launcher=joblib" in command:
+        pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    (tmp_path / "parents.py").write_text(PARENTS)
+    parent = "+callbacks.parent={_target_:parents.Parent}"
+    code, out, err = finish(start(tmp_path, *SHORT, parent, *command, **OWN_SERVER))
     assert code == 0, out + err
-    parents = {
-        line.split()[1]
-        for path in tmp_path.glob("runs/*/logs/worker-0.log")
-        for line in path.read_text().splitlines()
-        if line.startswith("parent ")
-    }
-    assert len(parents) == 1
-    assert len(list(tmp_path.glob("runs/*/result.json"))) == 3
+    parents = (tmp_path / "parents").read_text().split()
+    assert (len(parents), len(set(parents))) == (num_workers, 1)
+    wait_gone(int(parents[0]))
+
+
+def test_sweep_leaves_its_server_to_the_next_command(tmp_path):
+    (tmp_path / "parents.py").write_text(PARENTS)
+    environment = {**OWN_SERVER, "XDG_RUNTIME_DIR": str(tmp_path)}
+    command = [*SHORT, "+callbacks.parent={_target_:parents.Parent}"]
+    try:
+        for options in (["-m", "seed=1,2", "launch.keep_warm_secs=600"], ["seed=3"]):
+            code, out, err = finish(start(tmp_path, *command, *options, **environment))
+            assert code == 0, out + err
+        parents = (tmp_path / "parents").read_text().split()
+        assert (len(parents), len(set(parents))) == (3, 1)
+    finally:
+        finish(start(tmp_path, "warm", "stop", **environment))
+    wait_gone(int(parents[0]))
 
 
 def test_forked_worker_has_the_interpreter_and_arguments_of_a_fresh_one(tmp_path):

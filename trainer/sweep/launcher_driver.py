@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from hydra._internal.callbacks import Callbacks
@@ -97,15 +98,21 @@ class LauncherDriver:
 
     def _launch(self, points: Sequence[Point]) -> int:
         """Run points as jobs; return the signal that requested a stop, or 0."""
-        lock = SweepLock(self._folder / ".lock")
-        parent = os.getpid() if self._is_joblib else None
-        job = LauncherJob(sys.argv, self._config_dir, list(points[0].varied), lock, parent)
+        job = LauncherJob(
+            sys.argv,
+            self._config_dir,
+            list(points[0].varied),
+            SweepLock(self._folder / ".lock"),
+            os.getpid() if self._is_joblib else None,
+        )
         # Others may run their jobs on another machine.
         server = ForkServer.acquire() if self._is_joblib else None
         if server:
             server.keep(points[0].experiment.launch.keep_warm_secs)
         try:
             with environment.exported(str(server.directory) if server else None):
+                if self._is_joblib:
+                    job = replace(job, variables=dict(environment.current()))
                 return self._launch_jobs(points, job)
         finally:
             if server:

@@ -7,7 +7,7 @@ import queue
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +44,8 @@ class LauncherJob:
         lock: held while the sweep runs.
         parent: PID of the sweep's process, if the launcher's processes are its children and would
             outlive it; otherwise None.
+        variables: the environment of the sweep's process, if the launcher changes it; otherwise
+            None. Loky sets OMP_NUM_THREADS and others, and no fork server is there for those.
     """
 
     argv: Sequence[str]
@@ -51,9 +53,12 @@ class LauncherJob:
     varied: Sequence[str]
     lock: SweepLock
     parent: int | None
+    variables: Mapping[str, str] | None = None
 
     def __call__(self, cfg: DictConfig) -> int:
         """Run the point that Hydra has composed; return its exit code."""
+        if self.variables is not None:
+            environment.replace(self.variables)
         try:
             return self._run(cfg)
         finally:
