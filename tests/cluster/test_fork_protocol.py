@@ -25,7 +25,14 @@ from trainer.cluster.fork_protocol import (
 )
 
 MESSAGES = [
-    Fork("a.module", {"HOME": "/home/ada", "EMPTY": ""}, [0, 3], "/tmp/scratch", 12.5),
+    Fork(
+        "a.module",
+        ["--socket", fork_protocol.SOCKET],
+        {"HOME": "/home/ada", "EMPTY": ""},
+        [0, 3],
+        "/tmp/scratch",
+        12.5,
+    ),
     Keep(600.0, "/run/steadfast/a/b"),
     Describe(),
     Stop(),
@@ -67,7 +74,7 @@ def test_end_of_the_other_side_is_no_message(pair):
 
 
 def test_messages_of_a_large_environment_arrive_whole(pair):
-    message = Fork("", {"LARGE": "x" * 100_000}, [0], "", 0.0)
+    message = Fork("", [], {"LARGE": "x" * 100_000}, [0], "", 0.0)
     send(pair[0], message)
     assert receive(pair[1]) == (message, [])
 

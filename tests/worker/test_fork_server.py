@@ -58,7 +58,7 @@ def test_server_stops_on_request(ends):
 def test_request_whose_command_is_gone_is_dropped(ends, monkeypatch):
     server, path, _ = ends
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("nobody needs it"))
-    ask(path, Fork("toy", {}, [0], "", 0.0)).close()
+    ask(path, Fork("toy", [], {}, [0], "", 0.0)).close()
     with ask(path, Stop()):
         assert server.serve() is None
 
@@ -71,7 +71,7 @@ def test_server_that_cannot_fork_lets_the_command_do_without(ends, monkeypatch):
         raise OSError("Cannot allocate memory")
 
     monkeypatch.setattr(os, "fork", refuse)
-    with ask(path, Fork("toy", {}, [0], "", 0.0), [0, 0, 0, 0]) as connection:
+    with ask(path, Fork("toy", [], {}, [0], "", 0.0), [0, 0, 0, 0]) as connection:
         assert server.serve() is None
         assert fork_protocol.receive(connection) == (None, [])
 
@@ -79,7 +79,7 @@ def test_server_that_cannot_fork_lets_the_command_do_without(ends, monkeypatch):
 def test_child_gets_its_descriptors_and_none_of_the_server(ends, monkeypatch):
     server, path, _ = ends
     monkeypatch.setattr(os, "fork", lambda: 0)
-    request = Fork("toy", {"NAME": "value"}, [0], "/scratch", 1.5)
+    request = Fork("toy", [], {"NAME": "value"}, [0], "/scratch", 1.5)
     with ask(path, request, [0, 1, 2, 0, 1]) as connection:
         child = server.serve()
         assert child.request == request

@@ -21,6 +21,9 @@ from typing import Any
 _MAX_BYTES = 1 << 20  # of a message; Linux sends no larger ones
 _MAX_DESCRIPTORS = 8
 
+SOCKET = "<socket>"
+"""Stands for the number of a socket, which only the process itself knows."""
+
 
 @dataclass(frozen=True)
 class Fork:
@@ -28,6 +31,7 @@ class Fork:
 
     Attributes:
         module: what it runs: a module with `prepare`, called in the server, and `work`.
+        arguments: its command line, in which SOCKET stands for its socket.
         environment: all environment variables of the process.
         affinity: the cores that it may use.
         scratch: the directory of its temporary files; empty: it has none of its own.
@@ -35,6 +39,7 @@ class Fork:
     """
 
     module: str
+    arguments: list[str]
     environment: dict[str, str]
     affinity: list[int]
     scratch: str

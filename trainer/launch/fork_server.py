@@ -79,12 +79,16 @@ class ForkServer:
         return server
 
     def fork(
-        self, module: str, variables: dict[str, str], scratch: str, descriptors: Sequence[int]
+        self,
+        command: Sequence[str],
+        variables: dict[str, str],
+        scratch: str,
+        descriptors: Sequence[int],
     ) -> socket.socket | None:
         """Ask for a process.
 
         Args:
-            module: what it runs, see `Fork`.
+            command: module and arguments, see `Fork`.
             variables: its environment.
             scratch: the directory of its temporary files, removed with it; empty: it has none.
             descriptors: its socket, standard output, standard error, and network namespaces.
@@ -96,7 +100,8 @@ class ForkServer:
         if connection is None:
             return None
         affinity = sorted(os.sched_getaffinity(0))
-        request = Fork(module, variables, affinity, scratch, time.time())
+        module, *arguments = command
+        request = Fork(module, arguments, variables, affinity, scratch, time.time())
         try:
             directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
             try:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from trainer.cluster import environment, signals
+from trainer.cluster.fork_protocol import SOCKET
 from trainer.cluster.messages import Exit, Line, Message, Output, decode
 from trainer.cluster.network_namespace import Namespace
 from trainer.cluster.spec import Cluster, ProcessId
@@ -59,8 +60,9 @@ class WorkerProcess:
         variables = environment.worker_environment(self._scratch.name)
         worker = worker_socket.fileno()
         # -P: the current directory must not come before this package on the path.
-        command = [sys.executable, "-P", "-m", "trainer.worker.process"]
-        command += ["--socket", str(worker), "--scratch", self._scratch.name]
+        module = ["trainer.worker.process", "--socket", str(worker)]
+        module += ["--scratch", self._scratch.name]
+        command = [sys.executable, "-P", "-m", *module]
 
         def start_fresh() -> subprocess.Popen[bytes]:
             with signals.blocked():
@@ -83,9 +85,8 @@ class WorkerProcess:
         descriptors += namespace.descriptors() if namespace else []
         connection = None
         if server:
-            connection = server.fork(
-                "trainer.worker.process", variables, self._scratch.name, descriptors
-            )
+            forked = [SOCKET if item == str(worker) else item for item in module]
+            connection = server.fork(forked, variables, self._scratch.name, descriptors)
         self.process = start_process(connection, release, start_fresh)
 
     def assign(

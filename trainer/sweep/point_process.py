@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from trainer.cluster import environment
+from trainer.cluster.fork_protocol import SOCKET
 from trainer.cluster.messages import Exit, Message, decode
 from trainer.config import loading
 from trainer.launch.fork_server import ForkServer
@@ -75,7 +76,8 @@ class PointProcess:
         connection = None
         if server:
             descriptors = (descriptor, output, output)
-            connection = server.fork("trainer.sweep.point_main", variables, "", descriptors)
+            command = ["trainer.sweep.point_main", SOCKET]
+            connection = server.fork(command, variables, "", descriptors)
         self._process = start_process(connection, point_socket.close, start_fresh)
         assignment = {
             "argv": sys.argv,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainer.cluster import environment, network_namespace
-from trainer.cluster.fork_protocol import Fork
+from trainer.cluster.fork_protocol import SOCKET, Fork
 from trainer.errors import CRASHED
 from trainer.worker import process
 
@@ -73,7 +73,9 @@ def become_process(assignment: ForkedChild, server: int) -> None:
     ):  # fmt: skip
         os.close(file)
     module: Any = importlib.import_module(request.module)
-    sys.argv = [module.__file__]
+    number = str(assignment.connection)
+    arguments = [number if item == SOCKET else item for item in request.arguments]
+    sys.argv = [module.__file__, *arguments]
     tempfile.tempdir = None  # found again from TMPDIR
     random.seed()
     sys.modules["numpy"].random.seed()
