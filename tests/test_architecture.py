@@ -37,7 +37,7 @@ ROW = {package: number for number, row in enumerate(ORDER) for package in row.sp
 
 WITHOUT_TENSORFLOW = {
     "main", "dispatch", "sweep", "launch", "strategies", "cli", "cluster", "runs", "config", "base",
-    "worker.process", "worker.error_summary", "worker.parent_watch",
+    "worker.process", "worker.error_summary", "worker.parent_watch", "worker.warning_handler",
 }  # fmt: skip
 """Packages and modules that the parent process imports: nothing heavy at their top."""
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.training import assert_same_bits, train
 from trainer.cli.compose import compose
-from trainer.cluster import fault_injection
+from trainer.cluster import fault_check
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel, SignalRequest
 from trainer.cluster.spec import Cluster, ProcessId
@@ -215,6 +215,7 @@ ACTIONS = "fault.x.action ({}) must be one of kill, terminate, freeze"
 DECLARED = "in a declared cluster; rehearse it in one that is started here"
 NO_STEPS_RUN = f" runs no steps; there {ACTIONS.format('crash')}"
 SLOW_WORKER = "{process:worker-0,action:slow,delay_secs:1}"
+RIGID = "go on without worker-0; add strategy=multi_worker and strategy.min_workers"
 HANDED_OUT = (
     " runs steps that the chief hands out, in no training loop of its own; there "
     + ACTIONS.format("slow")
@@ -230,18 +231,19 @@ HANDED_OUT = (
         (SLOW_WORKER, [("chief", 0), ("worker", 0)], False, HANDED_OUT),
         ("{process:ps-0,phase:start}", [("chief", 0), ("ps", 0)], True, None),
         ("{process:supervisor}", [("worker", 0)], True, None),
+        ("{process:worker-0,action:lose}", [("worker", 0)], False, RIGID),
     ],
 )  # fmt: skip
 def test_fault_that_could_never_happen_is_refused(fault, processes, declared, line):
     experiment = compose([f"+fault.x={fault}"])
     process_ids = [ProcessId(*process) for process in processes]
     if line is None:
-        fault_injection.check(experiment, process_ids, NO_STEPS, declared=declared)
+        fault_check.check(experiment, process_ids, NO_STEPS, declared=declared, elastic=False)
     else:
         with pytest.raises(ConfigError) as raised:
-            fault_injection.check(experiment, process_ids, NO_STEPS, declared=declared)
+            fault_check.check(experiment, process_ids, NO_STEPS, declared=declared, elastic=False)
         (problem,) = raised.value.problems
-        assert problem.startswith("fault.x.process (")
+        assert problem.startswith("fault.x.")
         assert problem.endswith(line)
 
 

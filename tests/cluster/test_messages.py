@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 
 from trainer.cluster.messages import (
+    Availability,
     Channel,
     Crash,
     ErrorLine,
@@ -22,7 +23,6 @@ from trainer.cluster.messages import (
     Progress,
     SignalReceived,
     SignalRequest,
-    Warnings,
     decode,
     encode,
     to_socket,
@@ -37,6 +37,7 @@ MESSAGES = [
     SignalReceived(15),
     FaultNotice("fault kill: worker-0 is killed at step 3"),
     SignalRequest("ps-0", 9),
+    Availability("worker-1", is_back=True),
     Problem(["seed: wrong"]),
     Crash("Traceback ...", "ValueError: boom"),
     ErrorLine("no space left"),
@@ -134,15 +135,3 @@ def test_supervisor_that_is_gone_is_no_error(caplog):
     supervisor_socket.close()
     send(Line("nobody listens"))
     assert "the supervisor is gone" in caplog.messages
-
-
-def test_warnings_are_shown_but_not_those_about_sending():
-    messages = []
-    handler = Warnings(messages.append)
-    for name in ("trainer.datasets.image_files", "trainer.cluster.messages"):
-        logger = logging.getLogger(name)
-        logger.addHandler(handler)
-        logger.warning("skipped %s", "a.jpg")
-        logger.info("no warning")
-        logger.removeHandler(handler)
-    assert messages == [Line("warning: skipped a.jpg")]

@@ -44,6 +44,9 @@ def supervise(run_dir, monkeypatch):
         waits = []
 
         class FakeAttempt:
+            has_begun = True
+            is_resizing = False
+
             def __init__(self, *arguments):
                 pass
 
@@ -134,6 +137,9 @@ def test_requests_of_a_sweep_and_signals_of_the_user_have_different_sources(run_
     received = []
 
     class SignalledAttempt:
+        has_begun = True
+        is_resizing = False
+
         def __init__(self, *arguments):
             pass
 

@@ -18,14 +18,13 @@ from pathlib import Path
 
 from trainer.cluster.messages import Channel
 from trainer.cluster.signals import blocked
-from trainer.cluster.spec import EVALUATOR, Cluster, ProcessId
-from trainer.config.constraints import did_you_mean
-from trainer.config.schema import Experiment, Fault
-from trainer.errors import ConfigError
+from trainer.cluster.spec import EVALUATOR, Cluster
+from trainer.config.schema import Fault
 from trainer.files import fsync_directory
 from trainer.runs.checkpoint_marker import committed_steps, data_files
 
-_SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "freeze": signal.SIGSTOP}
+SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "freeze": signal.SIGSTOP}
+"""The faults that are a signal, which another process can send."""
 _EFFECTS = {
     "kill": "is killed",
     "terminate": "is asked to stop",
@@ -35,6 +34,8 @@ _EFFECTS = {
     "full_disk": "finds the disk full",
     "corrupt": "loses a bit of its newest checkpoint, and is killed",
     "nan": "trains on a batch whose loss is NaN",
+    "lose": "is lost",
+    "return": "can be had again",
 }
 _END_SECS = 10.0  # how long a worker may outlive its killed supervisor
 
@@ -104,7 +105,9 @@ class Faults:
                 self._inject(name, fault, _moment(fault, number))
 
     def _is_mine(self, fault: Fault) -> bool:
-        if fault.process == "supervisor" or not _knows_when(fault, self._service_jobs):
+        if fault.action == "return":
+            return self._cluster.is_chief  # the process itself is gone
+        if fault.process == "supervisor" or not knows_when(fault, self._service_jobs):
             return self._cluster.is_chief
         return _is(fault.process, self._cluster)
 
@@ -124,7 +127,7 @@ class Faults:
         if not self._record(name, fault, moment):
             return
         self._report(name, fault, moment)
-        if fault.action in _SIGNALS and fault.delay_secs:
+        if fault.action in SIGNALS and fault.delay_secs:
             timer = threading.Timer(fault.delay_secs, self._send, (fault,))
             timer.daemon = True
             # The signal must not come to the timer's thread: see `signals.preserve_sigterm`.
@@ -175,12 +178,17 @@ class Faults:
         if fault.action == "nan":
             self._switch_nan(True)
             return
+        if fault.action == "return":
+            self._channel.availability(fault.process, is_back=True)
+            return
         if fault.action == "corrupt":
             flip_bit(self._checkpoints)
+        if fault.action == "lose":
+            self._channel.availability(str(self._cluster.process_id), is_back=False)
         self._send(fault)
 
     def _send(self, fault: Fault) -> None:
-        number = _SIGNALS.get(fault.action, signal.SIGKILL)
+        number = SIGNALS.get(fault.action, signal.SIGKILL)
         if fault.process == "supervisor":
             self._channel.request_signal(fault.process, number)
             if number == signal.SIGKILL:
@@ -193,57 +201,6 @@ class Faults:
                 signal.raise_signal(number)
         else:
             self._channel.request_signal(fault.process, number)
-
-
-def check(
-    experiment: Experiment,
-    process_ids: Collection[ProcessId],
-    service_jobs: Collection[str],
-    *,
-    declared: bool,
-) -> None:
-    """Refuse faults that could never happen: a rehearsal must not pass for want of its fault.
-
-    Args:
-        experiment: the checked configuration.
-        process_ids: all processes of the run.
-        service_jobs: the jobs whose processes count no steps.
-        declared: whether each process has a supervisor of its own.
-
-    Raises:
-        ConfigError: with a line for each.
-    """
-    if not experiment.trains:
-        return
-    supervisor = [] if experiment.launch.inline else ["supervisor"]
-    processes = ["chief", *supervisor, *map(str, process_ids)]
-    problems = []
-    for name, fault in experiment.fault.items():
-        key = f"fault.{name}.process ({fault.process})"
-        if fault.process not in processes:
-            choices = ", ".join(dict.fromkeys(processes))
-            hint = did_you_mean(fault.process, processes)
-            problems.append(f"{key} is no process of this run; choose one of {choices}{hint}")
-        elif fault.process == "supervisor" or not _knows_when(fault, service_jobs):
-            if fault.action not in _SIGNALS:
-                problems.append(
-                    f"{key} {_why_only_signals(fault)}; there fault.{name}.action "
-                    f"({fault.action}) must be one of {', '.join(_SIGNALS)}"
-                )
-            elif declared and fault.process != "supervisor":
-                problems.append(
-                    f"{key} is out of the chief's reach in a declared cluster; "
-                    "rehearse it in one that is started here"
-                )
-    if problems:
-        raise ConfigError(*problems)
-
-
-def _why_only_signals(fault: Fault) -> str:
-    """Return why a process cannot inject a fault into itself."""
-    if fault.process.startswith("worker-"):
-        return "runs steps that the chief hands out, in no training loop of its own"
-    return "runs no steps"
 
 
 def flip_bit(directory: Path) -> None:
@@ -260,7 +217,7 @@ def flip_bit(directory: Path) -> None:
         os.fsync(stream.fileno())
 
 
-def _knows_when(fault: Fault, service_jobs: Collection[str]) -> bool:
+def knows_when(fault: Fault, service_jobs: Collection[str]) -> bool:
     """Return whether the process itself knows when the fault is due.
 
     One that counts no steps knows when it starts, and the evaluator its evaluations.

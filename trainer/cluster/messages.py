@@ -110,6 +110,19 @@ class SignalRequest:
 
 
 @dataclass(frozen=True)
+class Availability:
+    """A fault: a worker cannot be had from now on, or can be had again.
+
+    Attributes:
+        process: its name, such as `worker-1`; that in the full cluster if it is back.
+        is_back: whether it can be had again.
+    """
+
+    process: str
+    is_back: bool
+
+
+@dataclass(frozen=True)
 class Problem:
     """The user's configuration or input is wrong: exit code 2."""
 
@@ -158,6 +171,7 @@ Message: TypeAlias = (
     | SignalReceived
     | FaultNotice
     | SignalRequest
+    | Availability
     | Problem
     | Crash
     | ErrorLine
@@ -249,6 +263,10 @@ class Channel:
         """Ask the supervisor to send a signal to another process, for a fault."""
         self._send(SignalRequest(process, number))
 
+    def availability(self, process: str, *, is_back: bool) -> None:
+        """Tell the supervisor that a worker is lost or back, for a fault."""
+        self._send(Availability(process, is_back))
+
     def problem(self, lines: list[str]) -> None:
         """Report the user's wrong configuration or input."""
         self._send(Problem(lines))
@@ -256,19 +274,6 @@ class Channel:
     def crash(self, text: str, cause: str) -> None:
         """Report a crash: the user's traceback, and the error in one line."""
         self._send(Crash(text, cause))
-
-
-class Warnings(logging.Handler):
-    """Shows the warnings of this package, its models and its datasets to the user."""
-
-    def __init__(self, send: Send) -> None:
-        super().__init__(logging.WARNING)
-        self._send = send
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Send one warning, unless it is this module's own, which is about sending."""
-        if record.name != __name__:
-            self._send(Line(f"warning: {record.getMessage()}"))
 
 
 def to_socket(connection: socket.socket) -> Send:

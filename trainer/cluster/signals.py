@@ -18,6 +18,11 @@ from trainer.cluster.spec import ProcessId
 STOP = frozenset({signal.SIGINT, signal.SIGTERM})
 SAVE = signal.SIGUSR1
 STACKS = signal.SIGUSR2
+RESIZE = signal.SIGHUP
+"""The supervisor's own request: save and leave, to go on with another number of workers.
+
+Only a number: no process sends or handles this signal.
+"""
 _REQUESTS = (*STOP, SAVE)
 
 SWEEP = ProcessId("sweep", 0)

@@ -255,8 +255,9 @@ class Fault:
 
     action: str = key(
         "kill",
-        "what to inject; slow lasts from then on in every attempt, the others happen once in a run",
-        "kill | terminate | freeze | crash | slow | full_disk | corrupt | nan",
+        "what to inject; slow lasts from then on in every attempt, the others happen once in a "
+        "run; a worker that is lost cannot be started again until it returns",
+        "kill | terminate | freeze | crash | slow | full_disk | corrupt | nan | lose | return",
     )
     process: str = key(
         "chief",

@@ -173,6 +173,7 @@ class Engine:
             else None,
             "wall_secs": round(time_spent.wall_secs, 3),
             "attempts": time_spent.attempts,
+            "workers": time_spent.sizes,
             "goodput": round(time_spent.goodput, 4),
             "time": {name: round(secs, 3) for name, secs in time_spent.secs.items()},
         }

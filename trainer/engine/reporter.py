@@ -144,7 +144,10 @@ class Reporter:
         # Computed, not remembered: after a stop within this step's evaluation no step has run.
         learning_rate = self._loop.learning_rate(step - 1)
         values |= {"learning_rate": learning_rate, **speed, **self._loop.report()}
-        values |= {"goodput": self._ledger.summary().goodput, **resource_usage.resource_metrics()}
+        time_spent = self._ledger.summary()
+        values |= {"goodput": time_spent.goodput, **resource_usage.resource_metrics()}
+        if len(time_spent.sizes) > 1:
+            values["workers"] = time_spent.sizes[-1][1]
         self._write("train", step, values)
         self._state.summary_sums.assign(tf.zeros_like(self._state.summary_sums))
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 from trainer.cluster import messages
-from trainer.cluster.messages import Message
-from trainer.cluster.signals import Decision
+from trainer.cluster.messages import Message, Phase
+from trainer.cluster.signals import RESIZE, Decision
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import CRASHED, DONE, RESTARTABLE
 from trainer.launch import exit_codes
@@ -17,6 +17,7 @@ from trainer.launch.failure_record import FailureRecord
 from trainer.launch.join_wait import JoinWait
 from trainer.launch.process_set import ProcessSet
 from trainer.launch.run_context import RunContext
+from trainer.launch.visibility import Visibility
 from trainer.launch.watchdog import Watch
 from trainer.launch.worker_process import Messages, WorkerProcess, log_of
 from trainer.runs.crash_report import Failure
@@ -33,6 +34,10 @@ class Attempt:
         members: the processes to start; the messages of the first are shown to the user.
         start: starts one process that has no assignment yet.
         may_restart: called before a lost process is restarted alone.
+
+    Attributes:
+        has_begun: whether a process has joined the others, so that it may have trained.
+        is_resizing: whether its processes were asked to save and leave, to go on with more.
     """
 
     def __init__(
@@ -42,13 +47,16 @@ class Attempt:
         start: Callable[[], WorkerProcess],
         may_restart: Callable[[], bool],
     ) -> None:
+        self.has_begun = False
+        self.is_resizing = False
+        self._membership = context.membership
         self._experiment = context.experiment
         self._directory = context.directory
         self._console = context.console
         self._stop_requests = context.stop_requests
         self._may_restart = may_restart
         self._members = {member.process_id: member for member in members}
-        self._shown = members[0].process_id
+        self._visibility = Visibility(members[0].process_id)
         self._messages: Messages = queue.SimpleQueue()
         self._living = ProcessSet(context.strategy, start)
         self._join_wait = JoinWait(self._members, context.strategy.start_timeout_secs)
@@ -140,6 +148,11 @@ class Attempt:
                 self._living.send_signal(name, number)
             case messages.SignalReceived(number):
                 self._handle_request(number, process_id)
+            case messages.Availability() if self._membership:
+                if self._membership.update(message) and not self._stop_requests.number:
+                    self._console.line(f"{message.process} is back: saving, then growing.")
+                    self.is_resizing = True
+                    self._living.forward(RESIZE)
             case messages.Exit(code):
                 del self._living[process_id]
                 self._join_wait.end(process_id)
@@ -147,32 +160,19 @@ class Attempt:
                 self._handle_exit(process_id, code)
             case messages.Phase() | messages.Progress():
                 self._watch.update(process_id, message)
+                self.has_begun = self.has_begun or self._watch.has_begun(process_id)
                 self._console.update(process_id, message)
-                if isinstance(message, messages.Phase) and self._join_wait.enter_phase(
-                    process_id, message.phase
-                ):
+                phase = message.phase if isinstance(message, Phase) else None
+                if phase and self._join_wait.enter_phase(process_id, phase):
                     self._leave_early()
                 self._show(process_id, message)
             case _:
                 self._show(process_id, message)
 
     def _show(self, process_id: ProcessId, message: Message) -> None:
-        """Show a message of the first process, or one that concerns the whole run."""
-        match message:
-            case messages.Problem() | messages.Crash():
-                if isinstance(message, messages.Crash):
-                    self._record.report(process_id, message.cause, message.text)
-                is_visible = not self._record.is_shown
-                self._record.is_shown = True
-            case messages.FaultNotice():
-                is_visible = True
-            case messages.Line() | messages.Evaluated() if process_id.is_evaluator:
-                is_visible = True
-            case messages.Line() if message.is_warning:
-                is_visible = True
-            case _:
-                is_visible = process_id == self._shown
-        if is_visible:
+        if isinstance(message, messages.Crash):
+            self._record.report(process_id, message.cause, message.text)
+        if self._visibility.shows(process_id, message):
             self._console.show(message, log_of(self._directory, process_id))
 
     def _handle_request(self, number: int, source: ProcessId | None) -> None:
@@ -252,9 +252,9 @@ class Attempt:
             self._fail_by_exit(process_id, code)
 
     def _fail_by_exit(self, process_id: ProcessId, code: int) -> None:
-        if not exit_codes.is_restartable(code) and not self._record.is_shown:
+        if not exit_codes.is_restartable(code) and not self._visibility.has_shown_error:
             # The user's code has called exit: a crash, whatever code it chose.
-            self._record.is_shown = True
+            self._visibility.has_shown_error = True
             code = CRASHED
             self._record.report(process_id, "left without a word", "")
             log = log_of(self._directory, process_id)

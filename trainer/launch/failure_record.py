@@ -14,13 +14,11 @@ class FailureRecord:
     Attributes:
         process_id: the process that caused it; None: none failed.
         how: how that process ended, as in `was killed by SIGKILL`.
-        is_shown: whether an error of a process was shown to the user.
     """
 
     def __init__(self) -> None:
         self.process_id: ProcessId | None = None
         self.how = ""
-        self.is_shown = False
         self._reports: dict[ProcessId, tuple[str, str]] = {}
 
     def report(self, process_id: ProcessId, cause: str, text: str) -> None:

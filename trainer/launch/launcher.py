@@ -17,7 +17,7 @@ from trainer.config import batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError
 from trainer.files import clear_temporaries
-from trainer.launch import inline
+from trainer.launch import inline, membership
 from trainer.launch.console import Console
 from trainer.launch.fork_server import ForkServer
 from trainer.launch.resolved_run import Command, ResolvedRun, open_network, resolve
@@ -27,7 +27,7 @@ from trainer.launch.worker_process import WorkerProcess
 from trainer.runs import checkpoint_selection, crash_report, prediction_table, provenance, status
 from trainer.runs.crash_report import Failure
 from trainer.runs.directory import RunDirectory, join_run, open_run
-from trainer.runs.ledger import CATEGORIES, Ledger, process_start_time
+from trainer.runs.ledger import CATEGORIES, Ledger, format_sizes, process_start_time
 from trainer.strategies.base import Strategy
 from trainer.text import format_duration, without_classes
 
@@ -70,7 +70,12 @@ def run(
             else join_run(experiment)
         )
         context = RunContext(
-            experiment, strategy, directory, console or Console(), stop_requests or StopRequests()
+            experiment,
+            strategy,
+            directory,
+            console or Console(),
+            stop_requests or StopRequests(),
+            None if resolved.declared else membership.of(strategy, experiment.batch),
         )
         try:
             return _run_in_directory(command, resolved, context, server, began)
@@ -143,6 +148,8 @@ def _conclude(code: int, location: str, resolved: ResolvedRun, context: RunConte
     elif code == DONE and experiment.trains and (result := directory.result(experiment)):
         console.line(f"Done: {_summary(result)}")
         console.line(f"Time: {_times(result)}")
+        if workers := format_sizes(result.get("workers", [])):
+            console.line(f"Workers: {workers}")
     if code in (WRONG_INPUT, CRASHED):
         directory.withdraw()
     else:
@@ -208,7 +215,8 @@ def _members(resolved: ResolvedRun, context: RunContext) -> Callable[[], list[Cl
             clusters = [declared]
         else:
             # New ones for each attempt: a killed process may leave its port in use for a while.
-            clusters = discovery.local_clusters(resolved.strategy.process_ids(None)) or [Cluster()]
+            size = context.membership.begin() if context.membership else None
+            clusters = discovery.local_clusters(resolved.strategy.process_ids(size)) or [Cluster()]
         if why_open:
             jobs = clusters[0].jobs
             addresses = [address for addresses in jobs.values() for address in addresses]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
-from trainer.cluster import discovery, environment, fault_injection, network_namespace
+from trainer.cluster import discovery, environment, fault_check, network_namespace
 from trainer.cluster.network_namespace import IsolationError, Namespace
 from trainer.cluster.spec import EVALUATOR, Cluster, ProcessId
 from trainer.config import batch_sizes
@@ -104,6 +104,11 @@ def resolve(experiment: Experiment) -> ResolvedRun:
         # It reads checkpoints, and joins no other process.
         run = ResolvedRun(strategy, Cluster(cluster.process_id, source=cluster.source))
     _check_faults(experiment, run)
+    if strategy.min_workers is not None and experiment.batch.per_replica is not None:
+        raise ConfigError(
+            f"strategy.min_workers ({strategy.min_workers}) needs a batch that is the same with "
+            "fewer workers; use batch.global_size instead of batch.per_replica"
+        )
     num_replicas = strategy.num_replicas()
     if num_replicas is not None:
         batch_sizes.resolve_batch_sizes(experiment.batch, num_replicas)
@@ -117,11 +122,12 @@ def _check_faults(experiment: Experiment, run: ResolvedRun) -> None:
         process_ids = run.strategy.process_ids(None) or [Cluster().process_id]
     if experiment.evaluate.sidecar:
         process_ids = [*process_ids, ProcessId(EVALUATOR, 0)]
-    fault_injection.check(
+    fault_check.check(
         experiment,
         process_ids,
         run.strategy.service_jobs | {EVALUATOR},
         declared=run.declared is not None,
+        elastic=run.declared is None and run.strategy.min_workers is not None,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from trainer.cluster.signals import StopRequests
 from trainer.config.schema import Experiment
 from trainer.launch.console import Console
+from trainer.launch.membership import Membership
 from trainer.runs.directory import RunDirectory
 from trainer.strategies.base import Strategy
 
@@ -21,6 +22,7 @@ class RunContext:
         directory: the run directory.
         console: shows messages to the user.
         stop_requests: the requests to save or to stop.
+        membership: which workers can be had, if the run may go on with fewer; None: it may not.
     """
 
     experiment: Experiment
@@ -28,3 +30,4 @@ class RunContext:
     directory: RunDirectory
     console: Console
     stop_requests: StopRequests
+    membership: Membership | None = None

@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import Cluster
-from trainer.errors import CRASHED
+from trainer.errors import CRASHED, DONE
 from trainer.launch import exit_codes
 from trainer.launch.attempt import Attempt
+from trainer.launch.membership import Membership
 from trainer.launch.run_context import RunContext
 from trainer.launch.worker_process import WorkerProcess
 from trainer.runs.checkpoint_marker import committed_steps
@@ -47,6 +48,7 @@ class Supervisor:
         self._members = members
         self._start = start
         self._ledger = ledger
+        self._membership = context.membership
         self.failures: list[Failure] = []
         self._num_failures = 0
         self._newest = self._newest_step()
@@ -66,6 +68,9 @@ class Supervisor:
                     code = attempt.run()
                 if failure := attempt.failure():
                     self.failures.append(failure)
+                elif attempt.is_resizing and code != DONE and not self._stop_requests.drain():
+                    self._ledger.mark("restart")
+                    continue
                 if failure is None or not exit_codes.is_restartable(code):
                     return code
                 self._console.line(
@@ -84,8 +89,34 @@ class Supervisor:
                         f"the log is {failure.log}"
                     )
                     return CRASHED
-                if number := self._wait(self._restart.backoff_secs * 2 ** (self._num_failures - 1)):
+                secs = self._restart.backoff_secs * 2 ** (self._num_failures - 1)
+                if self._membership:
+                    secs = max(secs, self._shrink(self._membership, attempt, failure))
+                    if not self._membership.is_enough:
+                        return CRASHED
+                if number := self._wait(secs):
                     return 128 + number
+
+    def _shrink(self, membership: Membership, attempt: Attempt, failure: Failure) -> float:
+        """Note who cannot be had any more; return the seconds to wait for them."""
+        if attempt.has_begun:
+            membership.record_start()
+        else:
+            membership.record_start_failure(failure.process)
+        if not membership.is_shrinking:
+            return 0.0
+        if not membership.is_enough:
+            self._console.error(
+                f"{membership.missing} cannot be had, and no number of workers that is left is at "
+                "least strategy.min_workers and divides the batch; the same command continues "
+                "when there are more"
+            )
+            return 0.0
+        self._console.line(
+            f"warning: {membership.missing} cannot be had; going on with {membership.size} of "
+            f"{membership.full} workers"
+        )
+        return membership.rejoin_secs
 
     def _may_restart(self) -> bool:
         """Return whether one more restart is allowed; a newer checkpoint renews the budget."""

@@ -1,8 +1,8 @@
 """ledger.jsonl: how the wall time of a run was spent, summed over all its attempts.
 
 Each line is a mark, `{"phase", "step", "input_secs", "time"}`: at this Unix time a phase of the run
-begins. So a mark ends the phase before it, and the marks of a command cover its time however it
-ends:
+begins; that of `start` also has the number of workers. So a mark ends the phase before it, and the
+marks of a command cover its time however it ends:
 
     begin                          the parent: a command has been started
     start                          the chief: its process has been started
@@ -20,9 +20,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -54,12 +54,14 @@ class Mark:
         step: number of updates made; None: unknown.
         input_secs: seconds that the phase before it waited for input.
         time: Unix time.
+        workers: processes that train together from now on; None: as before.
     """
 
     phase: str
     step: int | None
     input_secs: float
     time: float
+    workers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,12 @@ class TimeSummary:
     Attributes:
         secs: seconds in each category.
         attempts: number of attempts.
+        sizes: numbers of workers, each with the step from which on there were so many.
     """
 
     secs: dict[str, float]
     attempts: int
+    sizes: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def wall_secs(self) -> float:
@@ -108,13 +112,21 @@ class Ledger:
             with suppress(ValueError, TypeError):  # a kill has cut it off
                 self._tally.add(Mark(**json.loads(line)))
 
-    def mark(self, phase: str, step: int | None = None, *, at: float | None = None) -> None:
+    def mark(
+        self,
+        phase: str,
+        step: int | None = None,
+        *,
+        at: float | None = None,
+        workers: int | None = None,
+    ) -> None:
         """Mark the beginning of a phase; one that has only just begun is not marked again.
 
         Args:
             phase: as in `trainer.cluster.messages`, or one of the phases above.
             step: number of updates made; None: unknown.
             at: when it began, Unix time; None: now.
+            workers: processes that train together from now on; None: as before.
         """
         if not self._writes:
             return
@@ -128,21 +140,23 @@ class Ledger:
             elif last and last.phase == phase and last.time <= now < last.time + _REPEAT_SECS:
                 return
             self._step = step
-        self._add(phase, step, now)
+        self._add(phase, step, now, workers)
 
     def record_step(self, step: int, input_secs: float) -> None:
         """Record the number of updates made and how long the last one waited for input."""
         self._step = step
         self._input_secs = self._input_secs + input_secs
 
-    def _add(self, phase: str, step: int | None, now: float) -> None:
-        mark = Mark(phase, step, round(self._input_secs, 6), round(now, 6))
+    def _add(self, phase: str, step: int | None, now: float, workers: int | None = None) -> None:
+        mark = Mark(phase, step, round(self._input_secs, 6), round(now, 6), workers)
         self._input_secs = 0.0
         self._running = True
         self._tally.add(mark)
         # A ledger that cannot be written must not stop the training.
         with suppress(OSError), self._path.open("ab+") as file:
-            file.write(b"\n" * _is_torn(file) + json.dumps(asdict(mark)).encode() + b"\n")
+            content = {name: value for name, value in asdict(mark).items() if name != "workers"}
+            content |= {} if workers is None else {"workers": workers}
+            file.write(b"\n" * _is_torn(file) + json.dumps(content).encode() + b"\n")
 
     def summary(self) -> TimeSummary:
         """Return how the time was spent: up to now if this process adds marks, else to the last."""
@@ -151,7 +165,15 @@ class Ledger:
         if self._running and last is not None and last.phase in secs:
             elapsed = max(0.0, self._clock() - last.time)
             _spend(secs, last.phase, elapsed, self._input_secs)
-        return TimeSummary(secs, self._tally.attempts)
+        return TimeSummary(secs, self._tally.attempts, list(self._tally.sizes))
+
+
+def format_sizes(sizes: Sequence[tuple[int, int]]) -> str:
+    """Return numbers of workers, if they changed: `4, 3 from step 40, 4 from step 120`."""
+    if len(sizes) < 2:
+        return ""
+    (_, first), *rest = sizes
+    return ", ".join([str(first), *(f"{size} from step {step}" for step, size in rest)])
 
 
 def process_start_time() -> float:
@@ -189,12 +211,15 @@ class _Tally:
         secs: seconds in each category.
         attempts: number of attempts.
         last: the last mark; the time after it is not in `secs` yet.
+        sizes: see `TimeSummary`.
     """
 
     def __init__(self) -> None:
         self.secs = dict.fromkeys(CATEGORIES, 0.0)
         self.attempts = 0
         self.last: Mark | None = None
+        self.sizes: list[tuple[int, int]] = []
+        self._workers: int | None = None
         self._steps: list[_Steps] = []
 
     def add(self, mark: Mark) -> None:
@@ -206,8 +231,17 @@ class _Tally:
         )
         if last is not None and last.phase != "exit" and mark.phase != "begin":
             self._end_phase(last, mark)
+        self._workers = mark.workers or self._workers
         if mark.step is not None:
             self._continue_from(mark.step)
+            self._add_size(mark.step)
+
+    def _add_size(self, step: int) -> None:
+        """Note from which step on there are so many workers; steps that were lost do not count."""
+        while self.sizes and self.sizes[-1][0] > step:
+            self.sizes.pop()
+        if self._workers and (not self.sizes or self.sizes[-1][1] != self._workers):
+            self.sizes.append((step, self._workers))
 
     def _end_phase(self, last: Mark, mark: Mark) -> None:
         secs = max(0.0, mark.time - last.time)

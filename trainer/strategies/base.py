@@ -36,6 +36,9 @@ class Strategy:
         isolate: whether a cluster that is started here gets a network of its own: auto, True or
             False.
         hosts: the hosts to print commands for.
+        min_workers: with how many processes the run goes on if others cannot be had; None: it
+            needs all.
+        rejoin_secs: how long it waits for those.
         communication: how replicas communicate, in words for the user; set by `create`. None:
             there is nothing to choose, or one replica.
     """
@@ -50,6 +53,8 @@ class Strategy:
     start_timeout_secs: float = 0.0
     isolate: str | bool = False
     hosts: list[str] | None = None
+    min_workers: int | None = None
+    rejoin_secs: float = 0.0
     communication: str | None = None
 
     def resolve(

@@ -36,6 +36,10 @@ class MultiWorker(Strategy):
             outside can reach; auto: where the system allows it and nothing in the run needs the
             network.
         start_timeout_secs: seconds to wait for the other processes to start.
+        min_workers: with at least this many the run goes on if others cannot be had any more, and
+            grows again when they can; None: it needs all. A declared cluster has the size that its
+            next start is given.
+        rejoin_secs: seconds to wait for a lost worker before the run goes on with fewer.
     """
 
     uses_declared_cluster: ClassVar[bool] = True
@@ -54,11 +58,15 @@ class MultiWorker(Strategy):
         hosts: list[str] | None = None,
         isolate: Literal["auto", True, False] = "auto",
         start_timeout_secs: Annotated[float, "> 0"] = 300.0,
+        min_workers: Annotated[int | None, ">= 1"] = None,
+        rejoin_secs: Annotated[float, ">= 0"] = 60.0,
     ) -> None:
         self.workers = workers
         self.hosts = hosts
         self.isolate = isolate
         self.start_timeout_secs = start_timeout_secs
+        self.min_workers = min_workers
+        self.rejoin_secs = rejoin_secs
         self._communication = communication
         self._timeout_secs = timeout_secs
         self._bytes_per_pack = bytes_per_pack
@@ -72,7 +80,12 @@ class MultiWorker(Strategy):
         ]
 
     def check(self, cluster: Cluster) -> None:
-        """Refuse a cluster with parameter servers."""
+        """Refuse a cluster with parameter servers, and more workers at least than there are."""
+        if self.min_workers is not None and self.min_workers > self.workers:
+            raise ConfigError(
+                f"strategy.min_workers ({self.min_workers}) must be at most strategy.workers "
+                f"({self.workers})"
+            )
         if "ps" in cluster.jobs:
             raise ConfigError(
                 f"{cluster.source}: the job ps needs strategy=parameter_server, "

@@ -98,7 +98,8 @@ def run(
     if cluster.process_id.job in strategy.service_jobs:
         return parameter_server.serve(cluster, run_dir, channel, signals.stop)
     if experiment.trains:
-        Ledger(run_dir, writes=cluster.is_chief).mark("start", at=began)
+        workers = max(1, len(cluster.trainers))
+        Ledger(run_dir, writes=cluster.is_chief).mark("start", at=began, workers=workers)
     if reason:
         channel.line(reason)
     return _run_engine(context, strategy, faults, signals)

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from trainer.cluster import environment
-from trainer.cluster.messages import Channel, SignalReceived, Warnings, to_socket
-from trainer.cluster.signals import Signals
+from trainer.cluster.messages import Channel, SignalReceived, to_socket
+from trainer.cluster.signals import RESIZE, Signals
 from trainer.cluster.spec import Cluster
 from trainer.config import loading
 from trainer.config.schema import Experiment
@@ -33,6 +33,7 @@ from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT, ConfigError
 from trainer.runs.ledger import process_start_time
 from trainer.worker import parent_watch
 from trainer.worker.error_summary import SELF_EXPLANATORY, error_cause, user_traceback
+from trainer.worker.warning_handler import Warnings
 
 
 def run(
@@ -63,8 +64,9 @@ def run(
         environment.set_tf_config(cluster)
         if modes.run(experiment, run_dir, channel, cluster, signals, began):
             return DONE
-        # Sent by the process that has saved: a worker that dies on its way out has not.
-        channel.line("Stopped after saving; the same command continues.")
+        if signals.number != RESIZE:
+            # Sent by the process that has saved: a worker that dies on its way out has not.
+            channel.line("Stopped after saving; the same command continues.")
         # Without a number the signal has reached another process of the run.
         return 128 + (signals.number or signal.SIGTERM)
     except Exception as error:
@@ -84,7 +86,7 @@ def _report_error(error: Exception, channel: Channel) -> int:
             | tf.errors.AbortedError()
             | tf.errors.DeadlineExceededError()
         ):
-            channel.line(f"warning: {str(error).strip().splitlines()[0]}")
+            channel.line(f"warning: {error_cause(error)}")
             return RESTARTABLE
         # An error of Python code inside the graph (tf.py_function) arrives as this type.
         case tf.errors.UnknownError() if "PeerLostError" in str(error):

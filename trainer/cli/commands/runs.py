@@ -14,6 +14,7 @@ from trainer.cli.commands.arguments import Parser, is_run, runs_in
 from trainer.config.constraints import did_you_mean
 from trainer.errors import DONE, ConfigError
 from trainer.runs import provenance
+from trainer.runs.ledger import Ledger, format_sizes
 from trainer.runs.status import RunStatus, main_metric, run_status, smaller_is_better
 from trainer.text import align_columns, format_metric
 
@@ -31,12 +32,14 @@ class _Run:
         outcome: its status.
         total: number of steps to train; None: not known yet.
         active: when a file was last written, Unix time in seconds.
+        sizes: its numbers of workers, each with the step from which on there were so many.
     """
 
     path: Path
     outcome: RunStatus
     total: int | None
     active: float
+    sizes: Sequence[tuple[int, int]]
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -90,7 +93,8 @@ def _read(path: Path) -> _Run:
     times = [
         file.stat().st_mtime for file in (*path.iterdir(), path / "checkpoints") if file.exists()
     ]
-    return _Run(path, run_status(path), total, max(times))
+    sizes = Ledger(path, writes=False).summary().sizes
+    return _Run(path, run_status(path), total, max(times), sizes)
 
 
 def _by_metric(runs: Sequence[_Run], metric: str) -> list[_Run]:
@@ -119,7 +123,7 @@ def _row(run: _Run, metric: str | None) -> Sequence[str]:
         f"{step}/{run.total}" if run.total else step,
         f"{name} {format_metric(metrics[name])}" if name in metrics else "-",
         age(time.time() - run.active),
-        run.outcome.error,
+        run.outcome.error or (f"workers: {sizes}" if (sizes := format_sizes(run.sizes)) else ""),
     )
 
 
@@ -132,6 +136,7 @@ def _plain(run: _Run) -> dict[str, Any]:
         "total_steps": run.total,
         "metrics": dict(outcome.metrics),
         "active": round(run.active, 3),
+        "workers": run.sizes,
         "why": outcome.error,
     }
 

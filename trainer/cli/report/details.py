@@ -12,7 +12,7 @@ from typing import Any
 from trainer.cli.report.data import Confusion, Run
 from trainer.config.constraints import format_value
 from trainer.runs import provenance
-from trainer.runs.ledger import CATEGORIES
+from trainer.runs.ledger import CATEGORIES, TimeSummary, format_sizes
 from trainer.text import format_duration
 
 _TIME_COLORS = {
@@ -34,11 +34,12 @@ def times(runs: Iterable[Run]) -> str:
         f"{CATEGORIES[name]}</span>"
         for name in names
     )
-    bars = "".join(_time(run.label, time.secs, time.wall_secs) for run, time in timed)
+    bars = "".join(_time(run.label, time) for run, time in timed)
     return f'<div class="legend">{legend}</div>{bars}'
 
 
-def _time(label: str, secs: Mapping[str, float], total: float) -> str:
+def _time(label: str, time: TimeSummary) -> str:
+    secs, total = time.secs, time.wall_secs
     shares = {name: 100 * value / total for name, value in secs.items() if value > 0}
     bars = "".join(
         f'<span style="width:{share:.3f}%;background:{_TIME_COLORS[name]}" '
@@ -50,6 +51,8 @@ def _time(label: str, secs: Mapping[str, float], total: float) -> str:
         for name, share in sorted(shares.items(), key=lambda item: -item[1])
         if share >= 0.5
     )
+    if sizes := format_sizes(time.sizes):
+        words += f"; workers: {sizes}"
     return (
         f'<div class="time"><div>{html.escape(label)} '
         f'<span class="soft">{format_duration(total)}</span></div>'

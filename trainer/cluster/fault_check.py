@@ -1,0 +1,70 @@
+"""Refuses faults that could never happen. No TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from trainer.cluster.fault_injection import SIGNALS, knows_when
+from trainer.cluster.spec import ProcessId
+from trainer.config.constraints import did_you_mean
+from trainer.config.schema import Experiment, Fault
+from trainer.errors import ConfigError
+
+
+def check(
+    experiment: Experiment,
+    process_ids: Collection[ProcessId],
+    service_jobs: Collection[str],
+    *,
+    declared: bool,
+    elastic: bool,
+) -> None:
+    """Refuse faults that could never happen: a rehearsal must not pass for want of its fault.
+
+    Args:
+        experiment: the checked configuration.
+        process_ids: all processes of the run.
+        service_jobs: the jobs whose processes count no steps.
+        declared: whether each process has a supervisor of its own.
+        elastic: whether the run may go on with fewer workers.
+
+    Raises:
+        ConfigError: with a line for each.
+    """
+    if not experiment.trains:
+        return
+    supervisor = [] if experiment.launch.inline else ["supervisor"]
+    processes = ["chief", *supervisor, *map(str, process_ids)]
+    problems = []
+    for name, fault in experiment.fault.items():
+        key = f"fault.{name}.process ({fault.process})"
+        if fault.process not in processes:
+            choices = ", ".join(dict.fromkeys(processes))
+            hint = did_you_mean(fault.process, processes)
+            problems.append(f"{key} is no process of this run; choose one of {choices}{hint}")
+        elif fault.action in ("lose", "return") and not (elastic and fault.phase == "step"):
+            problems.append(
+                f"fault.{name}.action ({fault.action}) is for a step of a local cluster that may "
+                f"go on without {fault.process}; add strategy=multi_worker and "
+                "strategy.min_workers"
+            )
+        elif fault.process == "supervisor" or not knows_when(fault, service_jobs):
+            if fault.action not in SIGNALS:
+                problems.append(
+                    f"{key} {_why_only_signals(fault)}; there fault.{name}.action "
+                    f"({fault.action}) must be one of {', '.join(SIGNALS)}"
+                )
+            elif declared and fault.process != "supervisor":
+                problems.append(
+                    f"{key} is out of the chief's reach in a declared cluster; "
+                    "rehearse it in one that is started here"
+                )
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _why_only_signals(fault: Fault) -> str:
+    """Return why a process cannot inject a fault into itself."""
+    if fault.process.startswith("worker-"):
+        return "runs steps that the chief hands out, in no training loop of its own"
+    return "runs no steps"

@@ -1,0 +1,117 @@
+"""How many of the configured workers a run has, when some cannot be had (elastic clusters)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from trainer.cluster.messages import Availability
+from trainer.config.batch_sizes import resolve_batch_sizes
+from trainer.config.schema import Batch
+from trainer.errors import ConfigError
+from trainer.strategies.base import Strategy
+
+
+def of(strategy: Strategy, batch: Batch) -> Membership | None:
+    """Return the membership of a cluster that is started here; None: it always has all workers."""
+    if strategy.min_workers is None:
+        return None
+
+    def fits(size: int) -> bool:
+        try:
+            resolve_batch_sizes(batch, size)
+        except ConfigError:
+            return False
+        return True
+
+    full = len(strategy.process_ids(None))
+    return Membership(full, strategy.min_workers, strategy.rejoin_secs, fits)
+
+
+class Membership:
+    """Which of the configured workers the next attempt starts.
+
+    A worker's place is its number in the full cluster. The processes of an attempt are numbered
+    without gaps, as TensorFlow requires, so worker-1 may run in place 2.
+
+    Attributes:
+        full: how many workers are configured.
+        rejoin_secs: how long to wait for a worker that cannot be had.
+
+    Args:
+        fits: whether the global batch can be divided among so many workers.
+        min_workers: with fewer the run does not go on.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        full: int,
+        min_workers: int,
+        rejoin_secs: float,
+        fits: Callable[[int], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.full = full
+        self.rejoin_secs = rejoin_secs
+        self._min_workers = min_workers
+        self._fits = fits
+        self._clock = clock
+        self._away: list[int] = []
+        self._places = list(range(full))
+        self._failing: tuple[int, float] | None = None  # a place, and since when
+
+    @property
+    def size(self) -> int:
+        """How many workers to start: as many as can be had and the batch can be divided among."""
+        return next((size for size in self._sizes() if self._fits(size)), 0)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the run may go on with those workers that can be had."""
+        return self.size > 0
+
+    @property
+    def is_shrinking(self) -> bool:
+        """Whether the next attempt has fewer workers than the last."""
+        return self.size < len(self._places)
+
+    @property
+    def missing(self) -> str:
+        """Name the workers that cannot be had, by their places."""
+        return ", ".join(f"worker-{place}" for place in self._away)
+
+    def begin(self) -> int:
+        """Return how many workers an attempt is to start, and note where they are."""
+        size = self.size
+        self._places = [place for place in range(self.full) if place not in self._away][:size]
+        return size
+
+    def update(self, change: Availability) -> bool:
+        """Note that a worker is lost or back; return whether the attempt should grow."""
+        number = int(change.process.rpartition("-")[2])
+        if not change.is_back:
+            self._lose(self._places[number])
+            return False
+        if number not in self._away:
+            return False
+        self._away.remove(number)
+        return self.size > len(self._places)
+
+    def record_start_failure(self, name: str) -> None:
+        """Note that a process was lost before it trained; it cannot be had if that goes on."""
+        place = self._places[int(name.rpartition("-")[2])]
+        if self._failing is None or self._failing[0] != place:
+            self._failing = (place, self._clock())
+        elif self._clock() - self._failing[1] >= self.rejoin_secs:
+            self._lose(place)
+
+    def record_start(self) -> None:
+        """Note that all workers of the attempt have started."""
+        self._failing = None
+
+    def _lose(self, place: int) -> None:
+        self._away = sorted({*self._away, place})
+
+    def _sizes(self) -> range:
+        return range(self.full - len(self._away), self._min_workers - 1, -1)
