@@ -36,6 +36,10 @@ from trainer.worker.error_summary import SELF_EXPLANATORY, error_cause, user_tra
 from trainer.worker.warning_handler import Warnings
 
 
+_KERNEL_ERROR = "Operation received an exception"
+"""What oneDNN says if it has no such kernel; TensorFlow gives it the type of a lost peer."""
+
+
 def run(
     experiment: Experiment,
     run_dir: Path,
@@ -85,7 +89,7 @@ def _report_error(error: Exception, channel: Channel) -> int:
             tf.errors.UnavailableError()
             | tf.errors.AbortedError()
             | tf.errors.DeadlineExceededError()
-        ):
+        ) if _KERNEL_ERROR not in str(error):
             channel.line(f"warning: {error_cause(error)}")
             return RESTARTABLE
         # An error of Python code inside the graph (tf.py_function) arrives as this type.
