@@ -11,9 +11,9 @@ import tensorflow as tf
 from trainer.config.batch_sizes import BatchSizes
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import Experiment
-from trainer.engine.graph import randomness
 from trainer.engine.graph.divergence import DivergenceMonitor
 from trainer.engine.graph.placement import no_devices_for_variables
+from trainer.engine.graph.random_layers import make_stateless
 from trainer.engine.graph.state import TrainState
 from trainer.engine.plan import Plan
 from trainer.protocols import Callback, Dataset, Task
@@ -160,7 +160,7 @@ def _schedule(
 def _state(experiment: Experiment, task: Task, callbacks: Mapping[str, Callback]) -> TrainState:
     offset = 0
     for model in task.models.values():
-        offset += randomness.make_stateless(model, offset)
+        offset += make_stateless(model, offset)
     return TrainState(
         task,
         callbacks,

@@ -40,8 +40,10 @@ def accumulate_gradients(
         lambda x: tf.reshape(x, [parts, x.shape[0] // parts, *x.shape[1:]]), batch
     )
 
+    enter = randomness.split_part(parts)
+
     def gradients_of(part: int | tf.Tensor) -> tuple[Gradients, Sums]:
-        with randomness.folded_step_seed(part):
+        with enter(part):
             micro_batch = tf.nest.map_structure(lambda x: x[part], micro)
             return _gradients(loss_fn, micro_batch, model, options, num_replicas)
 

@@ -1,106 +1,113 @@
-"""Stateless randomness: a function of (seed, step, replica, layer) or (seed, epoch, example).
+"""Stateless randomness: of (seed, step, layer, call) or of (seed, epoch, example).
 
 Dropout's default generator in tf_keras keeps a counter inside its kernel that no checkpoint holds,
-so a resumed run would diverge at its first step. Here every random layer asks for its seed while
-the step is traced, and gets a fold of the step's seed: there is nothing to save, and masks differ
-between steps, replicas and layers.
+so a resumed run would diverge at its first step. Here what a random layer draws in a step is a
+function of the seed, the step, the layer, and how often the layer was called before in the step:
+there is nothing to save. It is drawn for the global batch, and a replica or a micro-batch gets its
+slice (see `random_layers`), so the numbers do not depend on how the batch is cut.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 
 import tensorflow as tf
-
-from trainer.errors import ConfigError
 
 # Mirrored strategies trace their replicas in one thread each, hence thread-local.
 _current = threading.local()
 
 
-@contextmanager
-def step_seed(seed: Callable[[], tf.Tensor]) -> Iterator[None]:
-    """Set the seed of what is traced inside; random layers fold their number into it.
+@dataclass(frozen=True)
+class BatchPart:
+    """A part of a step's global batch, while the computation on it is traced.
 
-    Args:
-        seed: returns the seed, [2] int32. Called by each random layer, in the graph that the layer
-            is traced in, and never by a model without randomness.
+    Attributes:
+        seed: returns the step's seed, [2] int64. Called by each random layer, in the graph that the
+            layer is traced in, and never by a model without randomness.
+        size: examples in the part; all parts of the batch have as many.
+        number: how many such parts of the global batch come before this one.
+        calls: number of a random layer -> how often it has drawn in this step.
     """
-    outer = getattr(_current, "seed", None)
-    _current.seed = seed
+
+    seed: Callable[[], tf.Tensor]
+    size: int
+    number: int | tf.Tensor
+    calls: dict[int, int] = field(default_factory=dict)
+
+    def count(self, layer: int) -> int:
+        """Return how often a layer has drawn before in this step, and count this draw."""
+        call = self.calls.get(layer, 0)
+        self.calls[layer] = call + 1
+        return call
+
+
+def current_part() -> BatchPart:
+    """Return the part that is traced.
+
+    Outside a step (a summary, an export) layers are called in inference mode: any seed will do.
+    """
+    return getattr(_current, "part", None) or BatchPart(
+        lambda: tf.zeros([2], tf.int64), size=0, number=0
+    )
+
+
+@contextmanager
+def batch_part(part: BatchPart) -> Iterator[None]:
+    """Draw the random numbers of what is traced inside for this part of the global batch."""
+    outer = getattr(_current, "part", None)
+    _current.part = part
     try:
         yield
     finally:
-        _current.seed = outer
+        _current.part = outer
 
 
-def fold_seed(seed: int, *parts: tf.Tensor) -> tf.Tensor:
-    """Return a seed, [2] int32, that depends on all of `parts`, integer scalars."""
-    folded = tf.constant([seed & 0xFFFFFFFF, seed >> 32], tf.int64)
+def split_part(count: int) -> Callable[[int | tf.Tensor], AbstractContextManager[None]]:
+    """Cut the current part into `count` equal ones.
+
+    Returns:
+        A function that enters part i. A layer's draws are counted on from here in each of them: the
+        same trace may serve them all.
+    """
+    outer: BatchPart | None = getattr(_current, "part", None)
+    if outer is None:
+        return lambda number: nullcontext()
+    calls = dict(outer.calls)
+
+    @contextmanager
+    def enter(number: int | tf.Tensor) -> Iterator[None]:
+        part = BatchPart(
+            outer.seed, outer.size // count, _plus(_times(outer.number, count), number), dict(calls)
+        )
+        with batch_part(part):
+            yield
+        outer.calls.update(part.calls)
+
+    return enter
+
+
+def _times(number: int | tf.Tensor, factor: int) -> int | tf.Tensor:
+    static = tf.get_static_value(number)
+    return tf.cast(number, tf.int64) * factor if static is None else int(static) * factor
+
+
+def _plus(number: int | tf.Tensor, other: int | tf.Tensor) -> int | tf.Tensor:
+    if isinstance(number, int) and isinstance(other, int):
+        return number + other
+    return tf.cast(number, tf.int64) + tf.cast(other, tf.int64)
+
+
+def fold_seed(seed: int | tf.Tensor, *parts: int | tf.Tensor) -> tf.Tensor:
+    """Return a seed, [2] int64, that depends on all of `parts`, integer scalars."""
+    folded = (
+        tf.constant([seed & 0xFFFFFFFF, seed >> 32], tf.int64) if isinstance(seed, int) else seed
+    )
     for part in parts:
         folded = tf.random.experimental.stateless_fold_in(folded, tf.cast(part, tf.int64))
     return folded
-
-
-@contextmanager
-def folded_step_seed(part: int | tf.Tensor) -> Iterator[None]:
-    """Fold `part`, the number of a micro-batch, into the current step's seed."""
-    outer = _current.seed
-    with step_seed(
-        lambda: tf.random.experimental.stateless_fold_in(outer(), tf.cast(part, tf.int64))
-    ):
-        yield
-
-
-def _fold_current(part: int) -> tf.Tensor:
-    return tf.random.experimental.stateless_fold_in(_current.seed(), tf.cast(part, tf.int64))
-
-
-def make_stateless(model: tf.keras.Model, offset: int = 0) -> int:
-    """Have every random layer of a model take its randomness from the current step's seed.
-
-    Touches private names of tf_keras 2.21 (`_random_generator`, `_rng_type`,
-    `make_seed_for_stateless_op`);
-    tests/engine/graph/test_randomness.py fails loudly when they move.
-
-    Args:
-        model: the model, built or not; layers inside layers are found too.
-        offset: number of the first random layer, so that two models of one task differ.
-
-    Returns:
-        The number of random layers.
-
-    Raises:
-        ConfigError: a layer has a random generator of another kind than tf_keras' layers.
-    """
-    layers = [
-        layer for layer in model.submodules if getattr(layer, "_random_generator", None) is not None
-    ]
-    for number, layer in enumerate(layers, start=offset):
-        generator = layer._random_generator
-        if not (
-            hasattr(generator, "_rng_type") and hasattr(generator, "make_seed_for_stateless_op")
-        ):
-            raise ConfigError(
-                f"layer {layer.name} ({type(layer).__name__}) keeps random state that no "
-                "checkpoint holds; use a stateless layer"
-            )
-        generator._rng_type = "stateless"
-        generator.make_seed_for_stateless_op = _seed_of(number)
-    return len(layers)
-
-
-def _seed_of(number: int) -> Callable[[], tf.Tensor]:
-    def seed() -> tf.Tensor:
-        # Outside a step (a summary, an export) layers are called in inference mode: any seed will
-        # do.
-        if getattr(_current, "seed", None) is None:
-            return tf.constant([0, number], tf.int32)
-        return _fold_current(number)
-
-    return seed
 
 
 def uniform(seed: int, epochs: tf.Tensor, indices: tf.Tensor, num_draws: int) -> tf.Tensor:

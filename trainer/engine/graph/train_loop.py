@@ -160,7 +160,13 @@ class TrainLoop:
         """
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         batch, draws = self.feed.replica_batch(element, index, replica)
-        with randomness.step_seed(lambda: randomness.fold_seed(self._seed, index, replica)):
+        static = tf.get_static_value(replica)
+        part = randomness.BatchPart(
+            lambda: randomness.fold_seed(self._seed, index),
+            size=int(draws.shape[0]),
+            number=tf.cast(replica, tf.int64) if static is None else int(static),
+        )
+        with randomness.batch_part(part):
             yield {**batch, **self._dataset.transform(batch, draws)}
 
     def _replica_step(self, index: tf.Tensor, element: Any) -> tf.Tensor:

@@ -1,0 +1,197 @@
+"""Random layers: what they draw is their slice of what the global batch would draw.
+
+Philox is a counter-based generator (Salmon et al. 2011): any slice of a long draw that begins at a
+group of four numbers can be drawn alone, with the counter set to that group. So a draw whose first
+dimension is the batch is the same on any number of devices, and costs no more than one's own.
+
+One rule decides. The first dimension of a draw is as long as the part of the batch: the draw is the
+part's slice of the global batch's draw. Any other draw is the same for all parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+from tensorflow.python.framework.tensor_util import try_evaluate_constant
+
+from trainer.engine.graph.randomness import current_part, fold_seed
+from trainer.errors import ConfigError
+
+_PHILOX = 1
+_GROUP = 4  # numbers of at most 32 bits for each value of the counter; of 64 bits there are half
+
+_Kernel: TypeAlias = Callable[[Any, tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+def make_stateless(model: tf.keras.Model, offset: int = 0) -> int:
+    """Have every random layer of a model draw for the part of the batch that is traced.
+
+    Touches private names of tf_keras 2.21 (`_random_generator`, `_rng_type`, and the generator's
+    methods); tests/engine/graph/test_random_layers.py fails loudly when they move.
+
+    Args:
+        model: the model, built or not; layers inside layers are found too.
+        offset: number of the first random layer, so that two models of one task differ.
+
+    Returns:
+        The number of random layers.
+
+    Raises:
+        ConfigError: a layer has a random generator of another kind than tf_keras' layers.
+    """
+    layers = [
+        layer for layer in model.submodules if getattr(layer, "_random_generator", None) is not None
+    ]
+    for number, layer in enumerate(layers, start=offset):
+        generator = layer._random_generator
+        if not (
+            hasattr(generator, "_rng_type") and hasattr(generator, "make_seed_for_stateless_op")
+        ):
+            raise ConfigError(
+                f"layer {layer.name} ({type(layer).__name__}) keeps random state that no "
+                "checkpoint holds; use a stateless layer"
+            )
+        draws = LayerDraws(number)
+        generator._rng_type = "stateless"
+        generator.random_uniform = draws.random_uniform
+        generator.random_normal = draws.random_normal
+        generator.dropout = draws.dropout
+        # Whoever takes a seed draws by themselves, such as truncated normals: of these no slice
+        # can be drawn, because values that are rejected shift those after them.
+        generator.make_seed_for_stateless_op = draws.seed
+        if isinstance(layer, tf.keras.layers.RandomFlip):
+            layer.call = _flip(layer, draws)
+    return len(layers)
+
+
+class LayerDraws:
+    """The draws of one layer, with the signatures of tf_keras' RandomGenerator.
+
+    Args:
+        number: the layer's number among all random layers.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def seed(self) -> tf.Tensor:
+        """Return a seed, [2] int64, that no other draw and no other part of the batch has."""
+        part = current_part()
+        return fold_seed(part.seed(), self._number, part.count(self._number), part.number)
+
+    def random_uniform(
+        self,
+        shape: Any,
+        minval: Any = 0.0,
+        maxval: Any = None,
+        dtype: Any = None,
+        nonce: int | None = None,
+    ) -> tf.Tensor:
+        """Draw from [minval, maxval), of floats or integers."""
+        dtype = tf.as_dtype(dtype or tf.keras.backend.floatx())
+        if dtype.is_integer:
+            low = tf.cast(minval, dtype)
+            high = tf.constant(dtype.max if maxval is None else maxval, dtype)
+
+            def integers(shape: Any, key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
+                return tf.raw_ops.StatelessRandomUniformIntV2(
+                    shape=shape, key=key, counter=counter, alg=_PHILOX, minval=low, maxval=high
+                )
+
+            return self._draw(integers, shape, dtype, nonce)
+        draws = self._draw(_kernel(tf.raw_ops.StatelessRandomUniformV2, dtype), shape, dtype, nonce)
+        low = tf.cast(minval, dtype)
+        return draws * (tf.cast(1.0 if maxval is None else maxval, dtype) - low) + low
+
+    def random_normal(
+        self,
+        shape: Any,
+        mean: Any = 0.0,
+        stddev: Any = 1.0,
+        dtype: Any = None,
+        nonce: int | None = None,
+    ) -> tf.Tensor:
+        """Draw from a normal distribution."""
+        dtype = tf.as_dtype(dtype or tf.keras.backend.floatx())
+        draws = self._draw(_kernel(tf.raw_ops.StatelessRandomNormalV2, dtype), shape, dtype, nonce)
+        return draws * tf.cast(stddev, dtype) + tf.cast(mean, dtype)
+
+    def dropout(self, inputs: tf.Tensor, rate: Any, noise_shape: Any = None) -> tf.Tensor:
+        """Set a share of the inputs to zero, and scale the others up."""
+
+        def sample(shape: Any, dtype: tf.DType) -> tf.Tensor:
+            return self._draw(_kernel(tf.raw_ops.StatelessRandomUniformV2, dtype), shape, dtype)
+
+        return tf.nn.experimental.general_dropout(
+            inputs, rate=rate, uniform_sampler=sample, noise_shape=noise_shape
+        )
+
+    def _draw(
+        self, kernel: _Kernel, shape: Any, dtype: tf.DType, nonce: int | None = None
+    ) -> tf.Tensor:
+        part = current_part()
+        call = part.count(self._number)
+        seed = part.seed() if nonce is None else fold_seed(part.seed(), nonce)
+        static = _static_shape(shape)
+        if static is None:
+            # Not known to be the batch's, nor not to be: at least no two parts draw the same.
+            seed = fold_seed(seed, part.number)
+        key = tf.bitcast(
+            tf.random.stateless_uniform([1], seed, minval=None, maxval=None, dtype=tf.int64),
+            tf.uint64,
+        )
+        stream = self._number << 32 | call
+        if static is None or not static or static[0] != part.size:
+            return kernel(shape, key, _counter(0, stream))
+        group = _GROUP if dtype.size < 8 else _GROUP // 2
+        size = math.prod(static)
+        start = part.number * size
+        is_aligned = size % group == 0 or (isinstance(start, int) and start % group == 0)
+        # From the group that the slice begins in, at most three numbers before it. Flat, because
+        # XLA orders the normal draws of a matrix otherwise.
+        extra = 0 if is_aligned else group - 1
+        numbers = kernel([size + extra], key, _counter(start // group, stream))
+        if extra:
+            numbers = tf.slice(numbers, [start % group], [size])
+        return tf.reshape(numbers, static)
+
+
+def _kernel(op: Any, dtype: tf.DType) -> _Kernel:
+    return lambda shape, key, counter: op(
+        shape=shape, key=key, counter=counter, alg=_PHILOX, dtype=dtype
+    )
+
+
+def _counter(group: int | tf.Tensor, stream: int) -> tf.Tensor:
+    """Return Philox's counter, [2] uint64: the group of numbers, and whose they are."""
+    return tf.cast(tf.stack([tf.cast(group, tf.int64), stream]), tf.uint64)
+
+
+def _static_shape(shape: Any) -> list[int] | None:
+    if tf.is_tensor(shape) or any(tf.is_tensor(size) for size in shape):
+        vector = tf.convert_to_tensor(shape)
+        value = tf.get_static_value(vector)
+        if value is None:  # Keras puts shapes together from pieces of another tensor's
+            value = try_evaluate_constant(vector)
+        return None if value is None else [int(size) for size in value]
+    return [int(size) for size in shape]
+
+
+def _flip(layer: tf.keras.layers.RandomFlip, draws: LayerDraws) -> Callable[..., tf.Tensor]:
+    """Return a `call` of RandomFlip that draws here: its own draws with a seed, by TensorFlow."""
+
+    def call(inputs: tf.Tensor, training: Any = True) -> tf.Tensor:
+        images = tf.cast(inputs, layer.compute_dtype)
+        if not training:
+            return images
+        count = [] if images.shape.rank == 3 else [images.shape[0], 1, 1, 1]
+        for is_flipped, axis in ((layer.horizontal, -2), (layer.vertical, -3)):
+            if is_flipped:
+                flips = draws.random_uniform(count, dtype=tf.float32) >= 0.5
+                images = tf.where(flips, tf.reverse(images, [images.shape.rank + axis]), images)
+        return images
+
+    return call
