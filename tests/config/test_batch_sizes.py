@@ -20,6 +20,11 @@ from trainer.errors import ConfigError
         (Batch(global_size=None, per_replica=10), 3, BatchSizes(30, 3, 1), 10, 10),
         (Batch(global_size=None, per_replica=12, accumulate=4), 2, BatchSizes(24, 2, 4), 12, 3),
         (Batch(global_size=1), 1, BatchSizes(1, 1, 1), 1, 1),
+        (Batch(global_size=48, shards=8), 1, BatchSizes(48, 1, 1, 8), 48, 6),
+        (Batch(global_size=48, shards=8), 4, BatchSizes(48, 4, 1, 8), 12, 6),
+        (Batch(global_size=48, shards=12, accumulate=2), 3, BatchSizes(48, 3, 2, 12), 16, 2),
+        (Batch(global_size=48, shards=3), 1, BatchSizes(48, 1, 1, 3), 48, 16),
+        (Batch(global_size=None, per_replica=12, shards=8), 4, BatchSizes(48, 4, 1, 8), 12, 6),
     ],
 )
 def test_resolve_batch_sizes_returns_sizes(batch, replicas, expected, per_replica, micro):
@@ -37,6 +42,11 @@ def test_resolve_batch_sizes_returns_sizes(batch, replicas, expected, per_replic
             BatchSizes(96, 2, 3),
             "96 examples a step = 2 replicas x 48, each as 3 micro-batches of 16",
         ),
+        (BatchSizes(48, 2, 1, 8), "48 examples a step = 2 replicas x 4 shards x 6"),
+        (
+            BatchSizes(48, 8, 2, 8),
+            "48 examples a step = 8 replicas x 1 shard x 6, each as 2 micro-batches of 3",
+        ),
     ],
 )
 def test_batch_sizes_as_text(sizes, line):
@@ -53,6 +63,36 @@ def test_batch_sizes_as_text(sizes, line):
                 "batch.global_size (128) must be divisible by the number of replicas (3); "
                 "use 126 or 129"
             ),
+        ),
+        (
+            Batch(global_size=48, shards=12),
+            2,
+            "batch.shards (12) must be a power of two times the number of replicas (2); "
+            "use batch.shards=8 or 16, or 1 or 3 replicas",
+        ),
+        (
+            Batch(global_size=48, shards=8),
+            3,
+            "batch.shards (8) must be a power of two times the number of replicas (3); "
+            "use batch.shards=6 or 12, or 2 or 4 replicas",
+        ),
+        (
+            Batch(global_size=48, shards=2),
+            4,
+            "batch.shards (2) must be a power of two times the number of replicas (4); "
+            "use batch.shards=4, or 2 replicas",
+        ),
+        (
+            Batch(global_size=50, shards=4, accumulate=2),
+            2,
+            "batch.global_size (50) must be divisible by batch.shards (4) x batch.accumulate (2) "
+            "(8); use 48 or 56",
+        ),
+        (
+            Batch(global_size=None, per_replica=6, shards=8),
+            2,
+            "batch.per_replica (6) must be divisible by shards of a replica (4) x batch.accumulate "
+            "(4); use 4 or 8",
         ),
         (
             Batch(global_size=2),

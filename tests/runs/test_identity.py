@@ -189,6 +189,7 @@ def test_free_keys_that_name_the_run():
         "train.steps",
         "train.epochs",
         "devices.gpus",
+        "devices.threads",
         "strategy._target_",
         "strategy.device",
     ]

@@ -74,3 +74,30 @@ def finite(input_shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
             tf.keras.layers.Dense(num_classes),
         ]
     )
+
+
+def everything(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    width: Annotated[int, ">= 1"] = 4,
+    dropout: Annotated[float, ">= 0, < 1"] = 0.3,
+    batch_norm: bool = True,
+    l2: Annotated[float, ">= 0"] = 1e-3,
+) -> tf.keras.Model:
+    """Build a small model with all that depends on how a batch is cut: noise and statistics.
+
+    The options are those of `cnn`.
+    """
+    layers = tf.keras.layers
+    norm = layers.BatchNormalization if batch_norm else layers.Activation
+    kernel = {"kernel_regularizer": tf.keras.regularizers.L2(l2)}
+    option = {"momentum": 0.9} if batch_norm else {"activation": "linear"}
+    inputs = tf.keras.Input(input_shape)
+    x = layers.RandomTranslation(0.1, 0.1)(inputs)
+    x = norm(**option)(layers.Conv2D(width, 3, padding="same", **kernel)(x))
+    x = layers.SpatialDropout2D(0.1)(layers.ReLU()(x))
+    x = layers.Flatten()(layers.MaxPooling2D()(x))
+    x = norm(**option)(layers.Dense(4 * width + 2, **kernel)(x))
+    x = layers.Dropout(dropout)(layers.ReLU()(layers.GaussianNoise(0.1)(x)))
+    return tf.keras.Model(inputs, layers.Dense(num_classes)(x))

@@ -113,6 +113,14 @@ def point_environment(threads: int | None, gpus: Sequence[str] | None) -> dict[s
     return environment
 
 
+def default_threads() -> int:
+    """Return the number of threads into which TensorFlow divides an operation by default."""
+    if (configured := os.environ.get("TF_NUM_INTRAOP_THREADS", "")).isdigit() and int(configured):
+        return int(configured)
+    affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+    return len(affinity) or os.cpu_count() or 1
+
+
 def import_digest(environment: Mapping[str, str]) -> str:
     """Return a hash of what a process has from its start, and of what libraries read when imported.
 

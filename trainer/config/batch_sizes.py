@@ -1,5 +1,8 @@
 """Batch sizes: global = replicas x per replica, and per replica = accumulate x micro-batch.
 
+With shards: global = shards x shard, each replica has shards / replicas of them, and a shard is
+accumulate x micro-batch.
+
 Pure integers, no TensorFlow.
 """
 
@@ -18,12 +21,14 @@ class BatchSizes:
     Attributes:
         global_size: examples in one step.
         num_replicas: replicas that share it.
-        accumulate: micro-batches whose gradients each replica adds up in a step.
+        accumulate: micro-batches whose gradients each replica, or shard, adds up in a step.
+        shards: parts that the global batch is always computed in; None: one for each replica.
     """
 
     global_size: int
     num_replicas: int
     accumulate: int
+    shards: int | None = None
 
     @property
     def per_replica(self) -> int:
@@ -33,12 +38,20 @@ class BatchSizes:
     @property
     def micro(self) -> int:
         """Examples in one micro-batch."""
-        return self.per_replica // self.accumulate
+        return self.evaluated // self.accumulate
+
+    @property
+    def evaluated(self) -> int:
+        """Examples that each replica evaluates at a time: its batch, or a shard."""
+        return self.global_size // (self.shards or self.num_replicas)
 
     def __str__(self) -> str:
         """Return a line for the user: `128 examples a step = 2 replicas x 64`."""
         replicas = _plural(self.num_replicas, "replica")
         text = f"{self.global_size} examples a step = {replicas} x {self.per_replica}"
+        if self.shards is not None:
+            count = _plural(self.shards // self.num_replicas, "shard")
+            text = f"{self.global_size} examples a step = {replicas} x {count} x {self.evaluated}"
         if self.accumulate == 1:
             return text
         return f"{text}, each as {self.accumulate} micro-batches of {self.micro}"
@@ -48,24 +61,57 @@ def resolve_batch_sizes(batch: Batch, num_replicas: int) -> BatchSizes:
     """Return the batch sizes for a number of replicas.
 
     Raises:
-        ConfigError: the batch cannot be divided evenly; suggests the two nearest sizes.
+        ConfigError: the batch cannot be divided evenly, or the shards not in one tree; suggests the
+            two nearest sizes.
     """
+    shards = batch.shards
+    if shards is not None:
+        _check_shards(shards, num_replicas)
     if batch.per_replica is not None:
-        if batch.per_replica % batch.accumulate:
-            raise _indivisible(
-                "batch.per_replica", batch.per_replica, "batch.accumulate", batch.accumulate
-            )
-        return BatchSizes(batch.per_replica * num_replicas, num_replicas, batch.accumulate)
+        own_shards = 1 if shards is None else shards // num_replicas
+        unit = own_shards * batch.accumulate
+        if batch.per_replica % unit:
+            divisor_name = "batch.accumulate"
+            if shards is not None:
+                divisor_name = f"shards of a replica ({own_shards}) x {divisor_name}"
+            raise _indivisible("batch.per_replica", batch.per_replica, divisor_name, unit)
+        global_size = batch.per_replica * num_replicas
+        return BatchSizes(global_size, num_replicas, batch.accumulate, shards)
     assert batch.global_size is not None, "trainer.config.validation requires one of the two"
-    unit = num_replicas * batch.accumulate
+    unit = (shards or num_replicas) * batch.accumulate
     if batch.global_size % unit:
-        divisor_name = (
-            "the number of replicas"
-            if batch.accumulate == 1
-            else f"replicas ({num_replicas}) x batch.accumulate ({batch.accumulate})"
-        )
+        divisor_name = "the number of replicas"
+        if shards is not None:
+            divisor_name = f"batch.shards ({shards}) x batch.accumulate ({batch.accumulate})"
+        elif batch.accumulate > 1:
+            divisor_name = f"replicas ({num_replicas}) x batch.accumulate ({batch.accumulate})"
         raise _indivisible("batch.global_size", batch.global_size, divisor_name, unit)
-    return BatchSizes(batch.global_size, num_replicas, batch.accumulate)
+    return BatchSizes(batch.global_size, num_replicas, batch.accumulate, shards)
+
+
+def _check_shards(shards: int, num_replicas: int) -> None:
+    """Check that each replica can have a subtree of the sum over the shards.
+
+    Raises:
+        ConfigError: it cannot; suggests the nearest numbers.
+    """
+    counts = sorted({1, *_halved(shards)})
+    if num_replicas in counts:
+        return
+    smaller = num_replicas << max(0, (shards // num_replicas).bit_length() - 1)
+    sizes = [smaller, 2 * smaller] if smaller < shards else [smaller]
+    fewer = max(count for count in counts if count < num_replicas)
+    more = min((count for count in counts if count > num_replicas), default=None)
+    replicas = f"{fewer}" if more is None else f"{fewer} or {more}"
+    raise ConfigError(
+        f"batch.shards ({shards}) must be a power of two times the number of replicas "
+        f"({num_replicas}); use batch.shards={' or '.join(map(str, sizes))}, or {replicas} replicas"
+    )
+
+
+def _halved(count: int) -> list[int]:
+    """Return a number, its half, and so on while it is even."""
+    return [count] if count % 2 else [count, *_halved(count // 2)]
 
 
 def check_same_global_batch(batch: Batch, before: int | None, now: int) -> None:

@@ -87,6 +87,12 @@ class Batch:
     accumulate: int = key(
         1, "number of micro-batches whose gradients are added up for one step", ">= 1"
     )
+    shards: int | None = key(
+        None,
+        "compute every step in N equal parts, so that any number of devices gives the same bits; "
+        "null: one part for each replica",
+        ">= 1",
+    )
 
 
 @dataclass
@@ -303,6 +309,12 @@ class Devices:
 
     gpus: int | None = key(
         None, "use the first so many GPUs of the machine; 0: none; null: all", ">= 0"
+    )
+    threads: int | None = key(
+        None,
+        "threads into which a process divides an operation on the CPU; null: one a core, and with "
+        "batch.shards as many as when the run began",
+        ">= 1",
     )
 
 

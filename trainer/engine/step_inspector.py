@@ -162,11 +162,12 @@ class GradientOnlyStep(Step):
         self, loss_fn: LossFn, batch: Batch, model: tf.keras.Model, optimizer: Optimizer
     ) -> Metrics:
         """Keep the gradients of the global batch; return the same metrics as `Step.minimize`."""
-        gradients, sums = accumulate_gradients(
-            loss_fn, batch, model, self.options, self.num_replicas
-        )
+        own = accumulate_gradients(loss_fn, batch, model, self.options, self.num_replicas)
+        gradients, sums = own.gradients, own.sums
         packed = tf.stack([number for pair in sums.values() for number in pair])
-        if self.num_replicas > 1:
+        if self.options.shards is not None:
+            gradients, (packed,) = self._sum_over_replicas(gradients, [packed])
+        elif self.num_replicas > 1:
             # Exact, though a step may compress its gradients on their way.
             *gradients, packed = self.all_reduce([*gradients, packed])
         if (scale := self.options.loss_scale) is not None:

@@ -123,12 +123,28 @@ def withdraw_entry(path: Path) -> None:
     _write(path, {**record, "lineage": record["lineage"][:-1]})
 
 
-def complete(path: Path, devices: list[str], num_replicas: int, total_steps: int) -> None:
-    """Add what only a worker knows: devices of the first attempt, and the current length."""
+def complete(
+    path: Path,
+    devices: list[str],
+    num_replicas: int,
+    total_steps: int,
+    threads: int | None = None,
+) -> None:
+    """Add what only a worker knows: devices of the first attempt, and the current length.
+
+    Args:
+        path: the run directory.
+        devices: names of the devices.
+        num_replicas: number of replicas.
+        total_steps: number of steps.
+        threads: threads of an operation, if the run fixes them.
+    """
     record = read(path)
     facts: dict[str, Any] = {"total_steps": total_steps}
     if record.get("devices") is None:
         facts |= {"devices": devices, "num_replicas": num_replicas}
+        if threads is not None:
+            facts["threads"] = threads
     if record and not facts.items() <= record.items():
         _write(path, {**record, **facts})
 
@@ -136,6 +152,11 @@ def complete(path: Path, devices: list[str], num_replicas: int, total_steps: int
 def num_replicas(path: Path) -> int | None:
     """Return the number of replicas of the first attempt, or None if it has not come so far."""
     return read(path).get("num_replicas")
+
+
+def num_threads(path: Path) -> int | None:
+    """Return the number of threads that the run has fixed, or None."""
+    return read(path).get("threads")
 
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:

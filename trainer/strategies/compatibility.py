@@ -51,17 +51,21 @@ class Rule:
         message: the rest of the message, after the keys: what they cannot be used with, the reason,
             what to change.
         condition: what else must hold.
+        unless: a key that lifts the rule when it is set.
     """
 
     name: str | None
     keys: Mapping[str, Callable[[Any], bool]]
     message: str
     condition: Callable[[Context], bool] = lambda context: True
+    unless: str | None = None
 
     def problem(self, experiment: Experiment, context: Context) -> str | None:
         """Return the message, or None if nothing is refused."""
         values = {key: _value(experiment, key) for key in self.keys}
         if not all(is_refused(values[key]) for key, is_refused in self.keys.items()):
+            return None
+        if self.unless is not None and _is_set(_value(experiment, self.unless)):
             return None
         if not self.condition(context):
             return None
@@ -159,6 +163,33 @@ RULES = (
         "cannot be updated within the loop over micro-batches; add batch.accumulate=1, or choose a "
         "model without it",
         condition=_has_batch_norm,
+        unless="batch.shards",
+    ),
+    Rule(
+        name="shards_asynchronous",
+        keys={"batch.shards": _is_set},
+        message="{strategy}: each of its workers makes updates of its own batches, so there is no "
+        "global batch to divide; add batch.shards=null",
+    ),
+    Rule(
+        name="shards_order",
+        keys={"batch.shards": _is_set},
+        message="{strategy}: the order of its sums has not been tested on one; "
+        "add batch.shards=null",
+    ),
+    Rule(
+        name="shards_compressed",
+        keys={"batch.shards": _is_set, "strategy.compress": _is_not_none_choice},
+        message="{strategy}: what is rounded on its way depends on how many replicas send it; "
+        "add strategy.compress=none or batch.shards=null",
+    ),
+    Rule(
+        name=None,
+        keys={"batch.shards": _is_set},
+        message="synchronised batch normalisation: it adds up over the replicas within the model, "
+        "in an order that depends on their number; add batch.shards=null, or choose a model with "
+        "plain batch normalisation, which is then over each shard",
+        condition=_has_synchronized_batch_norm,
     ),
     Rule(
         name="deterministic",

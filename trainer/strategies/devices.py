@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from trainer.errors import ConfigError
@@ -119,6 +120,19 @@ def limit_gpus(count: int | None) -> None:
         raise ConfigError(
             f"devices.gpus ({count}) must be set before TensorFlow is used"
         ) from error
+
+
+def set_threads(count: int | None) -> None:
+    """Divide operations on the CPU into `count` threads; None: TensorFlow's default.
+
+    Must come before the first use of a device. A second run in one process has the threads of the
+    first.
+    """
+    import tensorflow as tf
+
+    if count is not None:
+        with suppress(RuntimeError):
+            tf.config.threading.set_intra_op_parallelism_threads(count)
 
 
 def visible_gpus() -> list[tf.config.PhysicalDevice]:

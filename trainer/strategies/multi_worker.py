@@ -44,7 +44,13 @@ class MultiWorker(Strategy):
 
     uses_declared_cluster: ClassVar[bool] = True
     unsupported: ClassVar[frozenset[str]] = frozenset(
-        {"compressed_loss_scaling", "jit_communication", "accumulate_communication", "inline"}
+        {
+            "compressed_loss_scaling",
+            "shards_compressed",
+            "jit_communication",
+            "accumulate_communication",
+            "inline",
+        }
     )
 
     def __init__(  # noqa: PLR0913 - each parameter is a key of the configuration

@@ -38,6 +38,7 @@ class ParameterServer(Strategy):
     unsupported: ClassVar[frozenset[str]] = frozenset(
         {
             "loss_scaling",
+            "shards_asynchronous",
             "partitioned_precision",
             "jit",
             "accumulate_communication",

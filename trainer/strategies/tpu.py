@@ -26,7 +26,9 @@ class Tpu(Strategy):
         project: the project of a named TPU; None: this machine's.
     """
 
-    unsupported: ClassVar[frozenset[str]] = frozenset({"loss_scaling", "conditional_update"})
+    unsupported: ClassVar[frozenset[str]] = frozenset(
+        {"loss_scaling", "conditional_update", "shards_order"}
+    )
     input_outside: ClassVar[bool] = True
 
     def __init__(

@@ -25,6 +25,7 @@ from trainer.engine.graph.chunks import ChunkScheduler
 from trainer.engine.graph.faulty_feed import FaultyFeed
 from trainer.engine.graph.input import Feed, SampleOrder, Source
 from trainer.engine.graph.loops import Loops
+from trainer.engine.graph.shard_tree import TreeExchange
 from trainer.engine.graph.step_options import StepOptions
 from trainer.engine.graph.train_loop import TrainLoop
 from trainer.engine.pacing import StepPacer
@@ -32,6 +33,7 @@ from trainer.engine.plan import make_plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.engine.reporter import Reporter
 from trainer.engine.step_inspector import StepInspector
+from trainer.errors import ConfigError
 from trainer.runs import checkpoint_retention, prediction_table, provenance
 from trainer.runs.ledger import Ledger
 from trainer.strategies import compatibility, devices
@@ -40,7 +42,13 @@ from trainer.strategies.select import select_strategy
 from trainer.summaries.profiler import Profiler, boundary_steps
 from trainer.summaries.run_summary import writer_factory
 from trainer.worker.build_evaluation import Inference
-from trainer.worker.build_model import Learner, build_dataset, build_learner, create_strategy
+from trainer.worker.build_model import (
+    Learner,
+    build_dataset,
+    build_learner,
+    create_strategy,
+    num_threads,
+)
 from trainer.worker.context import WorkerContext
 
 
@@ -84,6 +92,7 @@ def engine(
     context = WorkerContext(experiment, run_dir, channel, cluster)
     tf_strategy = create_strategy(context, strategy)
     process_group = _process_group(strategy, tf_strategy, cluster)
+    threads = _threads(context, process_group)
     sizes = _batch_sizes(context, tf_strategy)
     dataset = build_dataset(experiment)
     stops = faults.stops | boundary_steps(experiment.summary.profile)
@@ -91,10 +100,9 @@ def engine(
     learner = build_learner(experiment, tf_strategy, dataset, plan, sizes)
     compatibility.check(experiment, strategy, cluster, learner.task.models.values())
     train, test = _sources(learner, experiment.seed)
-    loops = _loops(strategy, tf_strategy, cluster)
+    loops = _loops(strategy, tf_strategy, cluster, sizes)
     options = _step_options(experiment, strategy, learner)
-    if cluster.is_chief:
-        provenance.complete(run_dir, devices.names(), sizes.num_replicas, plan.total_steps)
+    _record(context, learner, threads)
     _announce(context, strategy, learner)
     loop = loops.train(
         dataset,
@@ -154,6 +162,24 @@ def _process_group(
     )
 
 
+def _threads(context: WorkerContext, process_group: ProcessGroup) -> int | None:
+    """Return the number of threads of an operation, if the run fixes it; collective.
+
+    Raises:
+        ConfigError: it is not the same in all processes.
+    """
+    threads = num_threads(context)
+    if threads is None:
+        return None
+    (chiefs,) = process_group.broadcast_from_chief(threads)
+    if process_group.any_process(threads != chiefs):
+        raise ConfigError(
+            f"devices.threads (null) is {threads} on this host and {chiefs} on the chief's, but "
+            f"batch.shards needs the same everywhere; add devices.threads={chiefs}"
+        )
+    return threads
+
+
 def _batch_sizes(
     context: WorkerContext, tf_strategy: tf.distribute.Strategy
 ) -> batch_sizes.BatchSizes:
@@ -171,17 +197,25 @@ def _sources(learner: Learner, seed: int) -> tuple[Source, Source]:
     sizes = learner.sizes
     order = SampleOrder(dataset.train.num_examples, seed)
     train = Source(dataset.train, sizes.per_replica, sizes.num_replicas, order, dataset.num_draws)
-    return train, Source(dataset.test, sizes.per_replica, sizes.num_replicas)
+    return train, Source(dataset.test, sizes.evaluated, sizes.num_replicas)
 
 
-def _loops(strategy: Strategy, tf_strategy: tf.distribute.Strategy, cluster: Cluster) -> Loops:
+def _loops(
+    strategy: Strategy,
+    tf_strategy: tf.distribute.Strategy,
+    cluster: Cluster,
+    sizes: batch_sizes.BatchSizes,
+) -> Loops:
     if strategy.asynchronous:
         return AsyncLoops(tf_strategy, ChunkScheduler(tf_strategy, len(cluster.jobs["worker"])))
-    return Loops(tf_strategy, input_outside=strategy.input_outside)
+    in_order = sizes.shards is not None
+    return Loops(tf_strategy, input_outside=strategy.input_outside, in_order=in_order)
 
 
 def _step_options(experiment: Experiment, strategy: Strategy, learner: Learner) -> StepOptions:
     state = learner.state
+    shards = learner.sizes.shards
+    exchange = strategy.gradient_exchange(state.gradient_peak)
     return StepOptions(
         learner.sizes.global_size,
         learner.sizes.accumulate,
@@ -189,9 +223,10 @@ def _step_options(experiment: Experiment, strategy: Strategy, learner: Learner) 
         experiment.jit,
         state.loss_scale,
         optimizer_reduces=strategy.optimizer_reduces,
-        exchange=strategy.gradient_exchange(state.gradient_peak),
+        exchange=exchange or (None if shards is None else TreeExchange()),
         # Steps of different workers have no order; their sums are checked on the chief.
         divergence_monitor=None if strategy.asynchronous else state.divergence_monitor,
+        shards=shards,
     )
 
 
@@ -204,6 +239,14 @@ def _feed(
         return feed
     with tf_strategy.scope():
         return FaultyFeed(feed, faults)
+
+
+def _record(context: WorkerContext, learner: Learner, threads: int | None) -> None:
+    """Have the chief add to the run's record what only a worker knows."""
+    if context.cluster.is_chief:
+        num_replicas = learner.sizes.num_replicas
+        total_steps = learner.plan.total_steps
+        provenance.complete(context.run_dir, devices.names(), num_replicas, total_steps, threads)
 
 
 def _announce(context: WorkerContext, strategy: Strategy, learner: Learner) -> None:

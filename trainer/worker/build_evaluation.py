@@ -127,12 +127,16 @@ def sidecar(context: WorkerContext) -> CheckpointEvaluation:
     tf_strategy = create_strategy(context, OneDevice())
     saved = _saved_run(context, tf_strategy)
     learner = saved.learner
-    test = Source(learner.dataset.test, learner.sizes.per_replica, num_replicas=1)
+    test = Source(learner.dataset.test, learner.sizes.evaluated, num_replicas=1)
     inference = Inference(
         context,
         learner.dataset,
         learner.state,
-        Loops(tf_strategy, input_outside=OneDevice.input_outside),
+        Loops(
+            tf_strategy,
+            input_outside=OneDevice.input_outside,
+            in_order=learner.sizes.shards is not None,
+        ),
         ProcessGroup(tf_strategy),
     )
     evaluator = inference.evaluator(test, inference.predictor(test))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from trainer.cluster.environment import default_threads
 from trainer.config.batch_sizes import BatchSizes
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import Experiment
@@ -15,9 +17,12 @@ from trainer.engine.graph.divergence import DivergenceMonitor
 from trainer.engine.graph.placement import no_devices_for_variables
 from trainer.engine.graph.random_layers import make_stateless
 from trainer.engine.graph.state import TrainState
+from trainer.engine.graph.variables import read_from_first_replica
 from trainer.engine.plan import Plan
 from trainer.protocols import Callback, Dataset, Task
+from trainer.runs import provenance
 from trainer.schedules.base import adjust
+from trainer.strategies import devices
 from trainer.strategies.base import Strategy
 from trainer.worker import members
 from trainer.worker.context import WorkerContext
@@ -87,11 +92,24 @@ def create_strategy(context: WorkerContext, strategy: Strategy) -> tf.distribute
     tf.keras.utils.set_random_seed(experiment.seed)
     if experiment.deterministic:
         tf.config.experimental.enable_op_determinism()
+    devices.set_threads(num_threads(context))
     context.channel.phase("join", 0)
     tf_strategy = strategy.create(context.cluster)
     context.channel.phase("start", 0)
     tf.keras.mixed_precision.set_global_policy(experiment.precision)
     return tf_strategy
+
+
+def num_threads(context: WorkerContext) -> int | None:
+    """Return how many threads an operation has; None: TensorFlow's default.
+
+    With shards they are fixed when the run begins: a sum that is divided among more threads is
+    rounded otherwise.
+    """
+    experiment = context.experiment
+    if experiment.devices.threads is not None or experiment.batch.shards is None:
+        return experiment.devices.threads
+    return provenance.num_threads(context.run_dir) or default_threads()
 
 
 def build_dataset(experiment: Experiment) -> Dataset:
@@ -122,7 +140,8 @@ def build_learner(
         schedule = _schedule(experiment, plan.total_steps, sizes.global_size, callbacks)
         task: Task = instantiate(experiment.task, "task")
         members.check_task(task)
-        with no_devices_for_variables():
+        read_from_one = read_from_first_replica if sizes.shards is not None else nullcontext
+        with no_devices_for_variables(), read_from_one():
             task.build(TaskParts(experiment, dataset, schedule))
         members.check_built_task(task)
         return Learner(dataset, plan, sizes, schedule, _state(experiment, task, callbacks))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from trainer.engine.graph.gradient_exchange import GradientBuffer, PeerLostError, Rendezvous
+from trainer.engine.graph.shard_tree import tree_sum
 
 
 @pytest.fixture
@@ -43,10 +44,10 @@ def gradients(count, seed=0):
 
 
 @pytest.mark.parametrize("rendezvous", [2, 3, 5], indirect=True)
-def test_every_process_gets_sum_in_order_of_processes(rendezvous):
+def test_every_process_gets_sum_in_order_of_tree(rendezvous):
     members, pool = rendezvous
     mine = gradients(len(members))
-    expected = [sum(values[1:], values[0]) for values in zip(*mine, strict=True)]
+    expected = [tree_sum(values, np.add) for values in zip(*mine, strict=True)]
     for result in sums(members, pool, mine):
         for total, wanted in zip(result, expected, strict=True):
             assert total.shape == wanted.shape

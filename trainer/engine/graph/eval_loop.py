@@ -6,8 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.engine.graph.collective_log import CollectiveLog
+from trainer.engine.graph.collectives import Collectives
 from trainer.engine.graph.input import Feed
 from trainer.engine.graph.metric_sums import pack, sums_of
+from trainer.engine.graph.shard_tree import add
 from trainer.protocols import Dataset, Task
 
 
@@ -16,11 +19,22 @@ class EvalLoop:
 
     Attributes:
         feed: how batches reach the replicas.
+
+    Args:
+        in_order: whether the replicas' batches are added one after the other in the order of the
+            split, so that the sum does not depend on the number of replicas.
     """
 
     def __init__(
-        self, strategy: tf.distribute.Strategy, task: Task, dataset: Dataset, feed: Feed
+        self,
+        strategy: tf.distribute.Strategy,
+        task: Task,
+        dataset: Dataset,
+        feed: Feed,
+        *,
+        in_order: bool = False,
     ) -> None:
+        self._in_order = in_order
         self._strategy = strategy
         self._task = task
         self._dataset = dataset
@@ -44,7 +58,9 @@ class EvalLoop:
         def one_batch(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             results = self._strategy.run(self._replica_step, args=(index, self.feed.next(iterator)))
             sums = self._strategy.experimental_local_results(results)[0]
-            return index + 1, total + tf.cast(sums, tf.float64)
+            for row in tf.unstack(sums) if self._in_order else [sums]:
+                total = add(total, tf.cast(row, tf.float64))
+            return index + 1, total
 
         return tf.while_loop(lambda index, _: index < start + count, one_batch, (start, total))[1]
 
@@ -53,6 +69,8 @@ class EvalLoop:
         batch, _ = self.feed.replica_batch(element, index, context.replica_id_in_sync_group)
         batch = {**batch, **self._dataset.transform(batch, None)}
         sums = pack(self._task, sums_of(*self._task.eval_step(batch), batch["weight"]))
+        if self._in_order:
+            return Collectives(CollectiveLog()).all_gather(sums)
         if context.num_replicas_in_sync == 1:
             return sums
         return context.all_reduce(tf.distribute.ReduceOp.SUM, sums)

@@ -8,8 +8,8 @@ columns, and copies the whole sum out again:
     sum of own columns        (all wait for all)
     gradient <- sum
 
-A column is added up in the order of the processes, so the sum has the same bits everywhere and in
-every run.
+A column is added up in the order of a fixed tree (see `shard_tree`), so the sum has the same bits
+everywhere and in every run.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.engine.graph.collectives import flat_sum, packed
+from trainer.engine.graph.shard_tree import tree_sum
 
 # A process that compiles keeps the others waiting; one that is stopped should not do so for ever.
 _SILENT_SECS = 600.0
@@ -197,9 +198,12 @@ class GradientBuffer:
             self._size * rendezvous.rank // rendezvous.count,
             self._size * (rendezvous.rank + 1) // rendezvous.count,
         )
-        np.add(rows[0, share], rows[1, share], out=total[share])
-        for row in rows[2:]:
-            total[share] += row[share]
+        parts = [row[share] for row in rows]
+        # Into the left operand, and the row of the sum instead of the first: nothing is allocated.
+        tree_sum(
+            parts,
+            lambda a, b: np.add(a, b, out=total[share] if a is parts[0] else a),
+        )
         rendezvous.wait(self._call, num_bytes)
         # A copy: TensorFlow may still be reading it when the next sum is written.
         return [

@@ -20,9 +20,13 @@ class Loops:
     Args:
         strategy: TensorFlow's strategy.
         input_outside: whether replicas cannot gather their batches themselves.
+        in_order: whether evaluations add up batches in the order of the split.
     """
 
-    def __init__(self, strategy: tf.distribute.Strategy, *, input_outside: bool) -> None:
+    def __init__(
+        self, strategy: tf.distribute.Strategy, *, input_outside: bool, in_order: bool = False
+    ) -> None:
+        self._in_order = in_order
         self._strategy = strategy
         self._outside = input_outside
 
@@ -36,7 +40,7 @@ class Loops:
 
     def evaluate(self, task: Task, dataset: Dataset, feed: Feed) -> EvalLoop:
         """Create the loop that evaluates the batches of a split."""
-        return EvalLoop(self._strategy, task, dataset, feed)
+        return EvalLoop(self._strategy, task, dataset, feed, in_order=self._in_order)
 
     def predict(self, task: Task, dataset: Dataset, feed: Feed) -> PredictLoop:
         """Create the loop that predicts the batches of a split."""

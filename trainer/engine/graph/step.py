@@ -10,7 +10,7 @@ import tensorflow as tf
 from trainer.engine.graph.collective_log import CollectiveLog
 from trainer.engine.graph.collectives import Collectives
 from trainer.engine.graph.divergence import DivergenceMonitor, Verdict, no_verdict
-from trainer.engine.graph.gradients import accumulate_gradients
+from trainer.engine.graph.gradients import Contribution, accumulate_gradients
 from trainer.engine.graph.metric_sums import Sums
 from trainer.engine.graph.step_options import Gradients, Optimizer, StepOptions
 from trainer.protocols import Batch, LossFn, Metrics
@@ -68,20 +68,17 @@ class Step:
         monitor = self.options.divergence_monitor
         moving = _moving(model) if monitor is not None and monitor.skips else []
         before = [variable.read_value() for variable in moving]  # the forward pass updates them
-        gradients, sums = accumulate_gradients(
-            loss_fn, batch, model, self.options, self.num_replicas
-        )
-        names = list(sums)
-        statistics = self._statistics(model)
+        own = accumulate_gradients(loss_fn, batch, model, self.options, self.num_replicas)
+        names = list(own.sums)
+        statistics = self._statistics(model, own)
         gradients, (packed, *totals) = self._sum_over_replicas(
-            gradients,
+            own.gradients,
             [
-                tf.stack([x for name in names for x in sums[name]]),
-                *(variable.read_value() for variable in statistics),
+                tf.stack([x for name in names for x in own.sums[name]]),
+                *(value for _, value in statistics),
             ],
         )
-        for variable, total in zip(statistics, totals, strict=True):
-            variable.assign(total / self.num_replicas)
+        self._assign_means([variable for variable, _ in statistics], totals)
         reduced = {name: (packed[2 * i], packed[2 * i + 1]) for i, name in enumerate(names)}
         self._apply(optimizer, model.trainable_variables, gradients, reduced)
         for variable, old in zip(moving, before, strict=True):
@@ -130,20 +127,50 @@ class Step:
         """
         self._collectives.end()
 
-    def _statistics(self, model: tf.keras.Model) -> list[tf.Variable]:
+    def _statistics(
+        self, model: tf.keras.Model, own: Contribution
+    ) -> list[tuple[tf.Variable, tf.Tensor]]:
         """Return the variables that each replica updates by itself, such as moving statistics.
+
+        And what this replica adds to their means.
 
         They are averaged at every step, not only when they are read: so all replicas hold the
         same, and a run that was saved and restored in between, on whatever strategy, goes on with
         the same bits.
         """
+        if self.options.shards is not None:
+            return list(zip(own.updated, own.updates, strict=True))
         if self.num_replicas == 1:
             return []
         return [
-            variable
+            (variable, variable.read_value())
             for variable in model.non_trainable_variables
             if variable.synchronization == tf.VariableSynchronization.ON_READ
         ]
+
+    def _assign_means(self, variables: list[tf.Variable], totals: list[tf.Tensor]) -> None:
+        """Assign the means of what `_statistics` returned; `totals` are the sums."""
+        shards = self.options.shards
+        if shards is None:
+            for variable, total in zip(variables, totals, strict=True):
+                variable.assign(total / self.num_replicas)
+            return
+        passes = shards * self.options.accumulate
+
+        # Not in the replicas: a variable that they share would be given their mean, and the mean
+        # of three equal numbers may be another one.
+        def cross_replica(strategy: tf.distribute.Strategy, *totals: Any) -> None:
+            for variable, total in zip(variables, totals, strict=True):
+                mean = strategy.experimental_local_results(total)[0] / passes
+                strategy.extended.update(
+                    variable,
+                    lambda own, value: own.assign(tf.cast(value, own.dtype)),
+                    args=(mean,),
+                    group=True,
+                )
+
+        if variables:
+            self._replica.merge_call(cross_replica, args=tuple(totals))
 
     def _sum_over_replicas(
         self, gradients: Gradients, others: list[tf.Tensor]
@@ -226,7 +253,11 @@ class Step:
     def _update(
         self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients
     ) -> None:
-        if self.options.optimizer_reduces:
+        if self.options.optimizer_reduces and self.options.shards is not None:
+            # The whole sum from one replica: the sum of three thirds may be another number.
+            is_first = tf.equal(self._replica.replica_id_in_sync_group, 0)
+            gradients = [tf.where(is_first, gradient, -0.0) for gradient in gradients]
+        elif self.options.optimizer_reduces:
             gradients = [gradient / self.num_replicas for gradient in gradients]
         optimizer.apply_gradients(
             zip(gradients, variables, strict=True),

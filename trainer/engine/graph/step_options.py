@@ -24,7 +24,9 @@ class StepOptions:
 
     Attributes:
         global_size: examples in one update; the denominator of every loss.
-        accumulate: micro-batches in a replica's batch.
+        accumulate: micro-batches in a replica's batch, or in each of its shards.
+        shards: parts that the global batch is always computed in; None: one for each replica, and
+            sums are in no fixed order.
         clip_norm: global norm to which the global batch's gradient is clipped; None: no clipping.
         jit: whether forward and backward pass are compiled by XLA.
         loss_scale: the loss scale of mixed_float16; None: not needed.
@@ -43,3 +45,4 @@ class StepOptions:
     optimizer_reduces: bool = False
     exchange: Exchange | None = None
     divergence_monitor: DivergenceMonitor | None = None
+    shards: int | None = None

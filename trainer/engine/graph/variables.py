@@ -103,6 +103,23 @@ class LossScale:
         )
 
 
+@contextmanager
+def read_from_first_replica() -> Iterator[None]:
+    """Have variables that replicas update by themselves read from the first one; in scope.
+
+    For those that hold the same on all replicas whenever they are read or saved. Their mean would
+    be taken otherwise, and the mean of three equal numbers may be another number.
+    """
+
+    def create(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
+        if options.get("synchronization") == tf.VariableSynchronization.ON_READ:
+            options["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        return next_creator(**options)
+
+    with tf.variable_creator_scope(create):
+        yield
+
+
 def replicated(value: tf.Tensor, name: str) -> tf.Variable:
     """Create a variable that every replica holds and updates alike."""
     return tf.Variable(

@@ -1,0 +1,77 @@
+"""Updates of variables in a forward pass, such as moving statistics, as values instead.
+
+With shards every forward pass of a step computes its update from the same old value, and their mean
+is assigned once at the end. So no variable is written within a loop, where strategies that share
+variables between replicas could not do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.errors import ConfigError
+
+
+class CapturedUpdates:
+    """The values that variables were to be given, while a forward pass is traced.
+
+    Args:
+        variables: the variables.
+    """
+
+    def __init__(self, variables: Sequence[tf.Variable]) -> None:
+        self._variables = variables
+        self._values: dict[int, list[tf.Tensor]] = {}
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        """Keep what is assigned to the variables inside; they do not change.
+
+        Raises:
+            ConfigError: another replica's forward pass has not ended: they communicate within it.
+        """
+        if any("assign" in vars(variable) for variable in self._variables):
+            raise ConfigError(
+                "batch.shards: the model or its loss communicates between replicas, which cannot "
+                "be done within a shard; add batch.shards=null"
+            )
+        for variable in self._variables:
+            self._shadow(variable)
+        try:
+            yield
+        finally:
+            for variable in self._variables:
+                for name in ("assign", "assign_add", "assign_sub"):
+                    delattr(variable, name)
+
+    def updated(self) -> list[int]:
+        """Return which of the variables were assigned to, by their position."""
+        return [i for i, variable in enumerate(self._variables) if id(variable) in self._values]
+
+    def means(self) -> list[tf.Tensor]:
+        """Return the mean of the values of each variable, float32; the old value if there is none.
+
+        One that is updated by several calls of a layer has several values.
+        """
+        means = []
+        for variable in self._variables:
+            values = self._values.get(id(variable)) or [variable.read_value()]
+            mean = tf.cast(values[0], tf.float32)
+            for value in values[1:]:
+                mean += tf.cast(value, tf.float32)
+            means.append(mean / len(values) if len(values) > 1 else mean)
+        return means
+
+    def _shadow(self, variable: tf.Variable) -> None:
+        def assign(value: Any, *args: Any, **options: Any) -> tf.Tensor:
+            tensor = tf.convert_to_tensor(value, variable.dtype)
+            self._values.setdefault(id(variable), []).append(tensor)
+            return tensor
+
+        variable.assign = assign
+        variable.assign_add = lambda delta, *args, **options: assign(variable.read_value() + delta)
+        variable.assign_sub = lambda delta, *args, **options: assign(variable.read_value() - delta)
