@@ -97,9 +97,7 @@ def test_any_number_of_workers_equals_one_device(trained, workers):
 @pytest.mark.slow
 @pytest.mark.parametrize("other", ["mirrored", "central_storage"])
 def test_same_number_of_replicas_gives_the_same_bits_on_every_strategy(trained, other):
-    multi, same = (
-        trained(*SIX, *RANDOM, *SAME_REPLICAS[name]) for name in ("multi_worker", other)
-    )
+    multi, same = (trained(*SIX, *RANDOM, *SAME_REPLICAS[name]) for name in ("multi_worker", other))
     if other == "central_storage":  # its optimizer divides and adds up once more
         assert np.abs(model_of(multi) - model_of(same)).max() <= 1e-6
     else:

@@ -35,7 +35,6 @@ from trainer.worker import parent_watch
 from trainer.worker.error_summary import SELF_EXPLANATORY, error_cause, user_traceback
 from trainer.worker.warning_handler import Warnings
 
-
 _KERNEL_ERROR = "Operation received an exception"
 """What oneDNN says if it has no such kernel; TensorFlow gives it the type of a lost peer."""
 
