@@ -88,6 +88,10 @@ def _run(composition: Composition, config_dir: str | None, server: ForkServer | 
         from trainer.launch import verify
 
         return verify.run(command)
+    if experiment.mode == "check_layouts":
+        from trainer.launch import layout_check
+
+        return layout_check.run(command)
     from trainer.launch import launcher
 
     return launcher.run(command, server)

@@ -33,7 +33,7 @@ def _will_train(arguments: list[str]) -> bool:
     if arguments and arguments[0] in COMMANDS:
         return False
     return not any(
-        argument.startswith(("-", "launch=", "launch.inline=", "mode=verify"))
+        argument.startswith(("-", "launch=", "launch.inline=", "mode=verify", "mode=check"))
         and not argument.startswith(("--config-dir", "-cd"))
         for argument in arguments
     )

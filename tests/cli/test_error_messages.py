@@ -523,7 +523,7 @@ WRONG_FILES: dict[str, tuple[str, str]] = {
         "loud: {action: explode}\n",
         (
             "fault.loud.action (explode) must be one of kill, terminate, freeze, crash, "
-            "slow, full_disk, corrupt, nan"
+            "slow, full_disk, corrupt, nan, lose, return"
         ),
     ),
     "experiment/sweep.yaml": (

@@ -117,7 +117,8 @@ def test_likely_cause_of_each_kind_of_difference():
 
 def test_verify_refuses_faults_of_the_user():
     with pytest.raises(
-        ConfigError, match=r"mode \(verify\) brings its own faults; remove fault.nan_at_30"
+        ConfigError,
+        match=r"mode \(verify\) is for runs without faults of their own; remove fault.nan_at_30",
     ):
         compose(["mode=verify", "fault=nan_at_30"])
 

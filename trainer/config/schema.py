@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-MODES = ("train", "verify", "evaluate", "export", "predict")
+MODES = ("train", "verify", "check_layouts", "evaluate", "export", "predict")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 USED = ("latest", "best")
 """Values of `checkpoint.use` besides a step."""
@@ -292,7 +292,8 @@ class Verify:
 
     steps: int = key(
         200,
-        "number of steps, at most train.steps; it evaluates and saves a few times meanwhile",
+        "number of steps, at most train.steps, also for mode=check_layouts; it evaluates and saves "
+        "a few times meanwhile",
         ">= 2",
     )
     kills: int = key(3, "number of kills at random moments", ">= 1")
@@ -387,7 +388,8 @@ class Experiment:
     seed: int = key(0, "the only source of randomness", ">= 0, <= 9007199254740991")
     mode: str = key(
         "train",
-        "train; verify: prove that kills change nothing; evaluate, export, predict: use a run",
+        "train; verify: prove that kills change nothing; check_layouts: compare all layouts of "
+        "this machine; evaluate, export, predict: use a run",
         " | ".join(MODES),
     )
     precision: str = key(

@@ -135,13 +135,17 @@ def _check_resume(experiment: Experiment) -> Iterator[str]:
         yield f"resume_allow ({names}) needs a run; add resume=<run directory>"
 
 
+_TRAINING = ("train", "verify", "check_layouts")
+"""Modes that start runs of their own, and need none."""
+
+
 def _check_mode(experiment: Experiment) -> Iterator[str]:
     mode = experiment.mode
-    if experiment.resume == "never" and mode in MODES and mode not in ("train", "verify"):
+    if experiment.resume == "never" and mode in MODES and mode not in _TRAINING:
         yield f"mode ({mode}) needs a run; add resume=<run directory>"
-    if mode == "verify" and experiment.fault:
+    if mode in ("verify", "check_layouts") and experiment.fault:
         names = ", ".join(f"fault.{name}" for name in experiment.fault)
-        yield f"mode (verify) brings its own faults; remove {names}"
+        yield f"mode ({mode}) is for runs without faults of their own; remove {names}"
 
 
 def _check_runs_dir(experiment: Experiment) -> Iterator[str]:
@@ -173,7 +177,7 @@ def _check_checkpoint(experiment: Experiment) -> Iterator[str]:
             f"checkpoint.best.mode (max) would keep the largest {metric}; "
             "add checkpoint.best.mode=min"
         )
-    if experiment.mode in ("train", "verify") and checkpoint.use != "latest":
+    if experiment.mode in _TRAINING and checkpoint.use != "latest":
         yield (
             f"checkpoint.use ({checkpoint.use}) is for mode=evaluate, export and predict; a "
             "training goes on from the newest, or starts with a checkpoint's weights: "

@@ -194,15 +194,10 @@ class Verification:
         """Run the experiment to its end; return the exit code, and the outcome if it finished."""
         print(f"--- {name}", flush=True)
         experiment = shortened(self.command.experiment, name, self.runs_dir, kills)
-        assignment = {
-            "experiment": loading.plain(experiment),
-            "overrides": self.command.overrides,
-            "config_dir": self.command.config_dir,
-        }
         code = -signal.SIGKILL
         for _ in range(len(kills) + 1):
             if code == -signal.SIGKILL:  # of the supervisor; the same command continues
-                code = _run_command(json.dumps(assignment), self.server)
+                code = run_command(self.command, experiment, self.server)
         if code != DONE:
             return (code if code > 0 else CRASHED), None
         (run_dir,) = self.runs_dir.glob(f"{name}-*")
@@ -221,13 +216,31 @@ def _check_steps(step: int, num_steps: int) -> int:
     return CRASHED
 
 
-def _run_command(assignment: str, server: str) -> int:
-    """Run one command to its end, in a process and a session of its own; forward signals to it."""
+def run_command(
+    command: Command, experiment: Experiment, server: str, *, is_silent: bool = False
+) -> int:
+    """Run one command to its end, in a process and a session of its own; forward signals to it.
+
+    Args:
+        command: the command line that is recorded.
+        experiment: what to run.
+        server: the folder of the fork server of its workers.
+        is_silent: whether its output is dropped; errors are shown.
+
+    Returns:
+        The exit code.
+    """
+    assignment = {
+        "experiment": loading.plain(experiment),
+        "overrides": command.overrides,
+        "config_dir": command.config_dir,
+    }
     variables = environment.worker_environment()
     environment.name_fork_server(variables, server)
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "trainer.launch.verify_run"],
         stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL if is_silent else None,
         start_new_session=True,
         env=variables,
         text=True,
@@ -235,6 +248,6 @@ def _run_command(assignment: str, server: str) -> int:
     assert process.stdin is not None
     with forward_to(process.send_signal, STOP):
         # It stays open: the process ends when it is closed, also because this one was killed.
-        process.stdin.write(assignment + "\n")
+        process.stdin.write(json.dumps(assignment) + "\n")
         process.stdin.flush()
         return process.wait()

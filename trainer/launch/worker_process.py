@@ -60,9 +60,8 @@ class WorkerProcess:
         variables = environment.worker_environment(self._scratch.name)
         worker = worker_socket.fileno()
         # -P: the current directory must not come before this package on the path.
-        module = ["trainer.worker.process", "--socket", str(worker)]
-        module += ["--scratch", self._scratch.name]
-        command = [sys.executable, "-P", "-m", *module]
+        command = [sys.executable, "-P", "-m", "trainer.worker.process", "--socket", str(worker)]
+        command += ["--scratch", self._scratch.name]
 
         def start_fresh() -> subprocess.Popen[bytes]:
             with signals.blocked():
@@ -85,7 +84,7 @@ class WorkerProcess:
         descriptors += namespace.descriptors() if namespace else []
         connection = None
         if server:
-            forked = [SOCKET if item == str(worker) else item for item in module]
+            forked = [SOCKET if word == str(worker) else word for word in command[3:]]
             connection = server.fork(forked, variables, self._scratch.name, descriptors)
         self.process = start_process(connection, release, start_fresh)
 

@@ -102,6 +102,7 @@ def test_json_shows_runs(runs):
         "total_steps": 20,
         "metrics": {"loss": 0.25, "accuracy": 0.875},
         "why": "ValueError: no",
+        "workers": [],
     }
 
 
