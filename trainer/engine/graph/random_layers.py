@@ -59,7 +59,7 @@ def make_stateless(model: tf.keras.Model, offset: int = 0) -> int:
         generator.random_uniform = draws.random_uniform
         generator.random_normal = draws.random_normal
         generator.dropout = draws.dropout
-        # Whoever takes a seed draws by themselves, such as truncated normals: of these no slice
+        # A layer that takes a seed draws by itself, such as truncated normals: of these no slice
         # can be drawn, because values that are rejected shift those after them.
         generator.make_seed_for_stateless_op = draws.seed
         if isinstance(layer, tf.keras.layers.RandomFlip):

@@ -1,0 +1,69 @@
+"""What shards cost: `python -m benchmarks.shards [--rounds N] [--data FILE]`.
+
+The tutorial's CNN, a global batch of 128: the time of a step on one device with 1 to 8 shards, and
+on several processes with as many shards as processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from benchmarks.harness import data_file, interleave, run_child, table
+
+STEPS, WARM_UP = 150, 50
+NONE = "no shards"
+
+
+def step_ms(data: Path, *options: str) -> float:
+    """Return the milliseconds of a step, of those after the first."""
+    with tempfile.TemporaryDirectory() as runs:
+        command = [
+            "model=tutorial_cnn", "dataset=mnist", f"dataset.path={data}", "batch.global_size=128",
+            f"train.steps={STEPS}", "train.epochs=null", f"summary.every_steps={WARM_UP}",
+            "evaluate.every_epochs=null", "checkpoint.every_epochs=null", "writers=[jsonl]",
+            f"runs_dir={runs}", *options,
+        ]  # fmt: skip
+        run_child([sys.executable, "train.py", *command])
+        (path,) = Path(runs).glob("*/metrics.jsonl")
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+    rates = [line["examples_per_sec"] for line in lines if line["split"] == "train"][1:]
+    return 1000 * 128 * len(rates) / sum(rates)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.shards", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--data", type=Path)
+    args = parser.parse_args()
+    with data_file(args.data) as data:
+        one = {NONE: partial(step_ms, data)}
+        one |= {
+            f"{shards} shards": partial(step_ms, data, f"batch.shards={shards}")
+            for shards in (1, 2, 4, 8)
+        }
+        print(table("one device", "ms", interleave(one, args.rounds), NONE), flush=True)
+        for workers in (2, 4):
+            for communication in ("shared_memory", "ring"):
+                options = (
+                    "strategy=multi_worker", f"strategy.workers={workers}",
+                    f"strategy.communication={communication}",
+                )  # fmt: skip
+                contenders = {
+                    NONE: partial(step_ms, data, *options),
+                    f"{workers} shards": partial(
+                        step_ms, data, *options, f"batch.shards={workers}"
+                    ),
+                }
+                title = f"{workers} processes, {communication}"
+                print(table(title, "ms", interleave(contenders, args.rounds), NONE), flush=True)
+
+
+if __name__ == "__main__":
+    main()
