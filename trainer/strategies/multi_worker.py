@@ -98,15 +98,18 @@ class MultiWorker(Strategy):
                 "or must go from the cluster"
             )
 
-    def gradient_exchange(self, peak: tf.Variable) -> Exchange | None:
+    def gradient_exchange(self, peak: tf.Variable, *, in_tree: bool) -> Exchange | None:
         """Exchange gradients through memory where the processes share it, or in 16 bits."""
         import tensorflow as tf
 
         from trainer.engine.graph.gradient_exchange import CompressedExchange, SharedMemory
+        from trainer.engine.graph.shard_tree import chain_sum, tree_sum
 
         if self._compress is not None:
             return CompressedExchange(tf.as_dtype(self._compress), peak)
-        return None if self._rendezvous is None else SharedMemory(self._rendezvous)
+        if self._rendezvous is None:
+            return None
+        return SharedMemory(self._rendezvous, tree_sum if in_tree else chain_sum)
 
     def create(self, cluster: Cluster) -> tf.distribute.Strategy:
         """Create the strategy; return when all processes have."""

@@ -215,7 +215,7 @@ def _loops(
 def _step_options(experiment: Experiment, strategy: Strategy, learner: Learner) -> StepOptions:
     state = learner.state
     shards = learner.sizes.shards
-    exchange = strategy.gradient_exchange(state.gradient_peak)
+    exchange = strategy.gradient_exchange(state.gradient_peak, in_tree=shards is not None)
     return StepOptions(
         learner.sizes.global_size,
         learner.sizes.accumulate,

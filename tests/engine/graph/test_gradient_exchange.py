@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trainer.engine.graph.gradient_exchange import GradientBuffer, PeerLostError, Rendezvous
-from trainer.engine.graph.shard_tree import tree_sum
+from trainer.engine.graph.shard_tree import chain_sum, tree_sum
 
 
 @pytest.fixture
@@ -26,10 +26,10 @@ def rendezvous(request):
                 link.close()
 
 
-def sums(members, pool, tensors, call=1):
+def sums(members, pool, tensors, call=1, add_up=chain_sum):
     """Sum `tensors[rank]`, a list for each process."""
     buffers = [
-        GradientBuffer(member, call, [x.size for x in mine])
+        GradientBuffer(member, call, [x.size for x in mine], add_up)
         for member, mine in zip(members, tensors, strict=True)
     ]
     return list(pool.map(lambda buffer, mine: buffer.sum(*mine), buffers, tensors))
@@ -43,12 +43,13 @@ def gradients(count, seed=0):
     ]
 
 
+@pytest.mark.parametrize("add_up", [chain_sum, tree_sum])
 @pytest.mark.parametrize("rendezvous", [2, 3, 5], indirect=True)
-def test_every_process_gets_sum_in_order_of_tree(rendezvous):
+def test_every_process_gets_sum_in_the_given_order(rendezvous, add_up):
     members, pool = rendezvous
     mine = gradients(len(members))
-    expected = [tree_sum(values, np.add) for values in zip(*mine, strict=True)]
-    for result in sums(members, pool, mine):
+    expected = [add_up(values, np.add) for values in zip(*mine, strict=True)]
+    for result in sums(members, pool, mine, add_up=add_up):
         for total, wanted in zip(result, expected, strict=True):
             assert total.shape == wanted.shape
             assert total.tobytes() == wanted.astype(np.float32).tobytes()
@@ -58,7 +59,9 @@ def test_every_process_gets_sum_in_order_of_tree(rendezvous):
 def test_returned_sum_does_not_change_with_the_next(rendezvous):
     members, pool = rendezvous
     first, second = gradients(2, 1), gradients(2, 2)
-    buffers = [GradientBuffer(member, 1, [x.size for x in first[0]]) for member in members]
+    buffers = [
+        GradientBuffer(member, 1, [x.size for x in first[0]], chain_sum) for member in members
+    ]
     before = list(pool.map(lambda buffer, mine: buffer.sum(*mine), buffers, first))
     kept = [x.copy() for x in before[0]]
     list(pool.map(lambda buffer, mine: buffer.sum(*mine), buffers, second))
@@ -76,7 +79,10 @@ def test_two_sums_of_a_step_do_not_mix(rendezvous):
 @pytest.mark.parametrize("rendezvous", [2], indirect=True)
 def test_different_gradients_are_an_error_and_no_hang(rendezvous):
     members, pool = rendezvous
-    buffers = [GradientBuffer(members[0], 1, [4]), GradientBuffer(members[1], 1, [6])]
+    buffers = [
+        GradientBuffer(members[0], 1, [4], chain_sum),
+        GradientBuffer(members[1], 1, [6], chain_sum),
+    ]
     waiting = [
         pool.submit(buffer.sum, np.zeros(size, np.float32))
         for buffer, size in zip(buffers, (4, 6), strict=True)

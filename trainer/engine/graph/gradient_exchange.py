@@ -8,8 +8,8 @@ columns, and copies the whole sum out again:
     sum of own columns        (all wait for all)
     gradient <- sum
 
-A column is added up in the order of a fixed tree (see `shard_tree`), so the sum has the same bits
-everywhere and in every run.
+A column is added up in the order of the processes, as the devices of one process are, or in the
+order of a tree over shards. So the sum has the same bits everywhere and in every run.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ import mmap
 import os
 import socket
 import struct
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from trainer.engine.graph.collectives import flat_sum, packed
-from trainer.engine.graph.shard_tree import tree_sum
+
+AddUp: TypeAlias = Callable[[Sequence[Any], Callable[[Any, Any], Any]], Any]
 
 # A process that compiles keeps the others waiting; one that is stopped should not do so for ever.
 _SILENT_SECS = 600.0
@@ -140,10 +143,12 @@ class SharedMemory:
 
     Args:
         rendezvous: of all processes, opened.
+        add_up: adds up parts of equal shape with a function that adds two: see `shard_tree`.
     """
 
-    def __init__(self, rendezvous: Rendezvous) -> None:
+    def __init__(self, rendezvous: Rendezvous, add_up: AddUp) -> None:
         self._rendezvous = rendezvous
+        self._add_up = add_up
         self._calls = 0
 
     def __call__(
@@ -155,9 +160,8 @@ class SharedMemory:
         """Sum float32 tensors over the processes; in replica context."""
         self._calls += 1
         tensors = [*gradients, *others]
-        buffer = GradientBuffer(
-            self._rendezvous, self._calls, [x.shape.num_elements() for x in tensors]
-        )
+        sizes = [x.shape.num_elements() for x in tensors]
+        buffer = GradientBuffer(self._rendezvous, self._calls, sizes, self._add_up)
         # Not as one flat buffer: the rows are that already, and to pack it would be one more copy.
         summed = tf.numpy_function(buffer.sum, tensors, [tf.float32] * len(tensors))
         for total, tensor in zip(summed, tensors, strict=True):
@@ -172,9 +176,11 @@ class GradientBuffer:
         rendezvous: of all processes, opened.
         call: number of the sum within the step.
         sizes: elements of each tensor, float32.
+        add_up: see `SharedMemory`.
     """
 
-    def __init__(self, rendezvous: Rendezvous, call: int, sizes: list[int]) -> None:
+    def __init__(self, rendezvous: Rendezvous, call: int, sizes: list[int], add_up: AddUp) -> None:
+        self._add_up = add_up
         self._rendezvous = rendezvous
         self._call = call
         ends = list(itertools.accumulate(sizes))
@@ -200,7 +206,7 @@ class GradientBuffer:
         )
         parts = [row[share] for row in rows]
         # Into the left operand, and the row of the sum instead of the first: nothing is allocated.
-        tree_sum(
+        self._add_up(
             parts,
             lambda a, b: np.add(a, b, out=total[share] if a is parts[0] else a),
         )

@@ -8,7 +8,7 @@ bits of the sum do not depend on how many replicas there are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -30,6 +30,11 @@ def tree_sum(parts: Sequence[T], add_two: Callable[[T, T], T]) -> T:
     while subtrees:
         total = add_two(subtrees.pop(), total)
     return total
+
+
+def chain_sum(parts: Sequence[T], add_two: Callable[[T, T], T]) -> T:
+    """Add up the parts from the first to the last."""
+    return reduce(add_two, parts)
 
 
 def add(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
