@@ -299,8 +299,11 @@ def test_stopped_server_of_a_declared_cluster_stops_all_processes(tmp_path):
     assert f"Continuing from the checkpoint of step {step}." in finished["chief-0"][1]
     assert json.loads((only_run(tmp_path) / "result.json").read_text())["step"] == 3000
     assert not list(only_run(tmp_path).glob("logs/*.note"))
-    # Nobody else moves the variables of a single worker.
-    assert {line["staleness_max"] for line in train_lines(tmp_path)} == {0}
+    # Nobody else moves the variables of a single worker. A line that is written after a stop within
+    # its step has no chunk to tell of.
+    told = [line["staleness_max"] for line in train_lines(tmp_path) if "staleness_max" in line]
+    assert set(told) == {0}
+    assert len(told) >= len(train_lines(tmp_path)) - 1
 
 
 SPLIT = ["strategy.ps=2", "strategy.partitioner=fixed_shards"]
