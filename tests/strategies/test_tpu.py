@@ -1,3 +1,4 @@
+import math
 import re
 import socket
 from types import SimpleNamespace
@@ -5,12 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.compat import v2 as tensorflow_of_keras
 
 from tests.support.training import ROUNDING, engine
 from trainer.cluster import environment as environment_module
 from trainer.cluster.spec import Cluster
-from trainer.engine.graph import randomness
+from trainer.engine.graph import random_layers, randomness
 from trainer.engine.graph.input import Pipeline
 from trainer.errors import ConfigError
 from trainer.strategies.tpu import Tpu
@@ -194,12 +194,16 @@ def same_bits_everywhere(monkeypatch):
     def fold_in(seed, data):
         return tf.cast(seed, tf.int64) * 1000003 + tf.cast(data, tf.int64)
 
-    def dropout(x, rate, seed, noise_shape):
-        drawn = randomness.uniform(0, seed[:1], seed[1:], x.shape.num_elements())
-        return tf.where(tf.reshape(drawn, x.shape) < rate, 0.0, x / (1.0 - rate))
+    def draw(self, kernel, shape, dtype, nonce=None):
+        part = randomness.current_part()
+        call = part.count(self._number)
+        seed = randomness.fold_seed(part.seed(), self._number, call, part.number)
+        size = math.prod(random_layers._static_shape(shape))
+        drawn = randomness.uniform(0, seed[:1], seed[1:], size)
+        return tf.cast(tf.reshape(drawn, shape), dtype)
 
     monkeypatch.setattr(tf.random.experimental, "stateless_fold_in", fold_in)
-    monkeypatch.setattr(tensorflow_of_keras.nn.experimental, "stateless_dropout", dropout)
+    monkeypatch.setattr(random_layers.LayerDraws, "_draw", draw)
 
 
 WHOLE = ["model.dropout=0.3", "model.batch_norm=true", "train.clip_norm=0.1", "train.ema_decay=0.9"]
