@@ -63,6 +63,8 @@ FEATURES = {
     ],
     "inline": ["launch=inline"],
     "skip": ["divergence.action=skip"],
+    "shards": ["batch.shards=4", "batch.accumulate=2", *LOCAL_NORM],
+    "jit, shards": ["batch.shards=4", "jit=true", "model.dropout=0.3"],
     "histograms, images": ["summary.histograms=2", "summary.images=2", "model.batch_norm=true"],
 }  # fmt: skip
 
@@ -119,6 +121,24 @@ POOLED = (
     "add jit=false or deterministic=false"
 )
 
+NO_GLOBAL_BATCH = (
+    "batch.shards (4) cannot be used with strategy={}: each of its workers makes updates of its "
+    "own batches, so there is no global batch to divide; add batch.shards=null"
+)
+NO_ORDER = (
+    "batch.shards (4) cannot be used with strategy={}: the order of its sums has not been tested "
+    "on one; add batch.shards=null"
+)
+NO_SYNC = (
+    "batch.shards (4) cannot be used with synchronised batch normalisation: it adds up over the "
+    "replicas within the model, in an order that depends on their number; add batch.shards=null, "
+    "or choose a model with plain batch normalisation, which is then over each shard"
+)
+NO_ROUNDING = (
+    "batch.shards (4) and strategy.compress (bfloat16) cannot be used with strategy=multi_worker: "
+    "what is rounded on its way depends on how many replicas send it; add strategy.compress=none "
+    "or batch.shards=null"
+)
 NO_UNDO = (
     "divergence.action ({}) cannot be used with strategy=parameter_server: other workers have gone "
     "on by the time that a step is "
@@ -161,6 +181,9 @@ EARLY = {
         for feature in FEATURES
         if "deterministic, jit" in feature
     },
+    ("parameter_server", "shards"): [NO_GLOBAL_BATCH],
+    ("parameter_server", "jit, shards"): [NO_JIT, NO_GLOBAL_BATCH],
+    **{("tpu", feature): [NO_ORDER] for feature in ("shards", "jit, shards")},
     **{(name, "inline"): [NO_INLINE] for name in ("multi_worker", "parameter_server")},
     ("parameter_server", "skip"): [NO_UNDO.format("skip")],
     ("tpu", "skip"): [NO_SKIP],
@@ -209,6 +232,8 @@ RUNS = {
         ("jit, synchronised normalisation", "accumulation, synchronised normalisation"): [],
         ("jit, normalisation", "accumulation, normalisation"): [],
         ("deterministic, jit",): [],
+        ("shards",): [],
+        ("mixed_float16", "jit, shards"): [],
     },
     "mirrored": {
         ("mixed_float16", "jit", "accumulation", "jit, accumulation"): [],
@@ -216,11 +241,14 @@ RUNS = {
         ("clipping, averages, best, early stopping", "files", "histograms, images", "skip"): [],
         ("jit, normalisation", "accumulation, normalisation"): [],
         ("deterministic, jit",): [],
+        ("shards",): [],
+        ("mixed_float16", "jit, shards"): [],
     },
     "central_storage": {
         ("mixed_bfloat16", "deterministic", "accumulation"): [],
         ("clipping, averages, best, early stopping", "files", "histograms, images", "skip"): [],
         ("synchronised normalisation",): [],
+        ("shards",): [],
     },
     "multi_worker": {
         ("mixed_float16", "jit", "accumulation", "jit, accumulation"): [],
@@ -230,6 +258,8 @@ RUNS = {
         ("clipping, averages, best, early stopping", "files", "histograms, images", "skip"): [],
         ("jit, normalisation", "accumulation, normalisation"): [],
         ("deterministic, jit",): [],
+        ("shards",): [],
+        ("mixed_float16", "jit, shards"): [],
     },
     "parameter_server": {
         ("mixed_bfloat16", "accumulation", "accumulation, normalisation"): [],
@@ -433,6 +463,19 @@ def test_inline_is_allowed_for_a_single_process():
     )
     assert refusal(compose(["strategy=multi_worker", "launch=inline"]), cluster=declared) == []
     assert refusal(compose(["strategy=multi_worker", "strategy.workers=1", "launch=inline"])) == []
+
+
+@pytest.mark.parametrize("name", ["one_device", "mirrored", "multi_worker"])
+def test_shards_exclude_synchronised_normalisation(name):
+    experiment = compose([*STRATEGIES[name], "batch.shards=4", "model.batch_norm=true"])
+    models = [model_of(json.dumps(experiment.model))]
+    assert refusal(experiment) == []
+    assert refusal(experiment, models=models) == [NO_SYNC]
+
+
+def test_shards_exclude_compression():
+    overrides = ["strategy=multi_worker", "strategy.compress=bfloat16", "batch.shards=4"]
+    assert refusal(compose(overrides)) == [NO_ROUNDING]
 
 
 def test_asynchronous_workers_support_no_rollback_and_no_spikes():

@@ -1,0 +1,138 @@
+"""With `batch.shards` a run has the same bits on any number of devices and processes."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.support.processes import ROOT, log, only_run, run
+from tests.support.training import assert_same_bits, engine, train, variables
+from trainer.launch.run_comparison import differences, read
+
+EVERYTHING = [
+    "model=cnn", "model._target_=tests.support.toy_models.everything", "model.width=4",
+    "model.dropout=0.3", "model.batch_norm=true", "model.l2=0.001",
+    "dataset=digits", "dataset.augment.crop=1", "dataset.augment.brightness=0.2",
+    "train.steps=6", "batch.global_size=48", "batch.accumulate=2",
+    "train.clip_norm=0.5", "train.ema_decay=0.9", "optimizer.learning_rate=0.02",
+    "summary.every_steps=2", "evaluate.every_steps=3", "checkpoint.every_steps=3",
+    "metrics=confusion", "writers=[jsonl]", "restart.max_restarts=0",
+]  # fmt: skip
+"""All that depends on how a batch is cut, at once."""
+
+MOMENTUM = ["optimizer=sgd", "optimizer.momentum=0.9"]
+
+MULTI_WORKER = "strategy=multi_worker"
+LAYOUTS = {
+    "mirrored 2": ["strategy=mirrored", "strategy.virtual_devices=2"],
+    "mirrored 4": ["strategy=mirrored", "strategy.virtual_devices=4"],
+    "mirrored 8": ["strategy=mirrored", "strategy.virtual_devices=8"],
+    "central storage 2": ["strategy=central_storage", "strategy.virtual_devices=2"],
+    "1 worker": [MULTI_WORKER, "strategy.workers=1"],
+    "2 workers": [MULTI_WORKER, "strategy.workers=2"],
+    "4 workers": [MULTI_WORKER, "strategy.workers=4"],
+    "8 workers": [MULTI_WORKER, "strategy.workers=8"],
+    "2 workers, ring": [MULTI_WORKER, "strategy.workers=2", "strategy.communication=ring"],
+    "4 workers, ring": [MULTI_WORKER, "strategy.workers=4", "strategy.communication=ring"],
+    "2 workers with 2 devices": [
+        MULTI_WORKER,
+        "strategy._target_=tests.support.toy_strategies.TwoDevices",
+        "strategy.workers=2",
+        "strategy.communication=ring",
+    ],
+}
+"""How many replicas share the 8 shards, and how they communicate."""
+
+
+@pytest.fixture
+def own_modules(monkeypatch):
+    """Let worker processes find the tests' own models and strategies."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def finished(directory, *overrides):
+    """Train in real processes; return the run directory."""
+    directory.mkdir()
+    code, out, err = run(directory, *EVERYTHING, *overrides)
+    assert code == 0, f"{out}\n{err}"
+    return only_run(directory)
+
+
+def outcome(run_dir):
+    """Return what a run has come to, without the directory in its lines."""
+    return replace(read(run_dir), kills=())
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """The run on one device, in a process of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        directory = tmp_path_factory.mktemp("reference") / "one"
+        return finished(directory, *MOMENTUM, "batch.shards=8", "strategy=one_device")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_modules")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_has_the_bits_of_one_device(reference, tmp_path, layout):
+    run_dir = finished(tmp_path / "run", *MOMENTUM, "batch.shards=8", *LAYOUTS[layout])
+    assert differences(outcome(reference), outcome(run_dir)) == []
+    assert log(run_dir) == log(reference)
+    assert json.loads((run_dir / "run.json").read_text())["threads"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("shards", "layout"),
+    [
+        pytest.param(
+            8, ["strategy=mirrored", "strategy.virtual_devices=4"], marks=pytest.mark.slow
+        ),
+        (12, ["strategy=mirrored", "strategy.virtual_devices=3"]),
+        pytest.param(
+            12,
+            ["strategy=central_storage", "strategy.virtual_devices=3"],
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_adam_has_the_bits_of_one_device(tmp_path, shards, layout):
+    options = [*EVERYTHING, "optimizer=adam", f"batch.shards={shards}"]
+    if shards == 12:
+        options.append("batch.global_size=72")
+    one = train(tmp_path / "one", *options)
+    several = train(tmp_path / "several", *options, *layout)
+    assert_same_bits(one, several)
+    assert log(tmp_path / "one") == log(tmp_path / "several")
+
+
+@pytest.mark.slow
+def test_run_that_moves_to_another_layout_has_the_bits_of_one_that_stays(tmp_path):
+    options = [*EVERYTHING, *MOMENTUM, "batch.shards=4"]
+    straight = train(tmp_path / "straight", *options)
+    moved = tmp_path / "moved"
+    train(moved, *options, "strategy=mirrored", "strategy.virtual_devices=4", "train.steps=3")
+    continued = engine(moved, *options, "strategy=mirrored", "strategy.virtual_devices=2")
+    continued.train(lambda: False)
+    assert_same_bits(straight, variables(continued))
+    assert log(moved) == log(tmp_path / "straight")  # no step twice: it was continued
+
+
+@pytest.mark.slow
+def test_histograms_and_images_change_no_bit_and_are_the_same(tmp_path):
+    options = [*EVERYTHING, *MOMENTUM, "batch.shards=4", "summary.histograms=2"]
+    plain = train(tmp_path / "plain", *EVERYTHING, *MOMENTUM, "batch.shards=4")
+    shown = train(tmp_path / "shown", *options, "writers=[jsonl,tensorboard]")
+    assert_same_bits(plain, shown)
+
+
+def test_number_of_replicas_that_has_no_tree_is_one_line(tmp_path):
+    code, out, err = run(
+        tmp_path, "batch.shards=12", "batch.global_size=48", "strategy=mirrored",
+        "strategy.virtual_devices=2",
+    )  # fmt: skip
+    assert (code, out) == (2, "")
+    assert err == (
+        "error: batch.shards (12) must be a power of two times the number of replicas (2); "
+        "use batch.shards=8 or 16, or 1 or 3 replicas\n"
+    )
