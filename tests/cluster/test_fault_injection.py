@@ -292,3 +292,14 @@ def test_full_disk_fails_its_save_once(tmp_path):
     assert train(
         tmp_path, "checkpoint.every_steps=2", "+fault.mine={action:full_disk,phase:save,at:2}"
     )
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["{action:return,process:chief}", "{action:lose,process:worker-0,delay_secs:1}"],
+)
+def test_only_a_worker_is_lost_or_returns_and_at_once(fault):
+    experiment = compose([f"+fault.x={fault}"])
+    process_ids = [ProcessId("worker", 0), ProcessId("worker", 1)]
+    with pytest.raises(ConfigError, match="must be a worker such as worker-1, and without delay"):
+        fault_check.check(experiment, process_ids, {"evaluator"}, declared=False, elastic=True)

@@ -155,7 +155,7 @@ def test_worker_discarded_while_the_server_imports_never_begins(own, start):
     assert worker.process.pid == 0
     other = start(own)
     pid_of(other)
-    assert describe(own).num_workers == 1
+    assert describe(own).num_processes == 1
 
 
 def test_workers_die_with_their_server_and_the_next_is_started_afresh(own, start):
@@ -218,7 +218,7 @@ def test_many_workers_leave_nothing_in_the_server(own, start):
         worker = WorkerProcess(own)
         pid_of(worker)
         worker.discard()
-    until(lambda: describe(own).num_workers == 0)
+    until(lambda: describe(own).num_processes == 0)
     assert descendants(pid) == []
     assert len(os.listdir(f"/proc/{pid}/fd")) <= before + 1  # the connection of `describe`
     assert int(status(pid)["RssAnon"].split()[0]) < memory + 4096

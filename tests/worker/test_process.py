@@ -1,8 +1,12 @@
 """What a worker process imports."""
 
 import pytest
+import tensorflow as tf
 
 from tests.support.processes import OPTIONS, ROOT, finish, start
+from trainer.cluster.messages import Channel, Crash, Line
+from trainer.errors import CRASHED, RESTARTABLE
+from trainer.worker import process
 
 TASK = """
 from trainer.tasks.classification import Classification
@@ -38,3 +42,17 @@ def test_worker_imports_the_module_that_the_parent_has_checked(tmp_path):
     assert code == 0, out + err
     assert "task of installed" in out
     assert "task of work" not in out
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "kind"),
+    [
+        ("Collective ops is aborted by: Socket closed", RESTARTABLE, Line),
+        ("Operation received an exception: Status: 3, no primitive", CRASHED, Crash),
+    ],
+)
+def test_lost_peer_is_restarted_but_a_missing_kernel_is_a_crash(text, code, kind):
+    sent = []
+    error = tf.errors.AbortedError(None, None, text)
+    assert process._report_error(error, Channel(sent.append)) == code
+    assert [type(message) for message in sent] == [kind]

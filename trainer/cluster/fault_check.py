@@ -48,6 +48,13 @@ def check(
                 f"go on without {fault.process}; add strategy=multi_worker and "
                 "strategy.min_workers"
             )
+        elif fault.action in ("lose", "return") and (
+            not fault.process.startswith("worker-") or fault.delay_secs
+        ):
+            problems.append(
+                f"{key} with action {fault.action} must be a worker such as worker-1, and without "
+                "delay_secs"
+            )
         elif fault.process == "supervisor" or not knows_when(fault, service_jobs):
             if fault.action not in SIGNALS:
                 problems.append(

@@ -75,13 +75,13 @@ class Description:
 
     Attributes:
         pid: its process.
-        num_workers: how many of its workers live.
+        num_processes: how many of the processes that it has forked live.
         secs_left: how long it still stays if nobody asks it for a worker; None: until its command
             ends.
     """
 
     pid: int
-    num_workers: int
+    num_processes: int
     secs_left: float | None
 
 

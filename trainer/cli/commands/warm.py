@@ -33,12 +33,12 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _line(server: Description, *, is_stopped: bool) -> str:
-    workers = f"{server.num_workers} worker{'s' * (server.num_workers != 1)}"
+    workers = f"{server.num_processes} worker{'s' * (server.num_processes != 1)}"
     if is_stopped:
-        end = "ends with its last worker" if server.num_workers else "has ended"
+        end = "ends with its last worker" if server.num_processes else "has ended"
     elif server.secs_left is None:
         end = "ends with its command"
     else:
-        after = "after its last worker" if server.num_workers else "from now"
+        after = "after its last worker" if server.num_processes else "from now"
         end = f"ends {format_duration(server.secs_left)} {after}"
     return f"Process {server.pid}: {workers}; {end}"
