@@ -179,13 +179,13 @@ def test_kept_server_serves_the_next_command_until_it_is_stopped(tmp_path):
 
     server = train("name=first", "launch.keep_warm_secs=600")
     try:
-        assert warm().startswith(f"Process {server}: 0 workers; ends ")
+        assert warm().startswith(f"Process {server}: 0 processes; ends ")
         assert train("name=second") == server
         assert train("name=third", **COLD) != server
         code, out, err = finish(start(tmp_path, "model=none", **environment))
         assert (code, out) == (2, ""), err
         assert train("name=fourth") == server
-        assert warm("stop") == f"Process {server}: 0 workers; has ended\n"
+        assert warm("stop") == f"Process {server}: 0 processes; has ended\n"
         wait_gone(server)
         assert train("name=fifth") != server
         assert list((tmp_path / "steadfast").iterdir()) == []

@@ -25,9 +25,9 @@ def test_warm_says_that_there_is_none(servers, arguments):
 @pytest.mark.parametrize(
     ("server", "line"),
     [
-        (Description(7, 0, 61.2), "Process 7: 0 workers; ends 1:01 from now"),
-        (Description(7, 1, 600.0), "Process 7: 1 worker; ends 10:00 after its last worker"),
-        (Description(7, 2, None), "Process 7: 2 workers; ends with its command"),
+        (Description(7, 0, 61.2), "Process 7: 0 processes; ends 1:01 from now"),
+        (Description(7, 1, 600.0), "Process 7: 1 process; ends 10:00 after its last process"),
+        (Description(7, 2, None), "Process 7: 2 processes; ends with its command"),
     ],
 )
 def test_warm_shows_workers_and_the_end(servers, server, line):
@@ -36,10 +36,11 @@ def test_warm_shows_workers_and_the_end(servers, server, line):
 
 
 @pytest.mark.parametrize(
-    ("workers", "end"), [(0, "0 workers; has ended"), (2, "2 workers; ends with its last worker")]
+    ("number", "end"),
+    [(0, "0 processes; has ended"), (2, "2 processes; ends with its last process")],
 )
-def test_warm_stop_says_what_ends(servers, workers, end):
-    servers.append(Description(7, workers, 60.0))
+def test_warm_stop_says_what_ends(servers, number, end):
+    servers.append(Description(7, number, 60.0))
     assert run_here("warm", "stop").out == f"Process 7: {end}\n"
 
 

@@ -33,12 +33,12 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _line(server: Description, *, is_stopped: bool) -> str:
-    workers = f"{server.num_processes} worker{'s' * (server.num_processes != 1)}"
+    processes = f"{server.num_processes} process{'es' * (server.num_processes != 1)}"
     if is_stopped:
-        end = "ends with its last worker" if server.num_processes else "has ended"
+        end = "ends with its last process" if server.num_processes else "has ended"
     elif server.secs_left is None:
         end = "ends with its command"
     else:
-        after = "after its last worker" if server.num_processes else "from now"
+        after = "after its last process" if server.num_processes else "from now"
         end = f"ends {format_duration(server.secs_left)} {after}"
-    return f"Process {server.pid}: {workers}; {end}"
+    return f"Process {server.pid}: {processes}; {end}"
