@@ -42,19 +42,8 @@ def check(
             choices = ", ".join(dict.fromkeys(processes))
             hint = did_you_mean(fault.process, processes)
             problems.append(f"{key} is no process of this run; choose one of {choices}{hint}")
-        elif fault.action in ("lose", "return") and not (elastic and fault.phase == "step"):
-            problems.append(
-                f"fault.{name}.action ({fault.action}) is for a step of a local cluster that may "
-                f"go on without {fault.process}; add strategy=multi_worker and "
-                "strategy.min_workers"
-            )
-        elif fault.action in ("lose", "return") and (
-            not fault.process.startswith("worker-") or fault.delay_secs
-        ):
-            problems.append(
-                f"{key} with action {fault.action} must be a worker such as worker-1, and without "
-                "delay_secs"
-            )
+        elif fault.action in ("lose", "return"):
+            problems += _problems_of_loss(name, fault, elastic=elastic)
         elif fault.process == "supervisor" or not knows_when(fault, service_jobs):
             if fault.action not in SIGNALS:
                 problems.append(
@@ -68,6 +57,21 @@ def check(
                 )
     if problems:
         raise ConfigError(*problems)
+
+
+def _problems_of_loss(name: str, fault: Fault, *, elastic: bool) -> list[str]:
+    """Return why a worker cannot be lost in this way, or return."""
+    if not elastic or fault.phase != "step":
+        return [
+            f"fault.{name}.action ({fault.action}) is for a step of a local cluster that may go on "
+            f"without {fault.process}; add strategy=multi_worker and strategy.min_workers"
+        ]
+    if not fault.process.startswith("worker-") or fault.delay_secs:
+        return [
+            f"fault.{name}.process ({fault.process}) with action {fault.action} must be a worker "
+            "such as worker-1, and without delay_secs"
+        ]
+    return []
 
 
 def _why_only_signals(fault: Fault) -> str:
