@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from trainer.datasets.normalise import Normalisation
 
 
 class ArraySplit:
@@ -20,27 +24,30 @@ class ArraySplit:
 
     in_memory = True
 
-    def __init__(self, features: np.ndarray, labels: np.ndarray):
-        """Take features [N, ...] of any dtype and labels [N] of any integer dtype."""
+    def __init__(self, features: np.ndarray, labels: np.ndarray | None):
+        """Take features [N, ...] of any dtype and labels [N] of any integer dtype, or none."""
         self.num_examples = len(features)
-        self._features = features
-        self._labels = labels.astype(np.int64)
-        self._constants: tuple[tf.Tensor, tf.Tensor] | None = None
+        self._arrays = {"features": features}
+        if labels is not None:
+            self._arrays["label"] = labels.astype(np.int64)
+        self._constants: dict[str, tf.Tensor] | None = None
 
     def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return `features` [B, ...] and `label` [B] int64 of the examples `indices`, [B] int64."""
-        features, labels = self._tensors()
+        constants = self._tensors()
         # On the host, whatever the caller's device: the data must not fill an accelerator's memory.
         with tf.device("CPU:0"):
-            return {"features": tf.gather(features, indices), "label": tf.gather(labels, indices)}
+            return {name: tf.gather(values, indices) for name, values in constants.items()}
 
-    def _tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
+    def _tensors(self) -> dict[str, tf.Tensor]:
         # Created once, at first use: a tensor that is older than a multi-worker strategy would
         # belong to a context that is gone. `init_scope` lifts it out of a function being traced,
         # which then captures it by reference, without a copy.
         if self._constants is None:
             with tf.init_scope(), tf.device("CPU:0"):
-                self._constants = tf.constant(self._features), tf.constant(self._labels)
+                self._constants = {
+                    name: tf.constant(values) for name, values in self._arrays.items()
+                }
         return self._constants
 
 
@@ -112,21 +119,36 @@ class ArrayDataset:
     """Arrays of numbers as a dataset without augmentation: the minimum for your own dataset.
 
     Attributes:
-        train: the split that is trained on.
+        train: the split that is trained on, such as an ArraySplit.
         test: the split that is evaluated.
         input_shape: shape of one example's features.
         num_classes: how many classes `label` counts.
         num_draws: random numbers per example; none.
+        class_names: their names, in order; None: they have none but their numbers.
+        normalise: what is subtracted from the features and divided by, one number or one for each
+            index of the last dimension; None: nothing.
+
+    Raises:
+        ValueError: `normalise` does not suit the features.
     """
 
-    train: ArraySplit
-    test: ArraySplit
+    train: Any
+    test: Any
     input_shape: tuple[int, ...]
     num_classes: int
     num_draws: int = 0
+    class_names: Sequence[str] | None = None
+    normalise: Normalisation | None = None
+
+    def __post_init__(self) -> None:
+        if self.normalise is not None:
+            self.normalise.check(self.input_shape[-1] if self.input_shape else 1)
 
     def transform(
         self, batch: dict[str, tf.Tensor], draws: tf.Tensor | None
     ) -> dict[str, tf.Tensor]:
-        """Cast the features to float32, [B, *input_shape]; `draws` is not used."""
-        return {**batch, "features": tf.cast(batch["features"], tf.float32)}
+        """Cast the features to float32, [B, *input_shape], and normalise; `draws` is not used."""
+        features = tf.cast(batch["features"], tf.float32)
+        if self.normalise is not None:
+            features = self.normalise.apply(features)
+        return {**batch, "features": features}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import pickle
 import tarfile
@@ -14,9 +15,13 @@ import numpy as np
 from trainer.datasets.arrays import ArraySplit, check_pair
 from trainer.datasets.augment import Augmentation
 from trainer.datasets.images import ImageDataset
+from trainer.datasets.keras_cache import keras_datasets
 from trainer.datasets.normalise import Normalisation
 
-DEFAULT_FOLDER = "~/.keras/datasets/cifar-10-batches-py"
+URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
+SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"  # of the archive
+CACHED = ("cifar-10-batches-py", "cifar-10-batches-py.tar.gz", "cifar-10-python.tar.gz")
+"""Names of the folder and the archive in Keras' cache; the last one is that of the download."""
 TRAIN_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
 TEST_FILE = "test_batch"
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -32,8 +37,9 @@ def cifar10(
     """CIFAR-10, 50,000 images for training and 10,000 for testing, 32 x 32 x 3, ten classes.
 
     Args:
-        path: the folder `cifar-10-batches-py` or the archive `cifar-10-python.tar.gz`; None is
-            `~/.keras/datasets/cifar-10-batches-py`. The archive is read in place, never unpacked.
+        path: the folder `cifar-10-batches-py` or the archive `cifar-10-python.tar.gz`; None: either
+            of them in Keras' cache, where the archive must have the published checksum. An archive
+            is read in place, never unpacked.
         image_size: resize to [height, width].
         augment: random changes of the images in training.
         normalise: what is subtracted from the pixels and what they are divided by.
@@ -42,7 +48,7 @@ def cifar10(
         FileNotFoundError: the folder, the archive or one of its files is not there.
         ValueError: a file is not what the official version holds.
     """
-    source = Path(path if path is not None else DEFAULT_FOLDER).expanduser()
+    source = _find_cached() if path is None else Path(path).expanduser()
     contents = _read_files(source, (*TRAIN_FILES, TEST_FILE))
     batches = {
         name: _decode(content, f"path ({source}), {name}") for name, content in contents.items()
@@ -63,6 +69,31 @@ def cifar10(
     )
 
 
+def _find_cached() -> Path:
+    """Return the folder or the archive in Keras' cache.
+
+    Raises:
+        FileNotFoundError: neither is there.
+        ValueError: the archive is not the published one.
+    """
+    cache = keras_datasets()
+    source = next((cache / name for name in CACHED if (cache / name).exists()), None)
+    if source is None:
+        raise FileNotFoundError(
+            f"CIFAR-10 is not in {cache}: none of {', '.join(CACHED)}; put {URL} (170 MB, SHA-256 "
+            f"{SHA256}) there, or give dataset.path=<the folder or the archive>"
+        )
+    if source.is_file():
+        with source.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != SHA256:
+            raise ValueError(
+                f"{source} is damaged: its SHA-256 is {found}, that of {URL} is {SHA256}; download "
+                "it again"
+            )
+    return source
+
+
 def _read_files(source: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     """Read the files called `names` from a folder, or from an archive in one pass."""
     if source.is_dir():
@@ -74,7 +105,7 @@ def _read_files(source: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     else:
         raise FileNotFoundError(
             f"CIFAR-10 is not at {source}; give dataset.path=<the folder cifar-10-batches-py, "
-            "or cifar-10-python.tar.gz>, the 'python version' of the official page"
+            f"or its archive {URL}>"
         )
     if missing := [name for name in names if name not in contents]:
         raise FileNotFoundError(
@@ -94,7 +125,8 @@ def _read_archive(source: Path, names: tuple[str, ...]) -> dict[str, bytes]:
                     contents[name] = file.read()
     except (tarfile.TarError, EOFError, OSError) as error:
         raise ValueError(
-            f"path ({source}) cannot be read as a tar archive: {error}; was the download cut short?"
+            f"path ({source}) cannot be read as a tar archive: {error}; was the download of {URL} "
+            "cut short?"
         ) from error
     return contents
 

@@ -11,15 +11,20 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from trainer.datasets.augment import BOX_COLUMNS
+from trainer.datasets.decoding import decode_batch
+from trainer.datasets.framing import Framing, random_box
+
 logger = logging.getLogger(__name__)
 
 
 class CorruptFiles:
     """Counts unreadable files, over all splits of a dataset in this process, against a limit."""
 
-    def __init__(self, max_corrupt_files: int):
-        """Take how many different unreadable files may be skipped."""
+    def __init__(self, max_corrupt_files: int, option: str = "max_corrupt_files"):
+        """Take how many different unreadable files may be skipped, and the option that says so."""
         self.max_corrupt_files = max_corrupt_files
+        self._option = option
         self.paths: set[str] = set()
         self._lock = threading.Lock()  # several batches are decoded at a time
 
@@ -35,46 +40,84 @@ class CorruptFiles:
                 if path not in self.paths:
                     self._skip_or_raise(path)
 
+    def problem(self, path: str) -> tuple[str, str]:
+        """Return how an error and a warning about a file begin."""
+        return (
+            f"cannot read {path} as a JPEG or PNG image",
+            f"skipped {path}, which is no JPEG or PNG image",
+        )
+
     def _skip_or_raise(self, path: str) -> None:
         count = len(self.paths) + 1
-        fix = (
-            f"repair or remove it, or let {count} be skipped with dataset.max_corrupt_files={count}"
-        )
+        problem, skipped = self.problem(path)
+        fix = f"repair or remove it, or let {count} be skipped with dataset.{self._option}={count}"
         if self.max_corrupt_files == 0:
-            raise ValueError(f"cannot read {path} as a JPEG or PNG image; {fix}")
+            raise ValueError(f"{problem}; {fix}")
         if count > self.max_corrupt_files:
             raise ValueError(
-                f"cannot read {path} as a JPEG or PNG image, and {self.max_corrupt_files} others "
-                f"(max_corrupt_files) were skipped before; {fix}"
+                f"{problem}, and {self.max_corrupt_files} others ({self._option}) were skipped "
+                f"before; {fix}"
             )
         self.paths.add(path)
-        logger.warning(
-            "skipped %s, which is no JPEG or PNG image: %d of at most %d",
-            path,
-            count,
-            self.max_corrupt_files,
+        logger.warning("%s: %d of at most %d", skipped, count, self.max_corrupt_files)
+
+    def count(self, features: tf.Tensor, good: tf.Tensor, paths: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return a batch in which examples that are not good have weight 0, and count these.
+
+        Args:
+            features: [B, ...].
+            good: [B] bool.
+            paths: their files, [B] string.
+        """
+        checked = tf.cond(
+            tf.reduce_all(good),
+            tf.no_op,
+            lambda: tf.numpy_function(self.report, [paths, good], []),
         )
+        with tf.control_dependencies([checked]):
+            return {"features": tf.identity(features), "weight": tf.cast(good, tf.float32)}
 
 
 def decode(
     content: tf.Tensor,
     image_shape: tuple[int, int, int],
+    framing: Framing,
     *,
-    antialias: bool = False,
     max_value: float = 255.0,
+    draws: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Decode an image file: JPEG, PNG, BMP, or the first picture of a GIF.
 
     Args:
         content: its bytes, scalar string.
         image_shape: (height, width, channels) that it is resized and converted to.
-        antialias: whether to average when an image is made smaller.
+        framing: which part of it that is.
         max_value: what stands for white.
+        draws: random numbers for the framing, [NUM_DRAWS] float32; None in evaluation.
 
     Returns:
         The pixels [*image_shape], uint8 if white is 255, otherwise float32. If it is no image,
         TensorFlow raises InvalidArgumentError at run time.
     """
+    if draws is None or not framing.min_area:
+        resized = _decode_whole(content, image_shape, framing, draws)
+    else:
+        resized = tf.cond(
+            tf.equal(tf.strings.substr(content, 0, 3), b"\xff\xd8\xff"),
+            lambda: _decode_box(content, image_shape, framing, draws),
+            lambda: _decode_whole(content, image_shape, framing, draws),
+        )
+    pixels = tf.saturate_cast(tf.round(resized), tf.uint8)
+    return pixels if max_value == 255 else tf.cast(pixels, tf.float32) * (max_value / 255)
+
+
+def _decode_whole(
+    content: tf.Tensor,
+    image_shape: tuple[int, int, int],
+    framing: Framing,
+    draws: tf.Tensor | None,
+) -> tf.Tensor:
+    """Return an image of any format, decoded and framed, [*image_shape] float32."""
     height, width, channels = image_shape
     # Not for all formats: the decoders of JPEG and PNG convert to grey by themselves.
     start = tf.strings.substr(content, 0, 2)
@@ -85,9 +128,18 @@ def decode(
         lambda: tf.io.decode_image(content, channels=channels, expand_animations=False),
     )
     image.set_shape([None, None, channels])
-    resized = tf.image.resize(image, [height, width], antialias=antialias)
-    pixels = tf.saturate_cast(tf.round(resized), tf.uint8)
-    return pixels if max_value == 255 else tf.cast(pixels, tf.float32) * (max_value / 255)
+    return framing.apply(image, (height, width), draws)
+
+
+def _decode_box(
+    content: tf.Tensor, image_shape: tuple[int, int, int], framing: Framing, draws: tf.Tensor
+) -> tf.Tensor:
+    """Return the random box of a JPEG, [*image_shape] float32; only this part is decoded."""
+    height, width, channels = image_shape
+    size = tf.image.extract_jpeg_shape(content)
+    box = random_box(size[0], size[1], (height, width), framing.min_area, draws)
+    image = tf.image.decode_and_crop_jpeg(content, tf.stack(box), channels=channels)
+    return tf.image.resize(image, (height, width), antialias=framing.antialias)
 
 
 def _convert_channels(image: tf.Tensor, channels: int) -> tf.Tensor:
@@ -103,6 +155,7 @@ class FileSplit:
     Attributes:
         num_examples: how many files there are.
         in_memory: False, `fetch` reads files.
+        augments: whether `fetch` takes the random numbers of the augmentation.
     """
 
     in_memory = False
@@ -113,7 +166,7 @@ class FileSplit:
         labels: Sequence[int] | None,
         image_shape: tuple[int, int, int],
         *,
-        antialias: bool,
+        framing: Framing,
         corrupt: CorruptFiles,
         max_value: float = 255.0,
     ):
@@ -123,7 +176,7 @@ class FileSplit:
             paths: the files, [N].
             labels: their labels, [N]; None: they have none.
             image_shape: (height, width, channels), as in `decode`.
-            antialias: as in `decode`.
+            framing: as in `decode`.
             corrupt: counts the files that cannot be read.
             max_value: as in `decode`.
         """
@@ -131,13 +184,23 @@ class FileSplit:
         self._paths = np.array([os.fsencode(path) for path in paths])
         self._labels = None if labels is None else np.array(labels, np.int64)
         self._image_shape = image_shape
-        self._antialias = antialias
+        self._framing = framing
+        self.augments = framing.min_area > 0
         self._max_value = max_value
         self._corrupt = corrupt
         self._constants: tuple[tf.Tensor, ...] | None = None
 
-    def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+    def encoded(self, index: int) -> tuple[bytes, int | None]:
+        """Return the bytes of a file as it is, and its label, if there are labels."""
+        label = None if self._labels is None else int(self._labels[index])
+        return Path(os.fsdecode(self._paths[index])).read_bytes(), label
+
+    def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Read the files at `indices`, [B] int64.
+
+        Args:
+            indices: which.
+            draws: random numbers for training, [B, num_draws] float32 in [0, 1).
 
         Returns:
             `features` [B, *image_shape] as returned by `decode`, `label` [B] int64 if there are
@@ -149,47 +212,23 @@ class FileSplit:
         """
         with tf.device("CPU:0"):
             paths, *labels = (tf.gather(constant, indices) for constant in self._tensors())
-            images, good = self._read(paths)
-            checked = tf.cond(
-                tf.reduce_all(good),
-                tf.no_op,
-                lambda: tf.numpy_function(self._corrupt.report, [paths, good], []),
-            )
-            with tf.control_dependencies([checked]):
-                batch = {"features": tf.identity(images), "weight": tf.cast(good, tf.float32)}
+            images, good = self._read(paths, draws)
+            batch = self._corrupt.count(images, good, paths)
             return {**batch, "label": labels[0]} if labels else batch
 
-    def _read(self, paths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the images at `paths`, [B] string, and whether each is good, [B] bool.
-
-        A batch is decoded as a whole, in parallel. Only if that fails is it decoded again, file by
-        file, to find the unreadable ones, so intact files cost nothing extra. A failed batch has no
-        first element: after an error the rest of it is shorter than B.
-        """
-        batch_size = tf.shape(paths, out_type=tf.int64)[0]
-        files = tf.data.Dataset.from_tensor_slices(paths)
-        whole = files.map(self._decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        whole = whole.batch(batch_size, drop_remainder=True).map(
-            lambda images: (images, tf.ones([batch_size], tf.bool))
-        )
-        singly = files.flat_map(self._decode_or_blank).batch(batch_size)
-        images, good = whole.ignore_errors().concatenate(singly).take(1).get_single_element()
-        images.set_shape([paths.shape[0], *self._image_shape])
-        good.set_shape([paths.shape[0]])
-        return images, good
-
-    def _decode_or_blank(self, path: tf.Tensor) -> tf.data.Dataset:
-        decoded = tf.data.Dataset.from_tensors(path).map(lambda path: (self._decode(path), True))
+    def _read(self, paths: tf.Tensor, draws: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the images at `paths`, [B] string, and whether each is good, [B] bool."""
+        examples = (paths,) if draws is None else (paths, draws)
         dtype = tf.uint8 if self._max_value == 255 else tf.float32
-        blank = tf.data.Dataset.from_tensors((tf.zeros(self._image_shape, dtype), False))
-        return decoded.ignore_errors().concatenate(blank).take(1)
+        return decode_batch(examples, self._decode, self._image_shape, dtype)
 
-    def _decode(self, path: tf.Tensor) -> tf.Tensor:
+    def _decode(self, path: tf.Tensor, draws: tf.Tensor | None = None) -> tf.Tensor:
         return decode(
             tf.io.read_file(path),
             self._image_shape,
-            antialias=self._antialias,
+            self._framing,
             max_value=self._max_value,
+            draws=None if draws is None else tf.gather(draws, BOX_COLUMNS),
         )
 
     def _tensors(self) -> tuple[tf.Tensor, ...]:

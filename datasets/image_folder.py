@@ -9,11 +9,13 @@ are ignored.
 from __future__ import annotations
 
 import functools
-import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from trainer.datasets.augment import Augmentation
+from trainer.datasets.framing import Framing
+from trainer.datasets.hashed_split import hash_text
 from trainer.datasets.image_files import CorruptFiles, FileSplit
 from trainer.datasets.images import ImageDataset, check_size
 from trainer.datasets.normalise import Normalisation
@@ -27,6 +29,7 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
     path: Annotated[str | None, "directory"] = None,
     image_size: Annotated[list[int], "each: >= 1"] = [224, 224],  # noqa: B006 - never changed
     channels: Annotated[int, ">= 1, <= 3"] = 3,
+    crop: Annotated[float | None, "> 0, <= 1"] = None,
     antialias: bool = False,
     test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
     max_corrupt_files: Annotated[int, ">= 0"] = 0,
@@ -37,7 +40,10 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
 
     Args:
         path: the folder.
-        image_size: [height, width] that every image is resized to, whatever its own proportions.
+        image_size: [height, width] that every image is resized to.
+        crop: resize the middle of an image, which has the proportions of `image_size` and this
+            share of the largest such box; None: all of it, whatever its proportions. In training
+            `augment.min_area`, if set, takes a random box instead.
         channels: 3 for colour, 1 for grey; files are converted.
         antialias: whether to average when an image is made smaller; finer, twice as slow to decode.
         test_fraction: about which share of the images to test on if there is no `test/` or `val/`.
@@ -54,19 +60,16 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
         raise ValueError(f"channels ({channels}) must be 1 or 3")
     train, test, classes = _splits(path, test_fraction)
     shape = (image_size[0], image_size[1], channels)
-    split = functools.partial(
-        FileSplit,
-        image_shape=shape,
-        antialias=antialias,
-        corrupt=CorruptFiles(max_corrupt_files),
-    )
+    framing = Framing(crop, antialias=antialias)
+    min_area = 0.0 if augment is None else augment.min_area
+    split = functools.partial(FileSplit, image_shape=shape, corrupt=CorruptFiles(max_corrupt_files))
     return ImageDataset(
-        train=split(train, _labels(train, classes)),
-        test=split(test, _labels(test, classes)),
+        train=split(train, _labels(train, classes), framing=replace(framing, min_area=min_area)),
+        test=split(test, _labels(test, classes), framing=framing),
         image_shape=shape,
         num_classes=len(classes),
         class_names=classes,
-        antialias=antialias,
+        framing=framing,
         augment=augment,
         normalise=normalise,
     )
@@ -110,7 +113,8 @@ def _divide(root: Path, test_fraction: float) -> tuple[list[Path], list[Path]]:
     train: list[Path] = []
     test: list[Path] = []
     for file in _scan(root):
-        (test if _hash_fraction(file.relative_to(root)) < test_fraction else train).append(file)
+        name = file.relative_to(root).as_posix()
+        (test if hash_text(name) < test_fraction else train).append(file)
     if not train or not test:
         empty = "train" if not train else "test"
         raise ValueError(
@@ -118,12 +122,6 @@ def _divide(root: Path, test_fraction: float) -> tuple[list[Path], list[Path]]:
             f"of {root} in the {empty} split; change it, or make train/ and test/"
         )
     return train, test
-
-
-def _hash_fraction(relative: Path) -> float:
-    """Return a number in [0, 1) that depends on the relative path alone, on every machine."""
-    digest = hashlib.sha256(relative.as_posix().encode()).digest()
-    return int.from_bytes(digest[:6], "big") / 2**48
 
 
 def _scan(root: Path) -> list[Path]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from trainer.datasets.augment import Augmentation
+from trainer.datasets.framing import Framing
 from trainer.datasets.image_files import CorruptFiles, FileSplit, decode
 from trainer.datasets.normalise import Normalisation
 
@@ -26,7 +27,7 @@ class ImageDataset:
         class_names: their names, in order; None: they have none but their numbers.
         max_value: the stored value that stands for white; pixels are divided by it.
         image_size: resize to (height, width), or None. All that follows counts resized pixels.
-        antialias: whether to average when an image file is made smaller.
+        framing: which part of an image file becomes an example.
         augment: random changes in training; None: none.
         normalise: what is subtracted and divided by last; None: nothing.
 
@@ -41,7 +42,7 @@ class ImageDataset:
     class_names: Sequence[str] | None = None
     max_value: float = 255.0
     image_size: Sequence[int] | None = None
-    antialias: bool = False
+    framing: Framing = field(default_factory=Framing)
     augment: Augmentation | None = None
     normalise: Normalisation | None = None
 
@@ -63,9 +64,14 @@ class ImageDataset:
         """How many random numbers `transform` takes for each example."""
         return 0 if self.augment is None else self.augment.num_draws
 
+    @property
+    def group_size(self) -> int:
+        """How many neighbours in a batch `transform` joins in training; 1: none."""
+        return 1 if self.augment is None else self.augment.group_size
+
     def decode(self, content: tf.Tensor) -> tf.Tensor:
         """Decode the bytes of an image file, scalar string, to one example, [*image_shape]."""
-        return decode(content, self.image_shape, antialias=self.antialias, max_value=self.max_value)
+        return decode(content, self.image_shape, self.framing, max_value=self.max_value)
 
     def files(self, paths: Sequence[Path]) -> FileSplit:
         """Return an unlabelled split of image files; unreadable files have weight 0."""
@@ -73,7 +79,7 @@ class ImageDataset:
             paths,
             None,
             self.image_shape,
-            antialias=self.antialias,
+            framing=replace(self.framing, min_area=0.0),
             corrupt=CorruptFiles(len(paths)),
             max_value=self.max_value,
         )
@@ -87,16 +93,22 @@ class ImageDataset:
             draws: [B, num_draws] float32 in [0, 1); None in evaluation, without augmentation.
 
         Returns:
-            The batch with `features` [B, *input_shape] float32, in [0, 1] unless normalised.
+            The batch with `features` [B, *input_shape] float32, in [0, 1] unless normalised. With
+            mixup or CutMix `label` is [B, num_classes] float32, the share of each class.
         """
         images = tf.cast(batch["features"], tf.float32) / self.max_value
         if self.input_shape != self.image_shape:
             images = resize(images, self.input_shape[:2])
         if draws is not None and self.augment is not None:
-            images = self.augment.apply(images, draws)
+            is_cut = getattr(self.train, "augments", False)
+            fill = (0.0,) if self.normalise is None else self.normalise.mean
+            images = self.augment.apply(images, draws, is_cut=is_cut, fill=fill)
         if self.normalise is not None:
             images = self.normalise.apply(images)
-        return {**batch, "features": images}
+        batch = {**batch, "features": images}
+        if draws is None or self.augment is None:
+            return batch
+        return self.augment.mix(batch, draws, self.num_classes)
 
 
 def resize(images: tf.Tensor, size: Sequence[int]) -> tf.Tensor:

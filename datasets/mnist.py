@@ -11,9 +11,8 @@ import tensorflow as tf
 from trainer.datasets.arrays import ArraySplit, check_pair, read_npz
 from trainer.datasets.augment import Augmentation
 from trainer.datasets.images import ImageDataset
+from trainer.datasets.keras_cache import keras_datasets
 from trainer.datasets.normalise import Normalisation
-
-KERAS_CACHE = "~/.keras/datasets/mnist.npz"
 
 
 def mnist(
@@ -57,19 +56,20 @@ def mnist(
 
 def _download() -> Path:
     """Return the path of Keras' copy of MNIST, after downloading it if it is missing."""
-    cached = Path(KERAS_CACHE).expanduser()
+    cached = keras_datasets() / "mnist.npz"
     if cached.is_file():
         return cached
     # Several workers of one machine may get here at once: each downloads under a name of its own,
     # and the last one to finish puts its complete file in place.
     partial = cached.with_name(f"mnist-{os.getpid()}.npz")
     try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
         tf.keras.datasets.mnist.load_data(path=str(partial))
         os.replace(partial, cached)
     except Exception as error:  # Keras raises a bare Exception when there is no network
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise FileNotFoundError(
-            f"MNIST is not at {KERAS_CACHE} and cannot be downloaded ({reason}); "
+            f"MNIST is not at {cached} and cannot be downloaded ({reason}); "
             "give dataset.path=<mnist.npz>"
         ) from error
     return cached

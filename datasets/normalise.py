@@ -25,6 +25,11 @@ class Normalisation:
         self._mean = mean
         self._std = std
 
+    @property
+    def mean(self) -> list[float]:
+        """What is subtracted, one number or one per channel."""
+        return self._mean or [0.0]
+
     def check(self, num_channels: int) -> None:
         """Raise if the numbers do not suit images of so many channels.
 
@@ -44,6 +49,6 @@ class Normalisation:
         """Return normalised images, of the shape and type of `images`, [B, H, W, C] float32."""
         if self._mean is None and self._std is None:
             return images
-        mean = tf.constant(self._mean or [0.0], images.dtype)
+        mean = tf.constant(self.mean, images.dtype)
         std = tf.constant(self._std or [1.0], images.dtype)
         return (images - mean) / std

@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # mkdocs does not start in it
 
 from trainer.cli.choices import first_comment, key_comments  # noqa: E402
-from trainer.config import signatures, targets  # noqa: E402
+from trainer.config import option_types, signatures  # noqa: E402
 from trainer.config.schema import GROUPS, Experiment, Fault  # noqa: E402
-from trainer.config.validation import ENGINE_KEYS  # noqa: E402
+from trainer.config.targets import ENGINE_KEYS  # noqa: E402
 from trainer.runs import identity  # noqa: E402
 from trainer.runs.identity import Kind  # noqa: E402
 
@@ -71,7 +71,12 @@ def _sections(schema: Any, path: str) -> Iterator[str]:
         elif item.name not in (*GROUPS, "choices"):
             key = f"{path}{item.name}"
             plain.append(
-                _row(key, default, targets.describe_type(_expression(item.type), {}), item.metadata)
+                _row(
+                    key,
+                    default,
+                    option_types.describe_type(_expression(item.type), {}),
+                    item.metadata,
+                )
             )
     yield _HEAD + "\n".join(plain) + "\n"
     for name, part in inner:
@@ -97,7 +102,7 @@ def _choice(group: str, file: Path) -> str:
     head = f"#### `{group}={file.stem}` {{ #{group}-{file.stem} }}\n\n{sentence}\n"
     nodes = (
         {group: content}
-        if "_target_" in content
+        if content.get("_target_")
         else {f"{group}.{name}": node for name, node in content.items() if _is_target(node)}
     )
     if not nodes:
@@ -107,10 +112,19 @@ def _choice(group: str, file: Path) -> str:
 
 
 def _inner_groups(group: str, defaults: list[Any]) -> Iterator[str]:
-    """Yield the options of the groups within a choice, such as `dataset/augment`."""
+    """Yield the options of the groups within a choice, such as `dataset/normalise`.
+
+    Of a node, such as `/model@generator`, only the choice: its options are those of its group.
+    """
     for item in defaults:
         if isinstance(item, Mapping):
             for name, choice in item.items():
+                if name.startswith("override "):
+                    continue
+                if name.startswith("/"):
+                    other, _, place = name[1:].partition("@")
+                    yield f"`{other}@{group}.{place}={choice}`\n"
+                    continue
                 text = (ROOT / "conf" / group / name / f"{choice}.yaml").read_text()
                 yield _target(f"{group}.{name}", yaml.safe_load(text), key_comments(text))
 
@@ -131,10 +145,20 @@ def _target(path: str, node: Mapping[str, Any], comments: Mapping[str, str]) -> 
     for name, default in node.items():
         if name in ("_target_", "defaults"):
             continue
+        if _is_target(default):  # a function of the user's own
+            comment = comments[f"{name}._target_"]
+            metadata = {"help": comment, "rule": None}
+            rows.append(_row(f"{path}.{name}._target_", default["_target_"], "a str", metadata))
+            continue
+        if isinstance(default, Mapping) and name not in comments:  # what it sets in a node
+            for inner, value in default.items():
+                metadata = {"help": comments[f"{name}.{inner}"], "rule": None}
+                rows.append(_row(f"{path}.{name}.{inner}", value, "", metadata))
+            continue
         # The options of TensorFlow's own cannot be read without importing it.
         annotation = own.get(name) or (options[name].annotation if name in options else None)
         value = (
-            targets.describe_type(annotation, signature.names if signature else {})
+            option_types.describe_type(annotation, signature.names if signature else {})
             if annotation
             else ""
         )

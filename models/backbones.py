@@ -1,60 +1,101 @@
-"""Parts for models around `tf.keras.applications`: input, classifier head, pretrained weights."""
+"""Parts for models around `tf.keras.applications`: classifier, published weights, freezing."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import h5py
 import tensorflow as tf
 
-MIN_SIZE = 32  # the least that the networks of `tf.keras.applications` take
+ALL = "backbone"  # `freeze` with this word: all but the classifier
 
 
-def image_input(name: str, input_shape: tuple[int, ...]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the input layer, and images [B, H, W, 3] float32 in [0, 1] of at least 32 x 32 pixels.
+def network_layers(momentum: float, synchronized: bool) -> SimpleNamespace:
+    """Return `tf.keras.layers` for a network of `tf.keras.applications`, as its argument `layers`.
 
-    The layers between them stay in float32 under mixed precision, so that pixels are rounded only
-    once, in the network.
+    Its batch normalisation has this momentum and synchronisation, whatever the network asks for.
+    """
 
-    Args:
-        name: the model's name, for the error.
-        input_shape: (height, width, channels); 1 channel is repeated three times.
+    def batch_norm(**options: Any) -> tf.keras.layers.BatchNormalization:
+        return tf.keras.layers.BatchNormalization(
+            **{**options, "momentum": momentum, "synchronized": synchronized}
+        )
+
+    return SimpleNamespace(**{**vars(tf.keras.layers), "BatchNormalization": batch_norm})
+
+
+@dataclass(frozen=True)
+class Head:
+    """The classifier on a backbone, and what is taken from published weights.
+
+    Attributes:
+        num_classes: how many classes the dataset has.
+        outputs: how many logits; None: as many as classes. If it is given, the weights must have a
+            classifier of this size, which is loaded too.
+        weights: path of a weights file; None: all weights are random.
+        freeze: the last layer that is not trained, nor any before it; `backbone`: all but the
+            classifier; None: everything is trained.
 
     Raises:
-        ValueError: the features are not images of 1 or 3 channels.
+        ValueError: there are fewer outputs than classes.
     """
-    if len(input_shape) != 3 or input_shape[-1] not in (1, 3):
+
+    num_classes: int
+    outputs: int | None
+    weights: str | None
+    freeze: str | None
+
+    def __post_init__(self) -> None:
+        if self.outputs is not None and self.outputs < self.num_classes:
+            raise ValueError(
+                f"outputs ({self.outputs}) must be at least the number of classes, "
+                f"{self.num_classes}; add model.outputs=null"
+            )
+
+    def attach(self, name: str, inputs: tf.Tensor, backbone: tf.keras.Model) -> tf.keras.Model:
+        """Return the model of a backbone with pooled features.
+
+        Raises:
+            ValueError: the weights do not fit, or there is no layer to freeze.
+        """
+        # The published classifier is a layer called predictions.
+        logits = tf.keras.layers.Dense(
+            self.outputs or self.num_classes,
+            dtype="float32",
+            name="logits" if self.outputs is None else "predictions",
+        )(backbone.output)
+        model = tf.keras.Model(inputs, logits, name=name)
+        if self.weights is not None:
+            loaded = backbone if self.outputs is None else model
+            load_weights(loaded, Path(self.weights).expanduser())
+        if self.freeze is not None:
+            freeze_layers(backbone, self.freeze)
+        return model
+
+
+def freeze_layers(backbone: tf.keras.Model, last: str) -> None:
+    """Set the layers up to `last` to be not trained; their batch normalisation does not learn.
+
+    It normalises by its moving averages, in training too, and leaves them as they are.
+
+    Raises:
+        ValueError: there is no such layer.
+    """
+    names = [layer.name for layer in backbone.layers]
+    if last != ALL and last not in names:
+        close = difflib.get_close_matches(last, names, 1, 0.0)
         raise ValueError(
-            f"{name} takes images [height, width, 1 or 3 channels], the dataset gives "
-            f"{list(input_shape)}; use model=softmax"
+            f"freeze ({last}) must be {ALL}, or the name of a layer of {backbone.name}, "
+            f"such as {close[0]}"
         )
-    height, width, channels = input_shape
-    inputs = x = tf.keras.Input(input_shape, name="features")
-    if min(height, width) < MIN_SIZE:
-        x = tf.keras.layers.Resizing(
-            max(height, MIN_SIZE), max(width, MIN_SIZE), dtype="float32", name="enlarge"
-        )(x)
-    if channels == 1:
-        x = tf.keras.layers.Concatenate(dtype="float32", name="grey_to_rgb")([x, x, x])
-    return inputs, x
-
-
-def classifier(
-    name: str, inputs: tf.Tensor, backbone: tf.keras.Model, num_classes: int, weights: str | None
-) -> tf.keras.Model:
-    """Put a linear layer on a pooled backbone, whose weights are loaded if a path is given."""
-    if weights is not None:
-        load_weights(backbone, Path(weights).expanduser())
-    outputs = tf.keras.layers.Dense(num_classes, dtype="float32", name="logits")(backbone.output)
-    return tf.keras.Model(inputs, outputs, name=name)
-
-
-def set_momentum(backbone: tf.keras.Model, momentum: float) -> None:
-    """Set the momentum of the moving averages of every batch normalisation layer."""
-    for layer in backbone.layers:
-        if isinstance(layer, tf.keras.layers.BatchNormalization):
-            layer.momentum = momentum
+    end = len(names) if last == ALL else names.index(last) + 1
+    for layer in backbone.layers[:end]:
+        layer.trainable = False
 
 
 def load_weights(backbone: tf.keras.Model, path: Path) -> None:

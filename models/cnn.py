@@ -6,6 +6,8 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.models.inputs import check_images
+
 
 def cnn(
     input_shape: tuple[int, ...],
@@ -14,9 +16,10 @@ def cnn(
     width: Annotated[int, ">= 1"] = 32,
     dropout: Annotated[float, ">= 0, < 1"] = 0.25,
     batch_norm: bool = False,
+    synchronized: bool = True,
     l2: Annotated[float, ">= 0"] = 0.0,
 ) -> tf.keras.Model:
-    """Build a convolutional network: two blocks of two convolutions and pooling, one hidden layer.
+    """Build two blocks of two convolutions and pooling, and a hidden layer, to logits [B, C].
 
     Args:
         input_shape: (height, width, channels).
@@ -24,27 +27,26 @@ def cnn(
         width: channels of the first two convolutions; the next two have twice as many, the hidden
             layer four times as many.
         dropout: the share of activations dropped before and after the hidden layer.
-        batch_norm: whether each convolution is followed by batch normalisation over the whole
-            global batch.
+        batch_norm: whether each convolution is followed by batch normalisation.
+        synchronized: whether that is over the global batch; otherwise over each replica's part of
+            it, or each shard.
         l2: weight of the sum of squared kernels in the loss.
-
-    Returns:
-        A model from features [B, height, width, channels] float32 to logits [B, num_classes]
-        float32.
 
     Raises:
         ValueError: the features are not images.
     """
-    if len(input_shape) != 3:
-        raise ValueError(
-            f"cnn takes images [height, width, channels], the dataset gives {list(input_shape)}; "
-            "use model=softmax"
-        )
+    check_images("cnn", input_shape)
     regularizer = tf.keras.regularizers.L2(l2) if l2 else None
     inputs = x = tf.keras.Input(input_shape, name="features")
     for block, filters in enumerate((width, 2 * width)):
         for number in range(2):
-            x = _convolution(x, filters, batch_norm, regularizer, f"block{block}_conv{number}")
+            name = f"block{block}_conv{number}"
+            x = _convolution(x, filters, not batch_norm, regularizer, name)
+            if batch_norm:
+                x = tf.keras.layers.BatchNormalization(
+                    synchronized=synchronized, name=f"{name}_norm"
+                )(x)
+            x = tf.keras.layers.ReLU(name=f"{name}_relu")(x)
         # Padded, so that an image of one pixel still has one after pooling.
         x = tf.keras.layers.MaxPooling2D(padding="same", name=f"block{block}_pool")(x)
     x = tf.keras.layers.Flatten(name="flatten")(x)
@@ -62,20 +64,10 @@ def cnn(
 def _convolution(
     x: tf.Tensor,
     filters: int,
-    batch_norm: bool,
+    use_bias: bool,
     regularizer: tf.keras.regularizers.L2 | None,
     name: str,
 ) -> tf.Tensor:
-    x = tf.keras.layers.Conv2D(
-        filters,
-        3,
-        padding="same",
-        use_bias=not batch_norm,
-        kernel_regularizer=regularizer,
-        name=name,
+    return tf.keras.layers.Conv2D(
+        filters, 3, padding="same", use_bias=use_bias, kernel_regularizer=regularizer, name=name
     )(x)
-    if batch_norm:
-        # Synchronised: with statistics of each replica's share alone, the update would depend on
-        # the number of replicas.
-        x = tf.keras.layers.BatchNormalization(synchronized=True, name=f"{name}_norm")(x)
-    return tf.keras.layers.ReLU(name=f"{name}_relu")(x)

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import tensorflow as tf
 
-from trainer.models.backbones import classifier, image_input, set_momentum
+from trainer.models.backbones import Head, network_layers
+from trainer.models.inputs import image_input
 
 # Blue, green and red means of ImageNet, in 0..255: what the published weights were trained with.
 _MEANS_BGR = (103.939, 116.779, 123.68)
@@ -17,7 +18,10 @@ def resnet50(
     num_classes: int,
     *,
     momentum: Annotated[float, ">= 0, < 1"] = 0.9,
+    synchronized: bool = False,
+    outputs: Annotated[int | None, ">= 1"] = None,
     weights: Annotated[str | None, "file"] = None,
+    freeze: str | None = None,
 ) -> tf.keras.Model:
     """Build ResNet-50 with a linear classifier.
 
@@ -27,17 +31,24 @@ def resnet50(
 
     Args:
         input_shape: (height, width, 1 or 3).
-        num_classes: how many logits.
+        num_classes: how many classes.
         momentum: how much of batch normalisation's moving averages is kept at each step.
+        synchronized: whether batch normalisation is over the global batch; otherwise over each
+            replica's part of it, or each shard.
+        outputs: how many logits, 1000 for the published network; None: one for each class.
         weights: an HDF5 weights file of `tf.keras.applications.ResNet50`, with or without the top.
+        freeze: the name of a layer: it and all before it keep their weights, and their batch
+            normalisation its moving averages, by which it normalises in training too. `backbone`:
+            all layers but the classifier; None: none.
 
     Returns:
         A model from features [B, height, width, channels] float32 in [0, 1] to logits
-        [B, num_classes] float32.
+        [B, outputs] float32.
 
     Raises:
-        ValueError: the features are not images, or the weights do not fit.
+        ValueError: the features are not images, the weights do not fit, or there is no such layer.
     """
+    head = Head(num_classes, outputs, weights, freeze)
     inputs, images = image_input("resnet50", input_shape)
     scaled = tf.keras.layers.Rescaling(
         255.0, [-mean for mean in _MEANS_BGR], dtype="float32", name="scale"
@@ -48,6 +59,6 @@ def resnet50(
         include_top=False,
         pooling="avg",
         weights=None,
+        layers=network_layers(momentum, synchronized),
     )
-    set_momentum(backbone, momentum)
-    return classifier("resnet50", inputs, backbone, num_classes, weights)
+    return head.attach("resnet50", inputs, backbone)

@@ -18,7 +18,7 @@ ORDER = (
     "launch",
     "worker",
     "strategies",
-    "tasks callbacks metrics optimizers schedules",
+    "tasks callbacks metrics optimizers schedules environments buffers",
     "engine",
     "engine.graph",
     "summaries",
@@ -30,7 +30,10 @@ ORDER = (
 )
 """A package imports only from rows below its own, and from itself."""
 
-BASE = {"errors", "files", "text", "protocols"}
+BASE = {
+    "errors", "files", "text", "nodes", "protocols", "metric_protocols", "replicas",
+    "logical_devices", "acting",
+}  # fmt: skip
 """Modules that everybody may import; they stand at the top of `trainer/`."""
 
 ROW = {package: number for number, row in enumerate(ORDER) for package in row.split()}
@@ -249,7 +252,8 @@ def test_environment_is_read_in_one_module():
         if isinstance(node, ast.Attribute)
         and node.attr in ("environ", "environb", "getenv", "putenv", "unsetenv")
     }
-    assert found == {"trainer/cluster/environment.py"}
+    # Datasets import nothing of the engine; the variable is Keras' own.
+    assert found == {"trainer/cluster/environment.py", "datasets/keras_cache.py"}
 
 
 @pytest.mark.parametrize("path", EVERYTHING, ids=lambda path: str(path.relative_to(ROOT)))

@@ -125,3 +125,15 @@ def test_lock_is_taken_anew_when_its_holder_removes_the_directory(tmp_path):
     assert path.read_text() == str(os.getpid())
     assert is_locked(path)
     second.close()
+
+
+def test_private_file_is_never_readable_by_others(tmp_path, monkeypatch):
+    modes = []
+    replace = os.replace
+    monkeypatch.setattr(
+        os, "replace", lambda a, b: (modes.append(os.stat(a).st_mode & 0o777), replace(a, b))
+    )
+    write_atomically(tmp_path / "token", "secret", mode=0o600)
+    assert modes == [0o600]
+    assert (tmp_path / "token").read_text() == "secret"
+    assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600

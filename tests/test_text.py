@@ -4,7 +4,13 @@ import math
 
 import pytest
 
-from trainer.text import align_columns, format_duration, format_metric, without_classes
+from trainer.text import (
+    align_columns,
+    format_bytes,
+    format_duration,
+    format_metric,
+    without_classes,
+)
 
 
 def test_align_columns_pads_cells_without_trailing_spaces():
@@ -54,3 +60,11 @@ def test_without_classes_keeps_overall_metrics():
         "loss": 1.0,
         "precision": 0.5,
     }
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (11_082_536, "11.1 MB"), (2.34e9, "2.3 GB")],
+)
+def test_format_bytes(size, text):
+    assert format_bytes(size) == text

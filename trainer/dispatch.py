@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from trainer.cli import arguments, help
 from trainer.cli.arguments import Arguments
 from trainer.cli.choices import Choices
-from trainer.cli.commands import COMMANDS
+from trainer.cli.commands import COMMANDS, TRAINING_COMMANDS
 from trainer.cli.compose import Composition, compose_config, split_hydra, to_yaml
 from trainer.cli.error_messages import USER_ERRORS, explain
 from trainer.cli.overrides import override_key, rewrite
@@ -42,7 +42,9 @@ def main(server: ForkServer | None = None) -> NoReturn:
 def _dispatch(server: ForkServer | None) -> int:
     """Do what the command line asks for; return the exit code."""
     if (name := sys.argv[1:2]) and name[0] in COMMANDS:
-        code: int = importlib.import_module(f"trainer.cli.commands.{name[0]}").run(sys.argv[2:])
+        package = "trainer.launch" if name[0] in TRAINING_COMMANDS else "trainer.cli.commands"
+        module = importlib.import_module(f"{package}.{name[0].replace('-', '_')}")
+        code: int = module.run(sys.argv[2:])
         return code
     args = arguments.parse(sys.argv[1:])
     if args.help:
@@ -84,6 +86,10 @@ def _run(composition: Composition, config_dir: str | None, server: ForkServer | 
     from trainer.launch.resolved_run import Command
 
     command = Command(experiment, composition.overrides, config_dir)
+    if experiment.mode == "plan":
+        from trainer.launch import plan_report
+
+        return plan_report.run(command)
     if experiment.mode == "verify":
         from trainer.launch import verify
 
@@ -92,6 +98,10 @@ def _run(composition: Composition, config_dir: str | None, server: ForkServer | 
         from trainer.launch import layout_check
 
         return layout_check.run(command)
+    if experiment.mode == "benchmark":
+        from trainer.launch import benchmark
+
+        return benchmark.run(command, server)
     from trainer.launch import launcher
 
     return launcher.run(command, server)

@@ -35,8 +35,13 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
         raise StorageError(f"{path} could not be written: {reason}") from error
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file at once: a reader, or a restart after a power cut, sees the old or new text.
+def write_atomically(path: Path, content: str | bytes, *, mode: int = 0o666) -> None:
+    """Replace a file at once: a reader, or a restart after a power cut, sees the old or the new.
+
+    Args:
+        path: the file.
+        content: what it is to hold.
+        mode: who may read and write it, less what the process's mask takes away.
 
     Raises:
         StorageError: it cannot be written; the old content is still there.
@@ -44,8 +49,10 @@ def write_atomically(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing(path):
         try:
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(text)
+            with open(
+                temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)
+            ) as file:
+                file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)

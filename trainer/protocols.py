@@ -1,4 +1,4 @@
-"""The protocols of datasets, tasks, metrics and callbacks: all that the engine uses of them.
+"""The protocols of datasets, tasks and callbacks: all that the engine uses of them.
 
 They are structural: a user's class needs no base class and imports nothing from here.
 """
@@ -9,8 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
+from trainer.acting import EnvSpec
+from trainer.nodes import ModelNode, OptimizerNode, ScheduleNode
+from trainer.replicas import Replica, Worker
+
 if TYPE_CHECKING:
-    import numpy as np
     import tensorflow as tf
 
 Batch: TypeAlias = dict[str, Any]
@@ -38,9 +41,11 @@ class Split(Protocol):
 
     Attributes:
         num_examples: number of examples.
-        in_memory: whether `fetch` only indexes memory. If so it runs inside the compiled training
-            loop and there is no iterator at all; if not (files are read, images decoded) it runs
-            inside a prefetching tf.data pipeline.
+        in_memory: whether `fetch` only indexes memory, and so runs inside the compiled training
+            loop; if not, it runs in a prefetching tf.data pipeline. With a further attribute
+            `augments` that is true, it gets the draws of `Dataset.transform` too, in training. With
+            `parts`, each with `name`, `size` and `share`, it is a mixture of sources that lie in it
+            one after the other; in training each has its share of the positions.
     """
 
     num_examples: int
@@ -51,6 +56,14 @@ class Split(Protocol):
 
         Runs in a graph, and must be stateless.
         """
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """A training split without random access: it has this method instead of `fetch`."""
+
+    def stream(self) -> tf.data.Dataset:
+        """Make a dataset of single examples, without an end; the same one whenever it is called."""
 
 
 class Dataset(Protocol):
@@ -66,7 +79,9 @@ class Dataset(Protocol):
 
     It may also have `class_names`, a name for each class; `max_value`, the value of white in the
     images of its splits; and `decode`, a function from the bytes of a file, a scalar string, to one
-    example's `features` as `fetch` returns them.
+    example's `features` as `fetch` returns them. One whose `transform` joins neighbours in training
+    has `group_size`: a replica's part of the batch, or a shard, is a multiple of it. One that is
+    fitted to its training split has the methods of `trainer.worker.fitted_dataset.Fitted`.
     """
 
     train: Split
@@ -93,7 +108,7 @@ class HasFiles(Protocol):
         """Return a split of these files, without labels; unreadable files have weight 0."""
 
 
-class TaskParts(Protocol):
+class TaskParts(Worker, Protocol):
     """What a task builds its models and optimizers from, inside `strategy.scope()`."""
 
     @property
@@ -104,23 +119,53 @@ class TaskParts(Protocol):
     def num_classes(self) -> int:
         """Number of classes."""
 
-    def model(self) -> tf.keras.Model:
-        """Build the configured model."""
+    @property
+    def env(self) -> EnvSpec | None:
+        """The environment; None: the data is a dataset."""
 
-    def optimizer(self) -> tf.keras.optimizers.legacy.Optimizer:
-        """Build the configured optimizer with its learning-rate schedule."""
+    def model(
+        self,
+        node: ModelNode | None = None,
+        *,
+        input_shape: tuple[int, ...] | None = None,
+        outputs: int | tuple[int, ...] | None = None,
+    ) -> tf.keras.Model:
+        """Build a model.
+
+        Args:
+            node: which one; None: that of the group `model`.
+            input_shape: shape of one example of its input, the first argument of its function;
+                None: that of the dataset's features.
+            outputs: number of its outputs, or their shape, the second argument; None: the number of
+                classes.
+        """
+
+    def optimizer(
+        self,
+        node: OptimizerNode | None = None,
+        *,
+        schedule: ScheduleNode | None = None,
+        updates_per_step: int = 1,
+    ) -> tf.keras.optimizers.legacy.Optimizer:
+        """Build an optimizer whose learning rate follows a schedule.
+
+        Callbacks that adjust the learning rate adjust each optimizer's.
+
+        Args:
+            node: which one; None: that of the group `optimizer`.
+            schedule: how its learning rate changes over time; None: as the group `schedule` says.
+            updates_per_step: updates that it makes in a step; its learning rate follows the steps.
+        """
 
 
-class StepContext(Protocol):
+class StepContext(Replica, Protocol):
     """What a task may use in one step, on one replica; implemented by `engine.graph.step.Step`.
 
     Attributes:
         index: number of the step, scalar int64, from 0.
-        num_replicas: replicas that share the step.
     """
 
     index: tf.Tensor
-    num_replicas: int
 
     def minimize(
         self,
@@ -129,11 +174,13 @@ class StepContext(Protocol):
         model: tf.keras.Model,
         optimizer: tf.keras.optimizers.legacy.Optimizer,
     ) -> Metrics:
-        """Update a model once with the gradient of the global batch's mean loss.
+        """Update a model once with the gradient of the mean loss over all replicas.
+
+        The mean is over all examples in the replicas' batches, those of weight 0 included.
 
         Args:
             loss_fn: returns the loss and metrics of each example of a (micro-)batch.
-            batch: this replica's batch.
+            batch: this replica's batch, or a part of it from `split`.
             model: the model whose trainable variables are updated.
             optimizer: the optimizer that updates them.
 
@@ -141,17 +188,33 @@ class StepContext(Protocol):
             `loss` and the other metrics as sums and weights over all replicas.
         """
 
-    def all_reduce(self, value: Any, op: str = "sum") -> Any:
-        """Reduce a nest of tensors over all replicas; `op`: sum, mean, min or max."""
+    def soft_update(
+        self, target: tf.keras.Model, source: tf.keras.Model, tau: float | tf.Tensor
+    ) -> None:
+        """Move the variables of a model without optimizer towards another's, by the share `tau`."""
 
-    def map_reduce(self, fn: Callable[[Any], Any], value: Any, op: str = "sum") -> Any:
-        """Apply `fn` to this replica's value and reduce the result."""
+    def split(self, batch: Batch, count: int) -> list[Batch]:
+        """Cut this replica's batch into equal parts, for an update with each.
 
-    def all_gather(self, value: Any, axis: int = 0) -> Any:
-        """Stack the values of all replicas along a new axis."""
+        Part k has every `count`-th example from the k-th on: the same examples of the global batch
+        on any number of replicas.
+        """
 
-    def broadcast(self, value: Any, source: int = 0) -> Any:
-        """Return the value of replica `source`."""
+    def random_normal(self, shape: Sequence[int], dtype: Any = ...) -> tf.Tensor:
+        """Draw from the standard normal distribution, float32 by default.
+
+        A replica, and within `loss_fn` a shard or micro-batch, gets its slice of what the global
+        batch draws: the same numbers on any number of replicas. Each call in a step draws anew.
+
+        Args:
+            shape: static; the first dimension is the example. [] is a number that all share.
+            dtype: a floating-point type.
+        """
+
+    def random_uniform(
+        self, shape: Sequence[int], minval: Any = 0, maxval: Any = None, dtype: Any = ...
+    ) -> tf.Tensor:
+        """Draw uniformly from [minval, maxval), by default float32 from [0, 1); as above."""
 
 
 class Task(Protocol):
@@ -195,33 +258,25 @@ class Task(Protocol):
         """
 
 
-class Metric(Protocol):
-    """A metric of a whole split, with the interface of Keras' metrics.
+@runtime_checkable
+class Generates(Protocol):
+    """A task whose first model makes examples out of random vectors.
 
-    It lives on the chief, outside the strategy, and receives every example once, in the order of
-    the split. If it has an attribute `class_names`, that is set to the names of the classes, or to
-    their numbers as text.
+    Attributes:
+        latent_size: numbers in a random vector; known after `build`.
     """
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Add examples: labels, [B] int64, and probabilities, [B, num_classes] float32."""
+    latent_size: int
 
-    def result(self) -> Any:
-        """Return the value so far: a number, or name -> number."""
+    def generate(self, latents: tf.Tensor) -> tf.Tensor:
+        """Return the examples of some vectors as the trained model makes them.
 
-    def reset_state(self) -> None:
-        """Forget all examples."""
+        Args:
+            latents: [B, latent_size] float32, from the standard normal distribution.
 
-
-@runtime_checkable
-class HasFigures(Protocol):
-    """A metric that can also be seen, as an image in TensorBoard, and read, as `<name>.json`."""
-
-    def figure(self) -> np.ndarray:
-        """Draw what was counted, [H, W, C] uint8."""
-
-    def table(self) -> Mapping[str, Any]:
-        """Return what was counted, as plain containers."""
+        Returns:
+            [B, *input_shape] float32, in the units of the dataset's features.
+        """
 
 
 class Callback(Protocol):

@@ -26,6 +26,14 @@ def format_metric(value: float) -> str:
     return f"{value:.4f}" if value == 0 or 0.001 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
+def format_bytes(size: float) -> str:
+    """Return a number of bytes as 512 B, 1.5 kB, 11.1 MB or 2.3 GB."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size:.0f} B"
+
+
 def format_duration(secs: float) -> str:
     """Return a duration as 0:12, 3:05 or 1:02:03."""
     minutes, seconds = divmod(round(secs), 60)

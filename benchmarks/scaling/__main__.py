@@ -1,8 +1,8 @@
-"""How training scales over processes: `python -m benchmarks.scaling [model ...] [--rounds N] ...`.
+"""How training scales over processes: `python -m benchmarks.scaling [model ...] [--workers N] ...`.
 
-Two processes, each on one core, take steps together. The ceiling is their speed without any
-communication; the bound is the least time that the bytes of a ring all-reduce take on this
-machine's loopback (Patarasuk and Yuan 2009).
+N processes, two by default, each on one core, take steps together. The ceiling is their speed
+without any communication; the bound is the least time that the bytes of a ring all-reduce take on
+this machine's loopback (Patarasuk and Yuan 2009).
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from benchmarks.scaling.contestants import CEILING, CONTESTANTS, JOBS, TUTORIAL
 from benchmarks.scaling.team import Team, network
 from trainer.cluster import discovery, spec
 
-WORKERS = 2
 LINK = "link"
 
 
-def measure(name: str, model: str, steps: int) -> dict[str, Any]:
+def measure(name: str, model: str, steps: int, workers: int) -> dict[str, Any]:
     """Measure a contestant once.
 
     Returns:
@@ -33,7 +32,7 @@ def measure(name: str, model: str, steps: int) -> dict[str, Any]:
     """
     together = CONTESTANTS[name].together
     clusters = discovery.local_clusters(
-        [spec.ProcessId("worker", index) for index in range(WORKERS)]
+        [spec.ProcessId("worker", index) for index in range(workers)]
     )
     with network() as namespace, tempfile.TemporaryDirectory() as folder, Team(namespace) as team:
         for cluster in clusters:
@@ -58,7 +57,7 @@ def measure(name: str, model: str, steps: int) -> dict[str, Any]:
     # Each has counted the bytes of all.
     return {
         **means,
-        "sent": None if None in sent else statistics.fmean(sent) / WORKERS,
+        "sent": None if None in sent else statistics.fmean(sent) / workers,
         "gradient_bytes": reports[0]["gradient_bytes"],
     }
 
@@ -74,7 +73,7 @@ def measure_link() -> dict[str, float]:
     return {key: statistics.fmean(report[key] for report in reports) for key in ("link", "memory")}
 
 
-def summarise(results: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def summarise(results: dict[str, list[dict[str, Any]]], workers: int) -> dict[str, Any]:
     """Return the medians of all rounds, and what follows from them."""
     links = results[LINK]
     rows = {
@@ -98,7 +97,7 @@ def summarise(results: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     gradient_bytes = next(
         rounds[0]["gradient_bytes"] for name, rounds in results.items() if name != LINK
     )
-    ring_bytes = 2 * (WORKERS - 1) / WORKERS * gradient_bytes
+    ring_bytes = 2 * (workers - 1) / workers * gradient_bytes
     rates = {key: statistics.median(report[key] for report in links) for key in ("link", "memory")}
     return {
         "contestants": rows,
@@ -162,6 +161,7 @@ def main() -> None:
         prog="python -m benchmarks.scaling", description=__doc__.splitlines()[0]
     )
     parser.add_argument("models", nargs="*", metavar="model", help=f"default: {' '.join(JOBS)}")
+    parser.add_argument("--workers", type=int, default=2, help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, help="how many are measured; default: by model")
     parser.add_argument("--contestants", default=",".join(CONTESTANTS), help="default: %(default)s")
@@ -175,11 +175,11 @@ def main() -> None:
         job = JOBS[model]
         steps = args.steps or job.steps
         contenders = {LINK: measure_link} | {
-            name: partial(measure, name, model, steps) for name in names
+            name: partial(measure, name, model, steps, args.workers) for name in names
         }
-        summaries[model] = summarise(interleave(contenders, args.rounds))
+        summaries[model] = summarise(interleave(contenders, args.rounds), args.workers)
         title = (
-            f"{model}, {job.optimizer}, {WORKERS} processes of one core, "
+            f"{model}, {job.optimizer}, {args.workers} processes of one core, "
             f"{job.per_worker} images each"
         )
         print(
@@ -189,7 +189,12 @@ def main() -> None:
         )
     print(
         json.dumps(
-            {"benchmark": "scaling", "workers": WORKERS, "rounds": args.rounds, "models": summaries}
+            {
+                "benchmark": "scaling",
+                "workers": args.workers,
+                "rounds": args.rounds,
+                "models": summaries,
+            }
         )
     )
 

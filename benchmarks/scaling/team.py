@@ -144,17 +144,3 @@ def network() -> Iterator[Namespace | None]:
         return
     with namespace:
         yield namespace
-
-
-def bytes_sent() -> int | None:
-    """Return the bytes that this network's loopback has carried so far; None if unknown."""
-    try:
-        with open("/proc/self/net/dev") as lines:
-            fields = (
-                next(line for line in lines if line.strip().startswith("lo:"))
-                .partition(":")[2]
-                .split()
-            )
-    except (OSError, StopIteration):
-        return None
-    return int(fields[8])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.scaling.contestants import CONTESTANTS, JOBS, STEPS_PER_LOOP
-from benchmarks.scaling.team import bytes_sent
+from trainer.cluster.network_namespace import loopback_bytes
 
 
 class LockStep:
@@ -32,7 +32,7 @@ class LockStep:
     def __call__(self, step: int, loss: Any) -> None:
         if self._began is None and step >= STEPS_PER_LOOP:
             float(loss)  # waits until it is computed
-            sent = bytes_sent()
+            sent = loopback_bytes()
             self._parent.send("warm")
             self._parent.recv()
             self._began = step, sent, time.process_time(), time.perf_counter()
@@ -45,7 +45,7 @@ class LockStep:
         assert self._began is not None
         now = time.perf_counter()
         busy = time.process_time()
-        sent = bytes_sent()
+        sent = loopback_bytes()
         first, sent_before, busy_before, before = self._began
         steps = step - first
         self._parent.send(

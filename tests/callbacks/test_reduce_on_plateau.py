@@ -133,4 +133,4 @@ def test_processes_agree_with_one(tmp_path: Path, strategy: str) -> None:
 def test_step_reads_scale_variable(tmp_path: Path) -> None:
     run_engine = engine(tmp_path, *REDUCES)
     run_engine.state.callbacks["reduce_on_plateau"].scale.assign(0.25)
-    assert run_engine.loop.learning_rate(0) == pytest.approx(0.0025)
+    assert run_engine.loop.learning_rates(0) == {"learning_rate": pytest.approx(0.0025)}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.choices import listed
 from tests.support.command_line import run_apart, run_here
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
@@ -14,7 +15,11 @@ from trainer.launch import launcher
 from trainer.launch.resolved_run import Command
 from trainer.sweep import run_sweep
 
-MODELS = "cnn, mobilenet, resnet50, softmax, tutorial_cnn"
+MODELS = listed("model")
+NO_STRATEGY = (
+    "no such choice; choose one of auto, central_storage, mirrored, multi_worker, one_device, "
+    "parameter_server, tpu"
+)
 NOT_OVERRIDE = "is not an override; write key=value or group=choice, and quote special characters"
 NO_RUN = "no run there: it has no config.yaml; give the path of a run directory, or auto, or never"
 NOT_INSTALLED = "install it, or start the command in the directory it lies in"
@@ -34,9 +39,23 @@ WRONG: dict[str, str | list[str]] = {
     "checkpoint.best.metrc=accuracy": "unknown key 'checkpoint.best.metrc'; did you mean 'metric'?",
     "model.widht=3": "unknown key 'model.widht'; did you mean 'width'?",
     "model.alpha=1.0": (
-        "unknown key 'model.alpha'; known keys of model: width, dropout, batch_norm, l2"
+        "unknown key 'model.alpha'; known keys of model: width, dropout, batch_norm, "
+        "synchronized, l2"
     ),
     "restart.zzz=1": "unknown key 'restart.zzz'; known keys of restart: max_restarts, backoff_secs",
+    # What other libraries call it.
+    "fit=true": (
+        "unknown key 'fit'; there is no fit; write the step as a task, or give "
+        "loop._target_=<your function>"
+    ),
+    "run_eagerly=true": "unknown key 'run_eagerly'; write eager=true",
+    "optimizer.global_clipnorm=1": (
+        "unknown key 'optimizer.global_clipnorm'; write train.clip_norm=<norm>"
+    ),
+    "+auto_shard_policy=DATA": (
+        "unknown key 'auto_shard_policy'; there is one order of samples, whatever the strategy; "
+        "leave it out"
+    ),
     # `+` gets past Hydra's own check.
     "+foo=1": "unknown key 'foo'; see --help for all keys",
     "++train.stepz=1": "unknown key 'train.stepz'; did you mean 'steps'?",
@@ -66,6 +85,13 @@ WRONG: dict[str, str | list[str]] = {
     "MODEL=cnn": "unknown key 'MODEL'; did you mean 'model'?",
     "++model=cnn": "'++model=cnn' adds a group that is there; write model=cnn",
     "model@here=cnn": "model is chosen at a place of its own; write model=<choice>, without @",
+    "task=gan model@task.generator=cnn": (
+        "model@task.generator: model is not chosen there; write "
+        "model/generator@task.generator=<choice>"
+    ),
+    "task=gan model/generator@task.generator=smal": (
+        "model/generator=smal: no such choice; choose one of small, sngan; did you mean 'small'?"
+    ),
     "~modle": "unknown key 'modle'; did you mean 'model'?",
     "~zzz": "unknown key 'zzz'; see --help for all keys",
     "fault=null": "fault (null) must be the name of a choice; see --help for the choices",
@@ -77,17 +103,28 @@ WRONG: dict[str, str | list[str]] = {
     "model=5": "model (5) must be the name of a choice; see --help for the choices",
     "~model": "model has no value; add model=<choice>",
     "dataset=minst": (
-        "dataset=minst: no such choice; choose one of cifar10, digits, image_folder, "
-        "mnist, synthetic; did you mean 'mnist'?"
+        f"dataset=minst: no such choice; choose one of {listed('dataset')}; did you mean 'mnist'?"
     ),
-    "task=regression": "task=regression: no such choice; choose one of classification",
+    "strategy=MultiWorkerMirroredStrategy": (
+        f"strategy=MultiWorkerMirroredStrategy: {NO_STRATEGY}; that is strategy=multi_worker here"
+    ),
+    "strategy=CentralStorageStratygy": (
+        f"strategy=CentralStorageStratygy: {NO_STRATEGY}; that is strategy=central_storage here"
+    ),
+    "strategy=default": f"strategy=default: {NO_STRATEGY}; that is strategy=one_device here",
+    "strategy=estimator": (
+        f"strategy=estimator: {NO_STRATEGY}; TensorFlow has had no Estimators since 2.16; "
+        "strategy=parameter_server and mode=evaluate do what they did"
+    ),
+    "strategy=miror": f"strategy=miror: {NO_STRATEGY}; did you mean 'mirrored'?",
+    "task=regression": f"task=regression: no such choice; choose one of {listed('task')}",
     "optimizer=adm": (
-        "optimizer=adm: no such choice; choose one of adam, adamw, rmsprop, sgd; did you "
-        "mean 'adam'?"
+        "optimizer=adm: no such choice; choose one of adagrad, adam, adamw, lamb, lars, lion, "
+        "rmsprop, sgd; did you mean 'adam'?"
     ),
     "schedule=cosin": (
-        "schedule=cosin: no such choice; choose one of constant, cosine, step; did you "
-        "mean 'cosine'?"
+        "schedule=cosin: no such choice; choose one of constant, cosine, cosine_restarts, "
+        "exponential, inverse_sqrt, one_cycle, polynomial, step; did you mean 'cosine'?"
     ),
     "checkpoint=defualt": (
         "checkpoint=defualt: no such choice; choose one of best, default, every_50_steps, "
@@ -112,9 +149,7 @@ WRONG: dict[str, str | list[str]] = {
     "launch=proces": (
         "launch=proces: no such choice; choose one of inline, process; did you mean 'process'?"
     ),
-    "experiment=mnist": (
-        "experiment=mnist: no such choice; choose one of cifar10_mobilenet, mnist_tutorial"
-    ),
+    "experiment=mnist": (f"experiment=mnist: no such choice; choose one of {listed('experiment')}"),
     # Values of a wrong type.
     "seed=many": "seed ('many') must be an int",
     "seed=1.5": "seed (1.5) must be an int",
@@ -138,8 +173,8 @@ WRONG: dict[str, str | list[str]] = {
     # Values that break a rule.
     "seed=-1": "seed (-1) must be >= 0 and <= 9007199254740991",
     "mode=trian": (
-        "mode (trian) must be one of train, verify, check_layouts, evaluate, export, predict; "
-        "did you mean 'train'?"
+        "mode (trian) must be one of train, plan, verify, check_layouts, benchmark, evaluate, "
+        "export, predict; did you mean 'train'?"
     ),
     "precision=float16": (
         "precision (float16) must be one of float32, mixed_bfloat16, mixed_float16; did "
@@ -254,6 +289,7 @@ WRONG: dict[str, str | list[str]] = {
         "unknown key 'model.width'; known keys of model: l2",
         "unknown key 'model.dropout'; known keys of model: l2",
         "unknown key 'model.batch_norm'; known keys of model: l2",
+        "unknown key 'model.synchronized'; known keys of model: l2",
     ],
     "+model.num_classes=3": "model.num_classes (3) is passed by the engine; remove it",
     "~schedule.boundaries schedule=step": (

@@ -73,11 +73,12 @@ def no_ports(monkeypatch):
         ),
         (
             tf_config({"wroker": ["a:2222"]}, TASK),
-            "job (wroker) must be one of chief, worker, ps, evaluator; did you mean 'worker'?",
+            "job (wroker) must be one of chief, worker, ps, evaluator, actor; "
+            "did you mean 'worker'?",
         ),
         (
             tf_config({"gpu": ["a:2222"]}, TASK),
-            "job (gpu) must be one of chief, worker, ps, evaluator",
+            "job (gpu) must be one of chief, worker, ps, evaluator, actor",
         ),
         (
             tf_config({"master": ["a:2222"], **TWO}, TASK),
@@ -154,15 +155,16 @@ def no_ports(monkeypatch):
         ),
         (
             tf_config(TWO, {"index": 0}),
-            "task type (missing) must be one of chief, worker, ps, evaluator",
+            "task type (missing) must be one of chief, worker, ps, evaluator, actor",
         ),
         (
             tf_config(TWO, {"type": None, "index": 0}),
-            "task type (None) must be one of chief, worker, ps, evaluator",
+            "task type (None) must be one of chief, worker, ps, evaluator, actor",
         ),
         (
             tf_config(TWO, {"type": "cheif", "index": 0}),
-            "task type (cheif) must be one of chief, worker, ps, evaluator; did you mean 'chief'?",
+            "task type (cheif) must be one of chief, worker, ps, evaluator, actor; "
+            "did you mean 'chief'?",
         ),
         (
             tf_config(TWO, {"type": "master", "index": 0}),
@@ -247,6 +249,12 @@ def test_parse_tf_config_accepts_a_cluster():
     )
     assert discovery.parse_tf_config(cluster.tf_config(), "TF_CONFIG") == cluster
     assert Cluster.from_dict(json.loads(json.dumps(cluster.to_dict()))) == cluster
+
+
+def test_parse_tf_config_counts_actors_and_leaves_them_out_of_the_jobs():
+    jobs = {**TWO, "actor": ["e:2222", "f:2222"]}
+    cluster = discovery.parse_tf_config(tf_config(jobs, {"type": "actor", "index": 1}), "TF_CONFIG")
+    assert cluster == Cluster(ProcessId("actor", 1), TWO, "TF_CONFIG", actors=2)
 
 
 @pytest.mark.parametrize("jobs", [TWO, {**TWO, "evaluator": ["e:2222"]}])

@@ -13,7 +13,7 @@ import pytest
 from tests.support.training import assert_same_bits, train
 from trainer.cli.compose import compose
 from trainer.cluster import fault_check
-from trainer.cluster.fault_injection import Faults
+from trainer.cluster.fault_injection import Faults, StepDelay
 from trainer.cluster.messages import Channel, SignalRequest
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.config.schema import Fault
@@ -22,7 +22,9 @@ from trainer.runs.checkpoint_marker import commit, verify
 
 JOBS = {"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]}
 NO_STEPS = {"evaluator", "ps", "worker"}
-WITHOUT_MODEL_KEYS = [f"~model.{key}" for key in ("width", "dropout", "batch_norm", "l2")]
+WITHOUT_MODEL_KEYS = [
+    f"~model.{key}" for key in ("width", "dropout", "batch_norm", "synchronized", "l2")
+]
 
 
 @pytest.fixture
@@ -169,7 +171,7 @@ def test_slow_process_stays_slow_also_in_next_attempt(tmp_path, signals):
         reach_steps(faults_of(tmp_path, Fault("slow", at=3, delay_secs=0.5), messages=messages))
     assert signals == [("rest", 0.5)] * 4
     assert [message.text for message in messages] == [
-        "fault mine: chief rests 0.5 s each time from at step 3"
+        "fault mine: chief rests 0.5 s each time from now on, at step 3"
     ] * 2
 
 
@@ -199,7 +201,7 @@ def test_nan_is_switched_on_for_one_step_once(tmp_path):
     for _ in range(2):
         faults = faults_of(tmp_path, Fault("nan", at=3))
         faults.on_nan(switched.append)
-        assert faults.injects_nan
+        assert faults.changes_steps
         assert faults.stops == {2, 3}
         reach_steps(faults)
     assert switched == [True, False]
@@ -218,8 +220,10 @@ SLOW_WORKER = "{process:worker-0,action:slow,delay_secs:1}"
 RIGID = "go on without worker-0; add strategy=multi_worker and strategy.min_workers"
 HANDED_OUT = (
     " runs steps that the chief hands out, in no training loop of its own; there "
-    + ACTIONS.format("slow")
+    + ACTIONS.format("crash")
 )
+SLOW_PS = "runs no steps, so it cannot be slow in them; choose a worker such as worker-0"
+SLOW_CHIEF = "hands out steps, so it cannot be slow in them; choose a worker such as worker-0"
 
 
 @pytest.mark.parametrize(
@@ -228,7 +232,10 @@ HANDED_OUT = (
         ("{process:worker-1}", [("worker", 0)], False, CHOICES),
         ("{process:ps-0,action:crash}", [("chief", 0), ("ps", 0)], False, NO_STEPS_RUN),
         ("{process:ps-0}", [("chief", 0), ("ps", 0)], True, DECLARED),
-        (SLOW_WORKER, [("chief", 0), ("worker", 0)], False, HANDED_OUT),
+        ("{process:worker-0,action:crash}", [("chief", 0), ("worker", 0)], False, HANDED_OUT),
+        (SLOW_WORKER, [("chief", 0), ("worker", 0)], True, None),
+        ("{process:ps-0,action:slow,delay_secs:1}", [("chief", 0), ("ps", 0)], False, SLOW_PS),
+        ("{action:slow,delay_secs:1}", [("chief", 0), ("ps", 0)], False, SLOW_CHIEF),
         ("{process:ps-0,phase:start}", [("chief", 0), ("ps", 0)], True, None),
         ("{process:supervisor}", [("worker", 0)], True, None),
         ("{process:worker-0,action:lose}", [("worker", 0)], False, RIGID),
@@ -247,11 +254,32 @@ def test_fault_that_could_never_happen_is_refused(fault, processes, declared, li
         assert problem.endswith(line)
 
 
-def test_shorter_graph_call_changes_no_bit(tmp_path):
+@pytest.mark.parametrize("options", [[], ["strategy=mirrored", "strategy.virtual_devices=2"]])
+def test_rest_in_steps_changes_no_bit(tmp_path, options):
     assert_same_bits(
-        train(tmp_path / "a"),
-        train(tmp_path / "b", "+fault.mine={action:slow,at:3,delay_secs:1e-6}"),
+        train(tmp_path / "a", *options),
+        train(tmp_path / "b", "+fault.mine={action:slow,at:3,delay_secs:1e-6}", *options),
     )
+
+
+def test_process_whose_steps_rest_does_not_rest_between_them(tmp_path, signals):
+    faults = faults_of(tmp_path, Fault("slow", at=3, delay_secs=0.5))
+    assert faults.changes_steps
+    assert faults.take_step_delays() == [StepDelay("chief", 3, 0.5)]
+    reach_steps(faults)
+    faults = faults_of(tmp_path, Fault("slow", phase="save", delay_secs=0.5))
+    assert not faults.changes_steps
+    assert faults.take_step_delays() == []
+    faults.reached("save")
+    assert signals == [("rest", 0.5)]
+
+
+def test_chief_that_hands_out_steps_has_the_rests_of_its_workers(tmp_path):
+    slow = Fault("slow", "worker-0", at=3, delay_secs=0.5)
+    delays = [StepDelay("worker-0", 3, 0.5)]
+    for job, expected in (("chief", delays), ("worker", [])):
+        cluster = Cluster(ProcessId(job, 0), JOBS)
+        assert faults_of(tmp_path, slow, cluster, NO_STEPS).take_step_delays() == expected
 
 
 @pytest.mark.parametrize(

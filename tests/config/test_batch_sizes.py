@@ -5,7 +5,7 @@ import re
 import pytest
 
 from trainer.config import batch_sizes
-from trainer.config.batch_sizes import BatchSizes
+from trainer.config.batch_sizes import BatchSizes, in_groups
 from trainer.config.schema import Batch
 from trainer.errors import ConfigError
 
@@ -165,3 +165,18 @@ def test_check_same_global_batch_refuses_another():
         "batch.per_replica (16) makes 16 examples a step on 1 replica, but the run was "
         "trained with 48 on 3; add batch.global_size=48"
     )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "line"),
+    [
+        (BatchSizes(6, 2, 1), r"each replica's part of the batch \(3\) must be a multiple of 2, .*"
+         r"add batch\.global_size=8"),
+        (BatchSizes(12, 2, 1, 4), r"each shard's part of the batch \(3\).*global_size=16"),
+    ],
+)  # fmt: skip
+def test_groups_of_neighbours_are_not_divided(sizes: BatchSizes, line: str) -> None:
+    assert in_groups(sizes, 1) == sizes
+    assert in_groups(BatchSizes(8, 2, 1), 2).per_replica == 4
+    with pytest.raises(ConfigError, match=line):
+        in_groups(sizes, 2)

@@ -1,3 +1,4 @@
+import hashlib
 import io
 import os
 import pickle
@@ -162,13 +163,64 @@ def test_error_names_the_missing_file(folder: Path) -> None:
         cifar10(path=str(folder))
 
 
-def test_missing_folder_error_says_what_to_give(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cifar10_module, "DEFAULT_FOLDER", str(tmp_path / "nothing"))
+def test_missing_folder_error_says_what_to_give() -> None:
     with pytest.raises(
         FileNotFoundError,
-        match=r"CIFAR-10 is not at .*/nothing; give dataset\.path=<the folder cifar-10-batches-py,",
+        match=r"CIFAR-10 is not at no/where; give dataset\.path=<the folder cifar-10-batches-py, "
+        r"or its archive https://.*/cifar-10-python\.tar\.gz>$",
+    ):
+        cifar10(path="no/where")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keras' folder of data sets, which does not exist yet."""
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
+    return tmp_path / "keras" / "datasets"
+
+
+def pack(folder: Path, archive: Path) -> Path:
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder, folder.name)
+    return archive
+
+
+@pytest.mark.parametrize("name", ["cifar-10-batches-py.tar.gz", "cifar-10-python.tar.gz"])
+def test_archive_in_the_keras_cache_is_found(
+    folder: Path, cache: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = pack(folder, cache / name)
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    monkeypatch.setattr(cifar10_module, "SHA256", digest)
+    assert cifar10().train.num_examples == 5 * PER_FILE
+
+
+def test_folder_in_the_keras_cache_is_found_before_the_archive(folder: Path, cache: Path) -> None:
+    pack(folder, cache / "cifar-10-batches-py.tar.gz")
+    folder.rename(cache / folder.name)
+    assert cifar10().train.num_examples == 5 * PER_FILE
+
+
+def test_empty_keras_cache_error_names_the_download(cache: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        cifar10()
+    assert str(caught.value) == (
+        f"CIFAR-10 is not in {cache}: none of cifar-10-batches-py, cifar-10-batches-py.tar.gz, "
+        "cifar-10-python.tar.gz; put https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz "
+        "(170 MB, SHA-256 6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce) there, "
+        "or give dataset.path=<the folder or the archive>"
+    )
+
+
+def test_archive_in_the_keras_cache_must_have_the_published_checksum(
+    folder: Path, cache: Path
+) -> None:
+    archive = pack(folder, cache / "cifar-10-batches-py.tar.gz")
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    with pytest.raises(
+        ValueError,
+        match=rf"is damaged: its SHA-256 is {digest}, that of https://.* is 6d95.*; download it ag",
     ):
         cifar10()
 
@@ -180,6 +232,7 @@ def test_truncated_archive_is_refused(folder: Path) -> None:
     archive = folder.parent / "cifar-10-python.tar.gz"
     archive.write_bytes(buffer.getvalue()[:2000])
     with pytest.raises(
-        ValueError, match=r"cannot be read as a tar archive: .*; was the download cut short"
+        ValueError,
+        match=r"cannot be read as a tar archive: .*; was the download of .* cut short",
     ):
         cifar10(path=str(archive))

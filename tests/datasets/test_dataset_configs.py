@@ -8,15 +8,18 @@ from typing import Any
 import pytest
 import yaml
 
+from trainer.datasets.augment import Augmentation
+
 CONF = Path(__file__).resolve().parents[2] / "conf"
 FILES = sorted([*(CONF / "dataset").rglob("*.yaml"), *(CONF / "model").glob("*.yaml")])
+AUGMENTATIONS = sorted((CONF / "augment").glob("*.yaml"))
 SHARED = {
-    "dataset/augment/default": "trainer.datasets.augment.Augmentation",
     "dataset/normalise/default": "trainer.datasets.normalise.Normalisation",
+    "dataset/fields/default": "trainer.datasets.fields.Fields",
 }
 """Groups within the datasets, and their targets."""
-DEFAULTS = ["_self_", {"augment": "default"}, {"normalise": "default"}]
-"""What every image dataset builds on."""
+OWN = ("stream", "indexed")
+"""Datasets of a user's own functions and objects, which have no default."""
 
 
 def name_of(file: Path) -> str:
@@ -49,14 +52,17 @@ def test_every_dataset_and_model_has_a_yaml_file() -> None:
         assert {file.stem for file in (CONF / group).glob("*.yaml")} == functions
 
 
-@pytest.mark.parametrize("file", FILES, ids=name_of)
+@pytest.mark.parametrize("file", [file for file in FILES if file.stem not in OWN], ids=name_of)
 def test_keys_and_defaults_equal_those_of_the_target(file: Path) -> None:
     target, values = load(file)
     default_target = f"trainer.{file.parent.name}s.{file.stem}.{file.stem}"
     assert target == SHARED.get(name_of(file), default_target)
     parameters = options(target)
-    if values.pop("defaults", None) == DEFAULTS:
-        assert [parameters.pop(name).default for name in ("augment", "normalise")] == [None, None]
+    if "augment" in parameters:  # the group's, passed by the worker
+        assert parameters.pop("augment").default is None
+    _, *groups = values.pop("defaults", ["_self_"])
+    for name, choice in ((*group.items(),)[0] for group in groups):
+        assert (parameters.pop(name).default, choice) == (None, "default")
     assert all(
         parameter.kind is parameter.KEYWORD_ONLY and parameter.annotation is not parameter.empty
         for parameter in parameters.values()
@@ -69,11 +75,24 @@ def test_keys_and_defaults_equal_those_of_the_target(file: Path) -> None:
     assert list(values) == list(parameters)
 
 
-@pytest.mark.parametrize("file", FILES, ids=name_of)
+@pytest.mark.parametrize("file", AUGMENTATIONS, ids=name_of)
+def test_augmentations_build_on_none_and_can_be_made(file: Path) -> None:
+    values = yaml.safe_load(file.read_text())
+    base = yaml.safe_load((CONF / "augment" / "none.yaml").read_text())
+    target = base.pop("_target_")
+    defaults = {key: option.default for key, option in options(target).items()}
+    assert (base, list(base)) == (defaults, list(defaults))
+    if file.stem != "none":
+        assert values.pop("defaults") == ["none", "_self_"]
+        assert set(values) <= set(base)
+        assert Augmentation(**values).num_draws > 0
+
+
+@pytest.mark.parametrize("file", [*FILES, *AUGMENTATIONS], ids=name_of)
 def test_every_line_has_a_comment(file: Path) -> None:
     first, *rest = file.read_text().splitlines()
     assert first.startswith("# ")
     uncommented = [line for line in rest if "  # " not in line]
-    assert [line for line in uncommented if line not in ("defaults:", "  - _self_")] == [
-        line for line in rest if line.startswith("_target_: ")
-    ]
+    assert [
+        line for line in uncommented if line not in ("defaults:", "  - _self_", "  - none")
+    ] == [line for line in rest if line.startswith("_target_: ")]

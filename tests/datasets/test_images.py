@@ -61,6 +61,59 @@ def test_augmentations_draw_independently_of_one_another() -> None:
     np.testing.assert_array_equal(both["features"], flipped["features"])
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"flip": True, "crop": 2, "min_area": 0.1},
+        {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1},
+        {"randaugment": 2, "magnitude": 9.0},
+        {"mixup": 0.2, "cutmix": 1.0},
+    ],
+    ids=lambda options: "+".join(options),
+)
+def test_examples_are_the_same_bits_in_any_even_part_of_the_batch(options: dict[str, Any]) -> None:
+    changed = dataset(
+        augment=Augmentation(**options), normalise=Normalisation(mean=[0.4], std=[0.3])
+    )
+    draws = tf.constant(RANDOM.uniform(size=(8, changed.num_draws)), tf.float32)
+    batch = SPLIT.fetch(ALL)
+    # Always in a graph, as in training: there a division by a constant becomes a multiplication.
+    whole = tf.function(changed.transform, autograph=False)(batch, draws)
+    assert not np.array_equal(whole["features"], dataset().transform(batch, None)["features"])
+    for size in (2, 4):  # of a replica, or a shard
+        part = tf.function(changed.transform, autograph=False)
+        parts = [
+            part({name: value[i : i + size] for name, value in batch.items()}, draws[i : i + size])
+            for i in range(0, 8, size)
+        ]
+        for name, value in whole.items():
+            joined = tf.concat([part[name] for part in parts], axis=0)
+            np.testing.assert_array_equal(joined, value, err_msg=f"{name} of {size}")
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (
+            {"magnitude": 9.0},
+            r"magnitude \(9.0\) is that of RandAugment; add augment.randaugment=2",
+        ),
+        (
+            {"randaugment": 2},
+            r"magnitude \(0.0\) must be > 0 and <= 10 with randaugment \(2\); add",
+        ),
+    ],
+)
+def test_randaugment_and_its_magnitude_belong_together(options: dict[str, Any], line: str) -> None:
+    with pytest.raises(ValueError, match=line):
+        Augmentation(**options)
+
+
+def test_colour_is_refused_for_grey_images() -> None:
+    with pytest.raises(ValueError, match=r"augment\.hue \(0\.1\) needs images of 3 channels"):
+        Augmentation(hue=0.1).check((8, 8, 1))
+
+
 def test_evaluation_is_not_augmented() -> None:
     everything = dataset(**EVERYTHING)
     plain = dataset(**{**EVERYTHING, "augment": None})

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.datasets import mnist as mnist_module
 from trainer.datasets.mnist import mnist
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,14 +67,16 @@ def test_missing_path_is_named() -> None:
 def test_mnist_uses_the_keras_cache_without_a_download(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mnist_module, "KERAS_CACHE", archive(tmp_path / "mnist.npz"))
+    (tmp_path / "datasets").mkdir()
+    archive(tmp_path / "datasets" / "mnist.npz")
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     monkeypatch.setattr(tf.keras.datasets.mnist, "load_data", lambda path: pytest.fail("downloads"))
     assert mnist().train.num_examples == 20
 
 
 def test_download_appears_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cached = tmp_path / "mnist.npz"
-    monkeypatch.setattr(mnist_module, "KERAS_CACHE", str(cached))
+    cached = tmp_path / "datasets" / "mnist.npz"
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
 
     def download(path: str) -> None:
         assert not cached.exists()
@@ -83,11 +84,11 @@ def test_download_appears_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(tf.keras.datasets.mnist, "load_data", download)
     assert mnist().train.num_examples == 20
-    assert list(tmp_path.iterdir()) == [cached]
+    assert list(cached.parent.iterdir()) == [cached]
 
 
 def test_failed_download_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mnist_module, "KERAS_CACHE", str(tmp_path / "mnist.npz"))
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
 
     def download(path: str) -> None:
         raise Exception("URL fetch failure\non two lines")  # as Keras does

@@ -111,7 +111,7 @@ RESULTS = {
 
 
 def test_ratios_are_ratios_of_medians():
-    summary = summarise(RESULTS)
+    summary = summarise(RESULTS, 2)
     ours = summary["contestants"]["steadfast"]
     assert (ours["times_tutorial"], ours["share_of_ceiling"]) == (2.0, 0.5)
     assert summary["ring_bytes"] == 10_000_000
@@ -124,7 +124,7 @@ def test_ratios_are_ratios_of_medians():
 
 
 def test_rows_without_a_comparison_stay_empty():
-    summary = summarise({"link": RESULTS["link"], "steadfast": [report(100.0, None)]})
+    summary = summarise({"link": RESULTS["link"], "steadfast": [report(100.0, None)]}, 2)
     assert "| Steadfast, shared memory | 100.0 | 100.0 to 100.0 |  |  | 20.0 |  |" in table(
         "title", summary
     )

@@ -33,7 +33,7 @@ SEED = int(os.environ.get("STEADFAST_CHAOS_SEED", "4"))
 
 # 24 steps of one graph call each, 6 evaluations, 8 saves, with dropout, augmentation and averages.
 OPTIONS = [
-    "model.width=4", "model.dropout=0.3", "dataset.augment.crop=1",
+    "model.width=4", "model.dropout=0.3", "augment.crop=1",
     "train.steps=24", "train.steps_per_loop=1", "train.ema_decay=0.9", "batch.global_size=16",
     "evaluate.every_steps=4", "evaluate.every_epochs=null", "summary.every_steps=5",
     "checkpoint.every_steps=3", "checkpoint.every_epochs=null", "checkpoint.best.metric=accuracy",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.processes import log
+from tests.support.processes import ROOT, log, run
 from tests.support.training import RANDOM, assert_same_bits, engine, train, variables
 from trainer.runs.checkpoint_marker import read_marker
 
@@ -70,6 +70,27 @@ def test_resumed_run_equals_one_never_stopped(strategy, straight, tmp_path, stop
     assert log(straight[0]) == log(tmp_path)
 
 
+@slow
+def test_resumed_run_of_three_replicas_equals_one_never_stopped(tmp_path):
+    # The mean of three equal moving statistics may be another number.
+    options = [
+        *RANDOM,
+        "model._target_=tests.support.toy_models.everything",
+        "strategy=mirrored",
+        "strategy.virtual_devices=3",
+        "batch.global_size=18",
+        "summary.every_steps=3",
+        "evaluate.every_steps=4",
+        "train.steps_per_loop=1",
+    ]
+    straight = train(tmp_path / "straight", *options)
+    train(tmp_path / "stopped", *options, stop=lambda training: training.step >= 5)
+    resumed = engine(tmp_path / "stopped", *options)
+    resumed.train(lambda: False)
+    assert_same_bits(straight, variables(resumed))
+    assert log(tmp_path / "straight") == log(tmp_path / "stopped")
+
+
 def test_other_seed_gives_other_run(strategy, straight, tmp_path):
     with pytest.raises(AssertionError, match="not bit-equal"):
         assert_same_bits(
@@ -127,3 +148,13 @@ def test_checkpoint_on_request_does_not_become_the_best(tmp_path):
     again = engine(tmp_path / "stopped", *options)
     assert again.train(lambda: False)
     assert straight.checkpointer.best() == again.checkpointer.best() != []
+
+
+@slow
+def test_deterministic_run_that_reads_its_data_reads_no_clock(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    code, out, err = run(
+        tmp_path, "deterministic=true", "model=softmax", "train.steps=3",
+        "dataset._target_=tests.engine.graph.test_async_loops.files",
+    )  # fmt: skip
+    assert code == 0, f"{out}\n{err}"

@@ -93,7 +93,7 @@ def test_reference_has_every_key_and_every_choice(hooks: ModuleType) -> None:
         "| `optimizer.momentum` | `0.9` | float, >= 0, &lt; 1 | share of the last update"
     )
     assert rows["model.width"].endswith("| no |")
-    assert rows["dataset.augment.crop"].startswith("| `dataset.augment.crop` | `0` | int, >= 0 |")
+    assert rows["augment.crop"].startswith("| `augment.crop` | `0` | int, >= 0 |")
     assert [
         row
         for row in rows.values()

@@ -14,8 +14,8 @@ from tests.support.processes import final_variables, log, only_run, run, signall
 from tests.support.toy_tasks import recorded
 
 OPTIONS = [
-    "model=cnn", "model.width=4", "model.dropout=0", "dataset.augment.crop=1",
-    "dataset.augment.brightness=0.2", "optimizer=sgd",
+    "model=cnn", "model.width=4", "model.dropout=0", "augment.crop=1",
+    "augment.brightness=0.2", "optimizer=sgd",
     "optimizer.learning_rate=0.05", "train.clip_norm=0.5", "train.ema_decay=0.9",
     "batch.global_size=12",
     "callbacks=early_stopping", "callbacks.early_stopping.patience=99",

@@ -39,8 +39,8 @@ PLAIN, RANDOM = (
     ["model.dropout=0"],
     [
         "model.dropout=0.3",
-        "dataset.augment.crop=1",
-        "dataset.augment.brightness=0.2",
+        "augment.crop=1",
+        "augment.brightness=0.2",
         "train.ema_decay=0.9",
     ],
 )

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.choices import listed
 from trainer.cli.choices import first_comment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +24,7 @@ FOLDERS = {
     "datasets": "trainer/datasets",
     "conf": "trainer/conf",
 }
-CARRIED = (".py", ".yaml", ".npz")
+CARRIED = (".py", ".yaml", ".npz", ".csv")
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -193,8 +194,8 @@ def test_error_in_own_project_is_one_line(installed: Path, project: Path) -> Non
         "model.filtres=2": "unknown key 'model.filtres'; did you mean 'filters'?",
         "model.pooling=avg": "model.pooling ('avg') must be one of max, mean",
         "model.filters=0": "model.filters (0) must be >= 1",
-        "dataset=wave": "dataset=wave: no such choice; choose one of cifar10, digits, "
-        "image_folder, mnist, synthetic, waves; did you mean 'waves'?",
+        "dataset=wave": f"dataset=wave: no such choice; choose one of {listed('dataset')}, waves; "
+        "did you mean 'waves'?",
     }.items():
         command = [installed / "steadfast", "--config-dir=conf", "experiment=first_try", slip]
         done = subprocess.run(

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.support.processes import ROOT, log, only_run, run
@@ -12,7 +13,8 @@ from trainer.launch.run_comparison import differences, read
 EVERYTHING = [
     "model=cnn", "model._target_=tests.support.toy_models.everything", "model.width=4",
     "model.dropout=0.3", "model.batch_norm=true", "model.l2=0.001",
-    "dataset=digits", "dataset.augment.crop=1", "dataset.augment.brightness=0.2",
+    "dataset=digits", "augment.crop=1", "augment.brightness=0.2", "augment.contrast=0.2",
+    "augment.randaugment=1", "augment.magnitude=5", "augment.mixup=0.2", "augment.cutmix=1.0",
     "train.steps=6", "batch.global_size=48", "batch.accumulate=2",
     "train.clip_norm=0.5", "train.ema_decay=0.9", "optimizer.learning_rate=0.02",
     "summary.every_steps=2", "evaluate.every_steps=3", "checkpoint.every_steps=3",
@@ -63,6 +65,12 @@ def outcome(run_dir):
     return replace(read(run_dir), kills=())
 
 
+def joined(chunks):
+    """Concatenate chunks of predictions."""
+    chunks = list(chunks)
+    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+
+
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     """The run on one device, in a process of its own."""
@@ -106,6 +114,23 @@ def test_adam_has_the_bits_of_one_device(tmp_path, shards, layout):
     assert log(tmp_path / "one") == log(tmp_path / "several")
 
 
+WAVES = [
+    "dataset._target_=tests.support.toy_datasets.waves",
+    "augment.brightness=0.2", "train.steps=4", "batch.global_size=36", "batch.shards=4",
+    "evaluate.every_steps=2", "summary.every_steps=1", "optimizer.learning_rate=0.1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_transform_of_a_dataset_has_the_bits_of_one_device(tmp_path, replicas):
+    one = train(tmp_path / "one", *WAVES)
+    several = train(
+        tmp_path / "several", *WAVES, "strategy=mirrored", f"strategy.virtual_devices={replicas}"
+    )
+    assert_same_bits(one, several)
+    assert log(tmp_path / "one") == log(tmp_path / "several")
+
+
 @pytest.mark.slow
 def test_run_that_moves_to_another_layout_has_the_bits_of_one_that_stays(tmp_path):
     options = [*EVERYTHING, *MOMENTUM, "batch.shards=4"]
@@ -126,6 +151,41 @@ def test_histograms_and_images_change_no_bit_and_are_the_same(tmp_path):
     plain = train(tmp_path / "plain", *EVERYTHING, *MOMENTUM, "batch.shards=4")
     shown = train(tmp_path / "shown", *options, "writers=[jsonl,tensorboard]")
     assert_same_bits(plain, shown)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        ["strategy=mirrored", "strategy.virtual_devices=4"],
+        pytest.param(
+            ["strategy=central_storage", "strategy.virtual_devices=2"], marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_predictions_and_evaluations_have_the_bits_of_one_device(tmp_path, layout):
+    options = [*EVERYTHING, *MOMENTUM, "batch.shards=8", "train.steps=3"]
+    one = engine(tmp_path, *options)
+    one.train(lambda: False)
+    other = engine(tmp_path, *options, *layout)
+    other.checkpointer.restore(3)
+    assert one.evaluator.evaluate(lambda: False) == other.evaluator.evaluate(lambda: False)
+    rows, other_rows = (joined(each.predictor.predict()) for each in (one, other))
+    assert len(rows["id"]) == 360
+    assert_same_bits(rows, other_rows)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_modules")
+def test_sidecar_evaluates_as_the_training_of_one_device_does(reference, tmp_path):
+    layout = ["strategy=multi_worker", "strategy.workers=2", "evaluate.sidecar=true"]
+    run_dir = finished(tmp_path / "run", *MOMENTUM, "batch.shards=8", *layout)
+    lines = [json.loads(line) for line in (run_dir / "evaluations.jsonl").read_text().splitlines()]
+    expected = [line for line in log(reference) if line["split"] == "test"]
+    assert [line["step"] for line in lines] == [line["step"] for line in expected] == [3, 6]
+    for line, other in zip(lines, expected, strict=True):
+        common = line.keys() & other.keys()
+        assert {"loss", "accuracy"} <= common
+        assert {name: line[name] for name in common} == {name: other[name] for name in common}
 
 
 def test_number_of_replicas_that_has_no_tree_is_one_line(tmp_path):

@@ -20,7 +20,7 @@ CASES = {
         "train.clip_norm=0.05",
         "batch.accumulate=2",
         "model.l2=0.01",
-        "dataset.augment.crop=1",
+        "augment.crop=1",
         "train.ema_decay=0.9",
     ],
     "fp16": ["precision=mixed_float16"],

@@ -38,9 +38,10 @@ def test_weights_come_from_run_or_from_one_checkpoint(tmp_path):
     first = save_model(tmp_path / "checkpoints", 1)
     second = save_model(tmp_path / "checkpoints", 2)
     fresh = model()
-    assert restore_weights(tmp_path, {"model": fresh}) == (2, [])
+    assert restore_weights(tmp_path, {"model": fresh}) == (f"step 2 of {tmp_path}", [])
     assert_weights(fresh, second)
-    assert restore_weights(tmp_path / "checkpoints" / "ckpt-1", {"model": fresh}) == (1, [])
+    prefix = tmp_path / "checkpoints" / "ckpt-1"
+    assert restore_weights(prefix, {"model": fresh}) == (f"step 1 of {prefix}", [])
     assert_weights(fresh, first)
 
 
@@ -52,7 +53,7 @@ def test_damaged_checkpoint_is_skipped(tmp_path):
     reason = (
         "skipped the checkpoint of step 2: the content of ckpt-2.data-00000-of-00001 has changed"
     )
-    assert restore_weights(tmp_path, {"model": fresh}) == (1, [reason])
+    assert restore_weights(tmp_path, {"model": fresh}) == (f"step 1 of {tmp_path}", [reason])
     assert_weights(fresh, first)
     prefix = tmp_path / "checkpoints" / "ckpt-2"
     with pytest.raises(CheckpointError) as caught:

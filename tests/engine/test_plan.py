@@ -129,3 +129,8 @@ def test_timer_is_due_when_its_seconds_have_passed_since_restart():
     now[0] = 160.9
     assert [*due, timer.due()] == [False, True, True, False]
     assert not Timer(None, lambda: now[0]).due()
+
+
+def test_length_of_an_epoch_need_not_be_whole():
+    assert Epochs(num_examples=5, global_size=2).length == 2.5
+    assert Epochs(num_examples=5, global_size=2, steps_per_epoch=7).length == 7

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tests.support.training import ROUNDING, assert_same_bits, engine, variables
 from tests.tasks.test_tasks import GAN
 from trainer.datasets.digits import digits
+from trainer.datasets.framing import Framing
 from trainer.datasets.image_files import CorruptFiles, FileSplit
 from trainer.engine.graph.input import Source, feed
 from trainer.engine.graph.predict_loop import PredictLoop
@@ -23,7 +24,7 @@ OPTIONS = [
     "train.ema_decay=0.9",
     "model.batch_norm=true",
     "model.dropout=0.3",
-    "dataset.augment.crop=1",
+    "augment.crop=1",
     "batch.per_replica=50",
     "batch.global_size=null",
 ]
@@ -122,7 +123,7 @@ def test_unreadable_file_has_weight_zero_and_is_not_padding(trained, tmp_path):
         )
         (tmp_path / f"{number}.png").write_bytes(content)
     files = FileSplit(
-        sorted(tmp_path.iterdir()), range(5), (8, 8, 1), antialias=False, corrupt=CorruptFiles(1)
+        sorted(tmp_path.iterdir()), range(5), (8, 8, 1), framing=Framing(), corrupt=CorruptFiles(1)
     )
     source, dataset = Source(files, per_replica=3, num_replicas=1), digits()
     loop = PredictLoop(

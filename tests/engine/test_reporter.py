@@ -133,6 +133,7 @@ def test_disabled_summaries_write_nothing(tmp_path):
         "input_wait_fraction",
         "learning_rate",
         "loss",
+        "train_secs",
     }
     assert contents.keys() == scalars | {"memory_mib"}
     assert reader.Tags()["graph"] is False

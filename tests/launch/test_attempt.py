@@ -7,17 +7,17 @@ import pytest
 
 from tests.support.terminal import Terminal
 from trainer.cli.compose import compose
-from trainer.cluster.messages import Crash, Exit, Phase, SignalReceived
+from trainer.cluster.messages import Crash, Exit, Phase, Problem, SignalReceived
 from trainer.cluster.signals import StopRequests
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.errors import RESTARTABLE
+from trainer.errors import CRASHED, RESTARTABLE, WRONG_INPUT
 from trainer.launch import attempt, watchdog
 from trainer.launch.attempt import Attempt
 from trainer.launch.console import Console
 from trainer.launch.run_context import RunContext
 from trainer.strategies.base import Strategy
 
-PHASE, EXIT, SIGNAL, CRASH = "phase", "exit", "signal", "crash"
+PHASE, EXIT, SIGNAL, CRASH, PROBLEM = "phase", "exit", "signal", "crash", "problem"
 
 
 class ServingStrategy(Strategy):
@@ -38,7 +38,9 @@ class Simulation:
         stopped: names of the processes that are stopped (SIGSTOP).
     """
 
-    def __init__(self, directory, names, script, *options, strategy=None, jobs=None):
+    def __init__(
+        self, directory, names, script, *options, strategy=None, jobs=None, may_replace=True
+    ):
         self.names = names
         self.directory = directory
         self.script = script
@@ -59,7 +61,9 @@ class Simulation:
             self.stop_requests,
         )
         members = [Cluster(process_id, jobs or {}) for process_id in process_ids]
-        self.attempt = Attempt(context, members, lambda: FakeProcess(self), lambda: True)
+        self.attempt = Attempt(
+            context, members, lambda: FakeProcess(self), lambda process_id: may_replace
+        )
 
     def run(self):
         with self.stop_requests.waking(self.attempt.wake):
@@ -114,6 +118,7 @@ class FakeProcess:
     def send(self, kind, value):
         message = {
             PHASE: lambda: Phase(value, 7),
+            PROBLEM: lambda: Problem([value]),
             EXIT: lambda: Exit(value),
             SIGNAL: lambda: SignalReceived(value),
             CRASH: lambda: Crash(f"Traceback ...\n{value}", value),
@@ -279,6 +284,43 @@ def test_hung_server_is_restarted_alone(simulate):
     assert simulation.run() == 0
     assert simulation.killed == [("ps-0", signal.SIGKILL)]
     assert simulation.lines[-1] == "warning: ps-0 was killed by SIGKILL; starting it again alone"
+    assert simulation.attempt.failure() is None
+
+
+CRASHING = [("actor-0", CRASH, "the floor has gone"), ("actor-0", EXIT, 1)]
+
+
+def test_crashed_actor_is_replaced_and_its_traceback_told(simulate):
+    simulation = simulate(
+        ["worker-0", "actor-0"], [("worker-0", PHASE, "train"), *CRASHING, ("worker-0", EXIT, 0)]
+    )
+    assert simulation.run() == 0
+    assert simulation.lines[-1] == "warning: actor-0 failed; starting it again alone"
+    assert any("actor-0: " in line and "the floor has gone" in line for line in simulation.lines)
+    assert simulation.errors == []
+    assert simulation.attempt.failure() is None
+
+
+def test_actor_that_is_lost_too_often_ends_the_run(simulate):
+    simulation = simulate(
+        ["worker-0", "actor-0"],
+        [("worker-0", PHASE, "train"), *CRASHING],
+        may_replace=False,
+    )
+    assert simulation.run() == CRASHED
+    assert "gave up after 5 lost actors since the newest checkpoint" in simulation.errors[-1]
+    assert simulation.blamed == ("actor-0", "failed")
+
+
+def test_actor_with_a_wrong_option_ends_the_run_at_once(simulate):
+    script = [("actor-0", PROBLEM, "env: no"), ("actor-0", EXIT, WRONG_INPUT)]
+    simulation = simulate(["worker-0", "actor-0"], script)
+    assert simulation.run() == WRONG_INPUT
+
+
+def test_actor_that_is_lost_when_the_learner_is_done_is_no_failure(simulate):
+    simulation = simulate(["worker-0", "actor-0"], [("worker-0", EXIT, 0), ("actor-0", EXIT, -9)])
+    assert simulation.run() == 0
     assert simulation.attempt.failure() is None
 
 

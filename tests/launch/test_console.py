@@ -378,7 +378,7 @@ def test_real_run_of_two_processes_is_shown_live_and_leaves_its_lines(tmp_path):
         *SMALL,
         "strategy=multi_worker",
         "fault=kill_worker_1_at_50",
-        "train.steps=56",
+        "train.steps=600",
         "checkpoint.every_steps=25",
     ]
     command = [sys.executable, str(ROOT / "train.py"), *options, "restart.backoff_secs=0.5"]
@@ -395,16 +395,18 @@ def test_real_run_of_two_processes_is_shown_live_and_leaves_its_lines(tmp_path):
     } <= does
     assert "worker-1  lost        was killed by SIGKILL" in shown
     assert any(
-        line.startswith("[######") and "/56  " in line and "examples/s" in line for line in shown
+        line.startswith("[######") and "/600  " in line and "examples/s" in line for line in shown
     )
     left = screen_of(text, 100, colors=True)
     assert left[0] == "Number of devices: 2"
     assert "fault kill_worker_1_at_50: worker-1 is killed at step 50" in left
-    assert [line.split("; ")[0] for line in left if "<" in line] == [
+    # The kill may cut the save of step 50 short, which the next attempt then tells.
+    cut_short = [line for line in left if "skipped the checkpoint of step 50: " in line]
+    assert [line.split("; ")[0] for line in left if "<" in line and line not in cut_short] == [
         "<33>warning:<0> worker-1 was killed by SIGKILL",
         left[-3],
     ]
-    assert left[-3].startswith("<32>Done:<0> step 56, ")
+    assert left[-3].startswith("<32>Done:<0> step 600, ")
     assert left[-1].startswith("Run directory: runs/cnn-digits-")
     assert not [word for word in NOISE if word in text]
 

@@ -18,11 +18,16 @@ class Draws(tf.keras.layers.Layer):
         return x + noise if training else x
 
 
-def net(input_shape, num_classes, width=4, dropout=0.0, batch_norm=False, l2=0.0):
+class Shared(tf.keras.layers.Layer):
+    def call(self, x):
+        replica = tf.distribute.get_replica_context()
+        return x + replica.all_reduce("mean", tf.reduce_mean(x)) if replica else x
+
+
+def net(input_shape, num_classes, **options):
     layers = tf.keras.layers
-    return tf.keras.Sequential(
-        [tf.keras.Input(input_shape), layers.Flatten(), Draws(), layers.Dense(num_classes)]
-    )
+    own = [layers.Flatten(), Draws(), Shared()]
+    return tf.keras.Sequential([tf.keras.Input(input_shape), *own, layers.Dense(num_classes)])
 """
 
 
@@ -64,3 +69,7 @@ def test_code_that_depends_on_the_layout_is_found(tmp_path):
     assert " at most, in models/model/" in lines["mirrored-2"]
     assert lines["mirrored-4"].startswith("left out: batch.global_size (2) must be divisible")
     assert "Without batch.shards only rounding is alike; add batch.shards=8." in out
+    causes = [line for line in out.splitlines() if line.startswith("likely cause: ")]
+    assert [cause.split(": ")[1] for cause in causes] == ["nets.py:8", "nets.py:15"]
+    assert "StatelessRandomNormalV2 in sequential/draws" in causes[0]
+    assert "all_reduce in sequential/shared" in causes[1]

@@ -154,8 +154,11 @@ def test_callback_that_forgets_is_found(tmp_path):
     ]
 
 
+SHARDS = ["batch.shards=4", "model._target_=tests.support.toy_models.everything"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", [["strategy=one_device"], ["strategy=multi_worker"]])
+@pytest.mark.parametrize("strategy", [["strategy=one_device"], ["strategy=multi_worker", *SHARDS]])
 def test_resumable_experiment_passes_and_leaves_nothing(tmp_path, strategy):
     code, out, err = run(tmp_path, *SHORT, "verify.kills=2", "verify.seed=2", *strategy)
     assert code == 0, out + err
@@ -226,7 +229,7 @@ def test_unsaved_state_and_order_that_depends_on_the_time_are_found(
     (tmp_path / "user_code.py").write_text(code_of_user)
     (tmp_path / "own" / group).mkdir(parents=True)
     (tmp_path / "own" / group / "theirs.yaml").write_text(f"# theirs\n_target_: {target}\n")
-    options = [item for item in SHORT if not item.startswith(f"{group}.")]
+    options = [item for item in SHORT if not item.startswith((f"{group}.", "augment."))]
     code, out, err = run(tmp_path, *options, "verify.seed=3", "--config-dir=own", f"{group}=theirs")
     assert code == 1, out + err
     assert f"likely cause: {cause}" in err, out + err

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.models.backbones import load_weights
+from trainer.models.backbones import freeze_layers, load_weights
 from trainer.models.mobilenet import mobilenet
 from trainer.models.resnet50 import resnet50
 
@@ -112,3 +112,65 @@ def test_mixed_precision_keeps_scaling_and_logits_in_float32() -> None:
     assert model.get_layer("scale").output.dtype == tf.float32
     assert model.get_layer("Conv1").compute_dtype == "bfloat16"
     assert model(np.zeros((1, 8, 8, 1), np.float32)).dtype == tf.float32
+
+
+def norms(model: tf.keras.Model) -> list[tf.keras.layers.BatchNormalization]:
+    return [
+        layer for layer in model.layers if isinstance(layer, tf.keras.layers.BatchNormalization)
+    ]
+
+
+def test_mobilenet_has_the_published_numbers_of_parameters() -> None:
+    assert mobilenet((224, 224, 3), 10, outputs=1000).count_params() == 3_538_984
+    assert mobilenet((224, 224, 3), 10).count_params() == 2_257_984 + 1280 * 10 + 10
+
+
+@pytest.mark.parametrize(("build", "count"), [(mobilenet, 52), (resnet50, 53)])
+def test_normalisation_can_be_synchronised(
+    build: Callable[..., tf.keras.Model], count: int
+) -> None:
+    layers = norms(build((32, 32, 3), 10, synchronized=True, momentum=0.75))
+    assert len(layers) == count
+    assert {(layer.synchronized, layer.momentum) for layer in layers} == {(True, 0.75)}
+
+
+def test_normalisation_is_not_synchronised_by_default(resnet: tf.keras.Model) -> None:
+    assert {(layer.synchronized, layer.momentum) for layer in norms(resnet)} == {(False, 0.9)}
+
+
+def test_synchronised_mobilenet_loads_published_weights(
+    narrow: tuple[tf.keras.Model, Path, Path],
+) -> None:
+    model = mobilenet((32, 40, 3), 10, alpha=0.35, weights=str(narrow[2]), synchronized=True)
+    images = np.random.RandomState(0).uniform(size=(2, 32, 40, 3)).astype(np.float32)
+    expected = narrow[0](images * 2 - 1, training=False)
+    np.testing.assert_allclose(features_of(model, "out_relu")(images), expected, atol=1e-5)
+
+
+def test_outputs_load_the_published_classifier(
+    narrow: tuple[tf.keras.Model, Path, Path], tmp_path: Path
+) -> None:
+    model = mobilenet((8, 40, 1), 5, alpha=0.35, weights=str(narrow[1]), outputs=7)
+    with h5py.File(narrow[1]) as file:
+        kernel = np.array(file["predictions/predictions/kernel:0"])
+    np.testing.assert_array_equal(model.get_layer("predictions").kernel, kernel)
+    assert model(IMAGES).shape == (2, 7)
+    with pytest.raises(ValueError, match=r"lacks 1 of the \d+ layers of mobilenet, such as predic"):
+        mobilenet((8, 40, 1), 5, alpha=0.35, weights=str(narrow[2]), outputs=7)
+    with pytest.raises(
+        ValueError, match=r"^outputs \(4\) must be at least the number of classes, 5"
+    ):
+        mobilenet((8, 40, 1), 5, alpha=0.35, outputs=4)
+
+
+def test_freezing_leaves_the_layers_behind_it_trainable() -> None:
+    model = mobilenet((32, 32, 3), 10, alpha=0.35, freeze="block_15_add")
+    frozen = [layer.name for layer in model.layers if not layer.trainable]
+    assert frozen[-1] == "block_15_add"
+    assert model.layers[len(frozen)].name == "block_16_expand"
+    with pytest.raises(
+        ValueError,
+        match=r"^freeze \(block_15\) must be backbone, or the name of a layer of mobilenet, "
+        r"such as block_15_add$",
+    ):
+        freeze_layers(model, "block_15")

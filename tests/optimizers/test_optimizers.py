@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainer.optimizers.adagrad import adagrad as build_adagrad
 from trainer.optimizers.adam import adam as build_adam
 from trainer.optimizers.adamw import adamw as build_adamw
+from trainer.optimizers.lamb import lamb as build_lamb
+from trainer.optimizers.lars import lars as build_lars
+from trainer.optimizers.lion import lion as build_lion
 from trainer.optimizers.rmsprop import rmsprop as build_rmsprop
 from trainer.optimizers.sgd import sgd as build_sgd
 from trainer.schedules.step import step as step_schedule
@@ -65,6 +69,45 @@ def adam(beta_1, beta_2, epsilon, weight_decay=0.0):
     return update
 
 
+def adagrad(x, g, state, t):
+    state["s"] = state.get("s", 0.1) + g * g
+    return x - RATE * g / (np.sqrt(state["s"]) + 1e-7)
+
+
+def lion(beta_1, beta_2, weight_decay):
+    def update(x, g, state, t):
+        mean = state.get("m", 0.0)
+        direction = np.sign(beta_1 * mean + (1 - beta_1) * g)
+        state["m"] = beta_2 * mean + (1 - beta_2) * g
+        return x - RATE * (direction + weight_decay * x * (x.ndim > 1))
+
+    return update
+
+
+def lars(trust, weight_decay):
+    def update(x, g, state, t):
+        if x.ndim > 1:
+            g = g + weight_decay * x
+            g = g * trust * np.linalg.norm(x) / np.linalg.norm(g)
+        state["v"] = 0.9 * state.get("v", 0.0) + RATE * g
+        return x - state["v"]
+
+    return update
+
+
+def lamb(beta_1, beta_2, weight_decay):
+    def update(x, g, state, t):
+        state["m"] = beta_1 * state.get("m", 0.0) + (1 - beta_1) * g
+        state["v"] = beta_2 * state.get("v", 0.0) + (1 - beta_2) * g * g
+        u = state["m"] / (1 - beta_1**t) / (np.sqrt(state["v"] / (1 - beta_2**t)) + 1e-6)
+        if x.ndim > 1:
+            u = u + weight_decay * x
+            u = u * np.linalg.norm(x) / np.linalg.norm(u)
+        return x - RATE * u
+
+    return update
+
+
 def reference(update):
     values, states = list(start()), [{}, {}]
     for t, step in enumerate(gradients(), start=1):
@@ -72,7 +115,7 @@ def reference(update):
     return values
 
 
-SCHEDULE = step_schedule(RATE, STEPS, boundaries=[2, 4], factor=0.5)
+SCHEDULE = step_schedule(RATE, STEPS, 1.0, boundaries=[2, 4], factor=0.5)
 
 CASES = {
     "sgd": (build_sgd(RATE, momentum=0.0), sgd(0.0, False)),
@@ -94,6 +137,22 @@ CASES = {
         build_adamw(RATE, beta_1=0.5, beta_2=0.9, epsilon=1e-3, weight_decay=0.5),
         adam(0.5, 0.9, 1e-3, 0.5),
     ),
+    "adagrad": (build_adagrad(RATE), adagrad),
+    "lion": (build_lion(RATE), lion(0.9, 0.99, 0.0)),
+    "lion with options": (
+        build_lion(RATE, beta_1=0.5, beta_2=0.8, weight_decay=0.3),
+        lion(0.5, 0.8, 0.3),
+    ),
+    "lars": (build_lars(RATE, trust_coefficient=0.5), lars(0.5, 0.0)),
+    "lars with decay": (
+        build_lars(RATE, trust_coefficient=0.5, weight_decay=0.2),
+        lars(0.5, 0.2),
+    ),
+    "lamb": (build_lamb(RATE), lamb(0.9, 0.999, 0.01)),
+    "lamb with options": (
+        build_lamb(RATE, beta_1=0.5, beta_2=0.9, weight_decay=0.5),
+        lamb(0.5, 0.9, 0.5),
+    ),
     "adamw without decay": (build_adamw(RATE, weight_decay=0.0), adam(0.9, 0.999, 1e-7)),
 }
 
@@ -104,6 +163,14 @@ def test_optimizer_updates_equal_the_reference(case):
     # Elementwise float32 operations: some ten roundings of 2**-24 to an update, of numbers near 1.
     for got, expected in zip(apply(optimizer), reference(update), strict=True):
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("build", [build_lars, build_lamb])
+def test_layers_of_zeros_move_at_the_plain_rate(build):
+    variable = tf.Variable(tf.zeros([2, 2]))
+    build(0.1).apply_gradients([(tf.ones([2, 2]), variable)])
+    assert np.isfinite(variable.numpy()).all()
+    assert variable.numpy().max() < -0.05
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (3, 3, 2, 2), (3,), ()])
@@ -117,7 +184,9 @@ def test_adamw_decays_matrices_and_kernels_alone(shape):
 
 def test_adamw_decays_with_the_scheduled_rate():
     variable = tf.Variable([[1.0]])
-    optimizer = build_adamw(step_schedule(0.5, 9, boundaries=[1], factor=0.5), weight_decay=0.5)
+    optimizer = build_adamw(
+        step_schedule(0.5, 9, 1.0, boundaries=[1], factor=0.5), weight_decay=0.5
+    )
     for expected in (0.75, 0.75 * 0.875):
         optimizer.apply_gradients([(tf.zeros([1, 1]), variable)])
         np.testing.assert_allclose(variable.numpy(), [[expected]], rtol=1e-7)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.choices import NEEDED
 from trainer.cli.compose import compose
 from trainer.config import loading
 from trainer.runs.identity import (
@@ -24,7 +25,13 @@ from trainer.runs.identity import (
 
 DEFAULT = compose([])
 LEAVES = leaves(DEFAULT)
+LOOP = ["loop._target_=tests.support.loops.everything", "+loop.rate=0.1", "train.steps=8"]
 CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+def needed(overrides):
+    """Return what the chosen choices need besides."""
+    return [more for override in overrides for more in NEEDED.get(override, [])]
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +40,24 @@ def every_key():
     groups = {}
     for file in sorted(CONF.glob("*/*.yaml")):
         groups.setdefault(file.parent.name, []).append(f"{file.parent.name}={file.stem}")
-    recipes = groups.pop("experiment")
+    # With the default dataset, which takes augmentations.
+    alone = [[choice] for group in ("experiment", "augment") for choice in groups.pop(group)]
+    environments = groups.pop("env")
+    buffers = groups.pop("buffer")
     assert len(groups) >= 9
     # The n-th choice of every group together.
     together = [
         [choices[min(n, len(choices) - 1)] for choices in groups.values()]
         for n in range(max(map(len, groups.values())))
     ]
+    acting = [
+        ["train.steps_per_epoch=1", environments[0], *other]
+        for other in (*([name] for name in environments), *([name] for name in buffers))
+    ]
     return {
         key
-        for overrides in [*together, *([recipe] for recipe in recipes)]
-        for key in leaves(compose(overrides))
+        for overrides in [*together, *alone, LOOP, *acting]
+        for key in leaves(compose([*overrides, *needed(overrides)]))
     }
 
 
@@ -208,8 +222,9 @@ def test_changes_have_the_key_and_both_values(key):
     value = leaves(now).get(key)
     differences = changes(LEAVES, leaves(now))
     assert differences
-    assert all(name == key or name.startswith(f"{key}.") for name, _, _ in differences)
-    assert (key, LEAVES[key], value) in differences or LEAVES[key] == {}
+    names = [change.key for change in differences]
+    assert all(name == key or name.startswith(f"{key}.") for name in names)
+    assert Change(key, LEAVES[key], value) in differences or LEAVES[key] == {}
 
 
 def test_changes_leave_out_keys_of_one_command():
@@ -227,13 +242,14 @@ def test_changes_leave_out_keys_of_one_command():
 
 def test_changes_list_every_key():
     assert changes_of("model=softmax", "model.l2=0.1", "seed=4", before=["model=softmax"]) == [
-        ("seed", 0, 4),
-        ("model.l2", 0.0, 0.1),
+        Change("seed", 0, 4),
+        Change("model.l2", 0.0, 0.1),
     ]
 
 
 def test_changes_include_keys_of_one_side():
-    differences = {key: (before, now) for key, before, now in changes_of("model=softmax")}
+    found = changes_of("model=softmax")
+    differences = {change.key: (change.before, change.now) for change in found}
     assert differences["model._target_"] == (
         "trainer.models.cnn.cnn",
         "trainer.models.softmax.softmax",

@@ -8,7 +8,8 @@ import time
 import pytest
 
 from tests.support.processes import ROOT
-from trainer.runs.ledger import CATEGORIES, Ledger
+from trainer.runs.ledger import Ledger
+from trainer.runs.time_tally import CATEGORIES
 
 
 class Run:

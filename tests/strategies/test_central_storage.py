@@ -30,7 +30,7 @@ CASES = {
     "batch norm": ["model.batch_norm=true"],
     "augmentation, l2 and averages": [
         "model.l2=0.01",
-        "dataset.augment.crop=1",
+        "augment.crop=1",
         "train.ema_decay=0.9",
     ],
 }

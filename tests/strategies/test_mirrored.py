@@ -1,3 +1,4 @@
+import hydra
 import pytest
 import tensorflow as tf
 
@@ -63,6 +64,41 @@ def test_custom_cross_device_ops_sum_the_gradients(on_one_device, tmp_path, monk
     assert distance(one, other, initial) <= ROUNDING
     assert CountingOps.count >= 3
     assert CountingOps.count % 3 == 0
+
+
+def test_one_graph_holds_all_replicas(tmp_path):
+    run = engine(tmp_path, "strategy=mirrored", "strategy.virtual_devices=4")
+    loop = run.loop
+    traced = loop.run.get_concrete_function(loop.feed.open(0), tf.TensorSpec([], tf.int64))
+    functions = traced.graph.as_graph_def().library.function
+    devices = {
+        tf.DeviceSpec.from_string(node.device).device_index
+        for function in functions
+        for node in function.node_def
+        if node.op == "Conv2D"
+    }
+    assert devices == {0, 1, 2, 3}
+
+
+def test_accumulation_of_a_users_own_replaces_the_sum():
+    """Of two replicas' 1 and 2 and 4 and -8, the largest."""
+    options = {"_target_": "tests.support.toy_ops.largest"}
+    strategy = Mirrored(
+        virtual_devices=2, cross_device_ops=lambda: hydra.utils.instantiate(options)
+    ).create(Cluster())
+
+    @tf.function(autograph=False)
+    def reduced():
+        def replica():
+            context = tf.distribute.get_replica_context()
+            one, other = tf.constant([1.0, 4.0]), tf.constant([2.0, -8.0])
+            number = context.replica_id_in_sync_group
+            return context.all_reduce("SUM", tf.where(tf.equal(number, 0), one, other))
+
+        return strategy.run(replica)
+
+    for result in strategy.experimental_local_results(reduced()):
+        assert list(result.numpy()) == [2.0, 4.0]
 
 
 def test_custom_cross_device_ops_must_have_the_type():

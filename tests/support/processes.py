@@ -12,11 +12,13 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from trainer.runs.worker_times import is_clock_name
+
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_SECS = 240
 
 OPTIONS = [
-    "model.width=4", "model.batch_norm=true", "model.dropout=0.3", "dataset.augment.crop=1",
+    "model.width=4", "model.batch_norm=true", "model.dropout=0.3", "augment.crop=1",
     "train.steps=24", "batch.global_size=16",
     "evaluate.every_steps=4", "checkpoint.every_steps=3", "checkpoint.every_epochs=null",
     "summary.every_steps=5", "train.ema_decay=0.9",
@@ -177,6 +179,7 @@ def final_variables(run_dir: Path) -> dict[str, np.ndarray]:
 CLOCK_KEYS = {
     "examples_per_sec",
     "input_wait_fraction",
+    "train_secs",
     "goodput",
     "memory_mib",
     "gpu_memory_peak_mib",
@@ -186,7 +189,14 @@ CLOCK_KEYS = {
 def log(run_dir: Path) -> list[dict]:
     """Return metrics.jsonl without what depends on the clock."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in CLOCK_KEYS} for line in lines]
+    return [
+        {
+            key: value
+            for key, value in line.items()
+            if key not in CLOCK_KEYS and not is_clock_name(key)
+        }
+        for line in lines
+    ]
 
 
 def curve(run_dir: Path, folder: str, tag: str = "loss") -> list[tuple[int, float]]:

@@ -43,6 +43,10 @@ BATCH = (
 UPSTREAM = np.random.default_rng(1).normal(size=[3, 4, 5]).astype(np.float32)
 EPSILON, MOMENTUM = 1e-3, 0.9
 
+PARTS = np.random.default_rng(2).normal(size=[3, 2, 6]).astype(np.float32)
+PART_WEIGHTS = np.random.default_rng(3).normal(size=[2, 6]).astype(np.float32)
+"""The value of each replica, to be cut into parts along the last axis, and the loss weights."""
+
 COLLECTIVES: dict[str, Callable[[Step, Any], Any]] = {
     "sum": lambda step, x: step.all_reduce(x),
     "min": lambda step, x: step.all_reduce(x, "min"),
@@ -123,6 +127,24 @@ def between_layers(step: Step, replica: int, layers: Layers) -> list[tf.Tensor]:
     return [y, step.all_reduce(tape.gradient(loss, layers["first"].kernel))]
 
 
+def scattered(op: str) -> Case:
+    """Return a case: a replica's part of the reduced value, and the gradient by its value.
+
+    The loss of a replica is sum(w * part ** 2), with its part of the weights.
+    """
+
+    def case(step: Step, replica: int, layers: Layers) -> list[tf.Tensor]:
+        x = tf.constant(PARTS[replica])
+        weights = np.split(PART_WEIGHTS, step.num_replicas, axis=-1)[replica]
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            part = step.reduce_scatter({"x": x}, op, axis=-1)["x"]
+            loss = tf.reduce_sum(weights * part**2)
+        return [part, tape.gradient(loss, x)]
+
+    return case
+
+
 def second_order(step: Step, replica: int, layers: Layers) -> tf.Tensor:
     """Return the gradient of the gradient of sum(all_reduce(x) ** 3)."""
     x = tf.constant(X[replica])
@@ -150,6 +172,7 @@ CASES: dict[str, Case] = {
     ),
     "mean": lambda step, replica, layers: step.all_reduce(X[replica], "mean"),
     "gradient of mean": gradient_of(lambda step, x: step.all_reduce(x, "mean")),
+    **{f"scatter {op}": scattered(op) for op in ("sum", "mean", "min", "max")},
     "empty": lambda step, replica, layers: step.all_reduce([tf.zeros([0, 3]), []]),
     "normalised": batch_norm(lambda step, x, layers: normalised(step, x)),
     "synchronized": batch_norm(lambda step, x, layers: layers["synchronized"](x, training=True)),
@@ -175,6 +198,8 @@ def expected(name: str, replicas: int) -> list[Any]:
         return [x.mean(0)] * replicas
     if name == "empty":
         return [[np.zeros([0, 3]), []]] * replicas
+    if name.startswith("scatter "):
+        return _scattered(name.removeprefix("scatter "), PARTS[:replicas])
     if name == "second order":
         return [6 * replicas**2 * x.sum(0)] * replicas
     if name.startswith("gradient of "):
@@ -190,6 +215,15 @@ def expected(name: str, replicas: int) -> list[Any]:
         np.concatenate(part).reshape(replicas, 4, 5) for part in zip(*parts, strict=True)
     )
     return [[y[replica], gradient[replica]] for replica in range(replicas)]
+
+
+def _scattered(op: str, x: np.ndarray) -> list[list[np.ndarray]]:
+    y = getattr(np, op)(x, axis=0)
+    share = {"sum": np.ones_like(x), "mean": np.ones_like(x) / len(x)}.get(op, x == y)
+    parts = np.split(y, len(x), axis=-1)
+    return [
+        [part, gradient] for part, gradient in zip(parts, 2 * PART_WEIGHTS * y * share, strict=True)
+    ]
 
 
 def _formula(name: str, x: np.ndarray) -> Any:
@@ -252,7 +286,7 @@ def run(
     log = log or CollectiveLog()
 
     def on_replica() -> Any:
-        step = Step(tf.constant(0, tf.int64), StepOptions(global_size=1), log)
+        step = Step(tf.constant(0, tf.int64), StepOptions(), log)
         result = case(
             step,
             int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)),

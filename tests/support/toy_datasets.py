@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,7 +42,7 @@ def poisoned(
         options: of the digits.
     """
     clean = digits(**options)
-    images, labels = (np.array(x) for x in clean.train._tensors())
+    images, labels = (np.array(x) for x in clean.train._tensors().values())
     images = images.astype(np.float32)
     images[ids] *= factor
     labels[ids] = (labels[ids] + 1) % 10
@@ -56,3 +58,66 @@ def poisoned(
         max_value=clean.max_value,
         **options,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaveDataset(ImageDataset):
+    """Images whose transform is made of vectorized functions, and of a random layer in training.
+
+    Attributes:
+        rotation: the random layer.
+    """
+
+    rotation: tf.keras.layers.Layer
+
+    def transform(self, batch: dict[str, Any], draws: tf.Tensor | None) -> dict[str, Any]:
+        batch = super().transform(batch, draws)
+        images = batch["features"]
+        if draws is not None:
+            images = self.rotation(images, training=True)
+        waves = tf.exp(tf.sin(images * 7.3 + 0.1) / 3.0)
+        return {**batch, "features": waves / tf.reduce_max(waves, axis=[1, 2, 3], keepdims=True)}
+
+
+def waves(**options: Any) -> WaveDataset:
+    """Return digits of 7 x 5 pixels, so that a kernel's vectors end within a batch of them.
+
+    Args:
+        options: of the digits.
+    """
+    smaller = digits(**{**options, "image_size": [7, 5]})
+    return WaveDataset(**vars(smaller), rotation=tf.keras.layers.RandomRotation(0.1))
+
+
+class SlowSplit:
+    """Examples that take a quarter of a second for each batch, as from a slow disk.
+
+    Args:
+        split: the same examples, at once.
+    """
+
+    in_memory = False
+
+    def __init__(self, split: ArraySplit) -> None:
+        self.num_examples = split.num_examples
+        self._split = split
+
+    def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return `features` and `label` of the examples at `indices`, [B] int64, at last."""
+
+        def wait(indices: np.ndarray) -> np.ndarray:
+            time.sleep(0.25)
+            return indices
+
+        late = tf.numpy_function(wait, [indices], tf.int64)
+        return self._split.fetch(tf.ensure_shape(late, indices.shape))
+
+
+def slow(**options: Any) -> ImageDataset:
+    """Return digits that are read slowly in training.
+
+    Args:
+        options: of the digits.
+    """
+    data = digits(**options)
+    return replace(data, train=SlowSplit(data.train))

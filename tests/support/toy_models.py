@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Annotated
 
 import tensorflow as tf
+
+from trainer.logical_devices import logical_device
 
 
 def normalised(
@@ -32,6 +35,7 @@ def smooth(
     width: Annotated[int, ">= 1"] = 4,
     dropout: Annotated[float, ">= 0, < 1"] = 0.0,
     batch_norm: bool = False,
+    synchronized: bool = True,
     l2: Annotated[float, ">= 0"] = 0.0,
 ) -> tf.keras.Model:
     """Build a small convolutional network whose gradient is continuous.
@@ -48,13 +52,38 @@ def smooth(
             )
         )
         if batch_norm:
-            layers.append(tf.keras.layers.BatchNormalization(synchronized=True))
+            layers.append(tf.keras.layers.BatchNormalization(synchronized=synchronized))
         layers.append(tf.keras.layers.Activation("tanh"))
         layers.append(tf.keras.layers.AveragePooling2D(padding="same"))
     layers.append(tf.keras.layers.Flatten())
     layers.append(tf.keras.layers.Dropout(dropout))
     layers.append(tf.keras.layers.Dense(num_classes, kernel_regularizer=regularizer))
     return tf.keras.Sequential(layers)
+
+
+class SeesNumbers(tf.keras.layers.Layer):
+    """Notes whether it was called with numbers, as a breakpoint in it would see them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[bool] = []
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Return the inputs."""
+        self.seen.append(hasattr(inputs, "numpy"))
+        return inputs
+
+
+def watched(input_shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
+    """Build a softmax regression with a layer that sees numbers in eager execution."""
+    return tf.keras.Sequential(
+        [
+            tf.keras.Input(input_shape),
+            SeesNumbers(),
+            tf.keras.layers.Flatten(),
+            tf.keras.layers.Dense(num_classes),
+        ]
+    )
 
 
 class Finite(tf.keras.layers.Layer):
@@ -83,11 +112,13 @@ def everything(
     width: Annotated[int, ">= 1"] = 4,
     dropout: Annotated[float, ">= 0, < 1"] = 0.3,
     batch_norm: bool = True,
+    synchronized: bool = False,
     l2: Annotated[float, ">= 0"] = 1e-3,
 ) -> tf.keras.Model:
     """Build a small model with all that depends on how a batch is cut: noise and statistics.
 
-    The options are those of `cnn`.
+    The options are those of `cnn`, but each replica or shard normalises by itself whatever
+    `synchronized` says: it is true in cnn's file.
     """
     layers = tf.keras.layers
     norm = layers.BatchNormalization if batch_norm else layers.Activation
@@ -101,3 +132,92 @@ def everything(
     x = norm(**option)(layers.Dense(4 * width + 2, **kernel)(x))
     x = layers.Dropout(dropout)(layers.ReLU()(layers.GaussianNoise(0.1)(x)))
     return tf.keras.Model(inputs, layers.Dense(num_classes)(x))
+
+
+def frozen(input_shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
+    """Build a model of which only the last layer is trained, behind a frozen normalisation."""
+    moving = tf.keras.initializers.RandomUniform(0.1, 1.0, seed=1)
+    layers = [
+        tf.keras.layers.Dense(64, trainable=False),
+        tf.keras.layers.BatchNormalization(
+            moving_mean_initializer=moving, moving_variance_initializer=moving, trainable=False
+        ),
+    ]
+    return tf.keras.Sequential(
+        [
+            tf.keras.Input(input_shape),
+            tf.keras.layers.Flatten(),
+            *layers,
+            tf.keras.layers.Dense(num_classes),
+        ]
+    )
+
+
+def two_layers(
+    input_shape: tuple[int, ...], num_classes: int, *, hidden: int = 6, placed: bool = False
+) -> tf.keras.Model:
+    """Build a net of two dense layers, `first` and `second`.
+
+    Args:
+        input_shape: shape of the features.
+        num_classes: how many logits.
+        hidden: units of the first layer.
+        placed: whether the second layer and its activation are put on logical device 1 here.
+    """
+    inputs = tf.keras.Input(input_shape)
+    x = tf.keras.layers.Flatten(name="flatten")(inputs)
+    x = tf.keras.layers.Dense(hidden, "tanh", name="first")(x)
+    with logical_device(1) if placed else nullcontext():
+        outputs = tf.keras.layers.Dense(num_classes, name="second")(x)
+    return tf.keras.Model(inputs, outputs)
+
+
+def recurrent(input_shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
+    """Build a net of two recurrent layers: one has a loop, and one a function."""
+    inputs = tf.keras.Input(input_shape)
+    x = tf.keras.layers.Reshape([8, 8], name="rows")(inputs)
+    x = tf.keras.layers.SimpleRNN(4, return_sequences=True, name="loop")(x)
+    x = tf.keras.layers.LSTM(4, name="function")(x)
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(num_classes, name="second")(x))
+
+
+class Halves(tf.keras.layers.Layer):
+    """Computes a sine on one logical device, and a cosine on another."""
+
+    def __init__(self, other: int) -> None:
+        super().__init__(name="halves")
+        self._other = other
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        """Return both, side by side."""
+        with logical_device(0):
+            sine = tf.sin(x, name="sine")
+        with logical_device(self._other):
+            cosine = tf.cos(x, name="cosine")
+        return tf.concat([sine, cosine], axis=-1)
+
+
+def halves(input_shape: tuple[int, ...], num_classes: int, *, other: int = 1) -> tf.keras.Model:
+    """Build a net with a layer that divides its work between logical devices by itself."""
+    inputs = tf.keras.Input(input_shape)
+    x = tf.keras.layers.Dense(6, name="first")(tf.keras.layers.Flatten()(inputs))
+    x = Halves(other)(x)
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(num_classes, name="second")(x))
+
+
+def globally_normalised(input_shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
+    """Build a model whose hidden layers are normalised over the global batch, with dropout."""
+    layers = tf.keras.layers
+    hidden = [
+        layer
+        for _ in range(2)
+        for layer in (
+            layers.Dense(6, use_bias=False, kernel_regularizer=tf.keras.regularizers.L2(1e-3)),
+            layers.BatchNormalization(synchronized=True, momentum=0.9),
+            layers.Activation("tanh"),
+            layers.Dropout(0.2),
+        )
+    ]
+    return tf.keras.Sequential(
+        [tf.keras.Input(input_shape), layers.Flatten(), *hidden, layers.Dense(num_classes)]
+    )

@@ -19,3 +19,32 @@ class CountingOps(tf.distribute.ReductionToOneDevice):
     def reduce_implementation(self, *args, **kwargs):
         type(self).count += self._step
         return super().reduce_implementation(*args, **kwargs)
+
+
+def largest() -> tf.distribute.CrossDeviceOps:
+    """Return operations that keep the largest value of all devices where a sum is asked for."""
+    return tf.distribute.ReductionToOneDevice(
+        accumulation_fn=lambda values: tf.reduce_max(tf.stack(values), axis=0)
+    )
+
+
+class Draw(tf.keras.layers.Layer):
+    """Adds random numbers in training.
+
+    Args:
+        draw: returns them, of a shape.
+    """
+
+    def __init__(self, draw, **options):
+        super().__init__(**options)
+        self._draw = draw
+
+    def call(self, x, training=False):
+        return x + self._draw(tf.shape(x)) if training else x
+
+
+class Shared(tf.keras.layers.Layer):
+    """Adds the mean over all replicas, by a collective of TensorFlow's."""
+
+    def call(self, x):
+        return x + tf.distribute.get_replica_context().all_reduce("mean", tf.reduce_mean(x))

@@ -25,10 +25,9 @@ class Recording(Classification):
 
     def train_step(self, batch: Batch, step: Step) -> Metrics:
         """Record and train a step; a repeated step is recorded again."""
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         folder = tf.strings.join([self.record, tf.strings.as_string(step.index)], "/")
         name = tf.strings.join(
-            [folder, "/", tf.strings.as_string(replica), f"-of-{step.num_replicas}"]
+            [folder, "/", tf.strings.as_string(step.replica), f"-of-{step.num_replicas}"]
         )
         ids = tf.strings.reduce_join(tf.strings.as_string(batch["id"]), separator=" ")
         with tf.control_dependencies([tf.io.write_file(name, ids)]):

@@ -26,8 +26,8 @@ SMALL = (
 RANDOM = (
     "model.dropout=0.3",
     "model.batch_norm=true",
-    "dataset.augment.crop=1",
-    "dataset.augment.brightness=0.2",
+    "augment.crop=1",
+    "augment.brightness=0.2",
 )
 """Everything that is random or keeps statistics."""
 
@@ -75,7 +75,7 @@ def variables(run: Engine) -> dict[str, np.ndarray]:
         elif isinstance(node, list):
             for number, value in enumerate(node):
                 walk(value, f"{name}/{number}")
-        elif isinstance(node, tf.keras.Model):
+        elif isinstance(node, tf.Module):  # a model of either Keras
             walk([variable for variable in node.variables], name)
         elif isinstance(node, tf.keras.optimizers.legacy.Optimizer):
             walk(node.variables(), name)

@@ -1,5 +1,7 @@
 """The task contract: two models and two optimizers in a step; classification's numbers."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -197,3 +199,12 @@ def test_classification_loss_equals_numpy(smoothing):
     np.testing.assert_array_equal(
         metrics["accuracy"], (logits.argmax(axis=1) == labels).astype(np.float32)
     )
+
+
+def test_predictions_leave_out_outputs_that_are_no_class():
+    task = Classification()
+    model = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(7)])
+    task.build(SimpleNamespace(num_classes=3, model=lambda: model, optimizer=lambda: None))
+    features = np.random.default_rng(0).normal(size=[2, 4]).astype(np.float32)
+    probabilities = task.predict_step({"features": features})["probabilities"]
+    np.testing.assert_allclose(probabilities, tf.nn.softmax(model(features))[:, :3], rtol=1e-6)

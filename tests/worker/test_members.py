@@ -6,7 +6,8 @@ import pytest
 
 from tests.support.command_line import run_here
 from trainer.errors import ConfigError
-from trainer.protocols import Callback, Dataset, Metric, Split, Task
+from trainer.metric_protocols import Metric
+from trainer.protocols import Callback, Dataset, Split, Task
 from trainer.worker import members
 
 ADVICE = "; add what trainer/protocols.py describes"
@@ -92,7 +93,9 @@ def test_callback_and_metric_without_members_are_refused():
     assert raised.value.problems == (f"callbacks.mine (object) has no on_evaluate{ADVICE}",)
     with pytest.raises(ConfigError) as raised:
         members.check_metric("metrics.mine", SimpleNamespace(result=None))
-    problem = f"metrics.mine (SimpleNamespace) has no update_state, reset_state{ADVICE}"
+    problem = "metrics.mine (SimpleNamespace) has no update_state, reset_state" + (
+        ADVICE.replace("protocols", "metric_protocols")
+    )
     assert raised.value.problems == (problem,)
 
 

@@ -13,7 +13,7 @@ from trainer.cluster.spec import Cluster, ProcessId
 from trainer.config.batch_sizes import BatchSizes
 from trainer.strategies import devices
 from trainer.strategies.parameter_server import ParameterServer
-from trainer.worker import build, modes
+from trainer.worker import announcement, build, modes
 from trainer.worker.context import WorkerContext
 
 INLINE = (*SMALL, "train.epochs=null", "launch=inline")
@@ -102,8 +102,9 @@ def test_devices_of_all_parameter_server_workers_are_counted(tmp_path):
     cluster = Cluster(ProcessId("chief", 0), jobs)
     context = WorkerContext(compose([*SMALL]), tmp_path, Channel(messages.append), cluster)
     plan = SimpleNamespace(total_steps=8, epochs=SimpleNamespace(completed=lambda step: 0))
-    learner = SimpleNamespace(sizes=BatchSizes(16, 1, 1), plan=plan)
-    build._announce(context, ParameterServer(), learner)
+    dataset = SimpleNamespace(train=SimpleNamespace())
+    learner = SimpleNamespace(sizes=BatchSizes(16, 1, 1), plan=plan, dataset=dataset)
+    announcement.announce(context, ParameterServer(), learner)
     assert messages[0] == Line("Number of devices: 2")
 
 

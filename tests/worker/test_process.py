@@ -45,14 +45,26 @@ def test_worker_imports_the_module_that_the_parent_has_checked(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "kind"),
+    ("error", "text", "code", "kind"),
     [
-        ("Collective ops is aborted by: Socket closed", RESTARTABLE, Line),
-        ("Operation received an exception: Status: 3, no primitive", CRASHED, Crash),
+        (tf.errors.AbortedError, "Collective ops is aborted by: Socket closed", RESTARTABLE, Line),
+        (
+            tf.errors.AbortedError,
+            "Operation received an exception: Status: 3, no primitive",
+            CRASHED,
+            Crash,
+        ),
+        (
+            tf.errors.InternalError,
+            "Collective ops is aborted by: unhandled system error",
+            RESTARTABLE,
+            Line,
+        ),
+        (tf.errors.InternalError, "NCCL: unhandled cuda error", RESTARTABLE, Line),
+        (tf.errors.InternalError, "Failed to run the kernel: no workspace", CRASHED, Crash),
     ],
 )
-def test_lost_peer_is_restarted_but_a_missing_kernel_is_a_crash(text, code, kind):
+def test_lost_peer_is_restarted_but_a_missing_kernel_is_a_crash(error, text, code, kind):
     sent = []
-    error = tf.errors.AbortedError(None, None, text)
-    assert process._report_error(error, Channel(sent.append)) == code
+    assert process._report_error(error(None, None, text), Channel(sent.append)) == code
     assert [type(message) for message in sent] == [kind]

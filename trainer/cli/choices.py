@@ -43,14 +43,21 @@ class Choices:
             *sorted(names.difference(GROUPS, ["schema", "hydra"])),
         ]
 
+    def places(self) -> dict[str, str]:
+        """Return the groups that are chosen within others: `task.generator` -> its group.
+
+        They are chosen by `model@task.generator=<choice>`.
+        """
+        names = [name for name in reversed(list(self.chosen)) if "@" in name]
+        return {place: group for group, _, place in (name.partition("@") for name in names)}
+
     def of(self, group: str) -> dict[str, str]:
         """Return the choices of a group, sorted, each with its explanation."""
-        return {
-            name: first_comment(_text(file)) for name, file in sorted(self._files(group).items())
-        }
+        files = self._files(group.partition("@")[0])
+        return {name: first_comment(_text(file)) for name, file in sorted(files.items())}
 
     def explanation(self, group: str) -> str:
-        """Return the explanation of the chosen choice of a group."""
+        """Return the explanation of the chosen choice of a group, also of one at a place."""
         return self.of(group).get(str(self.chosen.get(group)), "")
 
     def key_comments(self, group: str) -> dict[str, str]:
@@ -82,12 +89,22 @@ class Choices:
         for item in self._defaults(group, name):
             if isinstance(item, str):
                 inherited |= self._key_comments(group, item, name, *builders)
-            else:  # a group within this one, such as dataset/augment
+            else:
                 for inner, choice in item.items():
-                    comments = self._key_comments(f"{group}/{inner}", str(choice))
-                    inherited |= {f"{inner}.{key}": text for key, text in comments.items()}
+                    inherited |= self._inner_comments(group, str(inner), str(choice))
         own = key_comments(_text(files[name]))
         return inherited | {key: text for key, text in own.items() if text}
+
+    def _inner_comments(self, group: str, inner: str, choice: str) -> dict[str, str]:
+        """Return the comments of a group within a choice: `normalise`, or `/model@generator`."""
+        if inner.startswith("override "):
+            return {}
+        other, _, place = inner.partition("@")
+        name = other.lstrip("/") if other.startswith("/") else f"{group}/{other}"
+        place = place or other
+        chosen = self.chosen.get(f"{name}@{group}.{place}") or self.chosen.get(name) or choice
+        comments = self._key_comments(name, str(chosen))
+        return {f"{place}.{key}": text for key, text in comments.items()}
 
     def _defaults(self, group: str, name: str) -> list[Any]:
         file = self._files(group).get(name)

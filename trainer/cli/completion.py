@@ -45,7 +45,7 @@ def _values(key: str, value: str, before: Sequence[str], config_dir: str | None)
     """Complete a value; of several, `a,b` or `[a,b`, the last."""
     typed = value[: max(value.rfind(","), value.rfind("[")) + 1]
     name = key.lstrip("+~")
-    if name in (choices := Choices(config_dir, {})).groups():
+    if name.partition("@")[0].partition("/")[0] in (choices := Choices(config_dir, {})).groups():
         saved = _checkpoints(before) if name == "checkpoint" else []
         values: Iterable[str] = [*choices.of(name), *saved]
     elif name in _RUN_KEYS:
@@ -64,7 +64,7 @@ def _key_values(name: str, before: Sequence[str], config_dir: str | None) -> lis
             for word in rule.removeprefix("each: ").replace(" or ", " | ").split(" | ")
             if word.isidentifier()
         ]
-    node: Any = _composed(before, config_dir)
+    node: Any = _composed(before, config_dir)[0]
     for part in name.split("."):
         node = node.get(part) if isinstance(node, Mapping) else None
     if isinstance(node, bool):
@@ -86,7 +86,11 @@ def _rules(schema: Any, path: str) -> dict[str, str | None]:
 
 def _names(word: str, before: Sequence[str], config_dir: str | None) -> list[str]:
     """Return keys and groups down to the next dot: `optimizer=` and `optimizer.`."""
-    node: Any = _composed(before, config_dir)
+    node: Any
+    node, chosen = _composed(before, config_dir)
+    places = [f"{group}@{place}=" for place, group in Choices(config_dir, chosen).places().items()]
+    if "@" in word:
+        return places
     parent = word.rpartition(".")[0]
     for part in parent.split(".") if parent else []:
         node = node.get(part) if isinstance(node, Mapping) else None
@@ -100,13 +104,20 @@ def _names(word: str, before: Sequence[str], config_dir: str | None) -> list[str
     keys = [f"{path}{name}{'.' if isinstance(node[name], Mapping) else '='}" for name in names]
     return [
         *keys,
+        *(places if not parent else []),
         *(f"{group}=" for group in groups),
         *(f"{group}." for group in groups if node.get(group)),
     ]
 
 
-def _composed(before: Sequence[str], config_dir: str | None) -> Mapping[str, Any]:
-    """Compose the words before, if need be without those that are incomplete or a sweep."""
+def _composed(
+    before: Sequence[str], config_dir: str | None
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Compose the words before, if need be without those that are incomplete or a sweep.
+
+    Returns:
+        The configuration, and the choice in each group.
+    """
     from omegaconf import OmegaConf
 
     from trainer.cli.compose import compose_config, split_hydra
@@ -119,10 +130,10 @@ def _composed(before: Sequence[str], config_dir: str | None) -> Mapping[str, Any
         try:
             composition = split_hydra(compose_config(*rewrite(overrides, config_dir)))
             container: Any = OmegaConf.to_container(composition.config)
-            return container
+            return container, composition.choices
         except (*USER_ERRORS, RecursionError):
             continue
-    return {}
+    return {}, {}
 
 
 def _config_dir(before: Sequence[str]) -> str | None:

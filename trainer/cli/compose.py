@@ -26,7 +26,8 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from trainer.cli.config_loader import config_loader
 from trainer.cli.error_messages import USER_ERRORS, explain
-from trainer.cli.overrides import rewrite
+from trainer.cli.overrides import override_key, rewrite
+from trainer.cli.recipes import drop_replaced
 from trainer.config import loading
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
@@ -115,7 +116,10 @@ class Composition:
         """
         # `${hydra:runtime.choices.model}` and the like are looked up here.
         HydraConfig.instance().cfg = cast(HydraConf, self.hydra_config)
-        return loading.load(self.config, self.choices)
+        # Not resolved: a value may be an interpolation.
+        given: Any = OmegaConf.to_container(self.hydra_config.hydra.overrides.task)
+        overrides = [(override_key(item), item.partition("=")[2]) for item in given]
+        return loading.load(self.config, self.choices, overrides)
 
 
 def split_hydra(config: DictConfig) -> Composition:
@@ -179,6 +183,7 @@ class Composer:
             chosen = [item for item, chooses in zip(overrides, choosing, strict=True) if chooses]
             if (key := (config_dir, *chosen)) not in self._composed:
                 composed = loader.load_configuration("config", chosen, RunMode.RUN)
+                drop_replaced(composed, chosen, loader)
                 self._composed[key] = pickle.dumps(composed, pickle.HIGHEST_PROTOCOL)
         config: DictConfig = pickle.loads(self._composed[key])
         values = [item for item, chooses in zip(parsed, choosing, strict=True) if not chooses]

@@ -23,6 +23,7 @@ from trainer.cli.commands import COMMANDS
 from trainer.config import constraints
 from trainer.config.constraints import did_you_mean, unknown_key
 from trainer.config.loading import plain
+from trainer.config.other_names import choice_hint
 from trainer.config.schema import GROUPS, ONE_CHOICE, USED, Experiment
 from trainer.config.validation import unknown_name
 from trainer.errors import ConfigError
@@ -94,12 +95,12 @@ def _relative(path: str) -> str:
 
 def _no_choice(error: MissingConfigException) -> str:
     file = str(error.missing_cfg_file)
-    group, _, choice = file.rpartition("/") if file.startswith("hydra/") else file.partition("/")
+    group, _, choice = file.rpartition("/")
     words = USED if group == "checkpoint" else ()
     options = sorted([*(error.options or _choices(str(error), group)), *words])
     if not options:
         return f"{error.missing_cfg_file}: no such configuration file"
-    hint = did_you_mean(choice, options)
+    hint = choice_hint(group, choice) or did_you_mean(choice, options)
     return f"{group}={choice}: no such choice; choose one of {', '.join(options)}{hint}"
 
 
@@ -191,6 +192,19 @@ def _chosen_twice(group: str) -> str:
     return f"{group} is chosen twice; write {group}=<choice> once, without +"
 
 
+def _no_place(group: str, place: str, known: str | None) -> str:
+    """Explain that a group is not chosen at a place; `known` lists where it is."""
+    name = f"{group}@{place}"
+    names = [word for word in (known or "").split(", ") if "@" in word]
+    node = f"{group}/{place.rpartition('.')[2]}"
+    if not names and importlib.resources.files("trainer.conf").joinpath(node).is_dir():
+        return f"{name}: {group} is not chosen there; write {node}@{place}=<choice>"
+    if not names:
+        return f"{group} is chosen at a place of its own; write {group}=<choice>, without @"
+    hint = did_you_mean(name, names) or f"; known: {', '.join(names)}"
+    return f"{name}: {group} is not chosen there{hint}"
+
+
 def _several_values(key: str, values: str) -> str:
     as_list = "" if key in ONE_CHOICE else f", or write {key}=[{values}] for a list"
     return f"'{key}={values}' has several values; add -m to try each{as_list}"
@@ -221,8 +235,15 @@ _HYDRA_ERRORS: tuple[tuple[str, Callable[..., str]], ...] = (
         lambda override: f"'++{override}' adds a group that is there; write {override}",
     ),
     (
-        r"Could not override '([\w/]+)@.*'",
-        lambda group: f"{group} is chosen at a place of its own; write {group}=<choice>, without @",
+        r"In '(.*)': Could not override '([\w/]+)@([\w.]+)'",
+        lambda file, group, place: (
+            f"{file}.yaml overrides {group}@{place}, which nothing chooses; for the experiment's "
+            f"{group} write 'override /{group}@_global_.{group}'"
+        ),
+    ),
+    (
+        r"Could not override '([\w/]+)@([\w.]+)'\.(?:\n.*override (?:one of )?(.*)\?)?",
+        _no_place,
     ),
     (
         r"^Invalid loaded object type: (\w+)",

@@ -130,8 +130,21 @@ def _groups(choices: Choices) -> str:
         lines += [
             f"  {_chosen(group, choices):24}{_ABOUT.get(group, '')}".rstrip(),
             *_choices(group, choices, "    "),
+            *_places(group, choices),
         ]
     return "\n".join(lines) + "\n"
+
+
+def _places(group: str, choices: Choices) -> list[str]:
+    """Return the groups that are chosen within the choice of a group."""
+    names = [
+        f"{inner}@{place}"
+        for place, inner in choices.places().items()
+        if place.startswith(f"{group}.")
+    ]
+    return [
+        f"    {_chosen(name, choices):40}  {choices.explanation(name)}".rstrip() for name in names
+    ]
 
 
 def _chosen(group: str, choices: Choices) -> str:
@@ -161,8 +174,11 @@ def _topic(topic: str, rows: Sequence[Row], composed: Mapping[str, Any], choices
         return f"{_commands([topic])}  python train.py {topic} --help\n"
     if topic == _EVERYTHING:
         return "\n".join(["Keys: key=value", *_table(rows)]) + "\n"
-    of_topic = [row for row in rows if row[0] == topic or row[0].startswith(f"{topic}.")]
-    if topic not in choices.groups():
+    place = topic.rpartition("@")[2]
+    of_topic = [row for row in rows if row[0] == place or row[0].startswith(f"{place}.")]
+    if inner := choices.places().get(place):
+        topic = f"{inner}@{place}"
+    elif topic not in choices.groups():
         if line := validation.unknown_name(topic, {**composed, _EVERYTHING: None}):
             raise ConfigError(line)
         head = [f"{topic}: {_ABOUT[topic]}"] if topic in _ABOUT else []
@@ -172,6 +188,7 @@ def _topic(topic: str, rows: Sequence[Row], composed: Mapping[str, Any], choices
     lines = [
         f"{_chosen(topic, choices)}: {choices.explanation(topic) or _ABOUT.get(topic, '')}",
         *_table(of_topic),
+        *(["", f"Groups in {topic}", *places] if (places := _places(topic, choices)) else []),
     ]
     return "\n".join([*lines, "", f"Choices of {topic}", *_choices(topic, choices, "  ")]) + "\n"
 

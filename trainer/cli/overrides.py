@@ -63,8 +63,8 @@ def resume_override(path: Path) -> str:
 
 
 def override_key(override: str) -> str:
-    """Return the key or group that an override sets."""
-    return override.partition("=")[0].lstrip("+~").partition("@")[0]
+    """Return the key or group that an override sets, a group with its place: `model@task.a`."""
+    return override.partition("=")[0].lstrip("+~")
 
 
 def _expand_checkpoint(override: str) -> str:
@@ -90,12 +90,13 @@ def _is_for_hydra(override: str) -> bool:
         raise ConfigError(f"'{override}' is not an override; write key=value or group=choice")
     if key.startswith("hydra."):
         _check_hydra(key)
-    if key in ONE_CHOICE and value.startswith("["):
+    group = key.partition("@")[0]
+    if group in ONE_CHOICE and value.startswith("["):
         raise ConfigError(
             f"{key} ({value}) must be one choice; write {key}=<choice>, "
             f"or -m {key}=<choice>,<choice> to try each"
         )
-    if key not in GROUPS or override.startswith("~") or not _NO_NAME.fullmatch(value):
+    if group not in GROUPS or override.startswith("~") or not _NO_NAME.fullmatch(value):
         return True
     if (key, value) != ("experiment", "null"):
         raise ConfigError(
@@ -144,18 +145,24 @@ def _saved_dir(resume: str, saved: Mapping[str, Any]) -> str | None:
 def _without(saved: Iterable[str], new: Iterable[str]) -> list[str]:
     """Return the saved overrides that new ones do not replace.
 
-    A new override replaces that of the same key, of the other key of its pair, and the options of
-    its group.
+    A new override replaces that of the same key, of the other key of its pair, and in its group the
+    options and the groups within.
     """
     # What the earlier command was allowed to change, this one is not.
     keys = {"resume_allow", *(override_key(item) for item in new)}
     keys |= {_OTHER[key] for key in keys if key in _OTHER}
-    chosen = tuple(f"{key}." for key in keys if key in GROUPS)
+    chosen = tuple(f"{section(key)}." for key in keys if re.split("[@/]", key)[0] in GROUPS)
     return [
         item
         for item in saved
-        if override_key(item) not in keys and not override_key(item).startswith(chosen)
+        if override_key(item) not in keys and not section(override_key(item)).startswith(chosen)
     ]
+
+
+def section(key: str) -> str:
+    """Return the dotted key of a section: of `dataset/normalise`, or of `model@task.generator`."""
+    group, _, place = key.partition("@")
+    return place or group.replace("/", ".")
 
 
 def _value(override: str) -> str:

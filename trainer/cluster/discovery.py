@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 
 from trainer.cluster import ports, schedulers, tf_config
-from trainer.cluster.spec import EVALUATOR, LOCAL, Cluster, ProcessId
+from trainer.cluster.spec import ACTOR, BESIDE, LOCAL, Cluster, ProcessId
 from trainer.errors import ConfigError
 
 _DEFAULT_PORT = 2222
@@ -62,14 +62,15 @@ def parse_tf_config(text: str, source: str) -> Cluster:
         raise ConfigError(f"{source}: not JSON: {error}") from error
     if problems := list(tf_config.problems(content)):
         raise ConfigError(*(f"{source}: {problem}" for problem in problems))
-    # An evaluator may be listed, but TensorFlow does not connect to it.
+    # An evaluator or actor may be listed, but TensorFlow does not connect to it.
     jobs = {
         job: addresses
         for job, addresses in content["cluster"].items()
-        if addresses and job != EVALUATOR
+        if addresses and job not in BESIDE
     }
     task = content["task"]
-    return Cluster(ProcessId(task["type"], task["index"]), jobs, source)
+    actors = len(content["cluster"].get(ACTOR, ()))
+    return Cluster(ProcessId(task["type"], task["index"]), jobs, source, actors)
 
 
 def start_commands(
@@ -121,7 +122,7 @@ def _clusters(
     """Return the cluster of these processes and addresses, as each of them sees it."""
     jobs: dict[str, list[str]] = {}
     for process_id, address in zip(process_ids, addresses, strict=True):
-        if not process_id.is_evaluator:
+        if not process_id.is_beside:
             jobs.setdefault(process_id.job, []).append(address)
     return [Cluster(process_id, jobs, source) for process_id in process_ids]
 

@@ -44,6 +44,9 @@ def check(
             problems.append(f"{key} is no process of this run; choose one of {choices}{hint}")
         elif fault.action in ("lose", "return"):
             problems += _problems_of_loss(name, fault, elastic=elastic)
+        elif fault.action == "slow" and fault.phase == "step":
+            if problem := _problem_of_slowness(fault, service_jobs):
+                problems.append(f"{key} {problem}")
         elif fault.process == "supervisor" or not knows_when(fault, service_jobs):
             if fault.action not in SIGNALS:
                 problems.append(
@@ -72,6 +75,15 @@ def _problems_of_loss(name: str, fault: Fault, *, elastic: bool) -> list[str]:
             "such as worker-1, and without delay_secs"
         ]
     return []
+
+
+def _problem_of_slowness(fault: Fault, service_jobs: Collection[str]) -> str | None:
+    """Return why a process cannot rest in its steps; None: it can."""
+    is_handed_out = "worker" in service_jobs
+    if fault.process.startswith("worker-") or (fault.process == "chief" and not is_handed_out):
+        return None
+    why = "hands out steps" if fault.process.startswith("chief") else "runs no steps"
+    return f"{why}, so it cannot be slow in them; choose a worker such as worker-0"
 
 
 def _why_only_signals(fault: Fault) -> str:

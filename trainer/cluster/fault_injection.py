@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.cluster.messages import Channel
@@ -30,13 +31,30 @@ _EFFECTS = {
     "terminate": "is asked to stop",
     "freeze": "is frozen",
     "crash": "crashes",
-    "slow": "rests {delay:g} s each time from",
+    "slow": "rests {delay:g} s each time from now on,",
     "full_disk": "finds the disk full",
     "corrupt": "loses a bit of its newest checkpoint, and is killed",
     "nan": "trains on a batch whose loss is NaN",
     "lose": "is lost",
     "return": "can be had again",
 }
+
+
+@dataclass(frozen=True)
+class StepDelay:
+    """A rest of a process in each of its steps.
+
+    Attributes:
+        process: the name of the process.
+        at: the first step in which it rests, counted from 0.
+        secs: how long.
+    """
+
+    process: str
+    at: int
+    secs: float
+
+
 _END_SECS = 10.0  # how long a worker may outlive its killed supervisor
 
 
@@ -48,7 +66,7 @@ class Faults:
     Attributes:
         stops: the steps after which a fault happens, in any process: no graph call may run past
             them.
-        injects_nan: whether a step is to have a loss of NaN, in any process.
+        changes_steps: whether a step is to have a loss of NaN, or to rest, in any process.
 
     Args:
         faults: the faults by name.
@@ -75,14 +93,29 @@ class Faults:
         self._pending = {name: fault for name, fault in faults.items() if self._is_mine(fault)}
         self._step = 0
         self._slow: set[str] = set()
+        self._steps_rest = False
         self._nan_switches: list[Callable[[bool], None]] = []
         self._is_nan = False
         self.stops = frozenset(step for fault in faults.values() for step in _stops(fault))
-        self.injects_nan = any(fault.action == "nan" for fault in faults.values())
+        self.changes_steps = any(
+            fault.action == "nan" or _rests_in_step(fault) for fault in faults.values()
+        )
 
     def on_nan(self, switch: Callable[[bool], None]) -> None:
         """Have `switch` called: with True before a step whose loss is to be NaN, False after it."""
         self._nan_switches.append(switch)
+
+    def take_step_delays(self) -> list[StepDelay]:
+        """Return the rests in steps that this process injects; the caller puts them into the step.
+
+        Without this call the process rests after each call of `reached` with `step`.
+        """
+        self._steps_rest = True
+        return [
+            StepDelay(fault.process, fault.at, fault.delay_secs)
+            for fault in self._pending.values()
+            if _rests_in_step(fault)
+        ]
 
     def reached(self, phase: str, step: int = 0) -> None:
         """Inject the faults that are due now.
@@ -121,7 +154,8 @@ class Faults:
             if name not in self._slow:
                 self._report(name, fault, moment)
             self._slow.add(name)
-            time.sleep(fault.delay_secs)
+            if not (self._steps_rest and _rests_in_step(fault)):
+                time.sleep(fault.delay_secs)
             return
         del self._pending[name]
         if not self._record(name, fault, moment):
@@ -232,6 +266,10 @@ def knows_when(fault: Fault, service_jobs: Collection[str]) -> bool:
 
 def _is(process: str, cluster: Cluster) -> bool:
     return process == str(cluster.process_id) or (process == "chief" and cluster.is_chief)
+
+
+def _rests_in_step(fault: Fault) -> bool:
+    return fault.action == "slow" and fault.phase == "step"
 
 
 def _due(fault: Fault, number: int) -> bool:

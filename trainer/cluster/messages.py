@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 from trainer.text import without_classes
 
@@ -46,7 +46,7 @@ class Phase:
     """What the worker does now; repeated, a sign of life.
 
     Attributes:
-        phase: join, serve, wait, start, compile, train, evaluate or save.
+        phase: join, serve, wait, connect, act, start, compile, train, evaluate or save.
         step: number of steps made.
     """
 
@@ -80,6 +80,13 @@ class Evaluated:
     step: int
     metrics: Mapping[str, float]
     text: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a process of mode=benchmark has measured; empty: it is warm, and waits to begin."""
+
+    values: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -163,20 +170,9 @@ class Exit:
 
 
 Message: TypeAlias = (
-    Line
-    | Output
-    | Phase
-    | Progress
-    | Evaluated
-    | SignalReceived
-    | FaultNotice
-    | SignalRequest
-    | Availability
-    | Problem
-    | Crash
-    | ErrorLine
-    | Exit
-)
+    Line | Output | Phase | Progress | Evaluated | Measured | SignalReceived | FaultNotice
+    | SignalRequest | Availability | Problem | Crash | ErrorLine | Exit
+)  # fmt: skip
 Send: TypeAlias = Callable[[Message], None]
 
 _TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
@@ -253,6 +249,10 @@ class Channel:
         )
         _log.info(text)
         self._send(Evaluated(step, dict(metrics), text))
+
+    def measured(self, values: Mapping[str, Any]) -> None:
+        """Send what mode=benchmark has measured; see `Measured`."""
+        self._send(Measured(dict(values)))
 
     def fault(self, text: str) -> None:
         """Tell the user, whichever process this is, that a fault is injected."""

@@ -10,6 +10,12 @@ from typing import Any
 EVALUATOR = "evaluator"
 """The job of a process that evaluates beside the training and is no part of it."""
 
+ACTOR = "actor"
+"""The job of a process that steps environments, and sends what it sees to those that train."""
+
+BESIDE = frozenset({EVALUATOR, ACTOR})
+"""Jobs beside the training: they join no other process, and may be restarted alone."""
+
 LOCAL = "local"
 """The source of a cluster that this program starts on this machine."""
 
@@ -19,7 +25,7 @@ class ProcessId:
     """One process of a run.
 
     Attributes:
-        job: chief, worker, ps or evaluator.
+        job: chief, worker, ps, evaluator or actor.
         index: its number within the job, from 0.
     """
 
@@ -30,6 +36,16 @@ class ProcessId:
     def is_evaluator(self) -> bool:
         """Whether this process evaluates beside the training."""
         return self.job == EVALUATOR
+
+    @property
+    def is_actor(self) -> bool:
+        """Whether this process steps environments."""
+        return self.job == ACTOR
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether this process joins no other."""
+        return self.job in BESIDE
 
     def __str__(self) -> str:
         """Return the name of its log: `worker-0`."""
@@ -45,11 +61,13 @@ class Cluster:
         jobs: the addresses, host:port, of the processes of each job; empty for a process that
             trains alone.
         source: what declared it, for messages.
+        actors: number of actors that it declares; each has a supervisor of its own.
     """
 
     process_id: ProcessId = ProcessId("worker", 0)
     jobs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     source: str = LOCAL
+    actors: int = 0
 
     @property
     def is_local(self) -> bool:
@@ -95,7 +113,7 @@ class Cluster:
         return {
             process_id: address
             for process_id, address in addresses.items()
-            if process_id != self.process_id and not process_id.is_evaluator
+            if process_id != self.process_id and not process_id.is_beside
         }
 
     def tf_config(self) -> str:

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainer.cluster.spec import EVALUATOR
+from trainer.cluster.spec import ACTOR, BESIDE, EVALUATOR
 from trainer.config import constraints
 
-JOBS = ("chief", "worker", "ps", EVALUATOR)
+JOBS = ("chief", "worker", "ps", EVALUATOR, ACTOR)
 
 # The keys that TensorFlow reads, and "job", which Google Cloud adds.
 _KEYS = ("cluster", "task", "environment", "rpc_layer", "session_master", "job")
@@ -89,7 +89,7 @@ def _task_problems(content: Mapping[str, Any], jobs: Mapping[str, list[str]]) ->
     count = len(jobs.get(job) or [EVALUATOR])
     if problem := _name_problem("task type", job):
         yield problem
-    elif not jobs.get(job) and job != EVALUATOR:
+    elif not jobs.get(job) and job not in BESIDE:
         yield f"task type ({job}) is not in the cluster, which has {', '.join(_present(jobs))}"
     elif not isinstance(index, int) or isinstance(index, bool):
         yield f"task index ({_format(task, 'index')}) must be an integer, such as 0"

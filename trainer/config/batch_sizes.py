@@ -57,6 +57,23 @@ class BatchSizes:
         return f"{text}, each as {self.accumulate} micro-batches of {self.micro}"
 
 
+def in_groups(sizes: BatchSizes, group_size: int) -> BatchSizes:
+    """Return the sizes if no group of neighbours is divided, which the dataset joins in training.
+
+    Raises:
+        ConfigError: one would be.
+    """
+    if sizes.evaluated % group_size:
+        part = "each shard's" if sizes.shards else "each replica's"
+        unit = group_size * (sizes.shards or sizes.num_replicas)
+        nearest = -(-sizes.global_size // unit) * unit
+        raise ConfigError(
+            f"{part} part of the batch ({sizes.evaluated}) must be a multiple of {group_size}, for "
+            f"the augmentation joins neighbours; add batch.global_size={nearest}"
+        )
+    return sizes
+
+
 def resolve_batch_sizes(batch: Batch, num_replicas: int) -> BatchSizes:
     """Return the batch sizes for a number of replicas.
 

@@ -24,6 +24,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainer.config.other_names import key_hint
+
 _BOUNDS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 _PATHS = {
     "exists": (Path.exists, "no such file or directory"),
@@ -126,12 +128,11 @@ def unknown_key(key: str, siblings: Iterable[str], root: Mapping[str, Any]) -> s
         ),
         key=len,
     )
+    in_other_section = f"; did you mean '{elsewhere[0]}'?" if elsewhere else ""
     if not parent and elsewhere:
-        hint = f"; did you mean '{elsewhere[0]}'?"
+        hint = in_other_section
     else:
-        hint = did_you_mean(last, names) or (
-            f"; did you mean '{elsewhere[0]}'?" if elsewhere else ""
-        )
+        hint = key_hint(last) or did_you_mean(last, names) or in_other_section
     if not hint and parent:
         hint = f"; known keys of {parent}: {', '.join(names) or 'none'}"
     return f"unknown key '{key}'{hint or '; see --help for all keys'}"

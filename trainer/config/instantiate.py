@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import traceback
 from collections.abc import Callable, Mapping
@@ -10,13 +11,24 @@ from typing import Any
 
 import hydra
 
+from trainer.config import targets
 from trainer.errors import ConfigError
+from trainer.nodes import ModelNode, Node, OptimizerNode, ScheduleNode
+
+_NODES: Mapping[str, type[Node]] = {
+    "model": ModelNode,
+    "optimizer": OptimizerNode,
+    "schedule": ScheduleNode,
+}
+"""What a target receives for an option that is a node -> by the group of its choices."""
 
 
 def instantiate(
     node: Mapping[str, Any], key: str, *args: Any, leave_out: tuple[str, ...] = (), **extra: Any
 ) -> Any:
     """Call the `_target_` of a node with its options, and return the result.
+
+    Options that are nodes of a task are handed over as such, for the task builds them.
 
     Args:
         node: `_target_` and its options.
@@ -32,6 +44,9 @@ def instantiate(
     try:
         target = hydra.utils.get_object(options["_target_"])
         _check_options(target, key, set(options) - {"_target_"})
+        nodes = _take_nodes(options, key)
+        if nodes:
+            options["_target_"] = functools.partial(target, **nodes)
         return hydra.utils.instantiate(options, *args, _convert_="all", **extra)
     except hydra.errors.InstantiationException as error:
         cause = error.__cause__ or error
@@ -42,6 +57,21 @@ def instantiate(
         ) and not _from_a_library(cause):
             raise ConfigError(f"{key}: {str(cause).strip()}") from cause
         raise cause from None
+
+
+def import_target(node: Mapping[str, Any]) -> None:
+    """Import the module of a node's target, and with it what that imports."""
+    hydra.utils.get_object(node["_target_"])
+
+
+def _take_nodes(options: dict[str, Any], key: str) -> dict[str, Node]:
+    """Take the options that are nodes of a task out of `options`; return them by name."""
+    groups = targets.node_groups(options["_target_"])
+    return {
+        name: _NODES[group](f"{key}.{name}", options.pop(name))
+        for name, group in groups.items()
+        if isinstance(options.get(name), Mapping)
+    }
 
 
 def _from_a_library(error: BaseException) -> bool:

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from trainer.config import constraints
+from trainer.config import constraints, environments, own_loop, targets
 from trainer.config.schema import GROUPS, Experiment, Fault
-from trainer.config.validation import check
+from trainer.config.validation import OPTIONAL_GROUPS, check
 from trainer.errors import ConfigError
 
 
-def load(cfg: DictConfig, choices: Mapping[str, Any]) -> Experiment:
+def load(
+    cfg: DictConfig, choices: Mapping[str, Any], overrides: Iterable[tuple[str, str]] = ()
+) -> Experiment:
     """Check a composed configuration and return it as an experiment of plain containers.
 
     Args:
         cfg: as Hydra composed it, without Hydra's own section.
         choices: the choice in each group, as Hydra records it.
+        overrides: key and value of each override of the command line.
 
     Raises:
         ConfigError: with every problem found.
@@ -40,8 +43,16 @@ def load(cfg: DictConfig, choices: Mapping[str, Any]) -> Experiment:
     experiment.callbacks = experiment.callbacks or {}
     experiment.metrics = experiment.metrics or {}
     experiment.writers = experiment.writers or {}
-    experiment.choices = {group: _plain_choice(choices.get(group)) for group in GROUPS}
-    problems += check(experiment)
+    experiment.choices = _recorded_choices(choices)
+    own_loop.remove_unused(experiment)
+    environments.remove_unused(experiment)
+    if own_loop.name_of(experiment) is None:
+        problems += _check_left_out(experiment, choices)
+    problems += [
+        *own_loop.check(experiment, overrides),
+        *environments.check(experiment, overrides),
+        *check(experiment),
+    ]
     if problems:
         raise ConfigError(*problems)
     return experiment
@@ -131,7 +142,7 @@ def _check_nested_groups(container: Mapping[str, Any], choices: Mapping[str, Any
 
     Args:
         container: the configuration.
-        choices: as in `load`: `dataset/augment`, or `model/block@model.stem` for another key.
+        choices: as in `load`: `dataset/normalise`, or `model/block@model.stem` for another key.
     """
     problems = []
     for name in sorted(name for name in choices if "/" in name and not name.startswith("hydra/")):
@@ -146,6 +157,31 @@ def _check_nested_groups(container: Mapping[str, Any], choices: Mapping[str, Any
                 f"{key}.<option>=<value>, or choose one with {name}=<choice>"
             )
     return problems
+
+
+def _check_left_out(experiment: Experiment, choices: Mapping[str, Any]) -> list[str]:
+    """Return the groups without a value that the task needs.
+
+    It does not need one if it has nodes of the group, or if a file chooses nothing in it
+    (`override /model@_global_.model: null`).
+    """
+    task = experiment.task if isinstance(experiment.task, Mapping) else {}
+    own = set(targets.node_groups(task.get("_target_")).values())
+    return [
+        f"{group} has no value; add {group}=<choice>"
+        for group in OPTIONAL_GROUPS
+        if getattr(experiment, group) is None and group not in own and group not in choices
+    ]
+
+
+def _recorded_choices(choices: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the choice in each group, and by their dotted key those of the nodes of a task."""
+    recorded = {group: _plain_choice(choices.get(group)) for group in GROUPS}
+    for name, choice in reversed(list(choices.items())):  # Hydra records the last one first
+        group, _, key = name.partition("@")
+        if group.partition("/")[0] in GROUPS and key.startswith("task."):
+            recorded[key] = _plain_choice(choice)
+    return recorded
 
 
 def _fault(node: Any) -> Fault | None:

@@ -1,8 +1,8 @@
 """The typed schema of an experiment: every key, its default, its rule, one line of explanation.
 
-Groups whose choices name a `_target_` (model, dataset, task, metrics, optimizer, schedule,
-strategy, callbacks, writers) are free mappings here: their schema is the target's signature, read
-by `trainer.config.targets`. No TensorFlow.
+Groups whose choices name a `_target_` (model, dataset, augment, env, buffer, task, metrics,
+optimizer, schedule, strategy, callbacks, writers, loop) are free mappings here: their schema is the
+target's signature, read by `trainer.config.targets`. No TensorFlow.
 """
 
 # ruff: noqa: RUF009  (`key` is `dataclasses.field` with its metadata spelled out)
@@ -11,7 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-MODES = ("train", "verify", "check_layouts", "evaluate", "export", "predict")
+MODES = (
+    "train", "plan", "verify", "check_layouts", "benchmark", "evaluate", "export", "predict",
+)  # fmt: skip
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 USED = ("latest", "best")
 """Values of `checkpoint.use` besides a step."""
@@ -19,8 +21,9 @@ MAX_SKIPS = 1024
 """How many skipped steps a checkpoint can record."""
 
 GROUPS = (
-    "model", "dataset", "task", "metrics", "optimizer", "schedule", "strategy", "checkpoint",
-    "callbacks", "writers", "fault", "launch", "search", "experiment",
+    "model", "dataset", "augment", "env", "buffer", "task", "metrics", "optimizer", "schedule",
+    "strategy",
+    "checkpoint", "callbacks", "writers", "loop", "fault", "launch", "search", "experiment",
 )  # fmt: skip
 ONE_CHOICE = tuple(
     group
@@ -104,6 +107,20 @@ class Evaluate:
         1, "evaluate every N epochs, and always at the end of training", ">= 1"
     )
     sidecar: bool = key(False, "evaluate checkpoints in a separate process while training goes on")
+    episodes: int = key(20, "env: number of episodes of an evaluation", ">= 1")
+
+
+@dataclass
+class Actors:
+    """The processes that step environments for a task that learns from them (env)."""
+
+    count: int = key(
+        2, "number of processes; others may be added in TF_CONFIG, as job actor", ">= 0"
+    )
+    environments: int = key(16, "number of environments that each of them steps", ">= 1")
+    max_restarts: int = key(
+        5, "how many lost actors may be replaced between two checkpoints", ">= 0"
+    )
 
 
 @dataclass
@@ -281,7 +298,8 @@ class Fault:
     )
     delay_secs: float = key(
         0.0,
-        "seconds until the action, while the process continues; slow: length of each pause",
+        "seconds until the action, while the process continues; slow: length of each rest, with "
+        "phase step one in each step",
         ">= 0",
     )
 
@@ -301,6 +319,25 @@ class Verify:
         None,
         "seed of the random moments, to repeat them; null: a new one, which is printed",
         ">= 0",
+    )
+
+
+@dataclass
+class Benchmark:
+    """mode=benchmark: how a run scales over replicas, and what limits it."""
+
+    secs: float = key(3.0, "length of each measurement in seconds", "> 0")
+
+
+@dataclass
+class Plan:
+    """mode=plan: what a run would be, on hardware that need not be here."""
+
+    replicas: int | None = key(
+        None,
+        "number of replicas to assume where the strategy takes all devices of a machine; null: "
+        "those of this machine",
+        ">= 1",
     )
 
 
@@ -358,7 +395,7 @@ class Sweep:
     )
     mode: str = key(
         "auto",
-        "whether larger (max) or smaller (min) is better; auto: smaller for a loss or an error",
+        "whether larger (max) or smaller (min) is better; auto: smaller for loss, error, distance",
         "auto | max | min",
     )
 
@@ -383,13 +420,16 @@ class Search:
 class Experiment:
     """The whole configuration of a run."""
 
-    name: str | None = key(None, "first part of the run directory's name; null: <model>-<dataset>")
+    name: str | None = key(
+        None, "first part of the run directory's name; null: <model>-<dataset>, or <task>-<dataset>"
+    )
     runs_dir: str = key("runs", "folder of the run directories")
     seed: int = key(0, "the only source of randomness", ">= 0, <= 9007199254740991")
     mode: str = key(
         "train",
-        "train; verify: prove that kills change nothing; check_layouts: compare all layouts of "
-        "this machine; evaluate, export, predict: use a run",
+        "train; plan: tell devices, memory and traffic, and train nothing; verify: prove that "
+        "kills change nothing; check_layouts: compare all layouts of this machine; benchmark: "
+        "measure how it scales and what limits it; evaluate, export, predict: use a run",
         " | ".join(MODES),
     )
     precision: str = key(
@@ -398,6 +438,11 @@ class Experiment:
         " | ".join(PRECISIONS),
     )
     jit: bool = key(False, "compile forward and backward pass with XLA")
+    eager: bool = key(
+        False,
+        "run each operation at once, without compiling steps: slow, for a debugger or print; "
+        "best with launch=inline",
+    )
     deterministic: bool = key(
         False,
         "use deterministic kernels; needed to repeat a run bit for bit on a GPU, not on a CPU",
@@ -416,6 +461,7 @@ class Experiment:
     train: Train = key(Train, "length of training, and how its steps are run")
     batch: Batch = key(Batch, "batch sizes")
     evaluate: Evaluate = key(Evaluate, "when to evaluate")
+    actors: Actors = key(Actors, "the processes that step environments, with env=<choice>")
     checkpoint: Checkpoint = key(Checkpoint, "when to save and what to keep")
     summary: Summary = key(
         Summary, "what is written while the run goes on: metrics, images, profiles"
@@ -428,13 +474,18 @@ class Experiment:
         Watchdog, "seconds without progress after which an attempt is restarted"
     )
     divergence: Divergence = key(Divergence, "what to do when training diverges")
+    plan: Plan = key(Plan, "settings of mode=plan")
     verify: Verify = key(Verify, "settings of mode=verify")
+    benchmark: Benchmark = key(Benchmark, "settings of mode=benchmark")
     devices: Devices = key(Devices, "which hardware may be used, whatever the strategy")
     launch: Launch = key(Launch, "how workers are started")
     sweep: Sweep = key(Sweep, "how the points of a sweep are run")
     search: Search = key(Search, "how the points of a sweep are chosen")
     model: Any = key(None, "what is trained")
     dataset: Any = key(None, "the data it is trained and tested on")
+    augment: Any = key(None, "random changes of the images in training")
+    env: Any = key(None, "the environment it acts in, instead of a dataset")
+    buffer: Any = key(None, "env: where unrolls of actors wait until they are trained on")
     task: Any = key(None, "loss, metrics and training step")
     metrics: Any = key(None, "additional metrics of the test split; several with metrics=[a,b]")
     optimizer: Any = key(None, "how the weights are updated")
@@ -442,6 +493,7 @@ class Experiment:
     strategy: Any = key(None, "the devices, and how training is distributed over them")
     callbacks: Any = key(None, "objects that are called at the events of a run")
     writers: Any = key(None, "where metrics are written; several with writers=[a,b]")
+    loop: Any = key(None, "the training loop: the built-in one, or a function of your own")
     fault: Any = key(None, "faults to inject; several with fault=[a,b]")
     choices: Any = key(None, "the choice in each group; filled in by the program")
 

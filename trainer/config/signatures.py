@@ -191,12 +191,26 @@ def _of_class(
         return None
     if not node.bases:
         return Signature((), (), False, names)
-    parent = bound.get(node.bases[0].id) if isinstance(node.bases[0], ast.Name) else None
+    name = node.bases[0].id if isinstance(node.bases[0], ast.Name) else ""
+    parent = bound.get(name)
+    if isinstance(parent, ast.ImportFrom):
+        return _imported(parent, name)
     return (
         _of_class(parent, bound, names)
         if isinstance(parent, ast.ClassDef) and parent is not node
         else None
     )
+
+
+def _imported(statement: ast.ImportFrom, name: str) -> Signature | None:
+    """Return the signature of what `from module import name` binds, if it can be read."""
+    original = next(alias.name for alias in statement.names if name in (alias.asname, alias.name))
+    if statement.level or statement.module is None:
+        return None
+    try:
+        return read(f"{statement.module}.{original}")
+    except TargetError:
+        return None
 
 
 def _of_function(node: _Function, names: Mapping[str, ast.expr]) -> Signature | None:

@@ -9,18 +9,26 @@ import ast
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from trainer.config import constraints, signatures
+from trainer.config import constraints, option_types, signatures
 from trainer.config.signatures import Option, Signature
 
-_SPECIAL = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
-_SCALARS: dict[str, tuple[type, ...]] = {
-    "int": (int,),
-    "float": (int, float),
-    "str": (str,),
-    "bool": (bool,),
+ENGINE_KEYS: Mapping[str, Mapping[str, str]] = {
+    "optimizer": {"learning_rate": "Annotated[float, '> 0']"},
+    "schedule": {"reference_batch": "Annotated[int | None, '>= 1']"},
+    "writers": {"tracker": "bool | None"},
 }
-_LISTS = ("list", "tuple", "List", "Tuple", "Sequence")
-_DICTS = ("dict", "Dict", "Mapping")
+"""Keys beside a `_target_` that the engine reads itself: group -> key -> annotation, as source."""
+
+ENGINE_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "model": ("input_shape", "num_classes"),
+    "optimizer": ("learning_rate",),
+    "schedule": ("peak", "total_steps", "steps_per_epoch"),
+    "loop": ("replicator",),
+    "writers": ("run_dir", "position"),
+}
+"""Positional arguments that the engine passes to a target, so that they are no options."""
+
+_SPECIAL = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
 
 
 def check(
@@ -44,9 +52,15 @@ def check(
             f"{path} ({constraints.format_value(node)}) must be a mapping with a _target_, "
             "the dotted path of a function or class"
         ]
-    own = {name: _expression(text) for name, text in (engine_keys or {}).items()}
+    signature, problem = _signature(target, path)
+    own = {name: option_types.expression(text) for name, text in (engine_keys or {}).items()}
     values = {name: value for name, value in node.items() if name not in _SPECIAL}
-    problems = [line for name, value in values.items() for line in _nested(value, f"{path}.{name}")]
+    problems = [
+        line
+        for name, value in values.items()
+        if _holds_targets(signature, name)
+        for line in _nested(value, f"{path}.{name}")
+    ]
     problems += [
         line
         for name, note in own.items()
@@ -56,32 +70,79 @@ def check(
     problems += [
         f"{path}.{name} has no value; add it"
         for name, note in own.items()
-        if name not in values and not _accepts(None, note, {})
+        if name not in values and not option_types.accepts(None, note, {})
     ]
-    if target == "???":
-        return problems
-    try:
-        signature = signatures.read(target)
-    except signatures.TargetError as error:
-        separator = " " if str(error).startswith(("must", "is ", "cannot")) else ": "
-        return [*problems, f"{path}._target_ ({target}){separator}{error}"]
-    if signature is None:
-        return problems
+    if problem is not None or signature is None:
+        return [*problems, *([problem] if problem else [])]
     rest = {name: value for name, value in values.items() if name not in own}
     problems += _check_options(rest, path, signature, arguments, list(own))
-    if "_args_" in node:
+    if "_args_" in node or node.get("_partial_"):  # the rest comes with the call
         return problems
     return problems + _missing_options(rest, path, signature, arguments)
 
 
-def describe_type(annotation: ast.expr, names: Mapping[str, ast.expr]) -> str:
-    """Return what an annotation accepts and its rules in words: "an int or null, >= 1"."""
-    return ", ".join(
-        [
-            _type_in_words(annotation, names),
-            *(rule.replace(" | ", ", ") for rule in _rules(annotation, names)),
-        ]
-    )
+def unknown_options(node: Mapping[str, Any], path: str) -> list[str]:
+    """Return the options of a node that its target does not have, as far as its source tells.
+
+    Args:
+        node: a node with a `_target_`.
+        path: its dotted key.
+    """
+    signature, _ = _signature(node["_target_"], path)
+    if signature is None or signature.takes_any:
+        return []
+    parameters = (*signature.positional, *signature.keywords)
+    engine_keys = (key for keys in ENGINE_KEYS.values() for key in keys)
+    known = {*_SPECIAL, *engine_keys, *(parameter.name for parameter in parameters)}
+    return [name for name in node if name not in known]
+
+
+def takes(target: str, option: str) -> bool | None:
+    """Return whether a target has an option; None: its source does not tell, or it takes any."""
+    signature, problem = _signature(target, "")
+    if problem is not None:
+        return False
+    if signature is None:
+        return None
+    names = {parameter.name for parameter in (*signature.positional, *signature.keywords)}
+    return option in names or (None if signature.takes_any else False)
+
+
+def node_groups(target: Any) -> dict[str, str]:
+    """Return the options of a target that are nodes of a task: name -> group of their choices."""
+    return _node_groups(_signature(target, "")[0]) if isinstance(target, str) else {}
+
+
+def _holds_targets(signature: Signature | None, name: str) -> bool:
+    """Return whether the nodes in an option are checked for themselves.
+
+    Not if there is no such option, or if it is a node of a task.
+    """
+    if signature is None:
+        return True
+    names = {option.name for option in (*signature.positional, *signature.keywords)}
+    return (name in names or signature.takes_any) and name not in _node_groups(signature)
+
+
+def _node_groups(signature: Signature | None) -> dict[str, str]:
+    if signature is None:
+        return {}
+    groups = {
+        option.name: option_types.node_group(option.annotation, signature.names)
+        for option in (*signature.positional, *signature.keywords)
+    }
+    return {name: group for name, group in groups.items() if group is not None}
+
+
+def _signature(target: str, path: str) -> tuple[Signature | None, str | None]:
+    """Return the signature of a target, if it can be read, and what is wrong with its path."""
+    if target == "???":
+        return None, None
+    try:
+        return signatures.read(target), None
+    except signatures.TargetError as error:
+        separator = " " if str(error).startswith(("must", "is ", "cannot")) else ": "
+        return None, f"{path}._target_ ({target}){separator}{error}"
 
 
 def _options(signature: Signature, arguments: Collection[str]) -> dict[str, Option]:
@@ -102,7 +163,7 @@ def _check_options(
     problems = []
     for name, value in values.items():
         if name in options:
-            problems += _value(f"{path}.{name}", value, options[name].annotation, signature.names)
+            problems += _option(f"{path}.{name}", value, options[name], signature.names)
         elif name in passed:
             shown = constraints.format_value(value)
             problems.append(f"{path}.{name} ({shown}) is passed by the engine; remove it")
@@ -117,13 +178,32 @@ def _missing_options(
     problems = []
     for option in _options(signature, arguments).values():
         if option.required and option.name not in values:
-            kind = "value"
-            if option.annotation:
-                kind = _type_in_words(option.annotation, signature.names)
-            noun = kind.removeprefix("a ").removeprefix("an ")
             key = f"{path}.{option.name}"
-            problems.append(f"{key} has no value; add +{key}=<{noun}>")
+            problems.append(f"{key} has no value; add {_addition(key, option, signature.names)}")
     return problems
+
+
+def _addition(key: str, option: Option, names: Mapping[str, ast.expr]) -> str:
+    """Return the override that gives an option a value."""
+    if group := option_types.node_group(option.annotation, names):
+        return f"+{group}@{key}=<choice>"
+    kind = option_types.type_in_words(option.annotation, names) if option.annotation else "value"
+    return f"+{key}=<{kind.removeprefix('a ').removeprefix('an ')}>"
+
+
+def _option(key: str, value: Any, option: Option, names: Mapping[str, ast.expr]) -> list[str]:
+    """Check the value of an option, which may be a node of a task."""
+    group = option_types.node_group(option.annotation, names)
+    if group is None:
+        return _value(key, value, option.annotation, names)
+    if not isinstance(value, Mapping):
+        accepted = option.annotation is not None and option_types.accepts(
+            value, option.annotation, names
+        )
+        shown = constraints.format_value(value)
+        problem = f"{key} ({shown}) must be a choice; write {group}@{key}=<choice>"
+        return [] if accepted else [problem]
+    return check(value, key, ENGINE_ARGUMENTS.get(group, ()), ENGINE_KEYS.get(group))
 
 
 def _nested(value: Any, path: str) -> list[str]:
@@ -145,137 +225,13 @@ def _value(
     # A nested node stands for the object it makes; the caller reports `???` as a missing value.
     if annotation is None or value == "???" or (isinstance(value, Mapping) and "_target_" in value):
         return []
-    if not _accepts(value, annotation, names):
+    if not option_types.accepts(value, annotation, names):
         hint = constraints.did_you_mean(
-            str(value), [str(word) for word in _words(annotation, names)]
+            str(value), [str(word) for word in option_types.words(annotation, names)]
         )
-        accepted = _type_in_words(annotation, names)
+        accepted = option_types.type_in_words(annotation, names)
         return [f"{key} ({constraints.format_value(value)}) must be {accepted}{hint}"]
-    problems = (constraints.check_value(key, value, rule) for rule in _rules(annotation, names))
+    problems = (
+        constraints.check_value(key, value, rule) for rule in option_types.rules(annotation, names)
+    )
     return [line for line in problems if line]
-
-
-def _expression(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
-
-
-def _parts(annotation: ast.expr, names: Mapping[str, ast.expr]) -> tuple[str, list[ast.expr]]:
-    """Return the outermost name and arguments of an annotation.
-
-    `X | Y` is a Union, and an alias is what it stands for.
-    """
-    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-        return _parts(_expression(annotation.value), names)
-    if isinstance(annotation, ast.Constant):
-        return str(annotation.value), []
-    if isinstance(annotation, ast.BinOp):
-        return "Union", [annotation.left, annotation.right]
-    if isinstance(annotation, ast.Subscript):
-        arguments = (
-            annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
-        )
-        name = _parts(annotation.value, {})[0]
-        return (
-            ("Union", [*arguments, ast.Constant(None)]) if name == "Optional" else (name, arguments)
-        )
-    if isinstance(annotation, ast.Name) and annotation.id in names:
-        # An alias may not stand for itself again, so it is taken out of the names.
-        return _parts(
-            names[annotation.id],
-            {key: value for key, value in names.items() if key != annotation.id},
-        )
-    return str(getattr(annotation, "id", None) or getattr(annotation, "attr", "Any")), []
-
-
-def _accepts(value: Any, annotation: ast.expr, names: Mapping[str, ast.expr]) -> bool:
-    """Return whether a value has the annotated type; unknown annotations accept everything."""
-    name, arguments = _parts(annotation, names)
-    if name == "Union":
-        return any(_accepts(value, argument, names) for argument in arguments)
-    if name == "Annotated":
-        return _accepts(value, arguments[0], names)
-    if name == "Literal":
-        return any(
-            isinstance(word, ast.Constant)
-            and word.value == value
-            and type(word.value) is type(value)
-            for word in arguments
-        )
-    if name == "None":
-        return value is None
-    if name in _SCALARS:
-        return isinstance(value, _SCALARS[name]) and (name == "bool" or not isinstance(value, bool))
-    if name in _LISTS:
-        return isinstance(value, list) and _accepts_items(value, name, arguments, names)
-    return isinstance(value, Mapping) if name in _DICTS else True
-
-
-def _accepts_items(
-    value: list[Any], name: str, arguments: list[ast.expr], names: Mapping[str, ast.expr]
-) -> bool:
-    if not arguments:
-        return True
-    if name in ("tuple", "Tuple") and not _is_ellipsis(arguments[-1]):
-        return len(value) == len(arguments) and all(
-            _accepts(item, kind, names) for item, kind in zip(value, arguments, strict=True)
-        )
-    return all(_accepts(item, arguments[0], names) for item in value)
-
-
-def _is_ellipsis(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is ...
-
-
-def _type_in_words(annotation: ast.expr, names: Mapping[str, ast.expr]) -> str:
-    """Return the accepted types in words: "an int or null"."""
-    name, arguments = _parts(annotation, names)
-    if name == "Union":
-        return " or ".join(dict.fromkeys(_type_in_words(argument, names) for argument in arguments))
-    if name == "Annotated":
-        return _type_in_words(arguments[0], names)
-    if name == "Literal":
-        return f"one of {', '.join(str(word) for word in _words(annotation, names))}"
-    if name in _LISTS:
-        kinds = list(
-            dict.fromkeys(_parts(item, names)[0] for item in arguments if not _is_ellipsis(item))
-        )
-        size = (
-            f"{len(arguments)} "
-            if name in ("tuple", "Tuple") and arguments and not _is_ellipsis(arguments[-1])
-            else ""
-        )
-        return f"a list of {size}{' and '.join(kinds)}" if len(kinds) > 0 else "a list"
-    if name in _DICTS:
-        return "a mapping"
-    return {"None": "null", "int": "an int"}.get(name, f"a {name}")
-
-
-def _words(annotation: ast.expr, names: Mapping[str, ast.expr]) -> list[Any]:
-    """Return the words of a Literal, also within a union."""
-    name, arguments = _parts(annotation, names)
-    if name == "Literal":
-        return [word.value for word in arguments if isinstance(word, ast.Constant)]
-    inner = arguments if name == "Union" else arguments[:1] if name == "Annotated" else []
-    return [word for argument in inner for word in _words(argument, names)]
-
-
-def _rules(annotation: ast.expr, names: Mapping[str, ast.expr]) -> list[str]:
-    """Return the rules of an `Annotated`, also in a union; those of list items with `each: `."""
-    name, arguments = _parts(annotation, names)
-    if name in _LISTS:
-        return [
-            f"each: {rule}"
-            for rule in dict.fromkeys(
-                rule for argument in arguments for rule in _rules(argument, names)
-            )
-        ]
-    if name == "Union":
-        return [rule for argument in arguments for rule in _rules(argument, names)]
-    if name != "Annotated":
-        return []
-    texts = [
-        item.value
-        for item in arguments[1:]
-        if isinstance(item, ast.Constant) and isinstance(item.value, str)
-    ]
-    return [text for text in texts if constraints.is_rule(text)] + _rules(arguments[0], names)

@@ -13,30 +13,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trainer.config import constraints, targets
+from trainer.config import augment, constraints, environments, own_loop, targets
 from trainer.config.constraints import format_value
 from trainer.config.schema import MODES, PAIRS, Experiment
-
-ENGINE_KEYS = {
-    "optimizer": {"learning_rate": "Annotated[float, '> 0']"},
-    "schedule": {"reference_batch": "Annotated[int | None, '>= 1']"},
-    "writers": {"tracker": "bool | None"},
-}
-"""Keys beside a `_target_` that the engine reads itself: group -> key -> annotation, as source."""
-
-_ENGINE_ARGUMENTS = {
-    "model": ("input_shape", "num_classes"),
-    "optimizer": ("learning_rate",),
-    "schedule": ("peak", "total_steps"),
-    "writers": ("run_dir", "position"),
-}
-"""Positional arguments that the engine passes to a target, so that they are no options."""
 
 _EXTRAS = ("mlflow", "wandb")
 """Writers that need an optional package of the same name."""
 
 
-_TARGET_GROUPS = ("model", "dataset", "task", "optimizer", "schedule", "strategy")
+TARGET_GROUPS = (
+    "model", "dataset", "augment", "env", "buffer", "task", "optimizer", "schedule", "strategy",
+)  # fmt: skip
+"""Groups with one choice, which is a `_target_` with its options."""
+
+
+OPTIONAL_GROUPS = ("model", "optimizer")
+"""Target groups that a task may do without: `trainer.config.loading` checks when."""
 
 _FIXED_FAULT_KEYS: dict[str, dict[str, Any]] = {
     "crash": {"delay_secs": 0.0},
@@ -64,6 +56,7 @@ def check(experiment: Experiment) -> list[str]:
         *_check_faults(experiment),
         *_check_divergence(experiment),
         *_check_targets(experiment),
+        *augment.check(experiment),
     ]
 
 
@@ -135,7 +128,7 @@ def _check_resume(experiment: Experiment) -> Iterator[str]:
         yield f"resume_allow ({names}) needs a run; add resume=<run directory>"
 
 
-_TRAINING = ("train", "verify", "check_layouts")
+_TRAINING = ("train", "plan", "verify", "check_layouts", "benchmark")
 """Modes that start runs of their own, and need none."""
 
 
@@ -143,7 +136,7 @@ def _check_mode(experiment: Experiment) -> Iterator[str]:
     mode = experiment.mode
     if experiment.resume == "never" and mode in MODES and mode not in _TRAINING:
         yield f"mode ({mode}) needs a run; add resume=<run directory>"
-    if mode in ("verify", "check_layouts") and experiment.fault:
+    if mode in ("verify", "check_layouts", "benchmark") and experiment.fault:
         names = ", ".join(f"fault.{name}" for name in experiment.fault)
         yield f"mode ({mode}) is for runs without faults of their own; remove {names}"
 
@@ -171,7 +164,7 @@ def _check_checkpoint(experiment: Experiment) -> Iterator[str]:
     metric = checkpoint.best.metric
     if metric is not None and not re.fullmatch(r"[\w./-]+", metric):
         yield f"checkpoint.best.metric ({metric}) must be the name of a metric, e.g. accuracy"
-    is_error = metric is not None and (metric == "loss" or metric.endswith("_error"))
+    is_error = metric is not None and (metric == "loss" or metric.endswith(("_error", "_distance")))
     if is_error and checkpoint.best.mode == "max":
         yield (
             f"checkpoint.best.mode (max) would keep the largest {metric}; "
@@ -268,10 +261,11 @@ def _check_divergence(experiment: Experiment) -> Iterator[str]:
 
 
 def _check_targets(experiment: Experiment) -> Iterator[str]:
-    for group in _TARGET_GROUPS:
+    groups = TARGET_GROUPS if own_loop.name_of(experiment) is None else ("strategy", "loop")
+    for group in groups:
         node = getattr(experiment, group)
-        arguments = _ENGINE_ARGUMENTS.get(group, ())
-        yield from targets.check(node, group, arguments, ENGINE_KEYS.get(group))
+        if node is not None or group not in (*OPTIONAL_GROUPS, *environments.absent(experiment)):
+            yield from _check_target(node, group, group)
     for section in ("callbacks", "metrics", "writers"):
         nodes = getattr(experiment, section)
         if not isinstance(nodes, Mapping):
@@ -281,8 +275,12 @@ def _check_targets(experiment: Experiment) -> Iterator[str]:
             )
             continue
         for name, node in nodes.items():
-            arguments = _ENGINE_ARGUMENTS.get(section, ())
-            yield from targets.check(node, f"{section}.{name}", arguments, ENGINE_KEYS.get(section))
+            yield from _check_target(node, f"{section}.{name}", section)
+
+
+def _check_target(node: Any, path: str, group: str) -> list[str]:
+    arguments = targets.ENGINE_ARGUMENTS.get(group, ())
+    return targets.check(node, path, arguments, targets.ENGINE_KEYS.get(group))
 
 
 def _names_a_run(experiment: Experiment) -> bool:

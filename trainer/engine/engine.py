@@ -26,6 +26,7 @@ from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
 from trainer.engine.agreement import Requests, agree
 from trainer.engine.checkpointer import Checkpointer
+from trainer.engine.episode_evaluator import EpisodeEvaluator
 from trainer.engine.evaluator import Evaluator
 from trainer.engine.graph.collective_log import first_difference
 from trainer.engine.graph.divergence import DivergenceStatus
@@ -49,7 +50,7 @@ class Engine:
         run_dir: the run directory.
         plan: at which steps something is due.
         loop: the compiled training loop.
-        evaluator: evaluates the test split.
+        evaluator: evaluates the test split, or whole episodes.
         predictor: predicts the test split; None: the task has no `predict_step`.
         reporter: writes metrics and progress.
         step_inspector: shows histograms and images of a step; None: neither is configured.
@@ -66,7 +67,7 @@ class Engine:
     run_dir: Path
     plan: Plan
     loop: TrainLoop
-    evaluator: Evaluator
+    evaluator: Evaluator | EpisodeEvaluator
     predictor: Predictor | None
     reporter: Reporter
     step_inspector: StepInspector | None
@@ -164,35 +165,34 @@ class Engine:
     def result(self) -> dict[str, Any]:
         """Return a finished training's step, test metrics, best checkpoint, time and attempts."""
         best = self.checkpointer.best()
-        time_spent = self.ledger.summary()
         return {
             "step": self.step,
             "metrics": self._test_metrics,
             "best": {"step": best[0], "metrics": self.checkpointer.metrics(best[0])}
             if best
             else None,
-            "wall_secs": round(time_spent.wall_secs, 3),
-            "attempts": time_spent.attempts,
-            "workers": time_spent.sizes,
-            "goodput": round(time_spent.goodput, 4),
-            "time": {name: round(secs, 3) for name, secs in time_spent.secs.items()},
+            **self.loop.totals(),
+            **self.ledger.summary().result(),
         }
 
     def _run(self, stop_requested: Callable[[], bool], save_requested: Callable[[], bool]) -> None:
         """Run the training loop until it is finished, or the processes agree to stop."""
+        clock = self.reporter.clock
         self.handle_events(stop_requested)
         self.faults.reached("step", self.step)
         while not self._finished:
             self.checkpointer.check()
             requests = Requests(stop=stop_requested(), save=save_requested())
-            decision = agree(self.process_group, self.plan.save_timer, self.pacer, requests)
+            with clock.waiting():
+                decision = agree(self.process_group, self.plan.save_timer, self.pacer, requests)
             if decision.save:
                 # A save on request has no metrics: it must not become the best checkpoint.
                 self._save(self._test_metrics if decision.save_is_due else None)
             if decision.stop:
                 return
-            self._advance(decision.num_steps)
-            self.faults.reached("step", self.step)
+            with clock.working():
+                self._advance(decision.num_steps)
+                self.faults.reached("step", self.step)
             self.handle_events(stop_requested)
 
     def _advance(self, num_steps: int) -> None:
@@ -213,7 +213,7 @@ class Engine:
         self.pacer.record(count, time.monotonic() - began)
         if is_first:
             self._enter("train")
-            self.reporter.begin_window(self.step)
+            self.reporter.end_compilation(self.step)
         if int(status.step) >= 0:
             self._roll_back(status)
         else:

@@ -1,63 +1,39 @@
-"""Metrics and figures of the test split besides the task's own metrics, from its predictions."""
+"""Metrics and figures of the test split besides the task's own metrics."""
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 
-from trainer.config.schema import Experiment
-from trainer.engine.metric_names import (
-    metric_values,
-    require_evaluated,
-    update_metrics,
-    validate_metrics,
-)
-from trainer.engine.misclassified import MisclassifiedExamples, batch_spec
 from trainer.engine.predictor import Predictor
 from trainer.engine.process_group import ProcessGroup
-from trainer.errors import ConfigError
-from trainer.files import write_atomically
-from trainer.protocols import Dataset, HasFigures, Metric, Task
 
 _BLOCK_ROWS = 1024
 
 
-class ExtraMetrics:
-    """Computes metrics from the predictions for the test split, in the chief.
+class ExtraMetrics(ABC):
+    """Computes metrics in the chief, from rows that all processes predict together.
 
     Attributes:
         images: the images of the last evaluation, in the chief: name -> [N, H, W, 3] uint8.
 
     Args:
-        metrics: the metrics by name.
-        misclassified: collects misclassified examples; None: they are not shown.
-        predictor: predicts the test split.
+        predictor: predicts the rows.
         process_group: the processes that predict together.
-        run_dir: the run directory, for the tables of metrics with figures.
     """
 
-    def __init__(
-        self,
-        metrics: Mapping[str, Metric],
-        misclassified: MisclassifiedExamples | None,
-        predictor: Predictor,
-        process_group: ProcessGroup,
-        run_dir: Path,
-    ) -> None:
-        self._metrics = metrics
-        self._misclassified = misclassified
+    def __init__(self, predictor: Predictor, process_group: ProcessGroup) -> None:
         self._predictor = predictor
         self._process_group = process_group
-        self._run_dir = run_dir
         self.images: Mapping[str, np.ndarray] = {}
 
     def compute(
         self, step: int, stop_requested: Callable[[], bool], enter: Callable[[str], None]
     ) -> dict[str, float]:
-        """Return the values of the metrics over the split, in every process; collective.
+        """Return the values of the metrics, in every process; collective.
 
         Args:
             step: number of updates made.
@@ -67,44 +43,26 @@ class ExtraMetrics:
         Raises:
             Stopped: a stop was requested of some process.
         """
-        for metric in self._metrics.values():
-            metric.reset_state()
-        if self._misclassified:
-            self._misclassified.reset()
+        self.reset()
         chunks = self._predictor.predict(0, stop_requested, enter)
         for block in blocks(chunks, _BLOCK_ROWS):
             if self._process_group.is_chief:
-                self._update(block)
-        text = json.dumps(self._results(step) if self._process_group.is_chief else {})
+                self.update(block)
+        text = json.dumps(self.results(step) if self._process_group.is_chief else {})
         values: dict[str, float] = json.loads(self._process_group.broadcast_text_from_chief(text))
         return values
 
-    def _update(self, block: Mapping[str, np.ndarray]) -> None:
-        if "probabilities" not in block:
-            raise ConfigError(
-                "metrics and summary.misclassified need 'probabilities' "
-                f"from the task's predict_step, it gives {sorted(block)}"
-            )
-        labels = block["label"].astype(np.int64)
-        probabilities = block["probabilities"]
-        update_metrics(self._metrics, labels, probabilities)
-        if self._misclassified:
-            self._misclassified.update(block["id"], labels, probabilities)
+    @abstractmethod
+    def reset(self) -> None:
+        """Forget all rows."""
 
-    def _results(self, step: int) -> dict[str, float]:
-        """Return the values, draw the images, and write the tables."""
-        values: dict[str, float] = {}
-        images: dict[str, np.ndarray] = {}
-        for name, metric in self._metrics.items():
-            values |= metric_values(name, metric)
-            if isinstance(metric, HasFigures):
-                images |= {name: metric.figure()[None]}
-                table = {"step": step, **metric.table()}
-                write_atomically(self._run_dir / f"{name}.json", json.dumps(table))
-        if self._misclassified and len(misclassified := self._misclassified.images()):
-            images["misclassified"] = misclassified
-        self.images = images
-        return values
+    @abstractmethod
+    def update(self, block: Mapping[str, np.ndarray]) -> None:
+        """Add rows, name -> [n, ...]; in the chief."""
+
+    @abstractmethod
+    def results(self, step: int) -> dict[str, float]:
+        """Return the values, draw the images, and write files; in the chief."""
 
 
 def blocks(
@@ -131,69 +89,3 @@ def blocks(
             pending = {name: values[size:] for name, values in pending.items()}
     if pending and len(pending["weight"]):
         yield pending
-
-
-def make_extra_metrics(
-    experiment: Experiment,
-    metrics: Mapping[str, Metric],
-    task: Task,
-    dataset: Dataset,
-    predictor: Predictor | None,
-    process_group: ProcessGroup,
-    run_dir: Path,
-) -> ExtraMetrics | None:
-    """Return the metrics besides the task's own; None if the configuration has none.
-
-    Args:
-        experiment: the configuration.
-        metrics: the configured metrics by name; an attribute `class_names` is set to the dataset's.
-        task: the task, with metrics of its own.
-        dataset: the dataset.
-        predictor: predicts its test split; None: the task has no `predict_step`.
-        process_group: the processes that predict together.
-        run_dir: the run directory.
-
-    Raises:
-        ConfigError: the metrics do not fit the task or the dataset, or the configuration refers to
-            a metric that is not evaluated.
-    """
-    class_names = class_names_of(dataset)
-    for metric in metrics.values():
-        if hasattr(metric, "class_names"):
-            metric.class_names = class_names
-    names = [*task.metrics, *validate_metrics(metrics, dataset.num_classes, task.metrics)]
-    # The other modes have no writers, and rank no checkpoints.
-    num_misclassified = 0
-    if experiment.trains:
-        require_evaluated(experiment, names)
-        num_misclassified = experiment.summary.misclassified
-    if not metrics and not num_misclassified:
-        return None
-    options = {"metrics": ", ".join(metrics), "summary.misclassified": num_misclassified}
-    configured = " and ".join(f"{key} ({value})" for key, value in options.items() if value)
-    if predictor is None:
-        raise ConfigError(
-            f"{configured} needs a task with predict_step; {type(task).__name__} has none; "
-            "add one, or leave the option out"
-        )
-    if "label" not in batch_spec(dataset):
-        raise ConfigError(f"{configured} needs examples with a 'label'; leave the option out")
-    misclassified = None
-    if num_misclassified:
-        misclassified = MisclassifiedExamples(num_misclassified, dataset, class_names)
-    return ExtraMetrics(metrics, misclassified, predictor, process_group, run_dir)
-
-
-def class_names_of(dataset: Dataset) -> list[str]:
-    """Return the names of a dataset's classes; without names, their numbers.
-
-    Raises:
-        ConfigError: there is not one name for each class.
-    """
-    names = list(getattr(dataset, "class_names", None) or map(str, range(dataset.num_classes)))
-    if len(names) != dataset.num_classes:
-        raise ConfigError(
-            f"the dataset has {len(names)} class_names for {dataset.num_classes} classes; "
-            "give it one for each"
-        )
-    return names

@@ -9,26 +9,33 @@ from pathlib import Path
 import tensorflow as tf
 
 from trainer.engine.checkpointer import CONNECTION_ERRORS, describe_mismatch
+from trainer.engine.foreign_weights import find_foreign, restore_foreign
 from trainer.engine.graph.variables import whole
 from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps, verify
 
 
-def restore_weights(source: Path, models: Mapping[str, tf.keras.Model]) -> tuple[int, list[str]]:
+def restore_weights(source: Path, models: Mapping[str, tf.keras.Model]) -> tuple[str, list[str]]:
     """Restore the weights of the models, and nothing else.
 
     Where a run has kept averages of its weights, those are restored: they were evaluated.
 
     Args:
-        source: a run directory, or the path prefix of a checkpoint.
+        source: a run directory, or the path prefix of a checkpoint. A checkpoint that another
+            program has saved has the weights of one model, the first.
         models: the models by name.
 
     Returns:
-        The step of the checkpoint, and why newer ones were not used, one line each.
+        What was restored, for the user, and what to know about it, one line each: why newer
+        checkpoints were not used.
 
     Raises:
         CheckpointError: no checkpoint there verifies, or its models have other variables.
     """
+    if prefix := find_foreign(source):
+        restore_foreign(prefix, next(iter(models.values())))
+        unverified = f"{prefix} has no marker of a run, so its content could not be verified"
+        return prefix, [unverified]
     if source.is_dir():
         directory = source / "checkpoints"
         steps = committed_steps(directory)
@@ -50,7 +57,7 @@ def restore_weights(source: Path, models: Mapping[str, tf.keras.Model]) -> tuple
                 f"init_from ({source}): the checkpoint of step {step} does not fit this model: "
                 f"{describe_mismatch(error)}"
             ) from error
-        return step, skipped
+        return f"step {step} of {source}", skipped
     raise CheckpointError(f"init_from ({source}): there is no checkpoint that verifies")
 
 

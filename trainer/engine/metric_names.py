@@ -10,7 +10,7 @@ import tensorflow as tf
 from trainer.config.constraints import did_you_mean
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
-from trainer.protocols import Metric
+from trainer.metric_protocols import Metric
 
 _RESERVED = ("step", "split", "epoch")
 """Keys of a line of metrics.jsonl that are not metrics."""

@@ -29,6 +29,11 @@ class Epochs:
     global_size: int
     steps_per_epoch: int | None = None
 
+    @property
+    def length(self) -> float:
+        """The length of an epoch in steps; not whole where steps straddle two passes."""
+        return self.steps_per_epoch or self.num_examples / self.global_size
+
     def end(self, epoch: int) -> int:
         """Return the number of steps after which `epoch` is complete."""
         if self.steps_per_epoch is not None:

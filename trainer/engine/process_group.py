@@ -23,12 +23,12 @@ class ProcessGroup:
     """All processes of a synchronous run; a single process communicates nothing.
 
     Attributes:
+        index: this process's number among them.
+        count: the number of processes.
         is_chief: whether this is the one process that writes files.
 
     Args:
         strategy: TensorFlow's strategy.
-        index: this process's number among them.
-        count: the number of processes.
     """
 
     def __init__(
@@ -40,13 +40,18 @@ class ProcessGroup:
         is_chief: bool = True,
     ) -> None:
         self._strategy = strategy
-        self._index = index
-        self._count = count
+        self.index = index
+        self.count = count
         self.is_chief = is_chief
+
+    @property
+    def local_devices(self) -> list[str]:
+        """The names of the devices of this process's replicas."""
+        return list(self._strategy.extended.worker_devices)
 
     def all_reduce_sum(self, *values: int) -> list[int]:
         """Return the sum of each integer over all processes."""
-        if self._count == 1:
+        if self.count == 1:
             return list(values)
         return [int(value) for value in self._sums(tf.constant(values, tf.int64)).numpy()]
 
@@ -60,7 +65,7 @@ class ProcessGroup:
 
     def broadcast_text_from_chief(self, text: str) -> str:
         """Return the chief's text."""
-        return text if self._count == 1 else self._broadcast_text(self._chief, text)
+        return text if self.count == 1 else self._broadcast_text(self._chief, text)
 
     def barrier(self) -> None:
         """Return when all processes have called it."""
@@ -72,7 +77,7 @@ class ProcessGroup:
         A collective alone does not tell that: a process is done with it when it has what the others
         sent, though what it sent itself may still be in its own buffers, and be lost with it.
         """
-        if self._count == 1:
+        if self.count == 1:
             return
         self.barrier()  # may take long: another process may be writing
         # By the coordination service that detects lost peers, not by a collective.
@@ -98,7 +103,7 @@ class ProcessGroup:
                 return None
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             listed = ", ".join(names[:3])
-            return f"{what} of worker-{self._index} differ from the chief's: {listed}{more}"
+            return f"{what} of worker-{self.index} differ from the chief's: {listed}{more}"
 
         self.assert_same_lines(
             lambda: [f"{digest:x} {name}" for name, digest in get_digests().items()], difference
@@ -118,7 +123,7 @@ class ProcessGroup:
         Raises:
             DivergedError: in every process, if any differs; describes how the first one does.
         """
-        if self._count == 1:
+        if self.count == 1:
             return
         lines = get_lines()
         chiefs = self._broadcast_text(self._chief, "\n".join(lines)).split("\n")
@@ -134,12 +139,12 @@ class ProcessGroup:
     def _gather_flags(self, flag: bool) -> list[int]:
         """Return the flag of each process, in the order of their numbers."""
         return self.all_reduce_sum(
-            *(int(flag and number == self._index) for number in range(self._count))
+            *(int(flag and number == self.index) for number in range(self.count))
         )
 
     def _broadcast_text(self, source: int, text: str) -> str:
         """Return the text of process `source`, sent in sums of integers of six bytes."""
-        content = text.encode() if source == self._index else b""
+        content = text.encode() if source == self.index else b""
         (size,) = self.all_reduce_sum(len(content))
         content = content.ljust(size + -size % 6, b"\0")
         numbers = self.all_reduce_sum(

@@ -13,7 +13,9 @@ from trainer.cluster.messages import Channel
 from trainer.engine.graph.metric_sums import unpack
 from trainer.engine.graph.train_loop import TrainLoop
 from trainer.engine.plan import Plan
+from trainer.engine.worker_clock import WorkerClock
 from trainer.runs.ledger import Ledger
+from trainer.runs.worker_times import STALENESS_EDGES, StragglerWatch, WorkerRecord
 from trainer.summaries import resource_usage
 from trainer.summaries.profiler import Profiler
 from trainer.summaries.writers.base import Writer
@@ -24,6 +26,7 @@ class Reporter:
 
     Attributes:
         writers: the open summary writers; none in a process that writes nothing.
+        clock: measures how long this process works, and waits for others.
 
     Args:
         plan: at which steps something is due.
@@ -32,6 +35,7 @@ class Reporter:
         channel: sends progress and lines to the user.
         ledger: accounts for the wall time.
         profiler: records a window of steps; None: it is not recorded in this process.
+        clock: measures how long this process works, and waits for others.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class Reporter:
         channel: Channel,
         ledger: Ledger,
         profiler: Profiler | None,
+        clock: WorkerClock,
     ) -> None:
         self._plan = plan
         self._loop = loop
@@ -50,6 +55,8 @@ class Reporter:
         self._channel = channel
         self._ledger = ledger
         self._profiler = profiler
+        self.clock = clock
+        self._straggler = StragglerWatch()
         self.writers: list[Writer] = []
         self.begin_window(0)
 
@@ -62,6 +69,7 @@ class Reporter:
         """
         self.writers = self._open_writers(reported)
         self.begin_window(step)
+        self.clock.begin(step)
 
     def flush(self) -> None:
         """Write what was reported so far to the disk."""
@@ -86,6 +94,12 @@ class Reporter:
         self._began = time.monotonic()
         self._begin_step = step
         self._waited = 0.0
+
+    def end_compilation(self, step: int) -> None:
+        """Begin to measure after the first graph call, which was mostly compilation."""
+        self.begin_window(step)
+        self.clock.begin(step)
+        self._loop.take_worker_record()
 
     def before_steps(self, step: int) -> None:
         """Record that a graph call begins after `step` updates."""
@@ -134,7 +148,7 @@ class Reporter:
         self._state.epoch_sums.assign(tf.zeros_like(self._state.epoch_sums))
 
     def write_train_metrics(self, step: int, speed: Mapping[str, float]) -> None:
-        """Write the training metrics since the last summary, and reset their sums.
+        """Write the training metrics since the last summary, and reset their sums; collective.
 
         Args:
             step: number of updates made.
@@ -142,13 +156,18 @@ class Reporter:
         """
         values = unpack(self._state.task, self._state.summary_sums.numpy())
         # Computed, not remembered: after a stop within this step's evaluation no step has run.
-        learning_rate = self._loop.learning_rate(step - 1)
-        values |= {"learning_rate": learning_rate, **speed, **self._loop.report()}
+        learning_rates = self._loop.learning_rates(step - 1)
+        values |= {**learning_rates, **speed, **self._loop.report()}
+        record = self.clock.end(step) + self._loop.take_worker_record()
+        values |= record.scalars()
+        self._ledger.record_workers(record)
         time_spent = self._ledger.summary()
+        values["train_secs"] = time_spent.secs["step"] + time_spent.secs["input"]
         values |= {"goodput": time_spent.goodput, **resource_usage.resource_metrics()}
         if len(time_spent.sizes) > 1:
             values["workers"] = time_spent.sizes[-1][1]
         self._write("train", step, values)
+        self._show_workers(step, record)
         self._state.summary_sums.assign(tf.zeros_like(self._state.summary_sums))
 
     def write_test_metrics(
@@ -166,6 +185,15 @@ class Reporter:
             for name, batch in images.items():
                 writer.images("test", step, name, batch)
         self._channel.evaluated(step, metrics)
+
+    def _show_workers(self, step: int, record: WorkerRecord) -> None:
+        """Show the staleness of the updates, and a worker that the others wait for."""
+        if any(record.staleness):
+            values = np.repeat(STALENESS_EDGES, record.staleness)
+            for writer in self.writers:
+                writer.histogram("train", step, "staleness", values)
+        if line := self._straggler.line(record):
+            self._channel.line(line)
 
     def _write(self, split: str, step: int, metrics: Mapping[str, float]) -> None:
         values = {"epoch": self._plan.epochs.completed(step), **metrics}

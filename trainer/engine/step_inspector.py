@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.engine.graph.collective_log import CollectiveLog
-from trainer.engine.graph.gradients import accumulate_gradients
 from trainer.engine.graph.step import Step
 from trainer.engine.graph.step_options import Optimizer, StepOptions
 from trainer.engine.graph.train_loop import TrainLoop
@@ -162,11 +161,11 @@ class GradientOnlyStep(Step):
         self, loss_fn: LossFn, batch: Batch, model: tf.keras.Model, optimizer: Optimizer
     ) -> Metrics:
         """Keep the gradients of the global batch; return the same metrics as `Step.minimize`."""
-        own = accumulate_gradients(loss_fn, batch, model, self.options, self.num_replicas)
+        own = self._contribution(loss_fn, batch, model)
         gradients, sums = own.gradients, own.sums
         packed = tf.stack([number for pair in sums.values() for number in pair])
         if self.options.shards is not None:
-            gradients, (packed,) = self._sum_over_replicas(gradients, [packed])
+            gradients, (packed,) = self.sum_over_replicas(gradients, [packed])
         elif self.num_replicas > 1:
             # Exact, though a step may compress its gradients on their way.
             *gradients, packed = self.all_reduce([*gradients, packed])
@@ -176,6 +175,11 @@ class GradientOnlyStep(Step):
         return {
             name: (packed[2 * number], packed[2 * number + 1]) for number, name in enumerate(sums)
         }
+
+    def soft_update(
+        self, target: tf.keras.Model, source: tf.keras.Model, tau: float | tf.Tensor
+    ) -> None:
+        """Leave the target as it is."""
 
 
 def as_images(features: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ from trainer.launch import exit_codes
 from trainer.launch.failure_record import FailureRecord
 from trainer.launch.join_wait import JoinWait
 from trainer.launch.process_set import ProcessSet
+from trainer.launch.replacement import Replacement
 from trainer.launch.run_context import RunContext
 from trainer.launch.visibility import Visibility
 from trainer.launch.watchdog import Watch
@@ -33,7 +34,7 @@ class Attempt:
         context: the command's run.
         members: the processes to start; the messages of the first are shown to the user.
         start: starts one process that has no assignment yet.
-        may_restart: called before a lost process is restarted alone.
+        may_replace: called before a lost process is restarted alone.
 
     Attributes:
         has_begun: whether a process has joined the others, so that it may have trained.
@@ -45,7 +46,7 @@ class Attempt:
         context: RunContext,
         members: list[Cluster],
         start: Callable[[], WorkerProcess],
-        may_restart: Callable[[], bool],
+        may_replace: Callable[[ProcessId], bool],
     ) -> None:
         self.has_begun = False
         self.is_resizing = False
@@ -54,7 +55,6 @@ class Attempt:
         self._directory = context.directory
         self._console = context.console
         self._stop_requests = context.stop_requests
-        self._may_restart = may_restart
         self._members = {member.process_id: member for member in members}
         self._visibility = Visibility(members[0].process_id)
         self._messages: Messages = queue.SimpleQueue()
@@ -62,6 +62,7 @@ class Attempt:
         self._join_wait = JoinWait(self._members, context.strategy.start_timeout_secs)
         self._watch = Watch(context.experiment.watchdog)
         self._record = FailureRecord()
+        self._replacement = Replacement(context, self._living, self._record, may_replace)
         self._grace_ends = float("inf")
         self._deadline: float | None = None
         self._code = DONE
@@ -194,10 +195,7 @@ class Attempt:
                 self._leave_early()
 
     def _leave_early(self) -> None:
-        """Stop now if one was requested and no process has trained yet.
-
-        While TensorFlow waits for other processes it does not react to a request.
-        """
+        """Stop now if requested before any process has trained: joining ignores requests."""
         trainers = self._living.trainers()
         is_joining = not any(map(self._watch.has_begun, trainers))
         is_early = is_joining if trainers else self._join_wait.is_waiting
@@ -240,14 +238,15 @@ class Attempt:
 
     def _handle_exit(self, process_id: ProcessId, code: int) -> None:
         member = self._members[process_id]
-        how = exit_codes.describe(code)
-        may_recover = exit_codes.is_restartable(code) and self._living.is_restartable(process_id)
         self._console.end(process_id, *exit_codes.console_state(code))
         if exit_codes.is_success(code):
             self._let_others_leave(member, code)
-        elif may_recover and self._may_restart():
-            self._console.line(f"warning: {process_id} {how}; starting it again alone")
+        elif process_id.is_actor and self._deadline is not None:
+            return  # the others are leaving
+        elif self._replacement.begins(process_id, code):
             self._begin(member)
+        elif self._record.process_id is None and self._replacement.give_up(process_id, code):
+            self._fail(process_id, exit_codes.describe(code), CRASHED)
         elif self._record.process_id is None or (self._code == RESTARTABLE and code != RESTARTABLE):
             self._fail_by_exit(process_id, code)
 
@@ -278,7 +277,7 @@ class Attempt:
             self._code = code
         if member.is_chief:
             self._living.dismiss(is_stop=code != DONE)
-        self._has_left = self._has_left or not member.process_id.is_evaluator
+        self._has_left = self._has_left or not member.process_id.is_beside
         is_evaluating = self._code == DONE and self._living.has_evaluator()
         if self._deadline is None and self._has_left and not is_evaluating:
             self._deadline = time.monotonic() + _LEAVE_SECS

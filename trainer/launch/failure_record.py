@@ -25,6 +25,10 @@ class FailureRecord:
         """Keep what a process reports of its end: in one line, and in full."""
         self._reports[process_id] = cause, text
 
+    def report_of(self, process_id: ProcessId) -> tuple[str, str]:
+        """Return what a process has reported of its end, in one line and in full; or nothing."""
+        return self._reports.get(process_id, ("", ""))
+
     def forget(self, process_id: ProcessId) -> None:
         """Drop what a process has reported: it is restarted."""
         self._reports.pop(process_id, None)
@@ -38,6 +42,6 @@ class FailureRecord:
         """Return the failure for the crash report; None: no process failed."""
         if self.process_id is None:
             return None
-        cause, text = self._reports.get(self.process_id, ("", ""))
+        cause, text = self.report_of(self.process_id)
         log = log_of(directory, self.process_id)
         return Failure(str(self.process_id), self.how, log, cause, text)

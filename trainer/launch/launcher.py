@@ -12,7 +12,7 @@ from typing import Any
 from trainer.cli.overrides import resume_override
 from trainer.cluster import discovery, network_namespace
 from trainer.cluster.signals import StopRequests
-from trainer.cluster.spec import EVALUATOR, Cluster, ProcessId
+from trainer.cluster.spec import ACTOR, EVALUATOR, Cluster, ProcessId
 from trainer.config import batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError
@@ -27,7 +27,8 @@ from trainer.launch.worker_process import WorkerProcess
 from trainer.runs import checkpoint_selection, crash_report, prediction_table, provenance, status
 from trainer.runs.crash_report import Failure
 from trainer.runs.directory import RunDirectory, join_run, open_run
-from trainer.runs.ledger import CATEGORIES, Ledger, format_sizes, process_start_time
+from trainer.runs.ledger import Ledger, format_sizes, process_start_time
+from trainer.runs.time_tally import CATEGORIES
 from trainer.strategies.base import Strategy
 from trainer.text import format_duration, without_classes
 
@@ -97,7 +98,7 @@ def _run_in_directory(
     location = f"Run directory: {directory.path}"
     # An evaluator may have the last checkpoint to evaluate when the training is done. And what the
     # chief has not moved aside yet is an earlier run.
-    if cluster.is_chief or (not cluster.process_id.is_evaluator and experiment.resume != "never"):
+    if cluster.is_chief or (not cluster.process_id.is_beside and experiment.resume != "never"):
         finished, location = _result(experiment, directory)
     if finished:
         console.line(f"Already finished: {finished}")
@@ -205,7 +206,7 @@ def _members(resolved: ResolvedRun, context: RunContext) -> Callable[[], list[Cl
     """Return a function that returns the processes to start for one attempt."""
     declared = resolved.declared
     why_open = resolved.network.why_open
-    evaluators = _evaluators(context.experiment, declared)
+    beside = [*_evaluators(context.experiment, declared), *_actors(context.experiment, declared)]
 
     def members() -> list[Cluster]:
         if resolved.cluster.is_chief:
@@ -222,7 +223,7 @@ def _members(resolved: ResolvedRun, context: RunContext) -> Callable[[], list[Cl
             addresses = [address for addresses in jobs.values() for address in addresses]
             warning = network_namespace.open_ports_warning(addresses, why_open)
             context.console.line(f"warning: {warning}")
-        return [*clusters, *evaluators]
+        return [*clusters, *beside]
 
     return members
 
@@ -233,6 +234,15 @@ def _evaluators(experiment: Experiment, declared: Cluster | None) -> list[Cluste
         return []
     starts_here = declared is None or (declared.is_chief and declared.source != "TF_CONFIG")
     return [Cluster(ProcessId(EVALUATOR, 0))] if starts_here else []
+
+
+def _actors(experiment: Experiment, declared: Cluster | None) -> list[Cluster]:
+    """Return the actors that are started here; in a declared cluster by the chief, if at all."""
+    if experiment.env is None or not experiment.trains:
+        return []
+    starts_here = declared is None or (declared.is_chief and not declared.actors)
+    count = experiment.actors.count if starts_here else 0
+    return [Cluster(ProcessId(ACTOR, index)) for index in range(count)]
 
 
 def _print_host_commands(strategy: Strategy, hosts: list[str], argv: Sequence[str]) -> int:
@@ -261,13 +271,15 @@ def _record_crash(
 
 
 def _summary(result: dict[str, Any]) -> str:
-    metrics = ", ".join(
-        f"test {name} {value:.4f}" for name, value in without_classes(result["metrics"]).items()
+    split = result.get("split", "test")
+    metrics = "".join(
+        f", {split} {name} {value:.4f}"
+        for name, value in without_classes(result["metrics"]).items()
     )
     attempts = f" in {result['attempts']} attempts" if result["attempts"] > 1 else ""
     goodput = f"goodput {100 * result['goodput']:.0f} %"
     duration = format_duration(result["wall_secs"])
-    return f"step {result['step']}, {metrics}, {duration}{attempts}, {goodput}"
+    return f"step {result['step']}{metrics}, {duration}{attempts}, {goodput}"
 
 
 def _times(result: dict[str, Any]) -> str:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trainer.cluster import environment
+from trainer.config import loading
 from trainer.config.batch_sizes import resolve_batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, ConfigError
 from trainer.launch.fork_server import ForkServer
+from trainer.launch.module_process import ask_module
 from trainer.launch.resolved_run import Command, resolve, select_run
 from trainer.launch.run_comparison import Outcome, differences, first_step, read
 from trainer.launch.verify import run_command, shortened
@@ -27,7 +27,6 @@ from trainer.runs import identity
 from trainer.runs.checkpoint_marker import committed_steps
 
 _COUNTS = (2, 4, 8)
-_COMPARE_SECS = 600.0
 
 
 @dataclass(frozen=True)
@@ -144,15 +143,31 @@ class LayoutCheck:
                 text = self._difference(first, reference, layout, outcome)
             print(f"{layout.name}: {text or 'equal to the bit'}", flush=True)
             worst = CRASHED if text else worst
-        if worst and experiment.batch.shards is None:
+        if worst:
+            self._explain(first)
+        return worst
+
+    def _explain(self, first: Layout) -> None:
+        """Print what can make layouts differ, with its place in the user's code."""
+        if self.command.experiment.batch.shards is None:
             print("Without batch.shards only rounding is alike; add batch.shards=8.", flush=True)
-        elif worst:
+        lines = self._findings(first)
+        for line in lines:
+            print(f"likely cause: {line}", flush=True)
+        if not lines and self.command.experiment.batch.shards is not None:
             print(
-                "With batch.shards only your own code can differ: random numbers that no Keras "
-                "layer draws, or sums over a batch whose size depends on the layout.",
+                "With batch.shards only your own code can differ: look for what depends on the "
+                "number of replicas or on the size of its batch.",
                 flush=True,
             )
-        return worst
+
+    def _findings(self, first: Layout) -> list[str]:
+        """Trace a step on the first layout; return what in it depends on the layout."""
+        experiment = _experiment_on(first, self.command.experiment, self.runs_dir)
+        command = ["trainer.worker.layout_findings", str(self._run_dir(first))]
+        answer = ask_module(command, json.dumps(loading.plain(experiment)))
+        lines: list[str] = answer.value or []
+        return lines
 
     def _train(self, layout: Layout) -> tuple[int, Outcome | None]:
         """Train to the end; return the exit code, and the outcome if it finished."""
@@ -177,22 +192,14 @@ class LayoutCheck:
 
     def _largest(self, first: Path, other: Path) -> list[str]:
         """Return the largest difference of a variable between two runs, in words."""
-        command = [sys.executable, "-P", "-m", "trainer.worker.checkpoint_difference"]
         prefixes = [
             str(run / "checkpoints" / f"ckpt-{committed_steps(run / 'checkpoints')[-1]}")
             for run in (first, other)
         ]
-        done = subprocess.run(
-            [*command, *prefixes],
-            env=environment.worker_environment(),
-            capture_output=True,
-            text=True,
-            timeout=_COMPARE_SECS,
-            check=False,
-        )
-        if done.returncode or not done.stdout.strip():
+        difference = ask_module(["trainer.worker.checkpoint_difference", *prefixes]).value
+        if difference is None:
             return []
-        name, largest = json.loads(done.stdout.splitlines()[-1])
+        name, largest = difference
         return [f"by {largest:.1e} at most, in {name}"]
 
     def _run_dir(self, layout: Layout) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from trainer.cluster.spec import EVALUATOR, ProcessId
+from trainer.cluster.spec import BESIDE, ProcessId
 from trainer.launch.worker_process import WorkerProcess
 from trainer.strategies.base import Strategy
 
@@ -20,9 +20,9 @@ class ProcessSet(dict[ProcessId, WorkerProcess]):
 
     def __init__(self, strategy: Strategy, start: Callable[[], WorkerProcess]) -> None:
         super().__init__()
-        # An evaluator is no part of the training: it has nothing to save, and may be restarted.
-        self._service_jobs = strategy.service_jobs | {EVALUATOR}
-        self._restartable_jobs = strategy.restartable_jobs | {EVALUATOR}
+        # These have nothing to save.
+        self._service_jobs = strategy.service_jobs | BESIDE
+        self._restartable_jobs = strategy.restartable_jobs | BESIDE
         self._start = start
 
     def start(self, process_id: ProcessId) -> WorkerProcess:

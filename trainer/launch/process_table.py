@@ -14,6 +14,8 @@ ACTIVITIES = {
     "join": "waiting for the others",
     "serve": "serving",
     "wait": "waiting for a checkpoint",
+    "connect": "waiting for the learner",
+    "act": "acting",
     "start": "starting",
     "compile": "compiling",
     "train": "training",

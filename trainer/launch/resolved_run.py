@@ -9,12 +9,14 @@ from dataclasses import asdict, dataclass, field
 
 from trainer.cluster import discovery, environment, fault_check, network_namespace
 from trainer.cluster.network_namespace import IsolationError, Namespace
-from trainer.cluster.spec import EVALUATOR, Cluster, ProcessId
-from trainer.config import batch_sizes
+from trainer.cluster.spec import ACTOR, BESIDE, EVALUATOR, Cluster, ProcessId
+from trainer.config import batch_sizes, own_loop
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.strategies import compatibility, select
 from trainer.strategies.base import Strategy
+
+_STREAM = "trainer.datasets.stream.stream"
 
 
 @dataclass(frozen=True)
@@ -94,14 +96,9 @@ def resolve(experiment: Experiment) -> ResolvedRun:
         return run
     strategy.check(cluster)
     compatibility.check(experiment, strategy, cluster)
-    if cluster.process_id.is_evaluator:
-        if not experiment.trains or not experiment.evaluate.sidecar:
-            raise ConfigError(
-                f"{cluster.source}: {cluster.process_id} needs mode=train and "
-                "evaluate.sidecar=true in the command of every process; here they are "
-                f"{experiment.mode} and {str(experiment.evaluate.sidecar).lower()}"
-            )
-        # It reads checkpoints, and joins no other process.
+    _check_beside(experiment, cluster)
+    if cluster.process_id.is_beside:
+        # It joins no other process.
         run = ResolvedRun(strategy, Cluster(cluster.process_id, source=cluster.source))
     _check_faults(experiment, run)
     if strategy.min_workers is not None and experiment.batch.per_replica is not None:
@@ -109,10 +106,54 @@ def resolve(experiment: Experiment) -> ResolvedRun:
             f"strategy.min_workers ({strategy.min_workers}) needs a batch that is the same with "
             "fewer workers; use batch.global_size instead of batch.per_replica"
         )
+    loop = own_loop.name_of(experiment)
+    if loop is not None:
+        _check_loop(loop, experiment, strategy)
+    elif strategy.refuses_streams and (experiment.dataset or {}).get("_target_") == _STREAM:
+        raise ConfigError(
+            f"dataset (stream) cannot be used with strategy={experiment.choices['strategy']}: "
+            f"{strategy.refuses_streams}; choose another strategy or dataset"
+        )
     num_replicas = strategy.num_replicas()
-    if num_replicas is not None:
+    if num_replicas is not None and loop is None:
         batch_sizes.resolve_batch_sizes(experiment.batch, num_replicas)
     return run
+
+
+def _check_beside(experiment: Experiment, cluster: Cluster) -> None:
+    """Refuse a process beside the training that has nothing to do, and a learner alone."""
+    process_id = cluster.process_id
+    if process_id.is_evaluator and not (experiment.trains and experiment.evaluate.sidecar):
+        raise ConfigError(
+            f"{cluster.source}: {process_id} needs mode=train and "
+            "evaluate.sidecar=true in the command of every process; here they are "
+            f"{experiment.mode} and {str(experiment.evaluate.sidecar).lower()}"
+        )
+    if experiment.env is not None and not (experiment.actors.count or cluster.actors):
+        raise ConfigError(
+            "actors.count (0) leaves the learner without actors, and TF_CONFIG declares none; "
+            "add actors.count=2"
+        )
+    if process_id.is_actor and (not experiment.trains or experiment.env is None):
+        raise ConfigError(
+            f"{cluster.source}: {process_id} needs mode=train and env=<choice> in the "
+            "command of every process"
+        )
+
+
+def _check_loop(loop: str, experiment: Experiment, strategy: Strategy) -> None:
+    """Refuse a strategy under which a loop of the user's own cannot run, or not be continued."""
+    if strategy.refuses_loops is not None:
+        raise ConfigError(
+            f"loop ({loop}) cannot be used with strategy={experiment.choices['strategy']}: "
+            f"{strategy.refuses_loops}; choose another strategy"
+        )
+    if strategy.min_workers is not None:
+        raise ConfigError(
+            f"strategy.min_workers ({strategy.min_workers}) cannot be used with loop ({loop}): "
+            "what a step of your own computes, and the part of a stream that each worker reads, "
+            "depend on how many there are; add strategy.min_workers=null"
+        )
 
 
 def _check_faults(experiment: Experiment, run: ResolvedRun) -> None:
@@ -122,10 +163,13 @@ def _check_faults(experiment: Experiment, run: ResolvedRun) -> None:
         process_ids = run.strategy.process_ids(None) or [Cluster().process_id]
     if experiment.evaluate.sidecar:
         process_ids = [*process_ids, ProcessId(EVALUATOR, 0)]
+    if experiment.env is not None:
+        actors = (ProcessId(ACTOR, index) for index in range(experiment.actors.count))
+        process_ids = [*process_ids, *actors]
     fault_check.check(
         experiment,
         process_ids,
-        run.strategy.service_jobs | {EVALUATOR},
+        run.strategy.service_jobs | BESIDE,
         declared=run.declared is not None,
         elastic=run.declared is None and run.strategy.min_workers is not None,
     )

@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from trainer.runs.checkpoint_marker import committed_steps, read_marker
+from trainer.runs.worker_times import is_clock_name
 
-_CLOCK = {"examples_per_sec", "input_wait_fraction", "goodput", "memory_mib", "gpu_memory_peak_mib"}
-"""The metrics that depend on the clock and on the process."""
+_CLOCK = {
+    "examples_per_sec", "input_wait_fraction", "train_secs", "goodput", "memory_mib",
+    "gpu_memory_peak_mib",
+}  # fmt: skip
+"""The metrics that depend on the clock and on the process, besides those of workers' times."""
 
 _TIME = (
     "something depends on the time or on randomness without a seed: a clock, os.urandom, "
@@ -60,7 +64,14 @@ def read(run_dir: Path) -> Outcome:
     """Read the outcome of a finished run."""
     result = json.loads((run_dir / "result.json").read_text())
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    lines = [{name: value for name, value in line.items() if name not in _CLOCK} for line in lines]
+    lines = [
+        {
+            name: value
+            for name, value in line.items()
+            if name not in _CLOCK and not is_clock_name(name)
+        }
+        for line in lines
+    ]
     directory = run_dir / "checkpoints"
     records = sorted(
         (json.loads(file.read_text()) for file in (run_dir / "faults").glob("*.json")),

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trainer.cluster.signals import forward_to
-from trainer.cluster.spec import Cluster
+from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import CRASHED, DONE
 from trainer.launch import exit_codes
 from trainer.launch.attempt import Attempt
 from trainer.launch.membership import Membership
+from trainer.launch.restart_budget import RestartBudget, newest_step
 from trainer.launch.run_context import RunContext
 from trainer.launch.worker_process import WorkerProcess
-from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.crash_report import Failure
 from trainer.runs.ledger import Ledger
 
@@ -50,8 +50,9 @@ class Supervisor:
         self._ledger = ledger
         self._membership = context.membership
         self.failures: list[Failure] = []
-        self._num_failures = 0
-        self._newest = self._newest_step()
+        run_dir = context.directory.path
+        self._attempts = RestartBudget(run_dir, self._restart.max_restarts)
+        self._actors = RestartBudget(run_dir, context.experiment.actors.max_restarts)
 
     def supervise(self) -> int:
         """Run the processes.
@@ -61,7 +62,7 @@ class Supervisor:
         """
         with forward_to(self._stop_requests.request):
             while True:
-                attempt = Attempt(self._context, self._members(), self._start, self._may_restart)
+                attempt = Attempt(self._context, self._members(), self._start, self._may_replace)
                 with self._stop_requests.waking(attempt.wake):
                     if number := self._stop_requests.drain():
                         return 128 + number
@@ -82,14 +83,14 @@ class Supervisor:
                         exit_codes.left_without_saving(self._context.directory.path)
                     )
                     return CRASHED
-                if not self._may_restart():
+                if not self._attempts.spend():
                     self._console.error(
                         f"gave up after {self._restart.max_restarts} restarts "
                         f"(restart.max_restarts): {failure.process} {failure.end}; "
                         f"the log is {failure.log}"
                     )
                     return CRASHED
-                secs = self._restart.backoff_secs * 2 ** (self._num_failures - 1)
+                secs = self._restart.backoff_secs * 2 ** (self._attempts.spent - 1)
                 if self._membership:
                     secs = max(secs, self._shrink(self._membership, attempt, failure))
                     if not self._membership.is_enough:
@@ -118,21 +119,18 @@ class Supervisor:
         )
         return membership.rejoin_secs
 
-    def _may_restart(self) -> bool:
-        """Return whether one more restart is allowed; a newer checkpoint renews the budget."""
-        if (newest := self._newest_step()) > self._newest:
-            self._newest = newest
-            self._num_failures = 0
-        self._num_failures += 1
-        return self._num_failures <= self._restart.max_restarts
-
-    def _newest_step(self) -> int:
-        return max(committed_steps(self._context.directory.path / "checkpoints"), default=0)
+    def _may_replace(self, process_id: ProcessId) -> bool:
+        """Return whether a process may be started again alone."""
+        return (self._actors if process_id.is_actor else self._attempts).spend()
 
     def _wait(self, secs: float) -> int:
         """Wait before a restart; return the signal that requested a stop meanwhile, or 0."""
         self._ledger.mark("restart")
         self._console.cause = ""  # the errors so far are not how the run ends
-        origin = "the newest checkpoint" if self._newest_step() else "the beginning"
+        origin = (
+            "the newest checkpoint"
+            if newest_step(self._context.directory.path)
+            else "the beginning"
+        )
         self._console.line(f"Restarting from {origin} in {secs:g} s.")
         return self._stop_requests.wait(secs)

@@ -24,6 +24,8 @@ class Visibility:
     def shows(self, process_id: ProcessId, message: Message) -> bool:
         """Return whether a message is shown: of all errors, the first."""
         match message:
+            case messages.Crash() if process_id.is_actor:
+                return False  # it is replaced: see `Attempt`
             case messages.Problem() | messages.Crash():
                 is_first = not self.has_shown_error
                 self.has_shown_error = True

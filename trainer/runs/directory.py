@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,17 @@ def read_result(path: Path, experiment: Experiment) -> dict[str, Any] | None:
     return result if is_same else None
 
 
+def write_result(path: Path, experiment: Experiment, result: Mapping[str, Any]) -> None:
+    """Write result.json of a finished run.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    # With the length of this command: one that asks for more steps is not finished by it.
+    length = {"steps": experiment.train.steps, "epochs": experiment.train.epochs}
+    write_atomically(path / "result.json", json.dumps({**result, "train": length}, indent=1))
+
+
 def open_run(experiment: Experiment, overrides: list[str], config_dir: str | None) -> RunDirectory:
     """Find or create the directory of an experiment, and lock it.
 
@@ -173,6 +185,11 @@ def join_run(experiment: Experiment) -> RunDirectory:
 def lock_file(path: Path) -> Path:
     """Return the file that is locked while a process uses the run in a directory."""
     return path / ".lock"
+
+
+def fitted_file(path: Path) -> Path:
+    """Return the file of what the dataset of the run in a directory was fitted to."""
+    return path / "dataset.json"
 
 
 def run_path(experiment: Experiment) -> Path:

@@ -12,10 +12,11 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from trainer.config import constraints, loading
+from trainer.config import constraints, environments, loading, own_loop, targets
 from trainer.config.schema import Experiment
 
 
@@ -30,29 +31,32 @@ class Kind(enum.Enum):
 KINDS: Mapping[Kind, tuple[str, ...]] = {
     Kind.FREE: (
         "name", "runs_dir", "mode", "resume", "resume_allow", "choices", "checkpoint", "summary",
-        "restart", "preemption", "watchdog", "verify", "devices", "launch", "sweep", "search",
-        "metrics",
-        "writers", "predict", "export", "evaluate.sidecar", "train.steps", "train.epochs",
-        "train.steps_per_loop", "dataset.path", "dataset.max_corrupt_files", "strategy",
-        "strategy.hosts", "strategy.isolate", "strategy.start_timeout_secs",
+        "restart", "preemption", "watchdog", "actors", "plan", "verify", "benchmark", "devices",
+        "launch", "sweep", "search", "metrics", "writers", "predict", "export",
+        "evaluate.sidecar", "train.steps", "train.epochs", "train.steps_per_loop", "dataset.path",
+        "dataset.test_path", "dataset.max_corrupt_files", "dataset.max_corrupt_records",
+        "strategy", "strategy.hosts", "strategy.isolate", "strategy.start_timeout_secs",
         "strategy.timeout_secs",
     ),
     Kind.SEMANTIC: (
-        "seed", "precision", "jit", "deterministic", "init_from", "train.steps_per_epoch",
-        "train.clip_norm", "train.ema_decay", "batch", "evaluate", "divergence", "dataset", "task",
-        "optimizer", "schedule", "callbacks", "fault", "model.dropout", "model.l2",
-        "model.momentum", "model.weights",
+        "seed", "precision", "jit", "eager", "deterministic", "init_from",
+        "train.steps_per_epoch", "train.clip_norm", "train.ema_decay", "batch", "evaluate",
+        "divergence", "dataset", "augment", "env", "buffer", "task", "optimizer", "schedule",
+        "callbacks", "loop", "fault", "model.dropout", "model.l2", "model.momentum",
+        "model.synchronized", "model.weights",
     ),
     Kind.STRUCTURAL: (
-        "model", "dataset._target_", "dataset.image_size", "dataset.channels",
-        "dataset.num_classes", "task._target_", "optimizer._target_", "callbacks.*._target_",
-        "divergence.window",
+        "model", "env._target_", "env.id", "dataset._target_", "dataset.image_size",
+        "dataset.channels", "dataset.num_classes", "dataset.fields", "task._target_",
+        "optimizer._target_", "callbacks.*._target_", "loop._target_", "divergence.window",
     ),
 }  # fmt: skip
 """Every key, or a section for all keys in it; the longest entry applies. Unknown keys, such as the
 options of a user's own model, have the kind of their section."""
 
-NAMING = frozenset({"train.steps", "train.epochs", "strategy", "devices", "dataset.path"})
+NAMING = frozenset(
+    {"train.steps", "train.epochs", "strategy", "devices", "dataset.path", "dataset.test_path"}
+)
 """Free entries that name the run directory nevertheless. With `resume=<run>` they may change: it
 trains longer, on other hardware, from moved data."""
 
@@ -67,20 +71,31 @@ _KIND_OF = {entry: kind for kind, entries in KINDS.items() for entry in entries}
 _COMMAND_KEYS = ("resume", "resume_allow", "mode", "choices", "sweep", "search")
 
 
-class Change(NamedTuple):
-    """A key that differs between a run and the command that continues it; None: it is missing."""
+@dataclass(frozen=True)
+class Change:
+    """A key that differs between a run and the command that continues it; None: it is missing.
+
+    Attributes:
+        key: its dotted key.
+        before: its value in the run.
+        now: its value in the command.
+        role: the key that has the same effect: `model.width` for `task.generator.width` where the
+            option `generator` of the task is a model; None: the key itself.
+    """
 
     key: str
     before: Any
     now: Any
+    role: str | None = field(default=None, compare=False)
 
     @property
     def kind(self) -> Kind:
         """The effect of the change."""
-        makes_variables = _MAKES_VARIABLES.get(self.key)
+        key = self.role or self.key
+        makes_variables = _MAKES_VARIABLES.get(key)
         if makes_variables and makes_variables(self.before) != makes_variables(self.now):
             return Kind.STRUCTURAL
-        return _KIND_OF[entry(self.key)]
+        return _KIND_OF[entry(key)]
 
     def __str__(self) -> str:
         before = constraints.format_value(self.before)
@@ -109,13 +124,21 @@ def names_run(key: str) -> bool:
 
 def run_name(experiment: Experiment) -> str:
     """Return the name of the run directory, `<name>-<hash>`."""
-    choices = experiment.choices or {}
-    name = experiment.name or f"{choices.get('model', 'model')}-{choices.get('dataset', 'dataset')}"
+    data = environments.data_group(experiment)
+    dataset = (experiment.choices or {}).get(data, data)
+    loop = own_loop.name_of(experiment)
+    name = experiment.name or loop or f"{trained_choice(experiment)}-{dataset}"
     naming = {
         key: _normalized(value) for key, value in leaves(experiment).items() if names_run(key)
     }
     digest = hashlib.sha256(json.dumps(naming, sort_keys=True, default=str).encode()).hexdigest()
     return f"{name}-{digest[:8]}"
+
+
+def trained_choice(experiment: Experiment) -> str:
+    """Return the choice that says what is trained: the model, or the task if it has its own."""
+    group = "task" if experiment.model is None else "model"
+    return str((experiment.choices or {}).get(group, group))
 
 
 def _normalized(value: Any) -> Any:
@@ -149,11 +172,23 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     keys = [key for key in dict.fromkeys([*before, *now]) if not _within(key, _COMMAND_KEYS)]
     # An empty section counts as missing: its first key is the change.
     pairs = ((key, before.get(key), now.get(key)) for key in keys)
+    groups = {**_node_groups(before), **_node_groups(now)}
     differences = (
-        Change(key, None if old == {} else old, None if new == {} else new)
+        Change(key, None if old == {} else old, None if new == {} else new, _role(key, groups))
         for key, old, new in pairs
     )
     return [change for change in differences if change.before != change.now]
+
+
+def _node_groups(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the keys of the nodes of a task, each with the group of its choices."""
+    groups = targets.node_groups(values.get("task._target_"))
+    return {f"task.{name}": group for name, group in groups.items()}
+
+
+def _role(key: str, groups: Mapping[str, str]) -> str | None:
+    node = ".".join(key.split(".")[:2])
+    return groups[node] + key.removeprefix(node) if node in groups else None
 
 
 def change_problems(path: Path, differing: Sequence[Change], experiment: Experiment) -> list[str]:
@@ -164,6 +199,13 @@ def change_problems(path: Path, differing: Sequence[Change], experiment: Experim
         differing: all changes.
         experiment: the configuration that continues the run.
     """
+    loop = own_loop.name_of(experiment)
+    if loop is not None and any(entry(change.key) == "strategy" for change in differing):
+        return [
+            f"{path} was trained with another strategy, and a run of loop ({loop}) keeps its own: "
+            "what a step computes and what streams give depends on the replicas and processes; "
+            "leave the strategy as it was, or start a new run"
+        ]
     semantic = [change.key for change in differing if change.kind is Kind.SEMANTIC]
     structural = [change.key for change in differing if change.kind is Kind.STRUCTURAL]
     allowed = experiment.resume_allow

@@ -11,8 +11,12 @@ marks of a command cover its time however it ends:
     restart                        the parent: an attempt has failed, another one follows
     exit                           the parent: the command ends; a kill leaves the last mark instead
 
-`input_secs` is how long the phase that ends here waited for input. Lost work shows afterwards: the
-steps after the one from which a later mark continues, and the last phase of a failed attempt.
+`input_secs` is how long the phase that ends here waited for input. With several workers the mark
+after a log interval also has `worker_times`, `{worker: [seconds of steps, seconds of waiting,
+steps]}`, and in an asynchronous run `staleness`, the updates in each bin of a histogram.
+
+Lost work shows afterwards: the steps after the one from which a later mark continues, and the last
+phase of a failed attempt.
 """
 
 from __future__ import annotations
@@ -22,46 +26,17 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-CATEGORIES = {
-    "step": "steps",
-    "input": "waiting for input",
-    "start": "start",
-    "compile": "compile",
-    "eval": "evaluation",
-    "save": "saving",
-    "lost": "lost work",
-    "restart": "restart",
-    "end": "end",
-}
-"""The categories of time, with their names for people."""
+from trainer.runs.time_tally import Mark, Tally, spend
+from trainer.runs.worker_times import WorkerRecord, staleness_bins
 
 _NAMES = {"train": "step", "evaluate": "eval"}
 """Phases of `trainer.cluster.messages` that have another name in the file."""
 _REPEAT_SECS = 5.0
 """A longer phase is marked again, so that a kill of all processes hides no more time than this."""
-
-
-@dataclass(frozen=True)
-class Mark:
-    """One line of the file.
-
-    Attributes:
-        phase: the phase that begins.
-        step: number of updates made; None: unknown.
-        input_secs: seconds that the phase before it waited for input.
-        time: Unix time.
-        workers: processes that train together from now on; None: as before.
-    """
-
-    phase: str
-    step: int | None
-    input_secs: float
-    time: float
-    workers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -72,11 +47,13 @@ class TimeSummary:
         secs: seconds in each category.
         attempts: number of attempts.
         sizes: numbers of workers, each with the step from which on there were so many.
+        workers: what the workers did, steps that were lost included.
     """
 
     secs: dict[str, float]
     attempts: int
     sizes: list[tuple[int, int]] = field(default_factory=list)
+    workers: WorkerRecord = field(default_factory=WorkerRecord)
 
     @property
     def wall_secs(self) -> float:
@@ -87,6 +64,32 @@ class TimeSummary:
     def goodput(self) -> float:
         """The share of the time that was spent on steps that were not lost."""
         return self.secs["step"] / self.wall_secs if self.wall_secs else 0.0
+
+    def result(self) -> dict[str, Any]:
+        """Return what result.json says of it."""
+        return {
+            "wall_secs": round(self.wall_secs, 3),
+            "attempts": self.attempts,
+            "workers": self.sizes,
+            "goodput": round(self.goodput, 4),
+            "time": {name: round(secs, 3) for name, secs in self.secs.items()},
+            **self._workers_result(),
+        }
+
+    def _workers_result(self) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        if self.workers.times:
+            result["worker_times"] = {
+                name: {
+                    "step_secs": round(time.step_secs, 3),
+                    "wait_secs": round(time.wait_secs, 3),
+                    "steps": time.steps,
+                }
+                for name, time in self.workers.times.items()
+            }
+        if counts := self.workers.staleness:
+            result["staleness"] = dict(zip(staleness_bins(), counts, strict=True))
+        return result
 
 
 class Ledger:
@@ -104,9 +107,10 @@ class Ledger:
         self._path = run_dir / "ledger.jsonl"
         self._writes = writes
         self._clock = clock
-        self._tally = _Tally()
+        self._tally = Tally()
         self._step = 0
         self._input_secs = 0.0
+        self._workers = WorkerRecord()
         self._running = False
         for line in self._path.read_bytes().splitlines() if self._path.exists() else []:
             with suppress(ValueError, TypeError):  # a kill has cut it off
@@ -147,16 +151,31 @@ class Ledger:
         self._step = step
         self._input_secs = self._input_secs + input_secs
 
+    def record_workers(self, record: WorkerRecord) -> None:
+        """Record what the workers did since the last such record; the next mark has it."""
+        self._workers = self._workers + record
+
     def _add(self, phase: str, step: int | None, now: float, workers: int | None = None) -> None:
-        mark = Mark(phase, step, round(self._input_secs, 6), round(now, 6), workers)
+        times = {
+            name: (round(time.step_secs, 6), round(time.wait_secs, 6), time.steps)
+            for name, time in self._workers.times.items()
+        }
+        mark = Mark(
+            phase,
+            step,
+            round(self._input_secs, 6),
+            round(now, 6),
+            workers,
+            times or None,
+            self._workers.staleness or None,
+        )
         self._input_secs = 0.0
+        self._workers = WorkerRecord()
         self._running = True
         self._tally.add(mark)
         # A ledger that cannot be written must not stop the training.
         with suppress(OSError), self._path.open("ab+") as file:
-            content = {name: value for name, value in asdict(mark).items() if name != "workers"}
-            content |= {} if workers is None else {"workers": workers}
-            file.write(b"\n" * _is_torn(file) + json.dumps(content).encode() + b"\n")
+            file.write(b"\n" * _is_torn(file) + json.dumps(mark.content()).encode() + b"\n")
 
     def summary(self) -> TimeSummary:
         """Return how the time was spent: up to now if this process adds marks, else to the last."""
@@ -164,8 +183,9 @@ class Ledger:
         last = self._tally.last
         if self._running and last is not None and last.phase in secs:
             elapsed = max(0.0, self._clock() - last.time)
-            _spend(secs, last.phase, elapsed, self._input_secs)
-        return TimeSummary(secs, self._tally.attempts, list(self._tally.sizes))
+            spend(secs, last.phase, elapsed, self._input_secs)
+        workers = self._tally.workers + self._workers
+        return TimeSummary(secs, self._tally.attempts, list(self._tally.sizes), workers)
 
 
 def format_sizes(sizes: Sequence[tuple[int, int]]) -> str:
@@ -185,94 +205,6 @@ def process_start_time() -> float:
     except (OSError, ValueError, IndexError, AttributeError):
         return now
     return now - max(0.0, age)
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """Steps that are not lost so far.
-
-    Attributes:
-        first: number of updates before them.
-        end: number of updates after them.
-        secs: seconds that they took, without the wait for input.
-        input_secs: seconds that they waited for input.
-    """
-
-    first: int
-    end: int
-    secs: float
-    input_secs: float
-
-
-class _Tally:
-    """Adds up marks one by one.
-
-    Attributes:
-        secs: seconds in each category.
-        attempts: number of attempts.
-        last: the last mark; the time after it is not in `secs` yet.
-        sizes: see `TimeSummary`.
-    """
-
-    def __init__(self) -> None:
-        self.secs = dict.fromkeys(CATEGORIES, 0.0)
-        self.attempts = 0
-        self.last: Mark | None = None
-        self.sizes: list[tuple[int, int]] = []
-        self._workers: int | None = None
-        self._steps: list[_Steps] = []
-
-    def add(self, mark: Mark) -> None:
-        last = self.last
-        self.last = mark
-        # An attempt whose chief died before its mark counts too.
-        self.attempts += mark.phase == "start" or (
-            mark.phase == "restart" and last is not None and last.phase in ("begin", "restart")
-        )
-        if last is not None and last.phase != "exit" and mark.phase != "begin":
-            self._end_phase(last, mark)
-        self._workers = mark.workers or self._workers
-        if mark.step is not None:
-            self._continue_from(mark.step)
-            self._add_size(mark.step)
-
-    def _add_size(self, step: int) -> None:
-        """Note from which step on there are so many workers; steps that were lost do not count."""
-        while self.sizes and self.sizes[-1][0] > step:
-            self.sizes.pop()
-        if self._workers and (not self.sizes or self.sizes[-1][1] != self._workers):
-            self.sizes.append((step, self._workers))
-
-    def _end_phase(self, last: Mark, mark: Mark) -> None:
-        secs = max(0.0, mark.time - last.time)
-        category = "start" if last.phase == "begin" else last.phase
-        if mark.phase in ("restart", "exit") and category not in ("restart", "end"):
-            category = "lost"
-        input_secs = _spend(self.secs, category, secs, mark.input_secs)
-        if category == "step" and last.step is not None and mark.step is not None:
-            end = max(last.step, mark.step)
-            self._steps.append(_Steps(last.step, end, secs - input_secs, input_secs))
-
-    def _continue_from(self, step: int) -> None:
-        """Count the steps after `step` as lost."""
-        while self._steps and self._steps[-1].end > step:
-            steps = self._steps.pop()
-            length = steps.end - steps.first
-            kept = max(0, step - steps.first) / length if length > 0 else 0.0
-            if kept:
-                rest = _Steps(steps.first, step, steps.secs * kept, steps.input_secs * kept)
-                self._steps.append(rest)
-            self.secs["step"] -= steps.secs * (1 - kept)
-            self.secs["input"] -= steps.input_secs * (1 - kept)
-            self.secs["lost"] += (steps.secs + steps.input_secs) * (1 - kept)
-
-
-def _spend(secs: dict[str, float], category: str, elapsed: float, input_secs: float) -> float:
-    """Add elapsed seconds to a category, but the wait of steps to `input`; return that wait."""
-    waited = min(input_secs, elapsed) if category == "step" else 0.0
-    secs[category] += elapsed - waited
-    secs["input"] += waited
-    return waited
 
 
 def _is_torn(file: BinaryIO) -> bool:

@@ -122,6 +122,11 @@ def predicted_split(experiment: Experiment, dataset: Dataset) -> Split:
         return dataset.test
     if (folder := experiment.predict.images) is None:
         split: Split = getattr(dataset, experiment.predict.split)
+        if not hasattr(split, "fetch"):
+            raise ConfigError(
+                f"predict.split ({experiment.predict.split}) is a stream without an end; "
+                "use predict.split=test"
+            )
         return split
     if not isinstance(dataset, HasFiles):
         name = experiment.dataset["_target_"]

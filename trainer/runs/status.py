@@ -78,7 +78,9 @@ def read_evaluations(path: Path) -> list[tuple[int, Mapping[str, float]]]:
 
 def main_metric(names: Collection[str]) -> str:
     """Return the metric by which runs are compared unless another is named."""
-    return "accuracy" if "accuracy" in names else "loss"
+    # A generator's loss tells how well it fools, not how good its examples are.
+    preferred = ("accuracy", "frechet_distance")
+    return next((name for name in preferred if name in names), "loss")
 
 
 def smaller_is_better(metric: str, mode: str = "auto") -> bool:
@@ -86,9 +88,11 @@ def smaller_is_better(metric: str, mode: str = "auto") -> bool:
 
     Args:
         metric: its name.
-        mode: `max`, `min`, or `auto`: smaller is better for a loss or an error.
+        mode: `max`, `min`, or `auto`: smaller is better for a loss, an error or a
+            distance.
     """
-    return mode == "min" or (mode == "auto" and ("loss" in metric or "error" in metric))
+    words = ("loss", "error", "distance")
+    return mode == "min" or (mode == "auto" and any(word in metric for word in words))
 
 
 def record_failure(path: Path, error: str) -> None:

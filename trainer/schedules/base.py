@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -38,6 +39,20 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
         return {"peak": self.peak, "warmup_steps": self.warmup_steps}
 
 
+def warmup_length(warmup_steps: int, warmup_epochs: float, steps_per_epoch: float) -> int:
+    """Return the number of steps of a warm-up that is given in steps or in epochs.
+
+    Raises:
+        ValueError: it is given in both.
+    """
+    if warmup_steps and warmup_epochs:
+        raise ValueError(
+            f"warmup_steps ({warmup_steps}) and warmup_epochs ({warmup_epochs}) are both set, at "
+            "most one may be; add schedule.warmup_steps=0"
+        )
+    return warmup_steps or math.ceil(warmup_epochs * steps_per_epoch)
+
+
 class _AdjustedSchedule(tf.keras.optimizers.schedules.LearningRateSchedule):
     def __init__(self, schedule: Rate, adjustments: Sequence[Rate]) -> None:
         self._schedule = schedule
@@ -48,6 +63,20 @@ class _AdjustedSchedule(tf.keras.optimizers.schedules.LearningRateSchedule):
         for adjust in self._adjustments:
             rate = adjust(rate)
         return rate
+
+
+class _SlowedSchedule(tf.keras.optimizers.schedules.LearningRateSchedule):
+    def __init__(self, schedule: Rate, updates_per_step: int) -> None:
+        self._schedule = schedule
+        self._updates_per_step = updates_per_step
+
+    def __call__(self, step: tf.Tensor) -> tf.Tensor:
+        return self._schedule(tf.cast(step, tf.int64) // self._updates_per_step)
+
+
+def slow_down(schedule: Rate, updates_per_step: int) -> Rate:
+    """Return a schedule of updates from one of steps, each of which makes several updates."""
+    return schedule if updates_per_step == 1 else _SlowedSchedule(schedule, updates_per_step)
 
 
 def adjust(schedule: Rate, adjustments: Sequence[Rate]) -> Rate:

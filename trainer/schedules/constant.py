@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from trainer.schedules.base import Schedule
+from trainer.schedules.base import Schedule, warmup_length
 
 
 def constant(
-    peak: float, total_steps: int, *, warmup_steps: Annotated[int, ">= 0"] = 0
+    peak: float,
+    total_steps: int,
+    steps_per_epoch: float,
+    *,
+    warmup_steps: Annotated[int, ">= 0"] = 0,
+    warmup_epochs: Annotated[float, ">= 0"] = 0.0,
 ) -> Schedule:
     """Stay at the peak."""
-    return Schedule(peak, warmup_steps)
+    return Schedule(peak, warmup_length(warmup_steps, warmup_epochs, steps_per_epoch))

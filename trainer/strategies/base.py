@@ -7,7 +7,7 @@ the object too, so only `create` may touch TensorFlow.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainer.cluster.spec import Cluster, ProcessId
 
@@ -29,9 +29,12 @@ class Strategy:
         asynchronous: whether the chief hands out chunks of steps, instead of all processes running
             the same step together.
         optimizer_reduces: whether the optimizer's own reduction over the replicas cannot be left
-            out.
+            out, because they all share one copy of each variable.
+        uses_gpus: whether its replicas are on this machine's GPUs, or on the CPU without any.
         input_outside: whether the input must be a tf.data pipeline outside the replicas, even for
             data in memory.
+        refuses_loops: why a training loop of the user's own cannot run under it; None: it can.
+        refuses_streams: why it cannot train on a stream; None: it can.
         start_timeout_secs: how long a process waits for the others to start.
         isolate: whether a cluster that is started here gets a network of its own: auto, True or
             False.
@@ -39,6 +42,7 @@ class Strategy:
         min_workers: with how many processes the run goes on if others cannot be had; None: it
             needs all.
         rejoin_secs: how long it waits for those.
+        devices_per_replica: number of devices between which each replica divides its model.
         communication: how replicas communicate, in words for the user; set by `create`. None:
             there is nothing to choose, or one replica.
     """
@@ -49,12 +53,16 @@ class Strategy:
     restartable_jobs: ClassVar[frozenset[str]] = frozenset()
     asynchronous: ClassVar[bool] = False
     optimizer_reduces: ClassVar[bool] = False
+    uses_gpus: ClassVar[bool] = True
     input_outside: ClassVar[bool] = False
+    refuses_loops: ClassVar[str | None] = None
+    refuses_streams: ClassVar[str | None] = None
     start_timeout_secs: float = 0.0
     isolate: str | bool = False
     hosts: list[str] | None = None
     min_workers: int | None = None
     rejoin_secs: float = 0.0
+    devices_per_replica: int = 1
     communication: str | None = None
 
     def resolve(
@@ -83,6 +91,13 @@ class Strategy:
         """
         return []
 
+    def resized(self, count: int) -> dict[str, Any] | None:
+        """Return the options that give it `count` processes, or devices if it has one process.
+
+        Those of them that are configured first; None: its number cannot be chosen.
+        """
+        return None
+
     def check(self, cluster: Cluster) -> None:
         """Check, without TensorFlow, what would otherwise fail after minutes or never be noticed.
 
@@ -105,6 +120,32 @@ class Strategy:
             None if one reduction of TensorFlow's does it.
         """
         return None
+
+    def exchange_wait(self) -> Callable[[], float] | None:
+        """Return what tells how many seconds this process has waited in `gradient_exchange`.
+
+        Returns:
+            None if the exchange does not measure it.
+        """
+        return None
+
+    def traffic(
+        self, gradients: float, weights: float, num_replicas: int, *, in_tree: bool
+    ) -> tuple[float, str]:
+        """Return how much a replica sends to others in a step, without TensorFlow.
+
+        Args:
+            gradients: bytes of the gradient of all trainable variables.
+            weights: bytes of all variables of the models.
+            num_replicas: number of replicas, at least 2.
+            in_tree: whether sums have the order of the tree over shards.
+
+        Returns:
+            Bytes, and how they travel, in words. An all-reduce of S bytes over n replicas sends at
+            least 2 (n - 1) / n S (Patarasuk and Yuan 2009).
+        """
+        share = 2 * (num_replicas - 1) / num_replicas
+        return share * gradients, "an all-reduce of the gradient, 2 (n - 1) / n of its size"
 
     def create(self, cluster: Cluster) -> tf.distribute.Strategy:
         """Create TensorFlow's strategy, before anything else uses TensorFlow's devices.

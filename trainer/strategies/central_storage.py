@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
@@ -50,6 +50,12 @@ class CentralStorage(Strategy):
             return len(self._compute_devices)
         return self._virtual_devices
 
+    def resized(self, count: int) -> dict[str, Any] | None:
+        """Return the options that give it `count` devices that compute."""
+        if self._virtual_devices is not None:
+            return {"virtual_devices": count}
+        return {"compute_devices": (self._compute_devices or devices.gpu_names(count))[:count]}
+
     def check(self, cluster: Cluster) -> None:
         """Refuse options that contradict one another."""
         if self._compute_devices is not None and self._virtual_devices is not None:
@@ -62,6 +68,12 @@ class CentralStorage(Strategy):
             devices.canonical("strategy.compute_devices", self._compute_devices)
         if self._parameter_device is not None:
             devices.canonical("strategy.parameter_device", [self._parameter_device])
+
+    def traffic(
+        self, gradients: float, weights: float, num_replicas: int, *, in_tree: bool
+    ) -> tuple[float, str]:
+        """Return the size of the variables and of the gradient: both pass the link to the CPU."""
+        return gradients + weights, "the variables to the device that computes, and its gradient"
 
     def create(self, cluster: Cluster) -> tf.distribute.Strategy:
         """Create the strategy."""

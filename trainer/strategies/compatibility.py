@@ -1,80 +1,23 @@
 """Options that must not be combined, and why: one table of rules. No TensorFlow.
 
 A strategy names the rules that hold under it in `Strategy.unsupported`. The parent checks all that
-the configuration tells; what depends on the model's layers is checked in the worker, once the model
-has been built.
+the configuration tells; what depends on the model's layers is checked in the worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import constraints
-from trainer.config.schema import Experiment
+from trainer.config.schema import Experiment, Fault
 from trainer.errors import ConfigError
+from trainer.strategies.rule import Context, Rule
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
     from trainer.cluster.spec import Cluster
     from trainer.strategies.base import Strategy
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a rule may depend on besides the configuration.
-
-    Attributes:
-        strategy: the strategy.
-        cluster: the cluster as this process sees it; without jobs if none is declared.
-        models: all models; none while they have not been built.
-    """
-
-    strategy: Strategy
-    cluster: Cluster
-    models: Iterable[tf.keras.Model] = ()
-
-    def layers(self) -> Iterator[tf.keras.layers.Layer]:
-        """Yield the layers of all models, also those within other layers."""
-        return (layer for model in self.models for layer in model.submodules)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One combination that is refused.
-
-    Attributes:
-        name: the name by which strategies choose this rule; None: it holds under all of them.
-        keys: the keys that are refused together, each with a test of its value.
-        message: the rest of the message, after the keys: what they cannot be used with, the reason,
-            what to change.
-        condition: what else must hold.
-        unless: a key that lifts the rule when it is set.
-    """
-
-    name: str | None
-    keys: Mapping[str, Callable[[Any], bool]]
-    message: str
-    condition: Callable[[Context], bool] = lambda context: True
-    unless: str | None = None
-
-    def problem(self, experiment: Experiment, context: Context) -> str | None:
-        """Return the message, or None if nothing is refused."""
-        values = {key: _value(experiment, key) for key in self.keys}
-        if not all(is_refused(values[key]) for key, is_refused in self.keys.items()):
-            return None
-        if self.unless is not None and _is_set(_value(experiment, self.unless)):
-            return None
-        if not self.condition(context):
-            return None
-        settings = " and ".join(
-            f"{key} ({value if isinstance(value, str) else constraints.format_value(value)})"
-            for key, value in values.items()
-        )
-        strategy = _strategy_text(experiment, context.strategy)
-        return f"{settings} cannot be used with {self.message.format(strategy=strategy)}"
 
 
 def _equals(word: str) -> Callable[[Any], bool]:
@@ -90,15 +33,19 @@ def _is_not_none_choice(value: Any) -> bool:
 
 
 def _several(value: Any) -> bool:
-    return bool(value > 1)
+    return value is not None and bool(value > 1)
+
+
+def _rests_in_steps(faults: Mapping[str, Fault]) -> bool:
+    return any(fault.action == "slow" and fault.phase == "step" for fault in faults.values())
 
 
 def _starts_several_processes(context: Context) -> bool:
     return not context.cluster.jobs and len(context.strategy.process_ids(None)) > 1
 
 
-def _has_batch_norm(context: Context) -> bool:
-    return any(hasattr(layer, "synchronized") for layer in context.layers())
+def _has_local_batch_norm(context: Context) -> bool:
+    return any(not getattr(layer, "synchronized", True) for layer in context.layers())
 
 
 def _has_synchronized_batch_norm(context: Context) -> bool:
@@ -137,6 +84,15 @@ RULES = (
         "add precision=float32 or strategy.partitioner=none",
     ),
     Rule(
+        name=None,
+        keys={
+            "optimizer._target_": lambda target: str(target).endswith((".lars", ".lamb")),
+            "strategy.partitioner": _is_not_none_choice,
+        },
+        message="each other: a layer's size is needed, and the layer is in pieces; "
+        "add strategy.partitioner=none or another optimizer",
+    ),
+    Rule(
         name="jit",
         keys={"jit": bool},
         message="{strategy}: XLA compiles only what has its variables on the device that computes, "
@@ -150,19 +106,34 @@ RULES = (
         condition=_has_synchronized_batch_norm,
     ),
     Rule(
-        name="accumulate_communication",
-        keys={"batch.accumulate": _several},
-        message="{strategy} and synchronised batch normalisation: replicas cannot communicate "
-        "within the loop over micro-batches; add batch.accumulate=1, or choose a model without it",
-        condition=_has_synchronized_batch_norm,
+        name=None,
+        keys={"eager": bool, "jit": bool},
+        message="each other: XLA compiles a function, and eager execution has none; "
+        "add jit=false or eager=false",
+    ),
+    Rule(
+        name=None,
+        keys={"jit": bool, "strategy.devices_per_replica": _several},
+        message="each other: XLA compiles for one device, and a replica has several; add jit=false",
+    ),
+    Rule(
+        name=None,
+        keys={"eager": bool, "strategy.devices_per_replica": _several},
+        message="each other: gradients are placed in a graph, eager has none; add eager=false",
+    ),
+    Rule(
+        name="eager",
+        keys={"eager": bool},
+        message="{strategy}: its steps run on other machines or cores, as compiled functions; "
+        "add eager=false, or strategy=one_device to debug the model",
     ),
     Rule(
         name="accumulate_statistics",
         keys={"batch.accumulate": _several},
-        message="{strategy} and batch normalisation: moving statistics that all replicas share "
-        "cannot be updated within the loop over micro-batches; add batch.accumulate=1, or choose a "
-        "model without it",
-        condition=_has_batch_norm,
+        message="{strategy} and batch normalisation of each micro-batch: moving statistics that "
+        "all replicas share cannot be updated within the loop over micro-batches; add "
+        "batch.accumulate=1, or choose a model that normalises over the global batch",
+        condition=_has_local_batch_norm,
         unless="batch.shards",
     ),
     Rule(
@@ -184,12 +155,9 @@ RULES = (
         "add strategy.compress=none or batch.shards=null",
     ),
     Rule(
-        name=None,
-        keys={"batch.shards": _is_set},
-        message="synchronised batch normalisation: it adds up over the replicas within the model, "
-        "in an order that depends on their number; add batch.shards=null, or choose a model with "
-        "plain batch normalisation, which is then over each shard",
-        condition=_has_synchronized_batch_norm,
+        name="actors",
+        keys={"env": _is_set},
+        message="{strategy}: a learner's replicas run each step together; choose multi_worker",
     ),
     Rule(
         name="deterministic",
@@ -211,6 +179,12 @@ RULES = (
         "bad; add divergence.action=stop",
     ),
     Rule(
+        name="slow_steps",
+        keys={"fault": _rests_in_steps},
+        message="{strategy}: what XLA compiles for a TPU cannot rest; remove the action slow, or "
+        "rehearse it with strategy=mirrored",
+    ),
+    Rule(
         name="spikes",
         keys={"divergence.spike_sigma": _is_set},
         message="{strategy}: the losses of its workers have no order; "
@@ -222,17 +196,14 @@ RULES = (
         message="{strategy}: replicas cannot leave an update out together there; "
         "add divergence.action=rollback",
     ),
-    Rule(
-        name="histograms",
-        keys={"summary.histograms": _is_set},
-        message="{strategy}: its steps are handed out, and nobody runs the next one on all "
-        "replicas; add summary.histograms=null",
-    ),
-    Rule(
-        name="images",
-        keys={"summary.images": _is_set},
-        message="{strategy}: its steps are handed out, and nobody runs the next one on all "
-        "replicas; add summary.images=null",
+    *(
+        Rule(
+            name=name,
+            keys={f"summary.{name}": _is_set},
+            message="{strategy}: its steps are handed out, and nobody runs the next one on all "
+            f"replicas; add summary.{name}=null",
+        )
+        for name in ("histograms", "images")
     ),
     Rule(
         name=None,
@@ -265,19 +236,3 @@ def check(
     rules = [rule for rule in RULES if rule.name is None or rule.name in strategy.unsupported]
     if problems := [line for rule in rules if (line := rule.problem(experiment, context))]:
         raise ConfigError(*problems)
-
-
-def _value(experiment: Experiment, key: str) -> Any:
-    """Return a key's value; None if the node has no such key."""
-    node: Any = experiment
-    for name in key.split("."):
-        node = node.get(name) if isinstance(node, Mapping) else getattr(node, name)
-    return node
-
-
-def _strategy_text(experiment: Experiment, strategy: Strategy) -> str:
-    """Return a strategy as the user chose it, and its class where another was chosen for them."""
-    choice = experiment.choices["strategy"]
-    configured = experiment.strategy["_target_"].rpartition(".")[2]
-    resolved = type(strategy).__name__
-    return f"strategy={choice}" if configured == resolved else f"strategy={choice} ({resolved})"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
-from trainer.strategies import devices
+from trainer.logical_devices import register
+from trainer.strategies import devices, replica_devices
 from trainer.strategies.base import Strategy
 
 if TYPE_CHECKING:
@@ -38,11 +39,12 @@ class Mirrored(Strategy):
             `tf.distribute.CrossDeviceOps`.
         num_packs: into how many packs gradients are put for the sum, 0: none; for nccl and
             hierarchical_copy. None: TensorFlow's default, 1.
+        devices_per_replica: divide the model of each replica between so many of the devices.
+        placement: which layers are on which of them: a mapping of regular expressions, matched with
+            the layers' paths, to the devices' numbers from 0; or balanced, by what layers cost.
     """
 
-    unsupported: ClassVar[frozenset[str]] = frozenset(
-        {"jit_communication", "accumulate_communication"}
-    )
+    unsupported: ClassVar[frozenset[str]] = frozenset({"jit_communication"})
 
     def __init__(
         self,
@@ -53,15 +55,29 @@ class Mirrored(Strategy):
             str | Callable[[], Any], "auto | nccl | hierarchical_copy | reduction_to_one_device"
         ] = "auto",
         num_packs: Annotated[int | None, ">= 0"] = None,
+        devices_per_replica: Annotated[int, ">= 1"] = 1,
+        placement: Literal["balanced"] | dict[str, int] = "balanced",
     ) -> None:
         self._devices = devices
         self._virtual_devices = virtual_devices
         self._cross_device_ops = cross_device_ops
         self._num_packs = num_packs
+        self.devices_per_replica = devices_per_replica
+        self._placement = placement
 
     def num_replicas(self) -> int | None:
-        """Return the number of devices; None if only TensorFlow can tell."""
-        return len(self._devices) if self._devices is not None else self._virtual_devices
+        """Return the number of replicas; None if only TensorFlow can tell."""
+        if self._devices is not None:
+            return self._count("strategy.devices", len(self._devices))
+        if self._virtual_devices is not None:
+            return self._count("strategy.virtual_devices", self._virtual_devices)
+        return None
+
+    def resized(self, count: int) -> dict[str, Any] | None:
+        """Return the options that give it `count` devices."""
+        if self._virtual_devices is not None:
+            return {"virtual_devices": count}
+        return {"devices": (self._devices or devices.gpu_names(count))[:count]}
 
     def check(self, cluster: Cluster) -> None:
         """Refuse options that contradict one another."""
@@ -76,6 +92,8 @@ class Mirrored(Strategy):
                 f"strategy.num_packs ({self._num_packs}) needs "
                 f"strategy.cross_device_ops={packed}; set it to null"
             )
+        replica_devices.check_options(self.devices_per_replica, self._placement)
+        self.num_replicas()
         if self._devices is not None:
             self._check_ops(devices.canonical("strategy.devices", self._devices))
         elif self._virtual_devices is not None:
@@ -92,10 +110,19 @@ class Mirrored(Strategy):
         else:
             names = devices.default()
         self._check_ops(names)
-        cross_device_ops = self._create_ops(names)
-        if len(names) > 1:
-            self.communication = _communication_text(cross_device_ops, names)
-        return tf.distribute.MirroredStrategy(names, cross_device_ops=cross_device_ops)
+        self._count("number of devices", len(names))
+        firsts = names[:: self.devices_per_replica]
+        cross_device_ops = self._create_ops(firsts)
+        if len(firsts) > 1:
+            self.communication = _communication_text(cross_device_ops, firsts)
+        strategy = tf.distribute.MirroredStrategy(firsts, cross_device_ops=cross_device_ops)
+        if self.devices_per_replica > 1:
+            groups = replica_devices.device_groups(names, self.devices_per_replica, self._placement)
+            register(strategy, groups)
+        return strategy
+
+    def _count(self, key: str, num_devices: int) -> int:
+        return replica_devices.num_replicas(key, num_devices, self.devices_per_replica)
 
     def _check_ops(self, names: Sequence[str]) -> None:
         """Refuse operations that fail on these devices at the first step, or leave one out."""
@@ -104,18 +131,26 @@ class Mirrored(Strategy):
                 "strategy.cross_device_ops (nccl) needs GPUs, and the devices are "
                 f"{', '.join(names)}; use auto"
             )
-        # TensorFlow halves the devices into two groups, and silently loses the odd one's gradient.
-        if self._cross_device_ops == "hierarchical_copy" and len(names) % 2:
+        if self._cross_device_ops == "nccl" and self.devices_per_replica > 1:
             raise ConfigError(
-                "strategy.cross_device_ops (hierarchical_copy) needs an even number of devices, "
-                f"and there are {len(names)}; use auto or reduction_to_one_device"
+                "strategy.cross_device_ops (nccl) adds up on the first device of each replica, and "
+                f"strategy.devices_per_replica is {self.devices_per_replica}; use auto"
+            )
+        # TensorFlow halves the devices into two groups, and silently loses the odd one's gradient.
+        num_replicas = len(names) // self.devices_per_replica
+        if self._cross_device_ops == "hierarchical_copy" and num_replicas % 2:
+            each = "replicas" if self.devices_per_replica > 1 else "devices"
+            raise ConfigError(
+                f"strategy.cross_device_ops (hierarchical_copy) needs an even number of {each}, "
+                f"and there are {num_replicas}; use auto or reduction_to_one_device"
             )
 
     def _create_ops(self, names: Sequence[str]) -> tf.distribute.CrossDeviceOps | None:
         import tensorflow as tf
 
         if self._cross_device_ops == "auto":
-            if any(name.startswith("GPU:") for name in names):
+            is_single = self.devices_per_replica == 1
+            if is_single and any(name.startswith("GPU:") for name in names):
                 return None
             # On a CPU, TensorFlow's default is collectives. Copies within one memory are 2 to 5
             # times as fast. And collective keys are counted per strategy but kept per process, so a

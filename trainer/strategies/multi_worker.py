@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from trainer.cluster.signals import preserve_sigterm
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import ConfigError
-from trainer.strategies import devices
+from trainer.logical_devices import register
+from trainer.strategies import devices, replica_devices
 from trainer.strategies.base import Strategy
 
 if TYPE_CHECKING:
@@ -40,6 +42,10 @@ class MultiWorker(Strategy):
             grows again when they can; None: it needs all. A declared cluster has the size that its
             next start is given.
         rejoin_secs: seconds to wait for a lost worker before the run goes on with fewer.
+        devices_per_replica: divide the model between so many devices of each process, which is then
+            one replica; a CPU is split into so many virtual devices.
+        placement: which layers are on which of them: a mapping of regular expressions, matched with
+            the layers' paths, to the devices' numbers from 0; or balanced, by what layers cost.
     """
 
     uses_declared_cluster: ClassVar[bool] = True
@@ -48,7 +54,6 @@ class MultiWorker(Strategy):
             "compressed_loss_scaling",
             "shards_compressed",
             "jit_communication",
-            "accumulate_communication",
             "inline",
         }
     )
@@ -66,6 +71,8 @@ class MultiWorker(Strategy):
         start_timeout_secs: Annotated[float, "> 0"] = 300.0,
         min_workers: Annotated[int | None, ">= 1"] = None,
         rejoin_secs: Annotated[float, ">= 0"] = 60.0,
+        devices_per_replica: Annotated[int, ">= 1"] = 1,
+        placement: Literal["balanced"] | dict[str, int] = "balanced",
     ) -> None:
         self.workers = workers
         self.hosts = hosts
@@ -73,6 +80,8 @@ class MultiWorker(Strategy):
         self.start_timeout_secs = start_timeout_secs
         self.min_workers = min_workers
         self.rejoin_secs = rejoin_secs
+        self.devices_per_replica = devices_per_replica
+        self._placement = placement
         self._communication = communication
         self._timeout_secs = timeout_secs
         self._bytes_per_pack = bytes_per_pack
@@ -85,6 +94,10 @@ class MultiWorker(Strategy):
             ProcessId("worker", index) for index in range(self.workers if count is None else count)
         ]
 
+    def resized(self, count: int) -> dict[str, Any] | None:
+        """Return the options that give it `count` workers."""
+        return {"workers": count, "min_workers": None}
+
     def check(self, cluster: Cluster) -> None:
         """Refuse a cluster with parameter servers, and more workers at least than there are."""
         if self.min_workers is not None and self.min_workers > self.workers:
@@ -92,6 +105,7 @@ class MultiWorker(Strategy):
                 f"strategy.min_workers ({self.min_workers}) must be at most strategy.workers "
                 f"({self.workers})"
             )
+        replica_devices.check_options(self.devices_per_replica, self._placement)
         if "ps" in cluster.jobs:
             raise ConfigError(
                 f"{cluster.source}: the job ps needs strategy=parameter_server, "
@@ -111,6 +125,23 @@ class MultiWorker(Strategy):
             return None
         return SharedMemory(self._rendezvous, tree_sum if in_tree else chain_sum)
 
+    def exchange_wait(self) -> Callable[[], float] | None:
+        """Return the wait for the others where the processes share memory."""
+        rendezvous = self._rendezvous
+        return None if rendezvous is None else lambda: rendezvous.waited_secs
+
+    def traffic(
+        self, gradients: float, weights: float, num_replicas: int, *, in_tree: bool
+    ) -> tuple[float, str]:
+        """Return the size of an all-reduce; of an all-gather between hosts for the tree."""
+        if in_tree:
+            text = "each gets the gradients of all others, n - 1 times their size"
+            return (num_replicas - 1) * gradients, text
+        if self._compress is None:
+            return super().traffic(gradients, weights, num_replicas, in_tree=False)
+        size, text = super().traffic(gradients / 2, weights, num_replicas, in_tree=False)
+        return size, f"{text}, in {self._compress}"
+
     def create(self, cluster: Cluster) -> tf.distribute.Strategy:
         """Create the strategy; return when all processes have."""
         import tensorflow as tf
@@ -121,6 +152,7 @@ class MultiWorker(Strategy):
                 "strategy.communication (nccl) needs GPUs, and there are none here; "
                 "use auto or ring"
             )
+        names = self._replica_names(len(gpus))
         self._rendezvous = self._prepare_shared_memory(cluster, len(gpus))
         implementation = "auto" if self._communication == "shared_memory" else self._communication
         options = tf.distribute.experimental.CommunicationOptions(
@@ -132,12 +164,45 @@ class MultiWorker(Strategy):
         )
         # TensorFlow would take SIGTERM for a service of its own that is not used here.
         with preserve_sigterm():
-            strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+            strategy = tf.distribute.MultiWorkerMirroredStrategy(
+                **self._resolver(names), communication_options=options
+            )
+        if self.devices_per_replica > 1:
+            groups = replica_devices.device_groups(names, self.devices_per_replica, self._placement)
+            register(strategy, groups)
         if self._rendezvous is not None:
             self._rendezvous.open()  # the first one listens: the strategy has waited for it
         if strategy.num_replicas_in_sync > 1:
             self.communication = self._communication_text()
         return strategy
+
+    def _replica_names(self, num_gpus: int) -> list[str]:
+        """Return the devices of this process's replica; none if it needs no several.
+
+        Raises:
+            ConfigError: there are other than so many GPUs.
+        """
+        if self.devices_per_replica == 1:
+            return []
+        if not num_gpus:
+            return devices.split_cpu(self.devices_per_replica)
+        if num_gpus != self.devices_per_replica:
+            raise ConfigError(
+                f"strategy.devices_per_replica ({self.devices_per_replica}) must be the number of "
+                f"GPUs of each process ({num_gpus}): a process is one replica; use another number "
+                "of workers, devices.gpus, or devices.gpus=0"
+            )
+        return [f"GPU:{number}" for number in range(num_gpus)]
+
+    def _resolver(self, names: list[str]) -> dict[str, Any]:
+        """Return the argument by which TensorFlow sees one GPU of several; none if it is not so."""
+        import tensorflow as tf
+
+        if not any(name.startswith("GPU:") for name in names):
+            return {}
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        resolver.num_accelerators = lambda *args, **options: {"GPU": 1}
+        return {"cluster_resolver": resolver}
 
     def _divide_gpus(self, cluster: Cluster) -> list[tf.config.PhysicalDevice]:
         """Return this process's GPUs: its share if all processes were started here.

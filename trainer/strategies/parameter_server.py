@@ -39,9 +39,10 @@ class ParameterServer(Strategy):
         {
             "loss_scaling",
             "shards_asynchronous",
+            "actors",
             "partitioned_precision",
             "jit",
-            "accumulate_communication",
+            "eager",
             "deterministic",
             "inline",
             "undo",
@@ -53,6 +54,12 @@ class ParameterServer(Strategy):
     service_jobs: ClassVar[frozenset[str]] = frozenset({"worker", "ps"})
     restartable_jobs: ClassVar[frozenset[str]] = frozenset({"worker"})
     asynchronous: ClassVar[bool] = True
+    refuses_streams: ClassVar[str | None] = (
+        "its workers train chunks of steps in any order, and a stream is read from its start"
+    )
+    refuses_loops: ClassVar[str | None] = (
+        "its workers make steps of their own at their own time, so no replicas make one together"
+    )
     optimizer_reduces: ClassVar[bool] = True
 
     def __init__(  # noqa: PLR0913 - each parameter is a key of the configuration
@@ -99,6 +106,12 @@ class ParameterServer(Strategy):
                     f"{cluster.source}: strategy=parameter_server needs the job {job}; "
                     f"the cluster has {jobs}"
                 )
+
+    def traffic(
+        self, gradients: float, weights: float, num_replicas: int, *, in_tree: bool
+    ) -> tuple[float, str]:
+        """Return the size of the variables and of the gradient, whatever the number of workers."""
+        return gradients + weights, "the variables from the servers, and the gradient to them"
 
     def create(self, cluster: Cluster) -> tf.distribute.Strategy:
         """Create the strategy in the chief: connect to the servers and workers."""

@@ -27,9 +27,13 @@ class Tpu(Strategy):
     """
 
     unsupported: ClassVar[frozenset[str]] = frozenset(
-        {"loss_scaling", "conditional_update", "shards_order"}
+        {"loss_scaling", "eager", "conditional_update", "shards_order", "slow_steps", "actors"}
     )
+    uses_gpus: ClassVar[bool] = False
     input_outside: ClassVar[bool] = True
+    refuses_loops: ClassVar[str | None] = (
+        "its cores are fed by TensorFlow's distributed iterator, whose position cannot be restored"
+    )
 
     def __init__(
         self, *, name: str | None = None, zone: str | None = None, project: str | None = None

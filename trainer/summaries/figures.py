@@ -1,7 +1,8 @@
-"""Figures of an evaluation, drawn with Pillow: the confusion matrix, and images with captions."""
+"""Figures of an evaluation, drawn with Pillow: confusion matrix, images with captions, grids."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ _WHITE = (255, 255, 255)
 _BLUE = (8, 48, 107)
 _LINE = (200, 200, 200)
 _MIN_SIDE = 96  # pixels; smaller images are enlarged
+_MIN_TILE = 32  # pixels; the same for images in a grid
 _MAX_NAMED = 60  # more classes have no room for names
 _MAX_NAME_LENGTH = 16
 
@@ -98,6 +100,32 @@ def add_captions(images: np.ndarray, captions: Sequence[str]) -> np.ndarray:
         )
         framed.append(np.asarray(canvas))
     return np.stack(framed)
+
+
+def image_grid(images: np.ndarray, columns: int) -> np.ndarray:
+    """Put images side by side, row by row; small ones are enlarged by a whole factor.
+
+    Args:
+        images: [N, H, W, 1 or 3] uint8, N at least 1.
+        columns: how many stand in a row.
+
+    Returns:
+        [H', W', 3] uint8; there is a white line between images, and the last row may be filled up.
+    """
+    factor = -(-_MIN_TILE // min(images.shape[1:3]))
+    large = np.broadcast_to(images, (*images.shape[:3], 3)).repeat(factor, 1).repeat(factor, 2)
+    missing = -len(large) % columns
+    framed = np.pad(large, ((0, missing), (0, 1), (0, 1), (0, 0)), constant_values=255)
+    rows = framed.reshape(-1, columns, *framed.shape[1:])
+    grid = rows.transpose(0, 2, 1, 3, 4).reshape(len(rows) * framed.shape[1], -1, 3)
+    return grid[:-1, :-1]
+
+
+def png(image: np.ndarray) -> bytes:
+    """Return an image, [H, W, 3] uint8, as the content of a PNG file."""
+    content = io.BytesIO()
+    Image.fromarray(image).save(content, "PNG")
+    return content.getvalue()
 
 
 def _shortened(name: str) -> str:

@@ -15,7 +15,17 @@ from trainer.config.schema import Experiment
 from trainer.files import writing
 from trainer.runs import identity
 
-_CHOICES = ("model", "dataset", "task", "optimizer", "schedule", "strategy", "callbacks")
+_CHOICES = (
+    "model",
+    "dataset",
+    "augment",
+    "task",
+    "optimizer",
+    "schedule",
+    "strategy",
+    "callbacks",
+    "loop",
+)
 """Groups whose choice is shown besides its values."""
 
 
@@ -97,7 +107,11 @@ def hyperparameters(experiment: Experiment) -> dict[str, bool | int | float | st
     They are the keys that name a run. A null is left out, and so is a `_target_`, because the
     choice is its name.
     """
-    choices = {group: (experiment.choices or {}).get(group) for group in _CHOICES}
+    choices = {
+        group: choice
+        for group, choice in (experiment.choices or {}).items()
+        if group in _CHOICES or "." in group  # a node of the task
+    }
     options = {
         key: value
         for key, value in identity.leaves(experiment).items()

@@ -40,19 +40,20 @@ def write_run_summary(
 
 
 def writer_factory(
-    experiment: Experiment, run_dir: Path, task: Task, channel: Channel, *, writes: bool
+    experiment: Experiment, run_dir: Path, task: Task | None, channel: Channel, *, writes: bool
 ) -> Callable[[int], list[Writer]]:
     """Return a function that opens the writers of the training at a position.
 
     Args:
         experiment: the configuration.
         run_dir: the run directory.
-        task: its first model is drawn.
+        task: its first model is drawn; None: there is none to draw.
         channel: receives warnings.
         writes: whether this process writes; if not, the function opens none.
     """
-    wants_graph = experiment.summary.graph and experiment.trains
-    graph = graph_of(next(iter(task.models.values())), channel) if wants_graph else None
+    graph = None
+    if task is not None and experiment.summary.graph and experiment.trains:
+        graph = graph_of(next(iter(task.models.values())), channel)
 
     def open_at(position: int) -> list[Writer]:
         if not writes:

@@ -10,7 +10,10 @@ from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
 
 
 class Classification:
-    """Trains `model(features)`, logits of [B, num_classes], against integer labels of [B].
+    """Trains `model(features)`, logits of at least [B, num_classes], on labels.
+
+    A label is the number of a class, [B] integers, or the share of each class, [B, num_classes]
+    float32, as mixup makes it; then accuracy is against the class of the largest share.
 
     Args:
         label_smoothing: share of the target that is spread evenly over all classes (Szegedy et al.
@@ -21,11 +24,13 @@ class Classification:
 
     def __init__(self, *, label_smoothing: Annotated[float, ">= 0, < 1"] = 0.0) -> None:
         self.label_smoothing = label_smoothing
+        self._num_classes: int | None = None
         self.models: dict[str, tf.keras.Model] = {}
         self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
 
     def build(self, parts: TaskParts) -> None:
         """Create the model and its optimizer."""
+        self._num_classes = parts.num_classes
         self.models = {"model": parts.model()}
         self.optimizers = {"model": parts.optimizer()}
 
@@ -40,16 +45,20 @@ class Classification:
         return self._loss(batch, training=False, smoothing=0.0)
 
     def predict_step(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Return the probability of each class, `probabilities` [B, num_classes] float32."""
-        return {"probabilities": tf.nn.softmax(self._logits(batch, training=False))}
+        """Return the probability of each class, `probabilities` [B, num_classes] float32.
+
+        A model with more outputs than there are classes has probabilities for these too; they are
+        left out.
+        """
+        probabilities = tf.nn.softmax(self._logits(batch, training=False))
+        return {"probabilities": probabilities[:, : self._num_classes]}
 
     def _train_loss(self, batch: Batch) -> PerExample:
         return self._loss(batch, training=True, smoothing=self.label_smoothing)
 
     def _loss(self, batch: Batch, *, training: bool, smoothing: float) -> PerExample:
-        labels = tf.cast(batch["label"], tf.int64)
         logits = self._logits(batch, training=training)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        losses, labels = _cross_entropy(batch["label"], logits)
         if smoothing:
             uniform = tf.reduce_logsumexp(logits, axis=-1) - tf.reduce_mean(logits, axis=-1)
             losses = (1.0 - smoothing) * losses + smoothing * uniform
@@ -57,3 +66,14 @@ class Classification:
 
     def _logits(self, batch: Batch, *, training: bool) -> tf.Tensor:
         return tf.cast(self.models["model"](batch["features"], training=training), tf.float32)
+
+
+def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the loss of each example, [B], and the number of its (largest) class, [B] int64."""
+    if labels.shape.rank == 1:
+        numbers = tf.cast(labels, tf.int64)
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(numbers, logits), numbers
+    # A model may have more outputs than there are classes.
+    shares = tf.pad(labels, [[0, 0], [0, logits.shape[-1] - labels.shape[-1]]])
+    losses = tf.nn.softmax_cross_entropy_with_logits(shares, logits)
+    return losses, tf.argmax(shares, axis=-1)

@@ -22,10 +22,9 @@ from trainer.engine.checkpointer import Checkpointer
 from trainer.engine.engine import Engine
 from trainer.engine.graph.async_loops import AsyncLoops
 from trainer.engine.graph.chunks import ChunkScheduler
-from trainer.engine.graph.faulty_feed import FaultyFeed
-from trainer.engine.graph.input import Feed, SampleOrder, Source
+from trainer.engine.graph.input import Source
 from trainer.engine.graph.loops import Loops
-from trainer.engine.graph.shard_tree import TreeExchange
+from trainer.engine.graph.mixed_order import sample_order
 from trainer.engine.graph.step_options import StepOptions
 from trainer.engine.graph.train_loop import TrainLoop
 from trainer.engine.pacing import StepPacer
@@ -33,6 +32,7 @@ from trainer.engine.plan import make_plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.engine.reporter import Reporter
 from trainer.engine.step_inspector import StepInspector
+from trainer.engine.worker_clock import ExchangeTime, WorkerClock
 from trainer.errors import ConfigError
 from trainer.runs import checkpoint_retention, prediction_table, provenance
 from trainer.runs.ledger import Ledger
@@ -41,7 +41,9 @@ from trainer.strategies.base import Strategy
 from trainer.strategies.select import select_strategy
 from trainer.summaries.profiler import Profiler, boundary_steps
 from trainer.summaries.run_summary import writer_factory
+from trainer.worker.announcement import announce
 from trainer.worker.build_evaluation import Inference
+from trainer.worker.build_loop import LoopBuilder
 from trainer.worker.build_model import (
     Learner,
     build_dataset,
@@ -49,7 +51,9 @@ from trainer.worker.build_model import (
     create_strategy,
     num_threads,
 )
+from trainer.worker.build_step import step_options
 from trainer.worker.context import WorkerContext
+from trainer.worker.placement_summary import placement_writer
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class _Training:
     loop: TrainLoop
     process_group: ProcessGroup
     faults: Faults
+    exchange: ExchangeTime | None
 
 
 def engine(
@@ -91,34 +96,29 @@ def engine(
         strategy, _ = select_strategy(experiment).resolve(cluster, devices.count_gpus)
     context = WorkerContext(experiment, run_dir, channel, cluster)
     tf_strategy = create_strategy(context, strategy)
-    process_group = _process_group(strategy, tf_strategy, cluster)
+    process_group = process_group_of(strategy, tf_strategy, cluster)
     threads = _threads(context, process_group)
     sizes = _batch_sizes(context, tf_strategy)
-    dataset = build_dataset(experiment)
+    dataset = build_dataset(experiment, context, process_group)
     stops = faults.stops | boundary_steps(experiment.summary.profile)
     plan = make_plan(experiment, dataset.train.num_examples, sizes.global_size, stops)
-    learner = build_learner(experiment, tf_strategy, dataset, plan, sizes)
+    learner = build_learner(experiment, strategy, tf_strategy, dataset, plan, sizes, process_group)
     compatibility.check(experiment, strategy, cluster, learner.task.models.values())
     train, test = _sources(learner, experiment.seed)
     loops = _loops(strategy, tf_strategy, cluster, sizes)
-    options = _step_options(experiment, strategy, learner)
+    options, exchange = step_options(experiment, strategy, learner, process_group)
     _record(context, learner, threads)
-    _announce(context, strategy, learner)
-    loop = loops.train(
-        dataset,
-        _feed(tf_strategy, loops, train, faults),
-        state=learner.state,
-        options=options,
-        schedule=learner.schedule,
-        seed=experiment.seed,
-    )
-    training = _Training(context, learner, options, loop, process_group, faults)
+    announce(context, strategy, learner)
+    builder = LoopBuilder(context, strategy, tf_strategy, learner, options, process_group, faults)
+    loop = builder.build(loops, train)
+    training = _Training(context, learner, options, loop, process_group, faults, exchange)
     return _engine(training, Inference(context, dataset, learner.state, loops, process_group), test)
 
 
 def _engine(training: _Training, inference: Inference, test: Source) -> Engine:
     context = training.context
     learner = training.learner
+    training.loop.on_traced = placement_writer(context, training.loop.strategy, learner)
     plan = learner.plan
     split = prediction_table.predicted_split(context.experiment, learner.dataset)
     predictor = inference.predictor(replace(test, split=split))
@@ -144,7 +144,7 @@ def _engine(training: _Training, inference: Inference, test: Source) -> Engine:
     )
 
 
-def _process_group(
+def process_group_of(
     strategy: Strategy, tf_strategy: tf.distribute.Strategy, cluster: Cluster
 ) -> ProcessGroup:
     """Return the processes that run every step together.
@@ -194,8 +194,8 @@ def _batch_sizes(
 def _sources(learner: Learner, seed: int) -> tuple[Source, Source]:
     """Return the training split in its random order, and the test split."""
     dataset = learner.dataset
-    sizes = learner.sizes
-    order = SampleOrder(dataset.train.num_examples, seed)
+    sizes = batch_sizes.in_groups(learner.sizes, getattr(dataset, "group_size", 1))
+    order = sample_order(dataset.train, seed)
     train = Source(dataset.train, sizes.per_replica, sizes.num_replicas, order, dataset.num_draws)
     return train, Source(dataset.test, sizes.evaluated, sizes.num_replicas)
 
@@ -208,65 +208,18 @@ def _loops(
 ) -> Loops:
     if strategy.asynchronous:
         return AsyncLoops(tf_strategy, ChunkScheduler(tf_strategy, len(cluster.jobs["worker"])))
-    in_order = sizes.shards is not None
-    return Loops(tf_strategy, input_outside=strategy.input_outside, in_order=in_order)
-
-
-def _step_options(experiment: Experiment, strategy: Strategy, learner: Learner) -> StepOptions:
-    state = learner.state
-    shards = learner.sizes.shards
-    exchange = strategy.gradient_exchange(state.gradient_peak, in_tree=shards is not None)
-    return StepOptions(
-        learner.sizes.global_size,
-        learner.sizes.accumulate,
-        experiment.train.clip_norm,
-        experiment.jit,
-        state.loss_scale,
-        optimizer_reduces=strategy.optimizer_reduces,
-        exchange=exchange or (None if shards is None else TreeExchange()),
-        # Steps of different workers have no order; their sums are checked on the chief.
-        divergence_monitor=None if strategy.asynchronous else state.divergence_monitor,
-        shards=shards,
-    )
-
-
-def _feed(
-    tf_strategy: tf.distribute.Strategy, loops: Loops, source: Source, faults: Faults
-) -> Feed:
-    """Choose how training batches reach the replicas, with the faults that are injected there."""
-    feed = loops.feed(source)
-    if not faults.injects_nan:
-        return feed
-    with tf_strategy.scope():
-        return FaultyFeed(feed, faults)
+    return Loops(tf_strategy, input_outside=strategy.input_outside, in_order=bool(sizes.shards))
 
 
 def _record(context: WorkerContext, learner: Learner, threads: int | None) -> None:
     """Have the chief add to the run's record what only a worker knows."""
     if context.cluster.is_chief:
-        num_replicas = learner.sizes.num_replicas
-        total_steps = learner.plan.total_steps
-        provenance.complete(context.run_dir, devices.names(), num_replicas, total_steps, threads)
-
-
-def _announce(context: WorkerContext, strategy: Strategy, learner: Learner) -> None:
-    """Send the first lines: devices, communication, batch and length."""
-    channel = context.channel
-    sizes = learner.sizes
-    # A chief's workers are no replicas of one another: each runs steps of its own.
-    num_workers = len(context.cluster.jobs["worker"]) if strategy.asynchronous else 1
-    channel.line(f"Number of devices: {sizes.num_replicas * num_workers}")
-    if strategy.communication:
-        channel.line(f"Communication: {strategy.communication}")
-    total = learner.plan.total_steps
-    epochs = learner.plan.epochs.completed(total)
-    length = f", {epochs} epoch{'s' if epochs > 1 else ''}" if epochs else ""
-    channel.line(f"Batch: {sizes}; {total} steps{length}")
+        lengths = learner.sizes.num_replicas, learner.plan.total_steps
+        provenance.complete(context.run_dir, devices.names(), *lengths, threads)
 
 
 def _reporter(training: _Training, ledger: Ledger) -> Reporter:
     context = training.context
-    is_chief = context.cluster.is_chief
     profile = context.experiment.summary.profile
     events = context.run_dir / "events" / "train"
     return Reporter(
@@ -277,11 +230,14 @@ def _reporter(training: _Training, ledger: Ledger) -> Reporter:
             context.run_dir,
             training.learner.task,
             context.channel,
-            writes=is_chief,
+            writes=context.cluster.is_chief,
         ),
         context.channel,
         ledger,
-        Profiler(profile, events, context.channel) if is_chief else None,
+        Profiler(profile, events, context.channel) if context.cluster.is_chief else None,
+        WorkerClock(
+            training.process_group, list(map(str, context.cluster.trainers)), training.exchange
+        ),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tensorflow as tf
@@ -12,16 +12,23 @@ from trainer.config import batch_sizes
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import Experiment
 from trainer.engine.checkpointer import Checkpointer
+from trainer.engine.environment_data import EnvironmentData
+from trainer.engine.episode_evaluator import EpisodeEvaluator
 from trainer.engine.evaluator import Evaluator
-from trainer.engine.extra_metrics import make_extra_metrics
+from trainer.engine.extra_metrics import ExtraMetrics
 from trainer.engine.graph.input import Source
 from trainer.engine.graph.loops import Loops
 from trainer.engine.graph.state import TrainState
 from trainer.engine.plan import Epochs, make_plan
+from trainer.engine.prediction_metrics import make_prediction_metrics
 from trainer.engine.predictor import Predictor
 from trainer.engine.process_group import ProcessGroup
-from trainer.protocols import Dataset, Metric
+from trainer.engine.sample_metrics import make_sample_metrics, num_samples
+from trainer.engine.samples import NumberedSplit, Sampler
+from trainer.metric_protocols import Metric
+from trainer.protocols import Dataset, Generates
 from trainer.runs import provenance
+from trainer.strategies.base import Strategy
 from trainer.strategies.one_device import OneDevice
 from trainer.worker import members
 from trainer.worker.build_model import Learner, build_dataset, build_learner, create_strategy
@@ -52,7 +59,7 @@ class CheckpointEvaluation:
     """
 
     checkpointer: Checkpointer
-    evaluator: Evaluator
+    evaluator: Evaluator | EpisodeEvaluator
     epochs: Epochs
 
 
@@ -75,8 +82,13 @@ class Inference:
     process_group: ProcessGroup
 
     def predictor(self, source: Source) -> Predictor | None:
-        """Return what predicts a split; None: the task has no `predict_step`."""
+        """Return what predicts a split; None: the task has no `predict_step`.
+
+        A task that generates makes as many examples as the split has.
+        """
         task = self.state.task
+        if isinstance(task, Generates):
+            return self._generator(task, source, source.split.num_examples)
         if not hasattr(task, "predict_step"):
             return None
         class_names = getattr(self.dataset, "class_names", None) or ()
@@ -89,27 +101,47 @@ class Inference:
             class_names,
         )
 
-    def evaluator(self, source: Source, predictor: Predictor | None) -> Evaluator:
-        """Return what evaluates a split, with the configured metrics."""
+    def _generator(self, task: Generates, source: Source, count: int) -> Predictor:
+        """Return what generates so many examples, in batches like those of `source`."""
+        sampler = Sampler(task)
+        source = replace(source, split=NumberedSplit(count))
+        loop = self.loops.predict(sampler, sampler, self.loops.feed(source))
+        return Predictor(self.state, loop, source, self.process_group, self.context.channel)
+
+    def evaluator(
+        self, source: Source, predictor: Predictor | None
+    ) -> Evaluator | EpisodeEvaluator:
+        """Return what evaluates a split, with the configured metrics; or whole episodes."""
         task = self.state.task
-        experiment = self.context.experiment
-        extra_metrics = make_extra_metrics(
-            experiment,
-            _metrics(experiment),
-            task,
-            self.dataset,
-            predictor,
-            self.process_group,
-            self.context.run_dir,
-        )
+        if isinstance(self.dataset, EnvironmentData):
+            return EpisodeEvaluator(
+                self.state,
+                self.dataset,
+                num_episodes=self.context.experiment.evaluate.episodes,
+                seed=self.context.experiment.seed,
+                process_group=self.process_group,
+                channel=self.context.channel,
+            )
         return Evaluator(
             self.state,
             self.loops.evaluate(task, self.dataset, self.loops.feed(source)),
             source,
             self.process_group,
             self.context.channel,
-            extra_metrics,
+            self._extra_metrics(source, predictor),
         )
+
+    def _extra_metrics(self, source: Source, predictor: Predictor | None) -> ExtraMetrics | None:
+        experiment = self.context.experiment
+        metrics = _metrics(experiment)
+        task = self.state.task
+        parts = (experiment, metrics, task, self.dataset)
+        if not isinstance(task, Generates):
+            return make_prediction_metrics(
+                *parts, predictor, self.process_group, self.context.run_dir
+            )
+        generator = self._generator(task, source, num_samples(metrics))
+        return make_sample_metrics(*parts, generator, self.process_group, self.context.run_dir)
 
 
 def sidecar(context: WorkerContext) -> CheckpointEvaluation:
@@ -124,8 +156,9 @@ def sidecar(context: WorkerContext) -> CheckpointEvaluation:
     if context.cluster.is_local:
         # The training is on the same machine, and takes all memory of its GPUs.
         tf.config.set_visible_devices([], "GPU")
-    tf_strategy = create_strategy(context, OneDevice())
-    saved = _saved_run(context, tf_strategy)
+    strategy = OneDevice()
+    tf_strategy = create_strategy(context, strategy)
+    saved = _saved_run(context, strategy, tf_strategy)
     learner = saved.learner
     test = Source(learner.dataset.test, learner.sizes.evaluated, num_replicas=1)
     inference = Inference(
@@ -146,17 +179,20 @@ def sidecar(context: WorkerContext) -> CheckpointEvaluation:
 def build_for_export(experiment: Experiment, run_dir: Path, channel: Channel) -> SavedRun:
     """Build what a run has saved, on one device, whatever it was trained on."""
     context = WorkerContext(experiment, run_dir, channel)
-    return _saved_run(context, create_strategy(context, OneDevice()))
+    strategy = OneDevice()
+    return _saved_run(context, strategy, create_strategy(context, strategy))
 
 
-def _saved_run(context: WorkerContext, tf_strategy: tf.distribute.Strategy) -> SavedRun:
+def _saved_run(
+    context: WorkerContext, strategy: Strategy, tf_strategy: tf.distribute.Strategy
+) -> SavedRun:
     experiment = context.experiment
     # The batch sizes of the training, which another process does or has done.
     num_replicas = provenance.num_replicas(context.run_dir) or 1
     sizes = batch_sizes.resolve_batch_sizes(experiment.batch, num_replicas)
-    dataset = build_dataset(experiment)
+    dataset = build_dataset(experiment, context)
     plan = make_plan(experiment, dataset.train.num_examples, sizes.global_size)
-    learner = build_learner(experiment, tf_strategy, dataset, plan, sizes)
+    learner = build_learner(experiment, strategy, tf_strategy, dataset, plan, sizes)
     checkpointer = Checkpointer(context.run_dir / "checkpoints", learner.state.trackables())
     return SavedRun(learner, checkpointer)
 

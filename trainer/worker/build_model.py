@@ -2,58 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from functools import partial
 
 import tensorflow as tf
 
 from trainer.cluster.environment import default_threads
+from trainer.config.augment import augmented
 from trainer.config.batch_sizes import BatchSizes
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import Experiment
+from trainer.engine.environment_data import EnvironmentData
 from trainer.engine.graph.divergence import DivergenceMonitor
-from trainer.engine.graph.placement import no_devices_for_variables
-from trainer.engine.graph.random_layers import make_stateless
+from trainer.engine.graph.random_layers import layers_of, make_stateless
 from trainer.engine.graph.state import TrainState
 from trainer.engine.graph.variables import read_from_first_replica
+from trainer.engine.learner_server import COUNTS
 from trainer.engine.plan import Plan
+from trainer.engine.process_group import ProcessGroup
 from trainer.protocols import Callback, Dataset, Task
 from trainer.runs import provenance
-from trainer.schedules.base import adjust
 from trainer.strategies import devices
 from trainer.strategies.base import Strategy
-from trainer.worker import members
+from trainer.worker import fitted_dataset, members
+from trainer.worker.build_task import TaskBuilder
 from trainer.worker.context import WorkerContext
-
-Schedule: TypeAlias = Callable[[Any], Any]
-"""The learning rate, float32 scalar, of a step, int64 scalar."""
-
-
-@dataclass(frozen=True)
-class TaskParts:
-    """What a task is built from; see `trainer.protocols.TaskParts`."""
-
-    experiment: Experiment
-    dataset: Dataset
-    schedule: Schedule
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return tuple(self.dataset.input_shape)
-
-    @property
-    def num_classes(self) -> int:
-        return self.dataset.num_classes
-
-    def model(self) -> tf.keras.Model:
-        return instantiate(self.experiment.model, "model", self.input_shape, self.num_classes)
-
-    def optimizer(self) -> tf.keras.optimizers.legacy.Optimizer:
-        return instantiate(
-            self.experiment.optimizer, "optimizer", self.schedule, leave_out=("learning_rate",)
-        )
+from trainer.worker.task_parts import Parts, Schedule
 
 
 @dataclass(frozen=True)
@@ -64,15 +40,17 @@ class Learner:
         dataset: the data.
         plan: when things happen.
         sizes: the batch sizes of the training.
-        schedule: the learning rate of a step.
+        learning_rates: the learning rate of each optimizer at a step, by its name in the log.
         state: every variable; also the task.
+        placement: path of a layer -> logical device; empty if replicas have one device each.
     """
 
     dataset: Dataset
     plan: Plan
     sizes: BatchSizes
-    schedule: Schedule
+    learning_rates: Mapping[str, Schedule]
     state: TrainState
+    placement: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def task(self) -> Task:
@@ -93,6 +71,8 @@ def create_strategy(context: WorkerContext, strategy: Strategy) -> tf.distribute
     if experiment.deterministic:
         tf.config.experimental.enable_op_determinism()
     devices.set_threads(num_threads(context))
+    # Both ways: of several runs in one process each has its own setting.
+    tf.config.run_functions_eagerly(experiment.eager)
     context.channel.phase("join", 0)
     tf_strategy = strategy.create(context.cluster)
     context.channel.phase("start", 0)
@@ -112,39 +92,58 @@ def num_threads(context: WorkerContext) -> int | None:
     return provenance.num_threads(context.run_dir) or default_threads()
 
 
-def build_dataset(experiment: Experiment) -> Dataset:
-    """Build the configured dataset.
+def build_dataset(
+    experiment: Experiment,
+    context: WorkerContext | None = None,
+    process_group: ProcessGroup | None = None,
+) -> Dataset:
+    """Build the configured dataset; collective, if there are several processes.
+
+    Args:
+        experiment: the effective configuration.
+        context: this process; None: there is no run directory.
+        process_group: the processes that run every step together; None: this one is alone.
 
     Raises:
         ConfigError: an option or a file is wrong, or the dataset lacks a member.
     """
-    dataset: Dataset = instantiate(experiment.dataset, "dataset")
+    if experiment.env is not None:
+        return EnvironmentData(partial(instantiate, experiment.env, "env"))
+    node = augmented(experiment.dataset, experiment.augment)
+    dataset: Dataset = instantiate(node, "dataset")
+    if isinstance(dataset, fitted_dataset.Fitted):
+        fitted_dataset.prepare(dataset, context, process_group)
     members.check_dataset(dataset)
     return dataset
 
 
 def build_learner(
     experiment: Experiment,
+    strategy: Strategy,
     tf_strategy: tf.distribute.Strategy,
     dataset: Dataset,
     plan: Plan,
     sizes: BatchSizes,
+    process_group: ProcessGroup | None = None,
 ) -> Learner:
     """Build all that holds variables, and the learning rate that the optimizers follow.
 
     Raises:
         ConfigError: an option is wrong, or the task or a callback lacks a member.
     """
+    group = process_group or ProcessGroup(tf_strategy)
+    builder = TaskBuilder(experiment, tf_strategy)
+    builder.draft(Parts(experiment, dataset, plan=plan, callbacks={}, process_group=group))
     with tf_strategy.scope():
         callbacks = _callbacks(experiment)
-        schedule = _schedule(experiment, plan.total_steps, sizes.global_size, callbacks)
-        task: Task = instantiate(experiment.task, "task")
-        members.check_task(task)
-        read_from_one = read_from_first_replica if sizes.shards is not None else nullcontext
-        with no_devices_for_variables(), read_from_one():
-            task.build(TaskParts(experiment, dataset, schedule))
-        members.check_built_task(task)
-        return Learner(dataset, plan, sizes, schedule, _state(experiment, task, callbacks))
+        parts = Parts(experiment, dataset, plan=plan, callbacks=callbacks, process_group=group)
+        read_from_one = nullcontext if strategy.optimizer_reduces else read_from_first_replica
+        with read_from_one():
+            task = builder.build(parts)
+        members.check_variables(task, tf_strategy)
+        parts.check_used()
+        state = _state(experiment, task, dataset, callbacks)
+    return Learner(dataset, plan, sizes, parts.learning_rates, state, builder.placement)
 
 
 def _callbacks(experiment: Experiment) -> dict[str, Callback]:
@@ -156,29 +155,11 @@ def _callbacks(experiment: Experiment) -> dict[str, Callback]:
     return callbacks
 
 
-def _schedule(
-    experiment: Experiment, total_steps: int, global_size: int, callbacks: Mapping[str, Callback]
-) -> Schedule:
-    """Build the learning rate, adjusted by the callbacks that do so.
-
-    It is scaled linearly with the batch if a reference batch is set (Goyal et al. 2017).
-    """
-    reference = experiment.schedule["reference_batch"]
-    peak = experiment.optimizer["learning_rate"] * (global_size / reference if reference else 1.0)
-    schedule = instantiate(
-        experiment.schedule, "schedule", peak, total_steps, leave_out=("reference_batch",)
-    )
-    adjustments = [
-        callback.adjust_learning_rate
-        for callback in callbacks.values()
-        if hasattr(callback, "adjust_learning_rate")
-    ]
-    return adjust(schedule, adjustments)
-
-
-def _state(experiment: Experiment, task: Task, callbacks: Mapping[str, Callback]) -> TrainState:
+def _state(
+    experiment: Experiment, task: Task, dataset: Dataset, callbacks: Mapping[str, Callback]
+) -> TrainState:
     offset = 0
-    for model in task.models.values():
+    for model in (*task.models.values(), layers_of(dataset)):
         offset += make_stateless(model, offset)
     return TrainState(
         task,
@@ -187,4 +168,5 @@ def _state(experiment: Experiment, task: Task, callbacks: Mapping[str, Callback]
         num_metrics=len(task.metrics),
         ema_decay=experiment.train.ema_decay,
         mixed_float16=experiment.precision == "mixed_float16",
+        num_counts=0 if experiment.env is None else len(COUNTS),
     )

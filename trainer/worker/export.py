@@ -17,8 +17,9 @@ from trainer.cluster.messages import Channel
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.files import fsync_directory, writing
-from trainer.protocols import Dataset, Task
+from trainer.protocols import Dataset, Generates, Task
 from trainer.runs import checkpoint_selection
+from trainer.runs.directory import fitted_file
 from trainer.worker import model_card
 from trainer.worker.build_evaluation import build_for_export
 
@@ -50,12 +51,21 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
             _save_weights(model, temporary / f"model.{experiment.export.weights}")
         if experiment.export.tflite:
             (temporary / LITE).write_bytes(_lite(temporary / SAVED_MODEL))
-        sizes = {
-            "parameters": model.count_params(),
-            "input_shape": signatures["serving_default"].inputs[0].shape[1:].as_list(),
-        }
+        if (fitted := fitted_file(run_dir)).exists():
+            shutil.copy(fitted, temporary / fitted.name)
         (temporary / CARD).write_text(
-            model_card.text(experiment, run_dir, step, dataset, list(signatures), **sizes)
+            model_card.text(
+                experiment,
+                run_dir,
+                step,
+                dataset,
+                list(signatures),
+                parameters={name: model.count_params()},
+                model_input=(
+                    "latents" if isinstance(state.task, Generates) else "features",
+                    signatures["serving_default"].inputs[0].shape[1:].as_list(),
+                ),
+            )
         )
         _replace(path, temporary)
     channel.line(f"Exported step {step} to {path}.")
@@ -69,10 +79,16 @@ def _save(signatures: dict[str, Any], path: Path) -> None:
 
 
 def _signatures(task: Task, dataset: Dataset) -> dict[str, Any]:
-    """Return the served functions, each from one tensor to name -> tensor.
+    """Return the served functions, each from one tensor, or a tensor a column, to name -> tensor.
 
     They are traced without AutoGraph, as the steps are.
     """
+    if isinstance(task, Generates):
+        return {
+            "serving_default": _trace(
+                lambda latents: {"samples": task.generate(latents)}, (task.latent_size,), "latents"
+            )
+        }
     if not hasattr(task, "predict_step"):
         # Of such a task only its first model is known.
         model = next(iter(task.models.values()))
@@ -96,18 +112,43 @@ def _signatures(task: Task, dataset: Dataset) -> dict[str, Any]:
     signatures = {
         "serving_default": _trace(features_to_predictions, dataset.input_shape, "features")
     }
+    return {
+        **signatures,
+        **_column_signature(features_to_predictions, dataset),
+        **_image_signature(features_to_predictions, dataset),
+    }
+
+
+def _column_signature(
+    predict: Callable[[tf.Tensor], dict[str, tf.Tensor]], dataset: Dataset
+) -> dict[str, Any]:
+    """Return the function of the raw columns of a table; empty for other datasets."""
+    specs = getattr(dataset, "column_specs", None)
+    from_columns = getattr(dataset, "from_columns", None)
+    if specs is None or from_columns is None:
+        return {}
+
+    def predict_columns(**columns: tf.Tensor) -> dict[str, tf.Tensor]:
+        return _outputs(predict(from_columns(columns)))
+
+    function = tf.function(predict_columns, autograph=False)
+    return {"serving_columns": function.get_concrete_function(**specs)}
+
+
+def _image_signature(
+    predict: Callable[[tf.Tensor], dict[str, tf.Tensor]], dataset: Dataset
+) -> dict[str, Any]:
+    """Return the function of the bytes of images; empty for other datasets."""
     decode = getattr(dataset, "decode", None)
     example = decode and _decoded_spec(decode)
-    if example is not None:
+    if example is None:
+        return {}
 
-        def images_to_predictions(images: tf.Tensor) -> dict[str, tf.Tensor]:
-            features = tf.map_fn(decode, images, fn_output_signature=example)
-            return features_to_predictions(
-                dataset.transform({"features": features}, None)["features"]
-            )
+    def images_to_predictions(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        features = tf.map_fn(decode, images, fn_output_signature=example)
+        return predict(dataset.transform({"features": features}, None)["features"])
 
-        signatures["serving_images"] = _trace(images_to_predictions, (), "images", tf.string)
-    return signatures
+    return {"serving_images": _trace(images_to_predictions, (), "images", tf.string)}
 
 
 def _decoded_spec(decode: Callable[[tf.Tensor], tf.Tensor]) -> tf.TensorSpec | None:
@@ -130,23 +171,25 @@ def _trace(
     name: str,
     dtype: tf.DType = tf.float32,
 ) -> Any:
-    """Trace a function of a batch of any size.
-
-    Its floating-point outputs become float32, and a classifier gets the output `label`.
-    """
+    """Trace a function of a batch of any size."""
 
     def predictor(batch: tf.Tensor) -> dict[str, tf.Tensor]:
-        outputs = {
-            key: tf.cast(value, tf.float32) if value.dtype.is_floating else value
-            for key, value in function(batch).items()
-        }
-        if "probabilities" in outputs:
-            outputs["label"] = tf.argmax(outputs["probabilities"], axis=-1)
-        return outputs
+        return _outputs(function(batch))
 
     return tf.function(predictor, autograph=False).get_concrete_function(
         tf.TensorSpec([None, *shape], dtype, name)
     )
+
+
+def _outputs(predictions: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Return predictions with floating-point numbers as float32, and of a classifier `label`."""
+    outputs = {
+        key: tf.cast(value, tf.float32) if value.dtype.is_floating else value
+        for key, value in predictions.items()
+    }
+    if "probabilities" in outputs:
+        outputs["label"] = tf.argmax(outputs["probabilities"], axis=-1)
+    return outputs
 
 
 def _save_weights(model: tf.keras.Model, path: Path) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
+
+from trainer.acting import Acts
 from trainer.errors import ConfigError
-from trainer.protocols import Callback, Dataset, Metric, Split, Task
+from trainer.metric_protocols import Metric, SampleMetric
+from trainer.protocols import Callback, Dataset, Split, Stream, Task
 
 _TASK_METHODS = ("build", "train_step", "eval_step")  # `predict_step` is optional
 _TASK_ATTRIBUTES = tuple(Task.__annotations__)
@@ -21,7 +25,11 @@ def check_dataset(dataset: Dataset) -> None:
     problems = _lacking("dataset", dataset, _members(Dataset))
     for name in ("train", "test"):
         if hasattr(dataset, name):
-            problems += _lacking(f"dataset.{name}", getattr(dataset, name), _members(Split))
+            split = getattr(dataset, name)
+            names = _members(Split)
+            if name == "train" and isinstance(split, Stream):
+                names = tuple(member for member in names if member != "fetch")
+            problems += _lacking(f"dataset.{name}", split, names)
     if problems:
         raise ConfigError(*problems)
 
@@ -32,7 +40,10 @@ def check_task(task: Task) -> None:
     Raises:
         ConfigError: it lacks one.
     """
-    if problems := _lacking("task", task, _TASK_METHODS):
+    acts = [*_members(Acts)] if hasattr(task, "act") else []
+    # What acts is evaluated by whole episodes.
+    methods = [name for name in _TASK_METHODS if not acts or name != "eval_step"]
+    if problems := _lacking("task", task, [*methods, *acts]):
         raise ConfigError(*problems)
 
 
@@ -46,6 +57,34 @@ def check_built_task(task: Task) -> None:
         raise ConfigError(*problems)
 
 
+def check_variables(task: Task, strategy: tf.distribute.Strategy) -> None:
+    """Check that the models' variables were created in the strategy's scope.
+
+    Those of a model that a module creates at its import, before the strategy, for example, were
+    not: TensorFlow would neither place them nor keep them alike on all replicas.
+
+    Raises:
+        ConfigError: with a line for each model that has such a variable.
+    """
+    strangers = {
+        name: [
+            variable.name.partition(":")[0]
+            for variable in model.variables
+            if isinstance(variable, tf.Variable)
+            and not strategy.extended.variable_created_in_scope(variable)
+        ]
+        for name, model in task.models.items()
+    }
+    problems = [
+        f"task: models has {name}, whose variable {names[0]} was created outside of the strategy; "
+        "create the model within its function, which build() calls, not when its module is imported"
+        for name, names in strangers.items()
+        if names
+    ]
+    if problems:
+        raise ConfigError(*problems)
+
+
 def check_callback(key: str, callback: Callback) -> None:
     """Check that a callback has every member.
 
@@ -56,13 +95,14 @@ def check_callback(key: str, callback: Callback) -> None:
         raise ConfigError(*problems)
 
 
-def check_metric(key: str, metric: Metric) -> None:
-    """Check that a metric has every member.
+def check_metric(key: str, metric: Metric | SampleMetric) -> None:
+    """Check that a metric of labels or of generated examples has every member.
 
     Raises:
         ConfigError: it lacks one.
     """
-    if problems := _lacking(key, metric, _members(Metric)):
+    protocol = SampleMetric if hasattr(metric, "update_samples") else Metric
+    if problems := _lacking(key, metric, _members(protocol)):
         raise ConfigError(*problems)
 
 
@@ -79,5 +119,5 @@ def _lacking(key: str, value: Any, names: Sequence[str], when: str = "") -> list
         return []
     return [
         f"{key} ({type(value).__name__}) has no {', '.join(missing)}{when}; "
-        "add what trainer/protocols.py describes"
+        f"add what trainer/{'metric_' if key.startswith('metrics.') else ''}protocols.py describes"
     ]

@@ -34,8 +34,8 @@ def text(
     dataset: Dataset,
     signatures: Sequence[str],
     *,
-    parameters: int,
-    input_shape: list[int],
+    parameters: Mapping[str, int],
+    model_input: tuple[str, list[int]],
 ) -> str:
     """Return the card, in Markdown.
 
@@ -45,34 +45,45 @@ def text(
         step: the checkpoint's step.
         dataset: the data.
         signatures: names of the served functions.
-        parameters: the model's number of parameters.
-        input_shape: shape of one example's features.
+        parameters: number of parameters of the exported model, by its name in the task.
+        model_input: name and shape of one example's `features`, or of the `latents`, the random
+            vector, that one is made from.
     """
-    choices = experiment.choices or {}
-    record = provenance.read(run_dir)
-    model = choices.get("model", "model")
-    data = choices.get("dataset", "data")
+    input_name, input_shape = model_input
+    trained = identity.trained_choice(experiment)
+    specs = getattr(dataset, "column_specs", {})
+    columns = {name: spec.dtype.name for name, spec in specs.items()}
+    data = (experiment.choices or {}).get("dataset", "data")
     parts = [
-        f"# {model} on {data}, step {step}",
+        f"# {trained} on {data}, step {step}",
         _table(
             {
                 "run": run_dir.name,
-                "model": f"{model}, {parameters:,} parameters",
+                "model": _model(experiment, parameters),
                 **_data(data, dataset),
             }
         ),
         "## Metrics",
         _metrics(run_dir, step),
         "## Input and output",
-        _input_and_output(experiment, signatures, input_shape),
+        _latents_and_samples(input_shape)
+        if input_name == "latents"
+        else _input_and_output(experiment, signatures, input_shape, columns),
         "## Use it",
-        _usage(signatures),
+        _usage(signatures, input_name, columns),
         "## Configuration",
         _table(_configuration(experiment)),
         "## Versions",
-        _table(_versions(record)),
+        _table(_versions(provenance.read(run_dir))),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _model(experiment: Experiment, parameters: Mapping[str, int]) -> str:
+    ((name, count),) = parameters.items()
+    choices = experiment.choices or {}
+    model = choices.get(f"task.{name}", identity.trained_choice(experiment))
+    return f"{model}, {count:,} parameters"
 
 
 def _configuration(experiment: Experiment) -> dict[str, str]:
@@ -107,7 +118,10 @@ def _metrics(run_dir: Path, step: int) -> str:
 
 
 def _input_and_output(
-    experiment: Experiment, signatures: Sequence[str], input_shape: list[int]
+    experiment: Experiment,
+    signatures: Sequence[str],
+    input_shape: list[int],
+    columns: Mapping[str, str],
 ) -> str:
     shape = ", ".join(["N", *map(str, input_shape)])
     lines = [
@@ -120,8 +134,15 @@ def _input_and_output(
             "Decoding, resizing, scaling and normalisation are inside; one broken file fails its "
             "whole batch."
         )
+    if columns:
+        listed = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
+        lines.append(
+            f"- `serving_columns`: the columns of the table, each [N]: {listed}. A missing number "
+            'is NaN, a missing string ""; dates are days since 1970. Scaling and categories are '
+            "inside, as in `dataset.json`."
+        )
     lines.append(
-        "\nBoth return float32: of a classifier `probabilities`, [N, classes], and `label`, [N] "
+        "\nAll return float32: of a classifier `probabilities`, [N, classes], and `label`, [N] "
         f"int64, the most probable. It was trained with precision={experiment.precision}. N may be "
         "any size. Another N may select other kernels, and so differ in the last bits: for "
         "bit-equal repetition send batches of one size, the last one filled up."
@@ -129,8 +150,25 @@ def _input_and_output(
     return "\n".join(lines)
 
 
-def _usage(signatures: Sequence[str]) -> str:
-    if "serving_images" in signatures:
+def _latents_and_samples(latent_shape: list[int]) -> str:
+    shape = ", ".join(["N", *map(str, latent_shape)])
+    return (
+        f"- `serving_default`: `latents`, [{shape}] float32, independent numbers from the standard "
+        "normal distribution.\n\nIt returns `samples`, float32: one generated example for each "
+        "vector, as the dataset hands examples to a model (scaled, images in [0, 1])."
+    )
+
+
+def _usage(signatures: Sequence[str], name: str, columns: Mapping[str, str]) -> str:
+    if columns:
+        values = {"string": 'tf.constant([""])', "float64": "tf.constant([0.0], tf.float64)"}
+        row = ", ".join(f'"{column}": {values[kind]}' for column, kind in columns.items())
+        call = [
+            'predict = model.signatures["serving_columns"]',
+            f"row = {{{row}}}  # your row",
+            "predictions = predict(**row)",
+        ]
+    elif "serving_images" in signatures:
         call = [
             'predict = model.signatures["serving_images"]',
             'predictions = predict(images=tf.constant([open("image.png", "rb").read()]))',
@@ -138,8 +176,10 @@ def _usage(signatures: Sequence[str]) -> str:
     else:
         call = [
             'predict = model.signatures["serving_default"]',
-            'shape = predict.structured_input_signature[1]["features"].shape[1:]',
-            "predictions = predict(features=tf.zeros([1, *shape]))  # your features",
+            f'shape = predict.structured_input_signature[1]["{name}"].shape[1:]',
+            "predictions = predict(latents=tf.random.normal([1, *shape]))"
+            if name == "latents"
+            else "predictions = predict(features=tf.zeros([1, *shape]))  # your features",
         ]
     lines = [
         "import tensorflow as tf",

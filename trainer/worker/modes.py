@@ -10,22 +10,25 @@ from pathlib import Path
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
 from trainer.cluster.signals import Signals
-from trainer.cluster.spec import EVALUATOR, Cluster
+from trainer.cluster.spec import BESIDE, Cluster
+from trainer.config import own_loop
 from trainer.config.schema import Experiment
 from trainer.engine.engine import Engine
 from trainer.engine.initial_weights import restore_weights
 from trainer.errors import CheckpointError, ConfigError, NonFiniteError
 from trainer.files import write_atomically
 from trainer.runs import checkpoint_selection
+from trainer.runs.directory import write_result
 from trainer.runs.ledger import Ledger
 from trainer.strategies import devices
 from trainer.strategies.base import Strategy
 from trainer.strategies.select import select_strategy
 from trainer.summaries.hparams import HParamsSession
 from trainer.text import without_classes
-from trainer.worker import build, export, parameter_server
+from trainer.worker import actor, build, export, parameter_server, step_timing
 from trainer.worker.build_evaluation import sidecar
 from trainer.worker.context import WorkerContext
+from trainer.worker.own_loop import run_own_loop
 from trainer.worker.predict import predict
 from trainer.worker.sidecar_evaluator import Sidecar
 
@@ -89,12 +92,14 @@ def run(
         return True
     strategy, reason = select_strategy(experiment).resolve(cluster, devices.count_gpus)
     configured = experiment.fault if experiment.trains else {}
-    faults = Faults(configured, run_dir, cluster, channel, strategy.service_jobs | {EVALUATOR})
+    faults = Faults(configured, run_dir, cluster, channel, strategy.service_jobs | BESIDE)
     faults.reached("start")
     context = WorkerContext(experiment, run_dir, channel, cluster)
     if cluster.process_id.is_evaluator:
         evaluator = Sidecar(run_dir, experiment, lambda: sidecar(context), channel, faults)
         return evaluator.run(signals.stop, dismissed=cluster.is_local)
+    if cluster.process_id.is_actor:
+        return actor.run(context, signals.stop)
     if cluster.process_id.job in strategy.service_jobs:
         return parameter_server.serve(cluster, run_dir, channel, signals.stop)
     if experiment.trains:
@@ -102,6 +107,8 @@ def run(
         Ledger(run_dir, writes=cluster.is_chief).mark("start", at=began, workers=workers)
     if reason:
         channel.line(reason)
+    if own_loop.name_of(experiment) is not None:
+        return run_own_loop(context, strategy, faults, signals)
     return _run_engine(context, strategy, faults, signals)
 
 
@@ -120,6 +127,7 @@ def _run_engine(
     finished = _MODES[context.experiment.mode](Job(context, engine, stop, signals.save))
     # Together: the first process to leave would look like a failure to those that still run.
     engine.process_group.leave()
+    engine.loop.close(finished=finished)
     servers.dismiss(finished=finished)
     return finished
 
@@ -151,14 +159,14 @@ def _load_initial_weights(job: Job, source: str) -> None:
     """
     state = job.engine.state
     try:
-        step, skipped = restore_weights(Path(source).expanduser(), state.task.models)
+        restored, warnings = restore_weights(Path(source).expanduser(), state.task.models)
     except CheckpointError as error:
         # The user has named the checkpoint, and nothing has been trained.
         raise ConfigError(str(error)) from error
-    for line in skipped:
+    for line in warnings:
         job.channel.line(f"warning: init_from: {line}")
     state.reset_averages()
-    job.channel.line(f"Initial weights: step {step} of {source}.")
+    job.channel.line(f"Initial weights: {restored}.")
 
 
 def _write_result(job: Job, session: HParamsSession) -> None:
@@ -166,12 +174,9 @@ def _write_result(job: Job, session: HParamsSession) -> None:
     engine = job.engine
     for line in engine.loop.last_lines():
         job.channel.line(line)
-    # With the length of this command: one that asks for more steps is not finished by it.
-    length = {"steps": job.experiment.train.steps, "epochs": job.experiment.train.epochs}
-    result = {**engine.result(), "train": length}
     session.end(succeeded=True)
     if engine.process_group.is_chief:
-        write_atomically(job.run_dir / "result.json", json.dumps(result, indent=1))
+        write_result(job.run_dir, job.experiment, engine.result())
 
 
 def _evaluate(job: Job) -> bool:
@@ -192,6 +197,11 @@ def _predict(job: Job) -> bool:
     return predict(job.experiment, job.engine, job.run_dir, job.channel, step, job.stop)
 
 
+def _benchmark(job: Job) -> bool:
+    step_timing.measure(job.engine, job.channel, job.save, job.experiment.benchmark.secs)
+    return True
+
+
 def restore(job: Job) -> int:
     """Restore the checkpoint that the command names, in every process; return its step."""
     engine = job.engine
@@ -206,6 +216,7 @@ def restore(job: Job) -> int:
 
 _MODES: dict[str, Callable[[Job], bool]] = {
     "train": _train,
+    "benchmark": _benchmark,
     "evaluate": _evaluate,
     "predict": _predict,
 }

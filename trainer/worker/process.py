@@ -38,6 +38,9 @@ from trainer.worker.warning_handler import Warnings
 _KERNEL_ERROR = "Operation received an exception"
 """What oneDNN says if it has no such kernel; TensorFlow gives it the type of a lost peer."""
 
+_COMMUNICATION_ERROR = re.compile(r"[Cc]ollective|NCCL|RecvBuf")
+"""What an internal error says if it is one of communication; the others are faults of code."""
+
 
 def run(
     experiment: Experiment,
@@ -88,7 +91,8 @@ def _report_error(error: Exception, channel: Channel) -> int:
             tf.errors.UnavailableError()
             | tf.errors.AbortedError()
             | tf.errors.DeadlineExceededError()
-        ) if _KERNEL_ERROR not in str(error):
+            | tf.errors.InternalError()
+        ) if _is_lost_contact(error):
             channel.line(f"warning: {error_cause(error)}")
             return RESTARTABLE
         # An error of Python code inside the graph (tf.py_function) arrives as this type.
@@ -104,6 +108,15 @@ def _report_error(error: Exception, channel: Channel) -> int:
         channel.crash(str(error), error_cause(error))
         return CRASHED
     return _crashed(error, channel)
+
+
+def _is_lost_contact(error: Exception) -> bool:
+    """Return whether an error of a type that TensorFlow gives to lost peers is one."""
+    import tensorflow as tf
+
+    if isinstance(error, tf.errors.InternalError):
+        return _COMMUNICATION_ERROR.search(str(error)) is not None
+    return _KERNEL_ERROR not in str(error)
 
 
 def prepare() -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from trainer.cli.report.data import Confusion, Run
 from trainer.cli.report.page import metric_names, render
-from trainer.runs.ledger import CATEGORIES, TimeSummary
+from trainer.runs.ledger import TimeSummary
 from trainer.runs.status import RunStatus, State
+from trainer.runs.time_tally import CATEGORIES
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 EVIL = '<script>alert("x")</script>\'&'
@@ -208,3 +209,12 @@ def test_confusion_of_many_classes_is_a_picture():
     matrix = [[float(x == y) for x in range(size)] for y in range(size)]
     content = page(make(confusion=Confusion(1, [str(number) for number in range(size)], matrix)))
     assert ("aria-label", "confusion of 40 classes") in content.attributes
+
+
+def test_samples_are_pictures_within_the_page():
+    shown = page(make(samples=b"\x89PNG picture"))
+    assert "Generated examples" in shown.texts
+    assert ("src", "data:image/png;base64,iVBORyBwaWN0dXJl") in shown.attributes
+    (policy,) = [value for _, value in shown.attributes if "default-src" in (value or "")]
+    assert "img-src data:" in policy
+    assert "Generated examples" not in page(make()).texts

@@ -17,7 +17,11 @@ from tests.support.training import ROUNDING, distance, engine, train, variables
 from trainer.engine.graph import collectives
 from trainer.engine.graph.collective_log import CollectiveLog, first_difference
 from trainer.engine.graph.collectives import flat_sum
+from trainer.engine.graph.shared_optimizer import SharedOptimizer
 from trainer.engine.graph.step import Step
+from trainer.engine.graph.step_base import StepBase
+from trainer.engine.graph.user_step import UserStep
+from trainer.engine.replicator import Replicator
 from trainer.tasks.classification import Classification
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -294,6 +298,18 @@ REFUSED = {
         lambda step: step.all_gather([[1.0], [2.0]], axis=3),
         r"all_gather\(axis=3\): axis must be >= -1 and <= 0 for float32\[\]",
     ),
+    "scalar": (
+        lambda step: step.reduce_scatter(1.0),
+        r"reduce_scatter\(sum, axis=0\): axis must exist, and there is none for float32\[\]",
+    ),
+    "scatter axis": (
+        lambda step: step.reduce_scatter([tf.zeros([4])], "max", 1),
+        r"reduce_scatter\(max, axis=1\): axis must be >= -1 and < 1 for float32\[4\]",
+    ),
+    "scatter none": (
+        lambda step: step.reduce_scatter([None]),
+        r"reduce_scatter\(sum, axis=0\): NoneType is no dense tensor",
+    ),
     "source": (
         lambda step: step.broadcast(1.0, -1),
         r"broadcast\(source=-1\): source must be >= 0 and < \d, the number of replicas",
@@ -306,6 +322,26 @@ REFUSED = {
 def test_values_that_cannot_be_exchanged_are_refused(strategy_and_layers, strategy, call, message):
     with pytest.raises(ValueError, match=message):
         replicas.run(strategy_and_layers(strategy)[0], lambda step, *_: call(step))
+
+
+@pytest.mark.parametrize("strategy", ["mirrored 2", "central storage 2"])
+def test_axis_that_replicas_cannot_share_is_refused(strategy_and_layers, strategy):
+    message = r"axis 0 of float32\[5, 2\] must be divisible by 2, the number of replicas; pad it"
+    with pytest.raises(ValueError, match=rf"reduce_scatter\(sum, axis=0\): {message}"):
+        replicas.run(
+            strategy_and_layers(strategy)[0],
+            lambda step, *_: step.reduce_scatter(tf.zeros([5, 2])),
+        )
+
+
+def test_gathered_parts_of_a_sum_are_the_sum(strategy_and_layers):
+    def case(step, replica, layers):
+        x = tf.constant(replicas.PARTS[replica])
+        parts = step.all_gather(step.reduce_scatter(x, axis=1))
+        return tf.concat(tf.unstack(parts), axis=1), step.all_reduce(x)
+
+    for gathered, total in replicas.run(strategy_and_layers("mirrored 3")[0], case):
+        assert gathered.numpy().tobytes() == total.numpy().tobytes()
 
 
 HERE = rf" at {re.escape(__file__)}:\d+"
@@ -362,6 +398,12 @@ DIFFERENT = {
         1,
         "all_reduce(min) of int32[]",
         "all_reduce(max) of int32[]",
+    ),
+    "scatter": (
+        lambda step, r: step.reduce_scatter(tf.zeros([2, 2]), axis=r),
+        1,
+        "reduce_scatter(sum, axis=0) of float32[2, 2]",
+        "reduce_scatter(sum, axis=1) of float32[2, 2]",
     ),
     "source": (
         lambda step, r: step.broadcast(1, r),
@@ -540,8 +582,9 @@ def test_log_of_loop_has_every_collective_of_a_step(tmp_path):
     assert lines[-1] == "the end of the step"
 
 
-def test_frames_of_step_are_not_those_of_user():
-    assert set(collectives._OWN_MODULES) == {collectives.__name__, Step.__module__}
+@pytest.mark.parametrize("owner", [Step, StepBase, UserStep, SharedOptimizer, Replicator])
+def test_frames_of_the_engine_are_not_those_of_user(owner):
+    assert owner.__module__.startswith(f"{collectives._ENGINE}.")
 
 
 @pytest.mark.parametrize("option", ["jit=true", "batch.accumulate=2"])

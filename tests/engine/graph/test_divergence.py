@@ -30,7 +30,7 @@ CENTRAL = ["strategy=central_storage", "strategy.virtual_devices=2"]
 slow = pytest.mark.slow
 STRATEGIES = [pytest.param(ONE, id="one_device"), pytest.param(TWO, id="mirrored", marks=slow)]
 QUICK = ["train.steps_per_loop=3", "checkpoint.every_epochs=null"]
-MOVING = ["model.batch_norm=true", "dataset.augment.crop=1"]
+MOVING = ["model.batch_norm=true", "augment.crop=1"]
 """Statistics that move, and augmentation."""
 
 

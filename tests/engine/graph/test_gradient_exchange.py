@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from trainer.engine.graph import gradient_exchange
 from trainer.engine.graph.gradient_exchange import GradientBuffer, PeerLostError, Rendezvous
 from trainer.engine.graph.shard_tree import chain_sum, tree_sum
 
@@ -53,6 +54,22 @@ def test_every_process_gets_sum_in_the_given_order(rendezvous, add_up):
         for total, wanted in zip(result, expected, strict=True):
             assert total.shape == wanted.shape
             assert total.tobytes() == wanted.astype(np.float32).tobytes()
+
+
+@pytest.mark.parametrize("rendezvous", [2], indirect=True)
+def test_wait_is_measured_between_arrival_and_the_last_one(rendezvous, monkeypatch):
+    members, pool = rendezvous
+    clock = {"now": 0.0}
+    monkeypatch.setattr(gradient_exchange.time, "monotonic", lambda: clock["now"])
+    receive = members[0]._receive
+
+    def other_comes_late(link):
+        clock["now"] += 7.0
+        return receive(link)
+
+    monkeypatch.setattr(members[0], "_receive", other_comes_late)
+    list(pool.map(lambda member: member.wait(1, 8), members))
+    assert members[0].waited_secs == 7.0
 
 
 @pytest.mark.parametrize("rendezvous", [2], indirect=True)

@@ -254,3 +254,23 @@ def test_both_feeds_evaluate_the_same_examples(strategy):
             np.concatenate([batch[key] for batch in batches]) for key in ("id", "weight")
         )
         assert found[weight == 1].tolist() == list(range(N))
+
+
+class Augmenting:
+    """Remembers the random numbers that it is given."""
+
+    num_examples = N
+    in_memory = True
+    augments = True
+
+    def fetch(self, indices, draws=None):
+        return {"features": indices, "seen": tf.zeros([]) if draws is None else draws}
+
+
+def test_split_that_augments_is_given_the_draws_in_training_alone():
+    train = Source(Augmenting(), 4, 1, SampleOrder(N, 0), num_draws=3)
+    batch, draws = train.assemble(tf.constant(1, tf.int64), tf.constant(0))
+    assert draws.shape == (4, 3)
+    np.testing.assert_array_equal(batch["seen"], draws)
+    test, _ = Source(Augmenting(), 4, 1).assemble(tf.constant(1, tf.int64), tf.constant(0))
+    assert test["seen"].shape == ()

@@ -12,6 +12,12 @@ STRATEGIES = {
     "one_device CPU:1": ["strategy=one_device", "strategy.device=CPU:1"],
     "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"],
     "central_storage": ["strategy=central_storage", "strategy.virtual_devices=2"],
+    "divided": [
+        "strategy=mirrored",
+        "strategy.virtual_devices=2",
+        "strategy.devices_per_replica=2",
+        "strategy.placement={.*:1}",
+    ],
 }
 JIT = [pytest.param(False, id="eager"), pytest.param(True, id="jit")]
 
@@ -69,7 +75,7 @@ def model(function, **options):
     keys = ["model.width", "model.dropout"]
     return [
         f"model._target_={__name__}.{function}",
-        *(f"~{key}" for key in [*keys, "model.batch_norm", "model.l2"]),
+        *(f"~{key}" for key in [*keys, "model.batch_norm", "model.synchronized", "model.l2"]),
         *(f"+model.{key}={value}" for key, value in options.items()),
         "optimizer=sgd",
         "train.steps=1",
@@ -78,7 +84,8 @@ def model(function, **options):
 
 REFUSAL = (
     r"^model: {} requests the device {}, but every replica computes the whole model on its own "
-    r"device: parts of a model cannot be put on different devices; remove tf.device from the model$"
+    r"device; remove tf.device from the model, or divide the model with "
+    r"strategy.devices_per_replica and logical_device$"
 )
 
 

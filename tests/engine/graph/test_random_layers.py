@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.engine.graph.random_layers import LayerDraws, make_stateless
+from trainer.engine.graph.random_layers import LayerDraws, layers_of, make_stateless
 from trainer.engine.graph.randomness import BatchPart, batch_part, fold_seed, split_part
 from trainer.errors import ConfigError
 
@@ -329,3 +329,20 @@ def test_random_layer_works_outside_a_step():
         model(tf.ones([8, 64]), training=True)
     assert model(tf.ones([8, 64]), training=False)[0].numpy().all()
     assert model(tf.ones([8, 64]), training=True)[0].shape == (8, 64)
+
+
+def test_layers_that_a_dataset_has_draw_statelessly():
+    class Data:
+        def __init__(self):
+            self.size = 3
+            self.augment = {"noise": tf.keras.layers.GaussianNoise(1.0)}
+
+    data = Data()
+    assert make_stateless(layers_of(data)) == 1
+    with batch_part(part()):
+        first = data.augment["noise"](tf.zeros([GLOBAL_SIZE, 3]), training=True)
+    with batch_part(part()):
+        again = data.augment["noise"](tf.zeros([GLOBAL_SIZE, 3]), training=True)
+    assert np.ptp(first) > 0
+    assert first.numpy().tobytes() == again.numpy().tobytes()
+    assert make_stateless(layers_of(object())) == 0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.engine.graph.randomness import fold_seed, uniform
+from trainer.engine.graph.randomness import fold_seed, normal_of, uniform
 
 
 def draws(seed, epochs, indices, num_draws=4):
@@ -77,3 +77,15 @@ def test_folded_seed_depends_on_every_part_and_their_order():
     }
     assert len(seeds) == len(keys)
     assert {len(seed) for seed in seeds} == {2}
+
+
+def test_normal_vectors_belong_to_numbers_and_are_standard_normal():
+    numbers = tf.range(5000, dtype=tf.int64)
+    vectors = normal_of(numbers, 5).numpy()
+    assert (vectors.shape, vectors.dtype) == ((5000, 5), np.float32)
+    np.testing.assert_allclose(normal_of(numbers[3:7], 5), vectors[3:7], rtol=1e-6)
+    # Five standard errors of a mean, a variance and a correlation.
+    bound = 5 / np.sqrt(5000)
+    assert np.abs(vectors.mean(axis=0)).max() < bound
+    assert np.abs(vectors.var(axis=0) - 1).max() < bound * np.sqrt(2)
+    assert np.abs(np.corrcoef(vectors, rowvar=False) - np.eye(5)).max() < bound

@@ -1,6 +1,7 @@
 """Commands besides training: `python train.py <command> ...`.
 
-Each is a module here with a function `run(arguments) -> exit code`.
+Each is a module here with a function `run(arguments) -> exit code`; one that trains is a module of
+`trainer.launch`.
 """
 
 COMMANDS = {
@@ -8,6 +9,11 @@ COMMANDS = {
     "checkpoints": ("runs/<run>", "what a run has saved, verified"),
     "diff": ("runs/<run> runs/<run>", "in which keys two runs differ"),
     "report": ("runs/<run> ...", "what runs came to, as one HTML page that needs no network"),
+    "compare-modes": (
+        "...",
+        "multi_worker and parameter_server compared: trains with both",
+    ),
+    "convert": ("key=value ...", "a dataset, and writes it as TFRecord or ArrayRecord files"),
     "warm": ("[stop]", "the fork server that a command has left for the next; stop: end it"),
     "completion": (
         "bash|zsh|fish",
@@ -15,3 +21,6 @@ COMMANDS = {
     ),
 }
 """The commands: name -> what it takes, and what it shows."""
+
+TRAINING_COMMANDS = frozenset({"compare-modes"})
+"""Those that train, and so take as long as that."""

@@ -23,13 +23,13 @@ _QUERY = "query"
 # In a checkout the scripts complete `python`, but only if its first argument is our train.py.
 _BASH = """\
 _steadfast() {
-    local line="${COMP_LINE:0:$COMP_POINT}" words found typed
+    local line="${COMP_LINE:0:$COMP_POINT}" words found typed marks
     read -ra words <<< "$line"
     case "$line" in *[[:space:]]) words+=("") ;; esac
     words[0]="${words[0]/#\\~/$HOME}"
-@GUARD@    # Bash replaces what follows the last `=`, unless `=` is no word break.
-    typed="${words[${#words[@]} - 1]}"
-    case "$COMP_WORDBREAKS" in *=*) typed="${typed%"${typed##*=}"}" ;; *) typed="" ;; esac
+@GUARD@    # Bash replaces what follows the last `=` or `@`, if these are word breaks.
+    typed="${words[${#words[@]} - 1]}" marks="${COMP_WORDBREAKS//[^=@]/}"
+    typed="${typed%"${typed##*[${marks:- }]}"}"
     while IFS= read -r found; do
         case "$found" in *[=.]) ;; *) found="$found " ;; esac
         COMPREPLY+=("${found#"$typed"}")

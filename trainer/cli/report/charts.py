@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-
-from trainer.cli.report.data import Points
+from typing import TypeAlias
 
 # Okabe and Ito's without black and yellow, which vanish on one background; then some of Tol's.
 _COLORS = (
@@ -49,6 +48,10 @@ _LOG_RATIO = 1000
 """Positive values whose largest is so many times the smallest get a logarithmic scale."""
 
 
+Curve: TypeAlias = Sequence[tuple[float, float]]
+"""Points in ascending order: of an axis such as steps, and values, which may be NaN or infinite."""
+
+
 @dataclass(frozen=True)
 class Line:
     """A line of a chart.
@@ -56,13 +59,13 @@ class Line:
     Attributes:
         label: its name.
         color: its colour.
-        points: steps and values.
+        points: its points.
         is_faint: whether it is drawn dashed, in the background.
     """
 
     label: str
     color: str
-    points: Points
+    points: Curve
     is_faint: bool = False
 
 
@@ -123,34 +126,42 @@ def tick_label(value: float) -> str:
     return f"{value:.4g}"
 
 
-def line_chart(title: str, lines: Sequence[Line]) -> str:
-    """Return a chart over steps, or an empty string if it has no point.
+def line_chart(title: str, lines: Sequence[Line], axis: str = "step") -> str:
+    """Return a chart, or an empty string if it has no point.
 
     NaN and infinite values interrupt their line.
+
+    Args:
+        title: its title.
+        lines: what it shows.
+        axis: what the points are over.
     """
     finite = [
         (step, value) for line in lines for step, value in line.points if math.isfinite(value)
     ]
     if not finite:
         return ""
-    x_scale = _Scale(0, max(1, *(step for step, _ in finite)), _LEFT, _WIDTH - _RIGHT)
+    # Steps are whole numbers.
+    least = 1.0 if axis == "step" else 1e-9
+    x_scale = _Scale(0, max(least, *(x for x, _ in finite)), _LEFT, _WIDTH - _RIGHT)
     values = [value for _, value in finite]
     is_log = min(values) > 0 and max(values) / min(values) >= _LOG_RATIO
     low, high = (min(values), max(values)) if is_log else _padded(*_range(values))
     y_scale = _Scale(low, high, _HEIGHT - _BOTTOM, _TOP, is_log)
     polylines = "".join(
-        _line(line, x_scale, y_scale) for line in sorted(lines, key=lambda line: not line.is_faint)
+        _line(line, x_scale, y_scale, axis)
+        for line in sorted(lines, key=lambda line: not line.is_faint)
     )
     name = escape(title, quote=True)
     note = " (logarithmic)" if is_log else ""
     return (
         f'<figure class="chart"><figcaption>{name}{note}</figcaption>'
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{name} over steps">'
-        f"{_axes(x_scale, y_scale)}{polylines}</svg></figure>"
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{name} over {axis}s">'
+        f"{_axes(x_scale, y_scale, axis)}{polylines}</svg></figure>"
     )
 
 
-def _axes(x_scale: _Scale, y_scale: _Scale) -> str:
+def _axes(x_scale: _Scale, y_scale: _Scale, axis: str) -> str:
     right = _WIDTH - _RIGHT
     bottom = _HEIGHT - _BOTTOM
     parts = []
@@ -162,7 +173,7 @@ def _axes(x_scale: _Scale, y_scale: _Scale) -> str:
             f"{tick_label(value)}</text>"
         )
     for value in x_scale.ticks():
-        if value == int(value):
+        if axis != "step" or value == int(value):
             x = f"{x_scale(value):.1f}"
             parts.append(f'<path class="tickmark" d="M{x} {bottom}v4"/>')
             parts.append(
@@ -170,11 +181,13 @@ def _axes(x_scale: _Scale, y_scale: _Scale) -> str:
                 f"{tick_label(value)}</text>"
             )
     parts.append(f'<path class="axis" d="M{_LEFT} {_TOP}V{bottom}H{right}"/>')
-    parts.append(f'<text class="tick" x="{right}" y="{_HEIGHT - 3}" text-anchor="end">step</text>')
+    parts.append(
+        f'<text class="tick" x="{right}" y="{_HEIGHT - 3}" text-anchor="end">{axis}</text>'
+    )
     return "".join(parts)
 
 
-def _line(line: Line, x_scale: _Scale, y_scale: _Scale) -> str:
+def _line(line: Line, x_scale: _Scale, y_scale: _Scale, axis: str) -> str:
     parts = []
     style = 'class="faint"' if line.is_faint else 'class="line"'
     points = thinned(line.points)
@@ -186,14 +199,14 @@ def _line(line: Line, x_scale: _Scale, y_scale: _Scale) -> str:
         parts += [
             f'<circle fill="{line.color}" cx="{x_scale(step):.1f}" cy="{y_scale(value):.1f}" '
             f'r="{radius}">'
-            f"<title>{escape(line.label)}: {value:.6g} at step {step}</title></circle>"
+            f"<title>{escape(line.label)}: {value:.6g} at {axis} {step:.10g}</title></circle>"
             for step, value in points
             if math.isfinite(value)
         ]
     return f"<g><title>{escape(line.label)}</title>{''.join(parts)}</g>"
 
 
-def thinned(points: Points) -> Points:
+def thinned(points: Curve) -> Curve:
     """Return at most as many points as a screen shows.
 
     Of many points it keeps the smallest and the largest in each of equal parts.
@@ -201,7 +214,7 @@ def thinned(points: Points) -> Points:
     if len(points) <= _MOST_POINTS:
         return points
     size = math.ceil(len(points) / (_MOST_POINTS // 2))
-    kept: dict[int, float] = {}
+    kept: dict[float, float] = {}
     for first in range(0, len(points), size):
         part = points[first : first + size]
         finite = [point for point in part if math.isfinite(point[1])]
@@ -211,9 +224,9 @@ def thinned(points: Points) -> Points:
     return sorted({**kept, **dict(points[-1:])}.items())
 
 
-def _pieces(points: Points) -> Iterable[Points]:
+def _pieces(points: Curve) -> Iterable[Curve]:
     """Yield the points between those that are not finite."""
-    piece: list[tuple[int, float]] = []
+    piece: list[tuple[float, float]] = []
     for step, value in points:
         if math.isfinite(value):
             piece.append((step, value))

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from trainer.runs import crash_report, identity, provenance
+from trainer.runs import benchmark_record, crash_report, identity, placement_record, provenance
+from trainer.runs.benchmark_record import BenchmarkRecord
 from trainer.runs.directory import trained_config
 from trainer.runs.ledger import Ledger, TimeSummary
+from trainer.runs.placement_record import PlacementRecord
 from trainer.runs.status import RunStatus, State, run_status, smaller_is_better
 
 Points: TypeAlias = Sequence[tuple[int, float]]
@@ -52,6 +54,9 @@ class Run:
         curves: the points of each metric, by split and name.
         time: the time spent by category; None: not known.
         confusion: the newest confusion matrix, if any.
+        placement: how the model is divided between devices, if it is.
+        benchmark: how its configuration scales, if that was measured.
+        samples: the newest picture of generated examples, a PNG file, if any.
         crash: the text of crash.txt, or empty.
         problems: what could not be read, one line each.
     """
@@ -64,6 +69,9 @@ class Run:
     curves: Mapping[tuple[str, str], Points] = field(default_factory=dict)
     time: TimeSummary | None = None
     confusion: Confusion | None = None
+    placement: PlacementRecord | None = None
+    benchmark: BenchmarkRecord | None = None
+    samples: bytes | None = None
     crash: str = ""
     problems: list[str] = field(default_factory=list)
 
@@ -94,6 +102,10 @@ def read(path: Path, label: str) -> Run:
     run.curves = attempt("metrics", lambda: _curves(path, run.problems), {})
     run.time = attempt("ledger.jsonl", lambda: _time(path), None)
     run.confusion = attempt("confusion.json", lambda: _confusion(path / "confusion.json"), None)
+    run.placement = attempt("placement.json", lambda: placement_record.read(path), None)
+    benchmark = benchmark_record.directory_of(path)
+    run.benchmark = attempt("benchmark.json", lambda: benchmark_record.read(benchmark), None)
+    run.samples = attempt("samples.png", lambda: _picture(path / "samples.png"), None)
     run.crash = attempt("crash.txt", lambda: _text(crash_report.report_path(path)), "")
     return run
 
@@ -162,6 +174,10 @@ def _confusion(path: Path) -> Confusion | None:
     ):
         raise ValueError(f"no square matrix with a name for each of at most {_MAX_CLASSES} classes")
     return Confusion(int(content["step"]), classes, matrix)
+
+
+def _picture(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
 
 
 def _text(path: Path) -> str:

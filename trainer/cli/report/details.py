@@ -5,6 +5,7 @@ No TensorFlow.
 
 from __future__ import annotations
 
+import base64
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 from trainer.cli.report.data import Confusion, Run
 from trainer.config.constraints import format_value
 from trainer.runs import provenance
-from trainer.runs.ledger import CATEGORIES, TimeSummary, format_sizes
+from trainer.runs.ledger import TimeSummary, format_sizes
+from trainer.runs.time_tally import CATEGORIES
 from trainer.text import format_duration
 
 _TIME_COLORS = {
@@ -112,6 +114,17 @@ def _picture(confusion: Confusion) -> str:
         f'aria-label="confusion of {size} classes">'
         f'<rect class="axis" width="{size}" height="{size}" stroke-width="{size / 400:.3f}"/>'
         f"{''.join(squares)}</svg>"
+    )
+
+
+def samples(runs: Sequence[Run]) -> str:
+    """Return what each run that generates examples has generated last."""
+    return "".join(
+        f"<h3>{html.escape(run.label)}</h3>"
+        f'<img class="samples" alt="generated examples of {html.escape(run.label)}" '
+        f'src="data:image/png;base64,{base64.b64encode(run.samples).decode()}">'
+        for run in runs
+        if run.samples
     )
 
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import html
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from trainer import __version__
-from trainer.cli.report import details
+from trainer.cli.report import details, scaling
 from trainer.cli.report.charts import Line, colors_of, line_chart
 from trainer.cli.report.data import Run, differing
-from trainer.cli.report.style import CSS, SCRIPT
+from trainer.cli.report.document import document, section
+from trainer.cli.report.placement import placements
+from trainer.cli.report.workers import workers
 from trainer.config.constraints import format_value
 from trainer.runs.status import main_metric
 from trainer.text import format_duration
 from trainer.text import format_metric as format_number
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _MOST_METRICS = 6
 _LAST_CURVES = ("learning_rate", "gradient_norm", "examples_per_sec")
 """Curves after those of the metrics; all others are folded away."""
@@ -30,36 +29,36 @@ _NAMES = {
 _SAMPLE = '<svg viewBox="0 0 32 12"><path class="{} sample" d="M0 6H32"/></svg>'
 
 
-def render(runs: Sequence[Run]) -> str:
+def render(
+    runs: Sequence[Run], title: str | None = None, first: Sequence[tuple[str, str]] = ()
+) -> str:
     """Return the page as HTML.
 
     Args:
         runs: at least one, in the order of the page.
+        title: None: the run's name, or how many there are.
+        first: titles and contents of sections before those of every page.
     """
     colors = colors_of(len(runs))
-    title = runs[0].label if len(runs) == 1 else f"{len(runs)} runs"
+    title = title or (runs[0].label if len(runs) == 1 else f"{len(runs)} runs")
     single = [
         details.run_details(run, number, is_open=len(runs) == 1) for number, run in enumerate(runs)
     ]
     parts = [
         _header(title, runs),
-        _section("Runs" if len(runs) > 1 else "Run", _table(runs, colors)),
-        _section("Curves", _curves(runs, colors)),
-        _section("What differs in the configuration", _differences(runs, colors)),
-        _section("Where the time went", details.times(runs)),
-        _section("Confusion", details.confusions(runs)),
-        _section("Each run" if len(runs) > 1 else "Details", "".join(single)),
-        f"<footer>Steadfast {html.escape(__version__)}, {time.strftime('%Y-%m-%d %H:%M')}. "
-        "This page needs no network.</footer>",
+        *(section(name, content) for name, content in first),
+        section("Runs" if len(runs) > 1 else "Run", _table(runs, colors)),
+        section("Curves", _curves(runs, colors)),
+        section("What differs in the configuration", _differences(runs, colors)),
+        section("Where the time went", details.times(runs)),
+        section("Workers", workers(runs)),
+        section("How it scales", scaling.benchmarks(runs)),
+        section("Model parallelism", placements(runs)),
+        section("Confusion", details.confusions(runs)),
+        section("Generated examples", details.samples(runs)),
+        section("Each run" if len(runs) > 1 else "Details", "".join(single)),
     ]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f"<title>{html.escape(title)}: report</title>\n"
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<style>\n{CSS}</style>\n</head>\n"
-        f"<body>\n{''.join(parts)}\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n"
-    )
+    return document(title, *parts)
 
 
 def metric_names(runs: Iterable[Run]) -> list[str]:
@@ -82,10 +81,6 @@ def _header(title: str, runs: Sequence[Run]) -> str:
         f"<header><h1>{html.escape(title)}</h1>"
         f'<p class="soft">{counts} · in {html.escape(folders)}</p></header>'
     )
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{title}</h2>{content}</section>" if content else ""
 
 
 def _table(runs: Sequence[Run], colors: Sequence[str]) -> str:
@@ -170,7 +165,8 @@ def chip(color: str) -> str:
 
 def _curves(runs: Sequence[Run], colors: Sequence[str]) -> str:
     curves = {name for run in runs for _, name in run.curves}
-    order = dict.fromkeys(("loss", *metric_names(runs), *_LAST_CURVES))
+    rates = sorted(name for name in curves if name.startswith("learning_rate/"))
+    order = dict.fromkeys(("loss", *metric_names(runs), *_LAST_CURVES, *rates))
     names = [name for name in order if name in curves]
     charts = "".join(_chart(name, runs, colors) for name in names)
     more = "".join(_chart(name, runs, colors) for name in sorted(curves.difference(names)))

@@ -65,6 +65,7 @@ figure { margin: 0; }
 figcaption { font-weight: 600; font-size: .92rem; padding-left: .3rem; }
 .chart svg, .grid-picture { width: 100%; height: auto; display: block; }
 .grid-picture { max-width: 40rem; }
+.samples { max-width: 100%; image-rendering: pixelated; }
 .grid { stroke: var(--rule); stroke-width: 1; }
 .axis, .tickmark { stroke: var(--soft); fill: none; }
 .tick { fill: var(--soft); font-size: 12px; font-variant-numeric: tabular-nums; }
@@ -78,6 +79,9 @@ figcaption { font-weight: 600; font-size: .92rem; padding-left: .3rem; }
   border: 1px solid var(--ground); font-size: .82rem; }
 .confusion td { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 .confusion td.strong { color: #fff; }
+.bins { display: grid; grid-template-columns: max-content minmax(6rem, 24rem) max-content;
+  gap: .1rem .7rem; align-items: center; font-size: .85rem; }
+.bins .bar { height: .9rem; margin: 0; }
 .same { color: var(--soft); }
 details { margin: .5rem 0; }
 summary { cursor: pointer; }

@@ -6,24 +6,25 @@ had begun already are applied twice, and are reported.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from trainer.engine.graph.async_times import WIDTH, AsyncInterval, Staleness
 from trainer.engine.graph.chunks import ChunkResult, ChunkScheduler
 from trainer.engine.graph.divergence import ADVICE, DivergenceStatus
 from trainer.engine.graph.eval_loop import EvalLoop
 from trainer.engine.graph.input import Feed, Source
 from trainer.engine.graph.loops import Loops
 from trainer.engine.graph.metric_sums import unpack
-from trainer.engine.graph.predict_loop import PredictLoop
+from trainer.engine.graph.predict_loop import PredictLoop, Predicts, Transforms
 from trainer.engine.graph.remote_input import RemoteFeed, RemotePipelineFeed
 from trainer.engine.graph.train_loop import TrainLoop
-from trainer.errors import NonFiniteError
-from trainer.protocols import Dataset, Task
+from trainer.errors import ConfigError, NonFiniteError
+from trainer.protocols import Dataset, Stream, Task
+from trainer.runs.worker_times import WorkerRecord
 
 
 class AsyncTrainLoop(TrainLoop):
@@ -34,10 +35,12 @@ class AsyncTrainLoop(TrainLoop):
     def __init__(self, *args: Any, scheduler: ChunkScheduler, **options: Any) -> None:
         super().__init__(*args, **options)
         self._scheduler = scheduler
-        self._result_buffer = scheduler.result_buffer(2 * len(self._task.metrics) + 3)
+        self._num_sums = 2 * len(self._task.metrics)
+        self._result_buffer = scheduler.result_buffer(self._num_sums + WIDTH)
         with self.strategy.scope():
             self._begun = tf.Variable(0, dtype=tf.int64, trainable=False, name="begun")
-        self._report: dict[str, float] = {}
+        self._interval = AsyncInterval(scheduler.num_workers)
+        self._interval_is_over = False
 
     def run(self, iterator: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, DivergenceStatus]:
         """Run `count` (scalar int64) steps.
@@ -54,10 +57,11 @@ class AsyncTrainLoop(TrainLoop):
         begun = int(self._begun.numpy())
         chunks = self._scheduler.run(self._chunk, iterator, self._result_buffer, start, count)
         self._measure(chunks, self._result_buffer.step_secs * count)
+        num_sums = self._num_sums
         window = state.summary_sums.numpy()
         epoch = state.epoch_sums.numpy()
         for chunk in chunks:
-            *sums, _, _, _ = chunk.values
+            sums = chunk.values[:num_sums]
             self.feed.count_missing(chunk.start, chunk.count, sums[1])
             if not np.isfinite(sums).all():
                 loss = unpack(self._task, sums)["loss"]
@@ -74,15 +78,21 @@ class AsyncTrainLoop(TrainLoop):
         return tf.constant(window), tf.zeros([], tf.float64), state.divergence_monitor.begin()
 
     def report(self) -> dict[str, float]:
-        """Return further values for the log, by name: of the last call, and `steps_repeated`.
+        """Return further values for the log, by name: of the log interval, and `steps_repeated`.
 
         The latter is of the whole run.
         """
         return {
             **super().report(),
-            **self._report,
+            **self._interval.report(),
             "steps_repeated": float(self.state.repeated_steps.numpy()),
         }
+
+    def take_worker_record(self) -> WorkerRecord:
+        """Return what the workers did in the log interval; the next `run` begins another."""
+        record = WorkerRecord() if self._interval_is_over else self._interval.record()
+        self._interval_is_over = True
+        return record
 
     def first_lines(self) -> Iterable[str]:
         """Return how much each parameter server holds, a line each."""
@@ -103,26 +113,25 @@ class AsyncTrainLoop(TrainLoop):
             )
 
     def _measure(self, chunks: list[ChunkResult], secs: float) -> None:
-        """Compute the workers' rates and the staleness of a call for `report`."""
-        steps: Counter[int] = Counter()
-        for chunk in chunks:
-            steps[int(chunk.values[-3])] += chunk.count
-        self._report = {
-            f"worker_{worker}_steps_per_sec": steps[worker] / secs
-            for worker in range(self._scheduler.num_workers)
-        }
-        self._report["staleness_mean"] = sum(x.values[-2] for x in chunks) / steps.total()
-        self._report["staleness_max"] = max(x.values[-1] for x in chunks)
+        """Add a call of `secs` seconds to the log interval, or begin one."""
+        if self._interval_is_over:
+            self._interval = AsyncInterval(self._scheduler.num_workers)
+            self._interval_is_over = False
+        self._interval.add(
+            [(chunk.count, chunk.values[self._num_sums :]) for chunk in chunks], secs
+        )
 
     @tf.function(autograph=False)
     def _chunk(self, iterator: Any, row: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> None:
         """Run a chunk of steps on one worker.
 
-        Writes the sums of their metrics, the worker's number, and the staleness: how many steps
-        others began between the beginning of a step and its update; its sum over the steps and
-        its maximum.
+        Writes the sums of their metrics and what `AsyncInterval` needs. The staleness of an update
+        is how many steps others began between the beginning of its step and the update.
         """
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+        began = tf.timestamp()
+        with tf.control_dependencies([began]):
+            start = tf.identity(start)
         iterator = self.feed.open_chunk(next(iterator), start, count)
         # One operation, so that what comes after it comes after all of its updates too.
         step = tf.function(
@@ -130,23 +139,23 @@ class AsyncTrainLoop(TrainLoop):
         )
 
         def one_step(
-            index: tf.Tensor, sums: tf.Tensor, stale: tf.Tensor, stalest: tf.Tensor
-        ) -> tuple[tf.Tensor, ...]:
+            index: tf.Tensor, sums: tf.Tensor, stale: Staleness
+        ) -> tuple[tf.Tensor, tf.Tensor, Staleness]:
             with tf.control_dependencies([self._begun.assign_add(1, read_value=False)]):
                 before = self._begun.read_value()
             with tf.control_dependencies([before]):
                 new = step(index)
             with tf.control_dependencies([new]):
                 others = self._begun.read_value() - before
-            return index + 1, sums + new, stale + others, tf.maximum(stalest, others)
+            return index + 1, sums + new, stale.add(others)
 
-        zero = tf.constant(0, tf.int64)
-        first = (start, tf.zeros([2 * len(self._task.metrics)], tf.float64), zero, zero)
-        _, sums, stale, stalest = tf.while_loop(
+        first = (start, tf.zeros([self._num_sums], tf.float64), Staleness.zero())
+        _, sums, stale = tf.while_loop(
             lambda index, *_: index < start + count, one_step, first, parallel_iterations=1
         )
-        numbers = tf.stack([tf.cast(x, tf.float64) for x in (worker, stale, stalest)])
-        self._result_buffer.write(row, tf.concat([sums, numbers], axis=0))
+        with tf.control_dependencies([sums]):
+            secs = tf.timestamp() - began
+        self._result_buffer.write(row, tf.concat([sums, stale.pack(worker, secs)], axis=0))
 
 
 class AsyncEvalLoop(EvalLoop):
@@ -217,7 +226,16 @@ class AsyncLoops(Loops):
         self._scheduler = scheduler
 
     def feed(self, source: Source) -> Feed:
-        """Choose how the batches of a source reach the workers."""
+        """Choose how the batches of a source reach the workers.
+
+        Raises:
+            ConfigError: it is a stream.
+        """
+        if isinstance(source.split, Stream):
+            raise ConfigError(
+                "dataset.train is a stream, which is read from its start, and the workers of "
+                "strategy=parameter_server train chunks of steps in any order; use another strategy"
+            )
         kind = RemoteFeed if source.split.in_memory else RemotePipelineFeed
         return kind(source, self._scheduler.send)
 
@@ -229,6 +247,6 @@ class AsyncLoops(Loops):
         """Create the loop that evaluates the batches of a split."""
         return AsyncEvalLoop(self._strategy, task, dataset, feed, scheduler=self._scheduler)
 
-    def predict(self, task: Task, dataset: Dataset, feed: Feed) -> PredictLoop:
+    def predict(self, task: Predicts, dataset: Transforms, feed: Feed) -> PredictLoop:
         """Create the loop that predicts the batches of a split."""
         return AsyncPredictLoop(self._strategy, task, dataset, feed, scheduler=self._scheduler)

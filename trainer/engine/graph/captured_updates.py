@@ -7,6 +7,7 @@ variables between replicas could not do it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,16 +16,43 @@ import tensorflow as tf
 
 from trainer.errors import ConfigError
 
+# Mirrored strategies trace their replicas in one thread each, hence thread-local.
+_current = threading.local()
+
+
+def note_update(variable: tf.Variable, value: tf.Tensor, old: tf.Tensor) -> None:
+    """Note the value that a forward pass would assign to a variable, if it is captured.
+
+    Nothing else happens: outside of a step no forward pass may change a model.
+
+    Args:
+        variable: the variable.
+        value: its new value.
+        old: the value that the forward pass has read.
+    """
+    capturing: CapturedUpdates | None = getattr(_current, "capturing", None)
+    if capturing is not None:
+        # Behind a snapshot, which copies nothing: TensorFlow would take the last sum of the value,
+        # and the sum over the replicas, as one sum in another order.
+        value = tf.raw_ops.Snapshot(input=value - old if capturing.differences else value)
+        capturing.note(variable, value)
+
 
 class CapturedUpdates:
     """The values that variables were to be given, while a forward pass is traced.
 
     Args:
         variables: the variables.
+        noted: whether the model notes its updates itself (`note_update`), and assigns nothing.
+        differences: whether differences to the old values are kept; of noted updates alone.
     """
 
-    def __init__(self, variables: Sequence[tf.Variable]) -> None:
+    def __init__(
+        self, variables: Sequence[tf.Variable], *, noted: bool = False, differences: bool = False
+    ) -> None:
         self._variables = variables
+        self.differences = differences
+        self._shadowed = () if noted else variables
         self._values: dict[int, list[tf.Tensor]] = {}
 
     @contextmanager
@@ -34,19 +62,26 @@ class CapturedUpdates:
         Raises:
             ConfigError: another replica's forward pass has not ended: they communicate within it.
         """
-        if any("assign" in vars(variable) for variable in self._variables):
+        if any("assign" in vars(variable) for variable in self._shadowed):
             raise ConfigError(
                 "batch.shards: the model or its loss communicates between replicas, which cannot "
                 "be done within a shard; add batch.shards=null"
             )
-        for variable in self._variables:
+        for variable in self._shadowed:
             self._shadow(variable)
+        outer = getattr(_current, "capturing", None)
+        _current.capturing = self
         try:
             yield
         finally:
-            for variable in self._variables:
+            _current.capturing = outer
+            for variable in self._shadowed:
                 for name in ("assign", "assign_add", "assign_sub"):
                     delattr(variable, name)
+
+    def note(self, variable: tf.Variable, value: tf.Tensor) -> None:
+        """Keep a value that is to be assigned, or added, to a variable."""
+        self._values.setdefault(id(variable), []).append(value)
 
     def updated(self) -> list[int]:
         """Return which of the variables were assigned to, by their position."""
@@ -69,7 +104,7 @@ class CapturedUpdates:
     def _shadow(self, variable: tf.Variable) -> None:
         def assign(value: Any, *args: Any, **options: Any) -> tf.Tensor:
             tensor = tf.convert_to_tensor(value, variable.dtype)
-            self._values.setdefault(id(variable), []).append(tensor)
+            self.note(variable, tensor)
             return tensor
 
         variable.assign = assign

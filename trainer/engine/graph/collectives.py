@@ -2,8 +2,8 @@
 
 All of them are one primitive: the sum over the replicas of one flat buffer for each type. To
 gather is to sum what each replica has put into a row of its own, to broadcast is to sum what only
-one has put in. All are differentiable. The sum's gradient is itself a sum: the loss is understood
-to be that of all replicas together.
+one has put in, to scatter is to keep a part of the sum. All are differentiable. The sum's gradient
+is itself a sum: the loss is understood to be that of all replicas together.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import tensorflow as tf
 
 from trainer.config import constraints
 from trainer.engine.graph.collective_log import CollectiveLog
+from trainer.engine.graph.replica_devices import beside, numbers_of
 
 _OPS = "sum | mean | min | max"
 _SPARSE = (tf.IndexedSlices, tf.SparseTensor, tf.RaggedTensor)
-_OWN_MODULES = (__name__, f"{__package__}.step")
-"""Frames of these are not the code that makes a collective. `step` imports this module."""
+_ENGINE = __package__.partition(".graph")[0]
+"""Frames of the modules in this package are not the code that makes a collective."""
 
 
 def packed(
@@ -29,15 +30,18 @@ def packed(
 ) -> list[tf.Tensor]:
     """Pass tensors of static shapes through `exchange` as one flat buffer for each type.
 
-    So there is one collective for each type, whatever the number of tensors.
+    So there is one collective for each type, whatever the number of tensors; if a replica has
+    several devices, one for each of them.
     """
     results = list(tensors)
-    for dtype in dict.fromkeys(x.dtype for x in tensors):
-        indices = [i for i, x in enumerate(tensors) if x.dtype == dtype]
-        flat = exchange(tf.concat([tf.reshape(tensors[i], [-1]) for i in indices], axis=0))
-        parts = tf.split(flat, [tensors[i].shape.num_elements() for i in indices])
-        for i, part in zip(indices, parts, strict=True):
-            results[i] = tf.reshape(part, tensors[i].shape)
+    kinds = [(x.dtype, number) for x, number in zip(tensors, numbers_of(tensors), strict=True)]
+    for kind in dict.fromkeys(kinds):
+        indices = [i for i, other in enumerate(kinds) if other == kind]
+        with beside(tensors[indices[0]]):
+            flat = exchange(tf.concat([tf.reshape(tensors[i], [-1]) for i in indices], axis=0))
+            parts = tf.split(flat, [tensors[i].shape.num_elements() for i in indices])
+            for i, part in zip(indices, parts, strict=True):
+                results[i] = tf.reshape(part, tensors[i].shape)
     return results
 
 
@@ -75,23 +79,24 @@ class Collectives:
         """Apply `fn` to each replica's value, and reduce the resulting nest."""
         return self._reduced("map_reduce", fn(value), op)
 
+    def reduce_scatter(self, value: Any, op: str = "sum", axis: int = 0) -> Any:
+        """Reduce a nest over all replicas, and return this replica's part along an axis."""
+        name = f"reduce_scatter({op}, axis={axis})"
+        tensors = [tf.convert_to_tensor(x) for x in tf.nest.flatten(value) if _is_dense(x)]
+        for x in tensors:
+            self._check_divisible(name, x, axis)
+        return tf.nest.map_structure(
+            lambda x: self._own_part(x, axis),
+            self._reduced("reduce_scatter", value, op, f", axis={axis}"),
+        )
+
     def all_gather(self, value: Any, axis: int = 0) -> Any:
         """Stack the replicas' values along a new axis."""
-        name = f"all_gather(axis={axis})"
-        tensors, line = self._begin(name, value)
-        for x in tensors:
-            if not -x.shape.rank - 1 <= axis <= x.shape.rank:
-                bounds = f">= {-x.shape.rank - 1} and <= {x.shape.rank}"
-                raise ValueError(f"{name}: axis must be {bounds} for {_format_type(x)}")
+        return self._gathered("all_gather", value, axis)
 
-        def move_axis(rows: tf.Tensor) -> tf.Tensor:
-            order = list(range(1, rows.shape.rank))
-            order.insert(axis % rows.shape.rank, 0)
-            return tf.transpose(rows, order)
-
-        return tf.nest.pack_sequence_as(
-            value, [move_axis(rows) for rows in self._rows(tensors, line)]
-        )
+    def map_gather(self, fn: Callable[[Any], Any], value: Any, axis: int = 0) -> Any:
+        """Apply `fn` to each replica's value, and stack the resulting nests along a new axis."""
+        return self._gathered("map_gather", fn(value), axis)
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
         """Return the value of one replica on all."""
@@ -117,10 +122,50 @@ class Collectives:
         """Record that this replica makes no more collectives in this step."""
         self._log.end(self._replica)
 
-    def _reduced(self, name: str, value: Any, op: str) -> Any:
+    def _gathered(self, name: str, value: Any, axis: int) -> Any:
+        name = f"{name}(axis={axis})"
+        tensors, line = self._begin(name, value)
+        for x in tensors:
+            if not -x.shape.rank - 1 <= axis <= x.shape.rank:
+                bounds = f">= {-x.shape.rank - 1} and <= {x.shape.rank}"
+                raise ValueError(f"{name}: axis must be {bounds} for {_format_type(x)}")
+
+        def move_axis(rows: tf.Tensor) -> tf.Tensor:
+            order = list(range(1, rows.shape.rank))
+            order.insert(axis % rows.shape.rank, 0)
+            return tf.transpose(rows, order)
+
+        return tf.nest.pack_sequence_as(
+            value, [move_axis(rows) for rows in self._rows(tensors, line)]
+        )
+
+    def _check_divisible(self, name: str, x: tf.Tensor, axis: int) -> None:
+        """Check that a tensor can be cut into a part for each replica, if its shape is static."""
+        rank = x.shape.rank
+        if rank is None:
+            return
+        if not -rank <= axis < rank:
+            bounds = f"be >= {-rank} and < {rank}" if rank else "exist, and there is none"
+            raise ValueError(f"{name}: axis must {bounds} for {_format_type(x)}")
+        size = x.shape[axis]
+        if size is not None and size % self._replicas:
+            raise ValueError(
+                f"{name}: axis {axis} of {_format_type(x)} must be divisible by {self._replicas}, "
+                "the number of replicas; pad it with tf.pad"
+            )
+
+    def _own_part(self, x: tf.Tensor, axis: int) -> tf.Tensor:
+        """Return the part of a tensor along an axis that has this replica's number."""
+        sizes = x.shape.as_list()
+        sizes[axis] //= self._replicas
+        begin: list[Any] = [0] * len(sizes)
+        begin[axis] = self._context.replica_id_in_sync_group * sizes[axis]
+        return tf.slice(x, begin, sizes)
+
+    def _reduced(self, name: str, value: Any, op: str, options: str = "") -> Any:
         if problem := constraints.check_value("op", op, _OPS):
             raise ValueError(f"{name}: {problem}")
-        tensors, line = self._begin(name := f"{name}({op})", value)
+        tensors, line = self._begin(name := f"{name}({op}{options})", value)
         for x in tensors:
             if x.dtype.is_bool or (op == "mean" and not x.dtype.is_floating):
                 raise ValueError(
@@ -169,7 +214,7 @@ class Collectives:
         """Check a nest and record its collective; return its tensors and the line of the log."""
         tensors = []
         for leaf in tf.nest.flatten(value):
-            if leaf is None or isinstance(leaf, _SPARSE):
+            if not _is_dense(leaf):
                 raise ValueError(
                     f"{name}: {type(leaf).__name__} is no dense tensor; "
                     "make it one with tf.convert_to_tensor or its to_dense"
@@ -201,6 +246,10 @@ class Collectives:
         self._log.record(self._replica, line)
 
 
+def _is_dense(leaf: Any) -> bool:
+    return leaf is not None and not isinstance(leaf, _SPARSE)
+
+
 def _widened(x: tf.Tensor) -> tf.Tensor:
     """Cast to a type that all devices can add.
 
@@ -224,6 +273,6 @@ def _format_type(x: tf.Tensor) -> str:
 def _caller() -> str:
     """Return file and line of the user's code that makes a collective."""
     frame = sys._getframe(1)
-    while frame.f_back and frame.f_globals["__name__"] in _OWN_MODULES:
+    while frame.f_back and frame.f_globals["__name__"].startswith(f"{_ENGINE}."):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

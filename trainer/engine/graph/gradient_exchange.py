@@ -19,6 +19,7 @@ import mmap
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -43,15 +44,21 @@ class Rendezvous:
 
     Leaves nothing behind.
 
-    Args:
-        name: unique on this machine.
+    Attributes:
         rank: this process's number among them.
         count: number of processes.
+        waited_secs: how long this process has waited here for the others.
+
+    Args:
+        name: unique on this machine.
+        rank: see above.
+        count: see above.
     """
 
     def __init__(self, name: str, rank: int, count: int) -> None:
         self.rank = rank
         self.count = count
+        self.waited_secs = 0.0
         # No file: a name that begins with a zero byte exists as long as a process listens.
         self._address = f"\0steadfast-{name}"
         self._links: list[socket.socket] = []
@@ -108,15 +115,17 @@ class Rendezvous:
             ValueError: one came with another call or size.
         """
         mine = _HEADER.pack(call, size)
+        arrived = time.monotonic()
         try:
             if self.rank:
                 self._links[0].sendall(mine)
                 self._compare(mine, self._receive(self._links[0]))
-                return
-            for link in self._links:
-                self._compare(mine, self._receive(link))
-            for link in self._links:
-                link.sendall(mine)
+            else:
+                for link in self._links:
+                    self._compare(mine, self._receive(link))
+                for link in self._links:
+                    link.sendall(mine)
+            self.waited_secs += time.monotonic() - arrived
         except OSError as error:
             raise PeerLostError(
                 f"another process does not answer: {error or type(error).__name__}"

@@ -39,19 +39,30 @@ class SampleOrder:
         """Return the epoch and the example of each position, [B] int64; so are both results."""
         epochs = positions // self.num_examples
         offsets = positions % self.num_examples
-        # The raw operation: TensorFlow 2.21's wrapper pads a seed per index along the wrong axis.
-        seeds = tf.stack(
-            [
-                tf.fill(tf.shape(epochs), tf.constant(self.seed, tf.int64)),
-                epochs,
-                tf.zeros_like(epochs),
-            ],
-            axis=1,
-        )
-        last = tf.fill(tf.shape(offsets), tf.constant(self.num_examples - 1, tf.int64))
-        return epochs, tf.raw_ops.RandomIndexShuffle(
-            index=offsets, seed=seeds, max_index=last, rounds=_ROUNDS
-        )
+        sizes = tf.fill(tf.shape(offsets), tf.constant(self.num_examples, tf.int64))
+        return epochs, permuted(offsets, sizes, self.seed, epochs, tf.zeros_like(epochs))
+
+
+def permuted(
+    offsets: tf.Tensor, sizes: tf.Tensor, seed: int, epochs: tf.Tensor, sources: tf.Tensor
+) -> tf.Tensor:
+    """Return the examples at offsets of an epoch, in the epoch's random order, [B] int64.
+
+    Args:
+        offsets: [B] int64.
+        sizes: examples in the epoch, [B] int64.
+        seed: key of all permutations.
+        epochs: [B] int64; each has its permutation.
+        sources: [B] int64; likewise.
+    """
+    # The raw operation: TensorFlow 2.21's wrapper pads a seed per index along the wrong axis.
+    key = tf.fill(tf.shape(epochs), tf.constant(seed, tf.int64))
+    return tf.raw_ops.RandomIndexShuffle(
+        index=offsets,
+        seed=tf.stack([key, epochs, sources], axis=1),
+        max_index=sizes - 1,
+        rounds=_ROUNDS,
+    )
 
 
 def block_of(step: tf.Tensor, left_out: tf.Tensor) -> tf.Tensor:
@@ -115,22 +126,35 @@ class Source:
             # The last batch is filled up with example 0 at weight 0, so that its shape is static.
             counts = positions < self.split.num_examples
             indices = tf.where(counts, positions, 0)
-            draws = tf.zeros([self.per_replica, 0])
+            epochs = tf.zeros_like(positions)
             weight = tf.cast(counts, tf.float32)
         else:
             epochs, indices = self.order.locate(positions)
-            draws = (
-                randomness.uniform(self.order.seed, epochs, indices, self.num_draws)
-                if self.num_draws
-                else tf.zeros([self.per_replica, 0])
-            )
             weight = tf.ones([self.per_replica])
-        batch = dict(self.split.fetch(indices))
+        draws = self.draws(epochs, indices)
+        takes_draws = self.order is not None and getattr(self.split, "augments", False)
+        batch = self.split.fetch(indices, *([draws] if takes_draws else []))
+        return self.complete(batch, indices, weight), draws
+
+    def draws(self, epochs: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+        """Return the random numbers for the augmentation of examples, [B, num_draws] float32.
+
+        Args:
+            epochs: [B] int64.
+            indices: [B] int64, the examples' numbers in the split.
+        """
+        if self.order is None or not self.num_draws:
+            return tf.zeros([self.per_replica, 0])
+        return randomness.uniform(self.order.seed, epochs, indices, self.num_draws)
+
+    def complete(self, batch: Batch, indices: tf.Tensor, weight: tf.Tensor) -> Batch:
+        """Add `id` and `weight` to a batch of the examples `indices`; `weight` is [B] float32."""
+        batch = dict(batch)
         batch["weight"] = (
             weight * tf.cast(batch["weight"], tf.float32) if "weight" in batch else weight
         )
         batch["id"] = indices
-        return batch, draws
+        return batch
 
 
 class Feed(Protocol):

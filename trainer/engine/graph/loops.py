@@ -9,9 +9,10 @@ import tensorflow as tf
 from trainer.engine.graph import input as input_module
 from trainer.engine.graph.eval_loop import EvalLoop
 from trainer.engine.graph.input import Feed, Source
-from trainer.engine.graph.predict_loop import PredictLoop
+from trainer.engine.graph.predict_loop import PredictLoop, Predicts, Transforms
+from trainer.engine.graph.stream_feed import StreamFeed
 from trainer.engine.graph.train_loop import TrainLoop
-from trainer.protocols import Dataset, Task
+from trainer.protocols import Dataset, Stream, Task
 
 
 class Loops:
@@ -32,6 +33,8 @@ class Loops:
 
     def feed(self, source: Source) -> Feed:
         """Choose how the batches of a source reach the replicas."""
+        if source.order is not None and isinstance(source.split, Stream):
+            return StreamFeed(source, self._strategy)
         return input_module.feed(source, self._strategy, outside=self._outside)
 
     def train(self, dataset: Dataset, feed: Feed, **parts: Any) -> TrainLoop:
@@ -42,6 +45,6 @@ class Loops:
         """Create the loop that evaluates the batches of a split."""
         return EvalLoop(self._strategy, task, dataset, feed, in_order=self._in_order)
 
-    def predict(self, task: Task, dataset: Dataset, feed: Feed) -> PredictLoop:
+    def predict(self, task: Predicts, dataset: Transforms, feed: Feed) -> PredictLoop:
         """Create the loop that predicts the batches of a split."""
         return PredictLoop(self._strategy, task, dataset, feed)

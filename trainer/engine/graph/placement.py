@@ -1,7 +1,7 @@
-"""Devices that a model requests for itself: refused, for each replica computes the whole model.
+"""Devices that a model requests for itself: refused unless they are its replica's own.
 
-There is no model parallelism. A `tf.device` in a model would either be ignored, where a layer is
-made under it, or would compute a part of every replica on one and the same device.
+A `tf.device` in a model would either be ignored, where a layer is made under it, or would compute a
+part of every replica on one and the same device. `trainer.logical_devices` is for parts of a model.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from trainer.engine.graph.called_functions import called_functions
+from trainer.engine.graph.replica_devices import device_key, group_with
 from trainer.errors import ConfigError
 
 _KINDS = ("CPU", "GPU")
@@ -74,7 +76,7 @@ def _replica_device() -> str | None:
 
 def _nodes_within(operation: tf.Operation) -> Iterator[Any]:
     """Return the nodes of all functions that an operation calls, and of those that they call."""
-    pending = [(operation.graph, name) for name in _function_names(operation.node_def)]
+    pending = [(operation.graph, item.name) for item in called_functions(operation.node_def)]
     visited = set()
     while pending:
         graph, name = pending.pop()
@@ -86,34 +88,20 @@ def _nodes_within(operation: tf.Operation) -> Iterator[Any]:
             continue
         for node in function.cached_definition.node_def:
             yield node
-            pending += [(function.graph, inner) for inner in _function_names(node)]
-
-
-def _function_names(node: Any) -> list[str]:
-    names = []
-    for value in node.attr.values():
-        if value.HasField("func"):
-            names.append(value.func.name)
-        names += [function.name for function in value.list.func]
-    return names
+            pending += [(function.graph, item.name) for item in called_functions(node)]
 
 
 def _refuse(part: str, requested: str | None, own: str | None) -> None:
     """Raise a ConfigError if a part of a model requests a device that is not its replica's."""
-    kind, index = _device(requested)
+    kind, index = device_key(requested)
     if kind not in _KINDS:
         return
-    if any(kind == other and index in (None, number) for other, number in (_HOST, _device(own))):
+    allowed = (_HOST, device_key(own), *map(device_key, group_with(own) or ()))
+    if any(kind == other and index in (None, number) for other, number in allowed):
         return
     name = kind if index is None else f"{kind}:{index}"
     raise ConfigError(
         f"model: {part} requests the device {name}, but every replica computes the whole model on "
-        "its own device: parts of a model cannot be put on different devices; remove tf.device "
-        "from the model"
+        "its own device; remove tf.device from the model, or divide the model with "
+        "strategy.devices_per_replica and logical_device"
     )
-
-
-def _device(name: str | None) -> tuple[str | None, int | None]:
-    """Return type and number of a device, whatever its process; None for what is not named."""
-    spec = tf.DeviceSpec.from_string(name or "")
-    return spec.device_type, spec.device_index

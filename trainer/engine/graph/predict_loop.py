@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -10,7 +11,21 @@ import tensorflow as tf
 from trainer.engine.graph.collective_log import CollectiveLog
 from trainer.engine.graph.collectives import Collectives
 from trainer.engine.graph.input import Feed
-from trainer.protocols import Batch, Dataset, Task
+from trainer.protocols import Batch
+
+
+class Predicts(Protocol):
+    """What predicts, such as a task."""
+
+    def predict_step(self, batch: Batch) -> Mapping[str, tf.Tensor]:
+        """Return the predictions for one replica's batch, name -> [B, ...]."""
+
+
+class Transforms(Protocol):
+    """What prepares a batch, such as a dataset."""
+
+    def transform(self, batch: Batch, draws: tf.Tensor | None) -> Batch:
+        """Turn a fetched batch into the input of the prediction."""
 
 
 class PredictLoop:
@@ -25,7 +40,7 @@ class PredictLoop:
     """
 
     def __init__(
-        self, strategy: tf.distribute.Strategy, task: Task, dataset: Dataset, feed: Feed
+        self, strategy: tf.distribute.Strategy, task: Predicts, dataset: Transforms, feed: Feed
     ) -> None:
         self._strategy = strategy
         self._task = task

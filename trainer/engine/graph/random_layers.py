@@ -26,14 +26,23 @@ _GROUP = 4  # numbers of at most 32 bits for each value of the counter; of 64 bi
 _Kernel: TypeAlias = Callable[[Any, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
-def make_stateless(model: tf.keras.Model, offset: int = 0) -> int:
+def layers_of(owner: object) -> tf.Module:
+    """Return the layers that any object has as attributes, such as a dataset, in one module."""
+    module = tf.Module()
+    attributes = tf.nest.flatten(getattr(owner, "__dict__", {}))
+    module.layers = [value for value in attributes if isinstance(value, tf.Module)]
+    return module
+
+
+def make_stateless(model: tf.Module, offset: int = 0) -> int:
     """Have every random layer of a model draw for the part of the batch that is traced.
 
     Touches private names of tf_keras 2.21 (`_random_generator`, `_rng_type`, and the generator's
     methods); tests/engine/graph/test_random_layers.py fails loudly when they move.
 
     Args:
-        model: the model, built or not; layers inside layers are found too.
+        model: the model, built or not; layers inside layers are found too. One of Keras 3 does it
+            itself.
         offset: number of the first random layer, so that two models of one task differ.
 
     Returns:
@@ -42,6 +51,8 @@ def make_stateless(model: tf.keras.Model, offset: int = 0) -> int:
     Raises:
         ConfigError: a layer has a random generator of another kind than tf_keras' layers.
     """
+    if hasattr(model, "number_draws"):
+        return model.number_draws(offset)
     layers = [
         layer for layer in model.submodules if getattr(layer, "_random_generator", None) is not None
     ]
@@ -67,15 +78,30 @@ def make_stateless(model: tf.keras.Model, offset: int = 0) -> int:
     return len(layers)
 
 
+_TASK = 2**31 - 1
+"""Number of the task among the random layers: more than a model has."""
+
+
+def task_draws() -> LayerDraws:
+    """Return the draws of a task: of any shape whose first dimension is the example.
+
+    A scalar is the same for all parts.
+    """
+    return LayerDraws(_TASK, per_example=True)
+
+
 class LayerDraws:
     """The draws of one layer, with the signatures of tf_keras' RandomGenerator.
 
     Args:
         number: the layer's number among all random layers.
+        per_example: whether the first dimension of a draw is always the example, however many
+            examples the part has.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, per_example: bool = False) -> None:
         self._number = number
+        self._per_example = per_example
 
     def seed(self) -> tf.Tensor:
         """Return a seed, [2] int64, that no other draw and no other part of the batch has."""
@@ -136,6 +162,11 @@ class LayerDraws:
         call = part.count(self._number)
         seed = part.seed() if nonce is None else fold_seed(part.seed(), nonce)
         static = _static_shape(shape)
+        if static is None and self._per_example:
+            raise ConfigError(
+                "task: a draw must have a static shape; write e.g. batch['weight'].shape[0], not "
+                "tf.shape(...)[0]"
+            )
         if static is None:
             # Not known to be the batch's, nor not to be: at least no two parts draw the same.
             seed = fold_seed(seed, part.number)
@@ -144,7 +175,8 @@ class LayerDraws:
             tf.uint64,
         )
         stream = self._number << 32 | call
-        if static is None or not static or static[0] != part.size:
+        is_whole = not static or not (self._per_example or static[0] == part.size)
+        if static is None or is_whole:
             return kernel(shape, key, _counter(0, stream))
         group = _GROUP if dtype.size < 8 else _GROUP // 2
         size = math.prod(static)

@@ -9,10 +9,11 @@ slice (see `random_layers`), so the numbers do not depend on how the batch is cu
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
 
@@ -63,6 +64,23 @@ def batch_part(part: BatchPart) -> Iterator[None]:
         yield
     finally:
         _current.part = outer
+
+
+@contextmanager
+def part_of_size(size: int) -> Iterator[None]:
+    """Draw for as many examples of the current part, whatever its size is."""
+    outer: BatchPart | None = getattr(_current, "part", None)
+    if outer is None:
+        yield
+        return
+    with batch_part(replace(outer, size=size)):
+        yield
+
+
+def repeatable() -> AbstractContextManager[None]:
+    """Draw what is traced inside without counting it: what comes after draws the same again."""
+    outer: BatchPart | None = getattr(_current, "part", None)
+    return nullcontext() if outer is None else batch_part(replace(outer, calls=dict(outer.calls)))
 
 
 def split_part(count: int) -> Callable[[int | tf.Tensor], AbstractContextManager[None]]:
@@ -135,6 +153,24 @@ def uniform(seed: int, epochs: tf.Tensor, indices: tf.Tensor, num_draws: int) ->
     return tf.cast(tf.bitwise.right_shift(draws, tf.constant(40, tf.uint64)), tf.float32) * (
         2.0**-24
     )
+
+
+def normal_of(numbers: tf.Tensor, size: int) -> tf.Tensor:
+    """Return a random vector for each number, always the same, as Box and Muller (1958) make it.
+
+    Args:
+        numbers: [B] int64.
+        size: length of a vector.
+
+    Returns:
+        [B, size] float32, from the standard normal distribution.
+    """
+    half = -(-size // 2)
+    draws = uniform(0, tf.zeros_like(numbers), numbers, 2 * half)
+    # 1 - u is in (0, 1]: its logarithm is finite.
+    radius = tf.sqrt(-2.0 * tf.math.log(1.0 - draws[:, :half]))
+    angle = 2.0 * math.pi * draws[:, half:]
+    return tf.concat([radius * tf.cos(angle), radius * tf.sin(angle)], axis=1)[:, :size]
 
 
 _GOLDEN = 0x9E3779B97F4A7C15

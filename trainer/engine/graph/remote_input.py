@@ -8,12 +8,13 @@ read, are made here instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from trainer.engine.graph.called_functions import called_functions
 from trainer.engine.graph.input import Feed, Source, block_of
 from trainer.errors import ConfigError
 from trainer.protocols import Batch
@@ -169,16 +170,8 @@ def _remove_python_calls(graph: Any) -> bool:
         function.signature.name = renamed.get(function.signature.name, function.signature.name)
     for node in nodes:
         node.op = renamed.get(node.op, node.op)
-        for function in _called_functions(node):
+        for function in called_functions(node):
             function.name = renamed.get(function.name, function.name)
     for function in functions if calls else ():
         context.context().add_function_def(function)
     return bool(calls)
-
-
-def _called_functions(node: Any) -> Iterator[Any]:
-    """Return the functions that a node names in its attributes, each a mutable message."""
-    for value in node.attr.values():
-        if value.HasField("func"):
-            yield value.func
-        yield from value.list.func

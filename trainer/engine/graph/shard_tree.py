@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from trainer.engine.graph.collectives import packed
+from trainer.engine.graph.replica_devices import beside
 
 T = TypeVar("T")
 
@@ -44,6 +45,44 @@ def add(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     right. A snapshot between them hides that, and copies nothing.
     """
     return tf.raw_ops.Snapshot(input=left + right)
+
+
+def add_beside(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Add two tensors on the replica's device that holds the first.
+
+    What they are sums of is hidden too: without a loop around it, TensorFlow's optimizer sees it.
+    """
+    with beside(left):
+        return add(tf.raw_ops.Snapshot(input=left), tf.raw_ops.Snapshot(input=right))
+
+
+def keep_apart(operations: Sequence[tf.Operation]) -> None:
+    """Keep TensorFlow from computing the gradients of a convolution's kernel and bias as one.
+
+    oneDNN does so where it sees both with one and the same input, which depends on what else is on
+    the device; and the sum for the bias is then in another order. A snapshot of the input hides it,
+    and copies nothing.
+
+    Args:
+        operations: the backward pass, in the graph that is still being made.
+    """
+    for operation in operations:
+        if operation.type == "BiasAddGrad":
+            operation._update_input(0, tf.raw_ops.Snapshot(input=operation.inputs[0]))
+
+
+def sum_overlapping(
+    compute: Callable[[int], list[tf.Tensor]], count: int, specs: Sequence[tf.TensorSpec]
+) -> list[tf.Tensor]:
+    """Add up like `sum_over_shards`, where shards may be computed at the same time.
+
+    Each is traced by itself, so that nothing makes one wait for another.
+    """
+
+    def add_all(left: list[tf.Tensor], right: list[tf.Tensor]) -> list[tf.Tensor]:
+        return [add_beside(a, b) for a, b in zip(left, right, strict=True)]
+
+    return tree_sum([compute(number) for number in range(count)], add_all)
 
 
 def sum_over_shards(
@@ -81,7 +120,7 @@ def sum_over_shards(
     _, subtrees = tf.while_loop(
         lambda number, _: number < count,
         one_shard,
-        (tf.constant(0), [[_empty(spec) for spec in specs] for _ in heights]),
+        (tf.constant(0), [[empty(spec) for spec in specs] for _ in heights]),
         shape_invariants=(tf.TensorShape([]), [[spec.shape for spec in specs] for _ in heights]),
         parallel_iterations=1,  # shards are to keep the others out of memory
     )
@@ -121,10 +160,12 @@ class TreeExchange:
 
 
 def _sum_local(strategy: tf.distribute.Strategy, *tensors: Any) -> tuple[tf.Tensor, ...]:
-    with tf.device(strategy.extended.worker_devices[0]):
-        return tuple(
-            tree_sum(strategy.experimental_local_results(values), add) for values in tensors
-        )
+    def summed(values: Any) -> tf.Tensor:
+        parts = strategy.experimental_local_results(values)
+        with tf.device(parts[0].device or strategy.extended.worker_devices[0]):
+            return tree_sum(parts, add)
+
+    return tuple(summed(values) for values in tensors)
 
 
 def _carries(number: int) -> int:
@@ -136,7 +177,7 @@ def _add(left: list[tf.Tensor], right: list[tf.Tensor]) -> list[tf.Tensor]:
     return [add(a, b) for a, b in zip(left, right, strict=True)]
 
 
-def _empty(spec: tf.TensorSpec) -> tf.Tensor:
+def empty(spec: tf.TensorSpec) -> tf.Tensor:
     """Return a tensor that is written before it is read."""
     return tf.raw_ops.Empty(
         shape=[size or 0 for size in spec.shape.as_list()], dtype=spec.dtype, init=False

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from trainer.config.constraints import did_you_mean
+from trainer.engine.graph.placed_model import variables_beside
+from trainer.engine.graph.replica_devices import beside
 from trainer.engine.graph.variables import LossScale, replicated, split_alike
 from trainer.errors import ConfigError
 from trainer.protocols import Callback, Task
@@ -42,6 +44,7 @@ class TrainState:
             clipped, float32; 0 before the first. Steps that are handed out do not change it.
         gradient_peak: the largest absolute value in the last gradient that travelled compressed,
             float32; 0 before the first.
+        frame_counts: what became of the frames of actors, [num_counts] int64; None without.
         repeated_steps: steps that were begun a second time because a worker was lost, int64; 0
             where steps are not handed out.
 
@@ -59,6 +62,7 @@ class TrainState:
         num_metrics: int,
         ema_decay: float | None,
         mixed_float16: bool,
+        num_counts: int = 0,
     ) -> None:
         _check_names(task)
         self.task = task
@@ -73,6 +77,9 @@ class TrainState:
         self.gradient_norm = replicated(tf.constant(0.0), "gradient_norm")
         self.gradient_peak = replicated(tf.constant(0.0), "peak")
         self.repeated_steps = replicated(tf.constant(0, tf.int64), "repeated")
+        self.frame_counts = (
+            replicated(tf.zeros([num_counts], tf.int64), "frames") if num_counts else None
+        )
         self.loss_scale = LossScale() if mixed_float16 else None
         self.averages: dict[str, list[tf.Variable]] = {}
         self._saved_optimizers: dict[str, Any] = {}
@@ -82,13 +89,12 @@ class TrainState:
                 # Slots exist before the restore: a checkpoint that lacks one is then an error and
                 # not a silent zero.
                 task.optimizers[name]._create_all_weights(model.trainable_variables)
-                self._saved_optimizers[name] = _trackables_of(
+                self._saved_optimizers[name] = optimizer_trackables(
                     task.optimizers[name], model.trainable_variables
                 )
             if ema_decay is not None:
                 self.averages[name] = [
-                    replicated(variable.read_value(), "average")
-                    for variable in model.trainable_variables
+                    _average_of(variable) for variable in model.trainable_variables
                 ]
                 self._saved_averages[name] = split_alike(
                     self.averages[name], model.trainable_variables
@@ -108,6 +114,7 @@ class TrainState:
             "models": dict(self.task.models),
             "optimizers": self._saved_optimizers,
             "averages": self._saved_averages,
+            "frames": {} if self.frame_counts is None else {"counts": self.frame_counts},
             "guard": self.divergence_monitor.trackables(),
             "loss_scale": {} if self.loss_scale is None else dict(vars(self.loss_scale)),
             "callbacks": {name: _variables(callback) for name, callback in self.callbacks.items()},
@@ -115,32 +122,14 @@ class TrainState:
 
     def digests(self, strategy: tf.distribute.Strategy) -> dict[str, int]:
         """Return a hash of every variable as this process holds it, 40 bits each, by name."""
-        local = {
-            name: strategy.experimental_local_results(variable)[0]
-            for name, variable in self.variables().items()
-        }
-        return {
-            name: int.from_bytes(hashlib.sha256(value.numpy().tobytes()).digest()[:5])
-            for name, value in local.items()
-        }
+        return digests(self.variables(), strategy)
 
     def variables(self) -> dict[str, tf.Variable]:
         """Return every variable, shards one by one, by name."""
-        result: dict[str, tf.Variable] = {}
-
-        def walk(node: Any, name: str) -> None:
-            if isinstance(node, Mapping):
-                for key, value in node.items():
-                    walk(value, f"{name}/{key}" if name else str(key))
-            elif isinstance(node, tf.Variable) or not hasattr(node, "variables"):
-                result[name if name not in result else f"{name} ({len(result)})"] = node
-            else:
-                variables = node.variables() if callable(node.variables) else node.variables
-                walk({variable.name: variable for variable in variables}, name)
-
         averages = {name: dict(enumerate(group)) for name, group in self.averages.items()}
-        walk({**self.trackables(), "optimizers": self.task.optimizers, "averages": averages}, "")
-        return result
+        return named_variables(
+            {**self.trackables(), "optimizers": self.task.optimizers, "averages": averages}
+        )
 
     def update_averages(self, step: tf.Tensor, dropped: tf.Tensor) -> None:
         """Move the averages towards the weights, in replica context, after an update.
@@ -161,7 +150,8 @@ class TrainState:
             for average, variable in zip(
                 averages, self.task.models[name].trainable_variables, strict=True
             ):
-                average.assign_add((1.0 - decay) * (variable - average))
+                with beside(variable):
+                    average.assign_add((1.0 - decay) * (variable - average))
 
     def reset_averages(self) -> None:
         """Set the averages to the weights, in cross-replica context."""
@@ -183,6 +173,43 @@ class TrainState:
                 value = variable.read_value()
                 variable.assign(average.read_value())
                 average.assign(value)
+
+
+def named_variables(trackables: Mapping[str, Any]) -> dict[str, tf.Variable]:
+    """Return every variable of nested mappings, models and optimizers, by name."""
+    result: dict[str, tf.Variable] = {}
+
+    def walk(node: Any, name: str) -> None:
+        if isinstance(node, Mapping):
+            for key, value in node.items():
+                walk(value, f"{name}/{key}" if name else str(key))
+        elif isinstance(node, tf.Variable) or not hasattr(node, "variables"):
+            result[name if name not in result else f"{name} ({len(result)})"] = node
+        else:
+            variables = node.variables() if callable(node.variables) else node.variables
+            walk({variable.name: variable for variable in variables}, name)
+
+    walk(trackables, "")
+    return result
+
+
+def digests(
+    variables: Mapping[str, tf.Variable], strategy: tf.distribute.Strategy
+) -> dict[str, int]:
+    """Return a hash of each variable as this process holds it, 40 bits, by name."""
+    local = {
+        name: strategy.experimental_local_results(variable)[0]
+        for name, variable in variables.items()
+    }
+    return {
+        name: int.from_bytes(hashlib.sha256(value.numpy().tobytes()).digest()[:5])
+        for name, value in local.items()
+    }
+
+
+def _average_of(variable: tf.Variable) -> tf.Variable:
+    with variables_beside(variable):
+        return replicated(variable.read_value(), "average")
 
 
 def _check_names(task: Task) -> None:
@@ -210,7 +237,7 @@ def _check_names(task: Task) -> None:
         raise ConfigError(*problems)
 
 
-def _trackables_of(
+def optimizer_trackables(
     optimizer: tf.keras.optimizers.legacy.Optimizer, variables: list[tf.Variable]
 ) -> dict[str, Any]:
     """Return an optimizer's variables as they are saved.

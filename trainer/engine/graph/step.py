@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from trainer.engine.graph.collective_log import CollectiveLog
-from trainer.engine.graph.collectives import Collectives
 from trainer.engine.graph.divergence import DivergenceMonitor, Verdict, no_verdict
 from trainer.engine.graph.gradients import Contribution, accumulate_gradients
 from trainer.engine.graph.metric_sums import Sums
+from trainer.engine.graph.moving_statistics import MovingStatistics, assign_alike
+from trainer.engine.graph.replica_devices import on_own_device
+from trainer.engine.graph.soft_update import soft_update
+from trainer.engine.graph.step_base import StepBase
 from trainer.engine.graph.step_options import Gradients, Optimizer, StepOptions
+from trainer.errors import ConfigError
 from trainer.protocols import Batch, LossFn, Metrics
 
 
-class Step:
+class Step(StepBase):
     """What a task's `train_step` may use. Created for each replica while the step is traced.
 
     Attributes:
@@ -31,11 +34,9 @@ class Step:
     """
 
     def __init__(self, index: tf.Tensor, options: StepOptions, log: CollectiveLog) -> None:
-        self.index = index
+        super().__init__(index, log)
         self.options = options
-        self._replica = tf.distribute.get_replica_context()
-        self.num_replicas: int = self._replica.num_replicas_in_sync
-        self._collectives = Collectives(log)
+        self._updates: dict[int, tuple[Optimizer, int]] = {}
         self.verdict = no_verdict()
         self.dropped = tf.constant(False)
 
@@ -48,13 +49,14 @@ class Step:
     ) -> Metrics:
         """Update a model once with the gradient of the global batch's mean loss.
 
-        Losses are summed and divided by the global batch size; regularization losses of the model
-        count once. Gradients and metrics travel in one reduction; the gradient is clipped after
-        it, so clipping does not depend on the number of replicas.
+        Losses are summed and divided by the number of examples, over all replicas, weight 0 or not;
+        regularization losses of the model count once. Gradients and metrics travel in one
+        reduction; the gradient is clipped after it, so clipping does not depend on the number of
+        replicas.
 
         Args:
             loss_fn: returns the loss and metrics of each example of a (micro-)batch.
-            batch: this replica's batch.
+            batch: this replica's batch, or a part of it from `split`.
             model: the model whose trainable variables are updated.
             optimizer: the optimizer that updates them.
 
@@ -63,116 +65,75 @@ class Step:
             replicas.
 
         Raises:
-            ConfigError: an operation of the forward pass requests a device of its own.
+            ConfigError: an operation of the forward pass requests a device of its own, or the batch
+                cannot be cut into its shards and micro-batches.
         """
-        monitor = self.options.divergence_monitor
-        moving = _moving(model) if monitor is not None and monitor.skips else []
-        before = [variable.read_value() for variable in moving]  # the forward pass updates them
-        own = accumulate_gradients(loss_fn, batch, model, self.options, self.num_replicas)
+        self._count(optimizer)
+        statistics = MovingStatistics(model, self.options, self.num_replicas)
+        own = self._contribution(loss_fn, batch, model)
         names = list(own.sums)
-        statistics = self._statistics(model, own)
-        gradients, (packed, *totals) = self._sum_over_replicas(
+        gradients, (packed, *totals) = self.sum_over_replicas(
             own.gradients,
-            [
-                tf.stack([x for name in names for x in own.sums[name]]),
-                *(value for _, value in statistics),
-            ],
+            [tf.stack([x for name in names for x in own.sums[name]]), *statistics.added(own)],
         )
-        self._assign_means([variable for variable, _ in statistics], totals)
+        statistics.assign(totals)
+        assign_alike(own.moving)
         reduced = {name: (packed[2 * i], packed[2 * i + 1]) for i, name in enumerate(names)}
         self._apply(optimizer, model.trainable_variables, gradients, reduced)
-        for variable, old in zip(moving, before, strict=True):
-            variable.assign(tf.where(self.dropped, old, variable.read_value()))
+        statistics.end(self.dropped)
         return reduced
 
-    def all_reduce(self, value: Any, op: str = "sum") -> Any:
-        """Reduce a nest of tensors over all replicas, element by element, to every replica.
+    def soft_update(
+        self, target: tf.keras.Model, source: tf.keras.Model, tau: float | tf.Tensor
+    ) -> None:
+        """Move a model's variables towards another's: target += tau * (source - target).
 
-        This, `map_reduce`, `all_gather` and `broadcast` may stand anywhere in a step, also within
-        a model, but not within a tf.function, tf.while_loop or tf.cond. All replicas must call the
-        same ones, in the same order and with the same shapes, which must be static. They are
-        differentiable, with respect to the sum of all replicas' losses.
-
-        Args:
-            value: this replica's nest of numbers or dense tensors.
-            op: sum, mean, min or max. There is no mean of integers.
-        """
-        return self._collectives.all_reduce(value, op)
-
-    def map_reduce(self, fn: Callable[[Any], Any], value: Any, op: str = "sum") -> Any:
-        """Apply `fn` to this replica's value, and reduce the resulting nest like `all_reduce`."""
-        return self._collectives.map_reduce(fn, value, op)
-
-    def all_gather(self, value: Any, axis: int = 0) -> Any:
-        """Stack the values of all replicas along a new axis; every replica gets the result.
+        The same numbers on every replica. Nothing moves after an update that was dropped.
 
         Args:
-            value: this replica's nest of numbers or dense tensors.
-            axis: where the new axis, of length `num_replicas`, is in the result.
-        """
-        return self._collectives.all_gather(value, axis)
+            target: the model that is moved; it is saved if it is one of the task's models.
+            source: the model that it moves to, of the same variables.
+            tau: the share of the way, in [0, 1].
 
-    def broadcast(self, value: Any, source: int = 0) -> Any:
-        """Return the value of replica `source` on every replica.
-
-        The others' values must have the same nest, shapes and types.
+        Raises:
+            ConfigError: the models do not have the same variables, or `tau` is not in [0, 1].
         """
-        return self._collectives.broadcast(value, source)
+        soft_update(self._replica, target, source, tau, self.dropped)
 
     def end(self) -> None:
         """Note that this replica's step is over.
 
         Raises:
             ValueError: another replica communicated more often.
+            ConfigError: an optimizer made another number of updates than it was built for.
         """
         self._collectives.end()
-
-    def _statistics(
-        self, model: tf.keras.Model, own: Contribution
-    ) -> list[tuple[tf.Variable, tf.Tensor]]:
-        """Return the variables that each replica updates by itself, such as moving statistics.
-
-        And what this replica adds to their means.
-
-        They are averaged at every step, not only when they are read: so all replicas hold the
-        same, and a run that was saved and restored in between, on whatever strategy, goes on with
-        the same bits.
-        """
-        if self.options.shards is not None:
-            return list(zip(own.updated, own.updates, strict=True))
-        if self.num_replicas == 1:
-            return []
-        return [
-            (variable, variable.read_value())
-            for variable in model.non_trainable_variables
-            if variable.synchronization == tf.VariableSynchronization.ON_READ
-        ]
-
-    def _assign_means(self, variables: list[tf.Variable], totals: list[tf.Tensor]) -> None:
-        """Assign the means of what `_statistics` returned; `totals` are the sums."""
-        shards = self.options.shards
-        if shards is None:
-            for variable, total in zip(variables, totals, strict=True):
-                variable.assign(total / self.num_replicas)
-            return
-        passes = shards * self.options.accumulate
-
-        # Not in the replicas: a variable that they share would be given their mean, and the mean
-        # of three equal numbers may be another one.
-        def cross_replica(strategy: tf.distribute.Strategy, *totals: Any) -> None:
-            for variable, total in zip(variables, totals, strict=True):
-                mean = strategy.experimental_local_results(total)[0] / passes
-                strategy.extended.update(
-                    variable,
-                    lambda own, value: own.assign(tf.cast(value, own.dtype)),
-                    args=(mean,),
-                    group=True,
+        for optimizer, count in self._updates.values():
+            expected = getattr(optimizer, "updates_per_step", count)
+            if count != expected:
+                raise ConfigError(
+                    f"task: an optimizer ({type(optimizer).__name__}) made {count} "
+                    f"update{'s' * (count > 1)} in a step, but was built for {expected}, so its "
+                    "learning rate would not follow the steps; write "
+                    f"parts.optimizer(..., updates_per_step={count})"
                 )
 
-        if variables:
-            self._replica.merge_call(cross_replica, args=tuple(totals))
+    def _count(self, optimizer: Optimizer) -> None:
+        """Count an update of an optimizer in this step."""
+        _, count = self._updates.get(id(optimizer), (None, 0))
+        self._updates[id(optimizer)] = (optimizer, count + 1)
 
-    def _sum_over_replicas(
+    def _contribution(self, loss_fn: LossFn, batch: Batch, model: tf.keras.Model) -> Contribution:
+        return accumulate_gradients(
+            loss_fn,
+            batch,
+            model,
+            self.options,
+            self.num_replicas,
+            lambda tensors: self.sum_over_replicas([], tensors)[1],
+        )
+
+    def sum_over_replicas(
         self, gradients: Gradients, others: list[tf.Tensor]
     ) -> tuple[Gradients, list[tf.Tensor]]:
         """Sum float32 tensors over the replicas as one flat buffer: a single collective.
@@ -183,6 +144,14 @@ class Step:
         """
         if self.num_replicas == 1:
             return gradients, others
+        timer = self.options.exchange_timer
+        if timer is None:
+            return self._exchange(gradients, others)
+        return timer.measure([*gradients, *others], lambda: self._exchange(gradients, others))
+
+    def _exchange(
+        self, gradients: Gradients, others: list[tf.Tensor]
+    ) -> tuple[Gradients, list[tf.Tensor]]:
         if self.options.exchange is not None:
             self._collectives.note(f"the sum of {len(gradients)} gradients")
             return self.options.exchange(self._replica, gradients, others)
@@ -198,12 +167,9 @@ class Step:
         conditions = []  # of the update: all of them
         if loss_scale is not None:
             unscale = 1.0 / loss_scale.value
-            gradients = [gradient * unscale for gradient in gradients]
-            conditions.append(
-                tf.reduce_all(
-                    [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
-                )
-            )
+            gradients = [on_own_device(tf.multiply, gradient, unscale) for gradient in gradients]
+            finite = [on_own_device(_is_finite, gradient) for gradient in gradients]
+            conditions.append(tf.reduce_all(finite))
         norm = tf.linalg.global_norm(gradients)
         if monitor is not None:
             # With a loss scale, gradients that are not finite are to be expected.
@@ -216,7 +182,7 @@ class Step:
         if conditions:
             self._update_if(tf.reduce_all(conditions), optimizer, variables, gradients)
         else:
-            self._update(optimizer, variables, gradients)
+            self.update(optimizer, variables, gradients)
         if loss_scale is not None:
             # The scale is not to blame for a bad loss.
             loss_scale.update(conditions[0] | self.dropped)
@@ -242,7 +208,7 @@ class Step:
 
             def update() -> tf.Tensor:
                 strategy.extended.call_for_each_replica(
-                    lambda *own: self._update(optimizer, variables, own), args=gradients
+                    lambda *own: self.update(optimizer, variables, own), args=gradients
                 )
                 return tf.constant(True)
 
@@ -250,9 +216,10 @@ class Step:
 
         self._replica.merge_call(cross_replica, args=(condition, *gradients))
 
-    def _update(
+    def update(
         self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients
     ) -> None:
+        """Update variables by gradients that are the same on all replicas."""
         if self.options.optimizer_reduces and self.options.shards is not None:
             # The whole sum from one replica: the sum of three thirds may be another number.
             is_first = tf.equal(self._replica.replica_id_in_sync_group, 0)
@@ -265,9 +232,5 @@ class Step:
         )
 
 
-def _moving(model: tf.keras.Model) -> list[tf.Variable]:
-    """Return the variables that a forward pass updates, such as moving statistics.
-
-    Frozen weights are not among them.
-    """
-    return [variable for variable in model.non_trainable_variables if not variable.trainable]
+def _is_finite(gradient: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_all(tf.math.is_finite(gradient))

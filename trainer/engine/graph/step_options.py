@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import tensorflow as tf
 
 from trainer.engine.graph.divergence import DivergenceMonitor
+from trainer.engine.graph.exchange_timer import ExchangeTimer
 from trainer.engine.graph.variables import LossScale
 
 Gradients = list[tf.Tensor]
@@ -23,7 +24,6 @@ class StepOptions:
     """Options of every step.
 
     Attributes:
-        global_size: examples in one update; the denominator of every loss.
         accumulate: micro-batches in a replica's batch, or in each of its shards.
         shards: parts that the global batch is always computed in; None: one for each replica, and
             sums are in no fixed order.
@@ -34,10 +34,16 @@ class StepOptions:
             given its share of the sum.
         exchange: sums gradients, and other tensors that must not be rounded, over the replicas;
             None: as one `all_reduce`.
+        synchronised: layers that normalise over the global batch, if that takes several passes of a
+            replica; then no layer communicates by itself.
         divergence_monitor: judges each update before it is made; None: no update is judged.
+        exchange_timer: measures the sums over the replicas; None: they are not measured here.
+        overlap: whether shards and micro-batches may be computed at the same time, on several
+            devices of a replica, instead of one after the other.
+        adds_differences: whether moving statistics that a model notes are changed by adding:
+            steps of several workers change them at the same time.
     """
 
-    global_size: int
     accumulate: int = 1
     clip_norm: float | None = None
     jit: bool = False
@@ -46,3 +52,7 @@ class StepOptions:
     exchange: Exchange | None = None
     divergence_monitor: DivergenceMonitor | None = None
     shards: int | None = None
+    exchange_timer: ExchangeTimer | None = None
+    overlap: bool = False
+    synchronised: Sequence[tf.keras.layers.Layer] = ()
+    adds_differences: bool = False

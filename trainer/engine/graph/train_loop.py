@@ -10,20 +10,23 @@ AutoGraph is off: converting the engine's own code took most of the time to the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from trainer.engine.graph import randomness
 from trainer.engine.graph.collective_log import CollectiveLog
 from trainer.engine.graph.divergence import VERDICT_SIZE, DivergenceStatus, Verdict
 from trainer.engine.graph.input import Feed
 from trainer.engine.graph.metric_sums import pack
+from trainer.engine.graph.shards import transform_shards
 from trainer.engine.graph.state import TrainState
 from trainer.engine.graph.step import Step, StepOptions
 from trainer.protocols import Batch, Dataset
+from trainer.runs.worker_times import WorkerRecord
 
 
 class TrainLoop:
@@ -33,11 +36,13 @@ class TrainLoop:
         strategy: TensorFlow's strategy.
         feed: how batches reach the replicas.
         state: what the steps change.
+        options: what all steps have in common.
+        on_traced: called with the graph of a step whenever one has been traced.
         collectives: the collectives of this process's replicas in a step; known when `run` has
             been traced.
 
     Args:
-        schedule: the learning rate of a step.
+        learning_rates: the learning rate of each optimizer at a step, by its name in the log.
         seed: the experiment's seed.
     """
 
@@ -49,7 +54,7 @@ class TrainLoop:
         *,
         state: TrainState,
         options: StepOptions,
-        schedule: Callable[[tf.Tensor], tf.Tensor],
+        learning_rates: Mapping[str, Callable[[tf.Tensor], tf.Tensor]],
         seed: int,
     ) -> None:
         self.strategy = strategy
@@ -57,9 +62,10 @@ class TrainLoop:
         self.state = state
         self._dataset = dataset
         self.feed = feed
-        self._options = options
-        self._schedule = schedule
+        self.options = options
+        self._learning_rates = learning_rates
         self._seed = seed
+        self.on_traced: Callable[[tf.Graph], None] = lambda graph: None
         self.collectives = CollectiveLog()
 
     @tf.function(autograph=False)
@@ -88,13 +94,14 @@ class TrainLoop:
             status: DivergenceStatus,
         ) -> tuple[Any, ...]:
             element = self.feed.next(iterator)
-            if self.feed.fetches:
+            if self.feed.fetches and not is_op_determinism_enabled():  # then no clock may be read
                 # Before the step: TensorFlow keeps the order of operations that read the clock.
                 waited += input_wait(index, element)
             # Added step by step: so no bit depends on the length of the loop.
             sums, verdict = self._step(index, element)
             norm = tf.where(verdict.is_bad, norm, verdict.norm)
             status = monitor.note(status, index, verdict)
+            self.on_traced(tf.compat.v1.get_default_graph())
             return index + 1, window + sums, epoch + sums, norm, waited, status
 
         start = [
@@ -118,18 +125,30 @@ class TrainLoop:
         self.run.get_concrete_function(iterator, tf.TensorSpec([], tf.int64))
         return self.collectives.lines()
 
-    def learning_rate(self, step: int) -> float:
-        """Return the learning rate of update number `step`, counted from 0."""
-        return float(self._schedule(tf.constant(step, tf.int64)))
+    def learning_rates(self, step: int) -> dict[str, float]:
+        """Return the learning rate of each optimizer in step `step`, counted from 0, by name."""
+        index = tf.constant(step, tf.int64)
+        return {name: float(rate(index)) for name, rate in self._learning_rates.items()}
 
     def report(self) -> dict[str, float]:
         """Return further values for the log, by name: of the last step or call, or of the run."""
         norm = (
             {"gradient_norm": float(self.state.gradient_norm.numpy())}
-            if self._options.divergence_monitor is not None
+            if self.options.divergence_monitor is not None
             else {}
         )
         return {**norm, **self.state.divergence_monitor.report()}
+
+    def take_worker_record(self) -> WorkerRecord:
+        """Return what workers did since the last call that this process alone knows of."""
+        return WorkerRecord()
+
+    def totals(self) -> dict[str, int]:
+        """Return what else the run has counted, for its result."""
+        return {}
+
+    def close(self, *, finished: bool) -> None:
+        """Let those leave that make the input; `finished`: the training has reached its end."""
 
     def first_lines(self) -> Iterable[str]:
         """Return further lines for the user before the first step."""
@@ -158,7 +177,9 @@ class TrainLoop:
 
         What is traced inside has the randomness of that step.
         """
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        context = tf.distribute.get_replica_context()
+        replica = context.replica_id_in_sync_group
+        num_replicas = context.num_replicas_in_sync
         batch, draws = self.feed.replica_batch(element, index, replica)
         static = tf.get_static_value(replica)
         part = randomness.BatchPart(
@@ -167,12 +188,14 @@ class TrainLoop:
             number=tf.cast(replica, tf.int64) if static is None else int(static),
         )
         with randomness.batch_part(part):
-            yield {**batch, **self._dataset.transform(batch, draws)}
+            num_shards = (self.options.shards or num_replicas) // num_replicas
+            changed = transform_shards(self._dataset.transform, batch, draws, num_shards)
+            yield {**batch, **changed}
 
     def _replica_step(self, index: tf.Tensor, element: Any) -> tf.Tensor:
         """Run one step on this replica; return its sums and its verdict, packed, float32."""
         with self.replica_batch(index, element) as batch:
-            step = Step(index, self._options, self.collectives)
+            step = Step(index, self.options, self.collectives)
             metrics = self._task.train_step(batch, step)
             step.end()
         self.state.update_averages(index, step.dropped)

@@ -56,6 +56,11 @@ def whole(variables: Sequence[tf.Variable]) -> list[Any]:
     return list({id(variable): variable for variable in containers}.values())
 
 
+def parts_of(variable: Any) -> list[tf.Variable]:
+    """Return the pieces of a variable that parameter servers divide among them, or itself."""
+    return list(getattr(variable, "variables", [variable]))
+
+
 def split_alike(variables: Sequence[tf.Variable], pattern: Sequence[tf.Variable]) -> list[Any]:
     """Return variables, one for each of `pattern`, as a checkpoint knows those.
 
@@ -107,8 +112,8 @@ class LossScale:
 def read_from_first_replica() -> Iterator[None]:
     """Have variables that replicas update by themselves read from the first one; in scope.
 
-    For those that hold the same on all replicas whenever they are read or saved. Their mean would
-    be taken otherwise, and the mean of three equal numbers may be another number.
+    A step averages them, so they hold the same on all replicas whenever they are read or saved.
+    Their mean would be taken otherwise, and the mean of three equal numbers may be another number.
     """
 
     def create(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:

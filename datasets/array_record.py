@@ -1,0 +1,135 @@
+"""ArrayRecord files: records of bytes that are read by their index."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+from trainer.datasets.arrays import ArrayDataset
+from trainer.datasets.augment import Augmentation
+from trainer.datasets.extras import import_extra
+from trainer.datasets.fields import Fields
+from trainer.datasets.images import ImageDataset
+from trainer.datasets.indexed import Sources, from_sources
+from trainer.datasets.normalise import Normalisation
+from trainer.datasets.paths import find_files
+
+
+class ArrayRecordSource:
+    """A source of the records of several ArrayRecord files, one after the other."""
+
+    def __init__(self, files: Sequence[Path], parse: Callable[[bytes], Any]) -> None:
+        """Open the files.
+
+        Args:
+            files: the files.
+            parse: makes a record out of its bytes.
+
+        Raises:
+            ValueError: a file cannot be read, or the package is missing.
+        """
+        module = import_extra("array_record.python.array_record_data_source", "array_record")
+        sources = [_open(module.ArrayRecordDataSource, file) for file in files]
+        self._files = [file for file, source in zip(files, sources, strict=True) if len(source)]
+        self._ends = list(itertools.accumulate(len(source) for source in sources if len(source)))
+        self._parse = parse
+        self._records = module.ArrayRecordDataSource([str(file) for file in self._files or files])
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            content = self._records[index]
+        except Exception as error:  # the library raises RuntimeError, often without a text
+            number = bisect.bisect_right(self._ends, index)
+            raise ValueError(f"{self._files[number]} is damaged") from error
+        return self._parse(content)
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self._parse(content) for content in self._records.__getitems__(indices)]
+
+
+def array_record(  # noqa: PLR0913 - every option is a key of the configuration
+    *,
+    path: str | None = None,
+    test_path: str | None = None,
+    parse: Callable[[bytes], Any] | None = None,
+    test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
+    max_corrupt_records: Annotated[int, ">= 0"] = 0,
+    fields: Fields | None = None,
+    augment: Augmentation | None = None,
+    normalise: Normalisation | None = None,
+) -> ImageDataset | ArrayDataset:
+    """Records of ArrayRecord files; each is a `tf.train.Example`, or what `parse` makes of it.
+
+    Args:
+        path: the files to train on: one, a folder, or a pattern with *.
+        test_path: the files to test on; None: a part of the others.
+        parse: makes a record, such as a mapping, out of its bytes; None: `example`.
+        test_fraction: about which share to test on if there is no test_path.
+        max_corrupt_records: how many damaged images each process skips before it is an error.
+        fields: which parts of a record are used.
+        augment: random changes of images in training.
+        normalise: what is subtracted from the features and what they are divided by.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a file cannot be read, or the package array_record is missing.
+    """
+    parse = parse or example
+    suffixes = (".array_record", ".arrayrecord")
+    train = ArrayRecordSource(find_files(path, suffixes), parse)
+    test = None
+    if test_path is not None:
+        test = ArrayRecordSource(find_files(test_path, suffixes, "test_path"), parse)
+    return from_sources(
+        Sources(train, test, test_fraction=test_fraction, names=(f"{path}", f"{test_path}")),
+        fields or Fields(),
+        max_corrupt_records=max_corrupt_records,
+        augment=augment,
+        normalise=normalise,
+    )
+
+
+def example(content: bytes) -> Mapping[str, Any]:
+    """Return the features of a serialized `tf.train.Example` by name.
+
+    Bytes are `bytes`; numbers are int64 or float32, an array where there are several.
+
+    Raises:
+        ValueError: the bytes are no `tf.train.Example`.
+    """
+    import tensorflow as tf
+    from google.protobuf.message import DecodeError
+
+    try:
+        features = tf.train.Example.FromString(content).features.feature
+    except DecodeError as error:
+        raise ValueError(
+            "it is no tf.train.Example; name a function that reads it with dataset.parse"
+        ) from error
+    return {name: _values(feature) for name, feature in features.items()}
+
+
+def _values(feature: Any) -> Any:
+    kind = feature.WhichOneof("kind")
+    values = getattr(feature, kind).value if kind else ()
+    if kind == "bytes_list":
+        return values[0] if len(values) == 1 else list(values)
+    array = np.array(values, np.int64 if kind == "int64_list" else np.float32)
+    return array[0] if len(array) == 1 else array
+
+
+def _open(source: Callable[[list[str]], Any], file: Path) -> Any:
+    """Open one file alone, so that the message can name it."""
+    try:
+        return source([str(file)])
+    except Exception as error:  # the library raises RuntimeError, often without a text
+        reason = (str(error).strip() or "it is damaged, or cut short").splitlines()[0]
+        raise ValueError(f"{file} cannot be read as an ArrayRecord file: {reason}") from error

@@ -1,0 +1,247 @@
+"""Which parts of a record are the features and the label, and what they look like."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+FEATURES = ("features", "image", "img", "x")
+LABELS = ("label", "labels", "target", "y")
+_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM")
+
+
+class RecordError(ValueError):
+    """A record is not as the others; the message is the rest of a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What the first record of a source looks like.
+
+    Attributes:
+        features: key or number of the features in a record; None: the record is the features.
+        label: key or number of the label; None: records have no label.
+        encoded: whether the features are the bytes of an image file, which the graph decodes.
+        shape: shape of one example's features; of encoded images, what they are resized to.
+        dtype: type of the features as they are stored.
+    """
+
+    features: str | int | None
+    label: str | int | None
+    encoded: bool
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class Fields:
+    """The parts of a record that are used, and what is known of them beforehand."""
+
+    def __init__(
+        self,
+        *,
+        features: str | int | None = None,
+        label: str | int | None = None,
+        shape: Annotated[list[int] | None, "each: >= 1"] = None,
+        image_size: Annotated[list[int] | None, "each: >= 1"] = None,
+        channels: Annotated[int | None, ">= 1, <= 3"] = None,
+        num_classes: Annotated[int | None, ">= 1"] = None,
+        class_names: list[str] | None = None,
+    ) -> None:
+        """Take the options; what is None is found from the first record.
+
+        Args:
+            features: key of the features in a record, or their number in a tuple; None: the first
+                of features, image, img, x, or number 0.
+            label: likewise; None: the first of label, labels, target, y, or number 1.
+            shape: shape of one example's features, where records have them flat.
+            image_size: [height, width] that images are resized to; None: those of the first.
+            channels: 3 for colour, 1 for grey; encoded images are converted; None: as the first.
+            num_classes: how many classes the label counts; None: the source knows.
+            class_names: a name for each class, in order; labels may then be these names.
+        """
+        self.features = features
+        self.label = label
+        self.shape = None if shape is None else tuple(shape)
+        self.image_size = image_size
+        self.channels = channels
+        self.num_classes = num_classes
+        self.class_names = class_names
+        if channels == 2:
+            raise ValueError("fields.channels (2) must be 1 or 3")
+        if num_classes is not None and class_names is not None and len(class_names) != num_classes:
+            raise ValueError(
+                f"fields.class_names has {len(class_names)} names for {num_classes} classes "
+                "(fields.num_classes); remove one of the two"
+            )
+
+    def layout(self, record: Any, name: str) -> Layout:
+        """Return the layout of records, found from the first one.
+
+        Args:
+            record: the first record.
+            name: the source's name, for messages.
+
+        Raises:
+            ValueError: a part is missing, or cannot be the features.
+        """
+        features = _key(record, self.features, FEATURES, 0, "features", name)
+        label = _key(record, self.label, LABELS, 1, "label", name)
+        value = part(record, features)
+        if (content := encoded_image(value)) is not None:
+            size, channels = _image_size(content, name)
+            shape = (*(self.image_size or size), self.channels or channels)
+            return Layout(
+                features=features, label=label, encoded=True, shape=shape, dtype=np.dtype(np.uint8)
+            )
+        if isinstance(value, str | bytes):
+            raise ValueError(
+                f"{name}: the features of record 0 are text or bytes that are no JPEG, PNG, GIF or "
+                "BMP image; make numbers of them in __getitem__, or choose other ones with "
+                "dataset.fields.features=<key>"
+            )
+        try:
+            array = as_array(value, self.shape)
+        except RecordError as error:
+            raise ValueError(f"{name}: record 0 {error}") from error
+        return Layout(
+            features=features, label=label, encoded=False, shape=array.shape, dtype=array.dtype
+        )
+
+
+def _key(
+    record: Any,
+    given: str | int | None,
+    usual: Sequence[str],
+    number: int,
+    what: str,
+    name: str,
+) -> str | int | None:
+    """Return the key of a part of a record; None: the record is the features alone."""
+    if isinstance(record, Mapping):
+        keys: list[Any] = list(record)
+        found = given if given is not None else next((key for key in usual if key in record), None)
+    elif isinstance(record, tuple):
+        keys = list(range(len(record)))
+        found = number if given is None else given
+    elif given is None:
+        return None
+    else:
+        raise ValueError(
+            f"fields.{what} ({given}): a record of {name} is a {type(record).__name__} without "
+            f"parts; remove dataset.fields.{what}"
+        )
+    if found not in keys:
+        shown = "null" if given is None else given
+        raise ValueError(
+            f"fields.{what} ({shown}): a record of {name} has no such part, it has "
+            f"{', '.join(map(str, keys))}; add dataset.fields.{what}=<one of these>"
+        )
+    return found
+
+
+def part(record: Any, key: str | int | None) -> Any:
+    """Return a part of a record.
+
+    Raises:
+        RecordError: it has no such part.
+    """
+    if key is None:
+        return record
+    try:
+        return record[key]
+    except (KeyError, IndexError, TypeError) as error:
+        raise RecordError(f"has no {key!r}") from error
+
+
+def encoded_image(value: Any) -> bytes | None:
+    """Return the bytes of an image file that a value is or stands for; None: it is no image.
+
+    A picture of Pillow becomes an uncompressed PNG, for pictures may differ in size. Of a mapping
+    with `bytes` and `path`, as Hugging Face stores images, the file is read if there are no bytes.
+    """
+    if isinstance(value, Mapping) and {"bytes", "path"} <= value.keys():
+        if value["bytes"] is None:
+            with open(value["path"], "rb") as file:
+                return file.read()
+        value = value["bytes"]
+    if isinstance(value, bytes | bytearray | memoryview):
+        content = bytes(value)
+        return content if content.startswith(_SIGNATURES) else None
+    if callable(getattr(value, "save", None)) and hasattr(value, "mode"):
+        buffer = io.BytesIO()
+        plain = value if value.mode in ("L", "RGB") else value.convert("RGB")
+        plain.save(buffer, "PNG", compress_level=0)
+        return buffer.getvalue()
+    return None
+
+
+def _image_size(content: bytes, name: str) -> tuple[tuple[int, int], int]:
+    """Return (height, width) and the channels, 1 or 3, of an encoded image."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            return (image.height, image.width), 1 if image.mode in ("1", "L", "I;16") else 3
+    except (UnidentifiedImageError, OSError) as error:
+        raise ValueError(f"{name}: record 0 holds a damaged image; repair or remove it") from error
+
+
+def as_array(value: Any, shape: tuple[int, ...] | None) -> np.ndarray:
+    """Return a value as an array of numbers, of a shape if one is given.
+
+    Numbers of Python become float32, so that 1 and 1.5 have one type.
+
+    Raises:
+        RecordError: it is none, or has another number of elements.
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # lists of different lengths
+        raise RecordError("has features that are no array") from error
+    if array.dtype.kind not in "biuf":
+        raise RecordError(f"has features of type {type(value).__name__}, which are no numbers")
+    if not hasattr(value, "dtype"):
+        array = array.astype(np.float32)
+    if shape is None:
+        return array
+    if array.size != np.prod(shape):
+        raise RecordError(
+            f"has {array.size} numbers, which do not fill {list(shape)} (dataset.fields.shape)"
+        )
+    return array.reshape(shape)
+
+
+def class_of(value: Any, class_names: Mapping[str, int] | None, num_classes: int) -> int:
+    """Return the class of a label.
+
+    Args:
+        value: an integer, also as an array of one, or the name of a class.
+        class_names: name -> class.
+        num_classes: how many there are.
+
+    Raises:
+        RecordError: it is none.
+    """
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    if isinstance(value, str):
+        if class_names is None:
+            raise RecordError(
+                f"has the label {value!r}; name the classes with dataset.fields.class_names=[...]"
+            )
+        if value not in class_names:
+            raise RecordError(
+                f"has the label {value!r}, which is not among the {len(class_names)} class names"
+            )
+        return class_names[value]
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biu":
+        raise RecordError(f"has a label of type {type(value).__name__}, it must be one integer")
+    label = int(array.reshape(()))
+    if not 0 <= label < num_classes:
+        raise RecordError(f"has the label {label}, it must be in 0..{num_classes - 1}")
+    return label

@@ -1,0 +1,145 @@
+"""Data sets of the library Hugging Face Datasets, from the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from trainer.datasets.arrays import ArrayDataset
+from trainer.datasets.augment import Augmentation
+from trainer.datasets.extras import import_extra
+from trainer.datasets.fields import FEATURES, LABELS, Fields
+from trainer.datasets.images import ImageDataset
+from trainer.datasets.indexed import Sources, from_sources
+from trainer.datasets.normalise import Normalisation
+from trainer.datasets.paths import find_files
+
+_EXTRA = "huggingface"
+
+
+def huggingface(  # noqa: PLR0913 - every option is a key of the configuration
+    *,
+    path: str | None = None,
+    test_path: str | None = None,
+    train: str = "train",
+    test: str = "test",
+    test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
+    max_corrupt_records: Annotated[int, ">= 0"] = 0,
+    fields: Fields | None = None,
+    augment: Augmentation | None = None,
+    normalise: Normalisation | None = None,
+) -> ImageDataset | ArrayDataset:
+    """A data set as `save_to_disk` writes it, or Arrow or Parquet files.
+
+    Arrow files are mapped into memory; Parquet files are read into it, for their rows cannot be
+    read one by one. Images stay encoded and are decoded in the graph.
+
+    Args:
+        path: the folder that `save_to_disk` wrote; or .arrow or .parquet files to train on: one, a
+            folder, or a pattern with *.
+        test_path: the same, to test on; None: the split `test` of path, or else a part of it.
+        train: the split to train on, where there are several in one folder.
+        test: the split to test on, where there are several in one folder.
+        test_fraction: about which share to test on if there is neither.
+        max_corrupt_records: how many damaged images each process skips before it is an error.
+        fields: which parts of a record are used.
+        augment: random changes of images in training.
+        normalise: what is subtracted from the features and what they are divided by.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a file cannot be read, or the package datasets is missing.
+    """
+    fields = fields or Fields()
+    train_set, test_set = _splits(path, test_path, train, test)
+    has_test = test_set is not None
+    return from_sources(
+        Sources(
+            _prepared(train_set, fields),
+            _prepared(test_set, fields) if has_test else None,
+            test_fraction=test_fraction,
+            names=(f"{path}", f"{test_path or path}"),
+            class_names=_class_names(train_set, fields),
+        ),
+        fields,
+        max_corrupt_records=max_corrupt_records,
+        augment=augment,
+        normalise=normalise,
+    )
+
+
+def _splits(path: str | None, test_path: str | None, train: str, test: str) -> tuple[Any, Any]:
+    """Return the data sets to train and to test on; None: there is none to test on."""
+    loaded = _load(path, "path")
+    train_set = _pick(loaded, train, "train")
+    if test_path is not None:
+        return train_set, _pick(_load(test_path, "test_path"), test, "test")
+    return train_set, _pick(loaded, test, "test") if isinstance(loaded, dict) else None
+
+
+def _load(path: str | None, key: str) -> Any:
+    """Return the Dataset or DatasetDict that a path names."""
+    library = import_extra("datasets", _EXTRA)
+    root = Path(str(path)).expanduser()
+    try:
+        if path is not None and _is_saved(root, "dataset_dict.json", "state.json"):
+            return library.load_from_disk(str(root))
+        return library.concatenate_datasets(
+            [_read_file(library, file) for file in find_files(path, (".arrow", ".parquet"), key)]
+        )
+    except (FileNotFoundError, ValueError):
+        raise
+    except Exception as error:  # whatever Arrow raises
+        raise ValueError(f"{key} ({root}) cannot be read: {_reason(error)}") from error
+
+
+def _read_file(library: Any, file: Path) -> Any:
+    try:
+        if file.suffix == ".parquet":
+            parquet = import_extra("pyarrow.parquet", _EXTRA)
+            return library.Dataset(library.table.InMemoryTable(parquet.read_table(file)))
+        return library.Dataset.from_file(str(file))
+    except Exception as error:  # whatever Arrow raises
+        raise ValueError(f"{file} cannot be read: {_reason(error)}; was it cut short?") from error
+
+
+def _is_saved(root: Path, *marks: str) -> bool:
+    return any((root / mark).is_file() for mark in marks)
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _pick(loaded: Any, split: str, key: str) -> Any:
+    """Return a split of a DatasetDict; a Dataset is one itself."""
+    if not isinstance(loaded, dict):
+        return loaded
+    if split not in loaded:
+        raise ValueError(
+            f"{key} ({split}): the data set has no such split, it has {', '.join(loaded)}"
+        )
+    return loaded[split]
+
+
+def _prepared(data: Any, fields: Fields) -> Any:
+    """Keep what is used: two columns, images as bytes, numbers as NumPy arrays."""
+    library = import_extra("datasets", _EXTRA)
+    names = [_column(data, fields.features, FEATURES), _column(data, fields.label, LABELS)]
+    if any(given not in (None, *data.column_names) for given in (fields.features, fields.label)):
+        return data  # which is refused, with all its columns
+    kept = data.select_columns([name for name in names if name]) if any(names) else data
+    if names[0] and isinstance(kept.features[names[0]], library.Image):
+        return kept.cast_column(names[0], library.Image(decode=False))
+    return kept.with_format("numpy")
+
+
+def _column(data: Any, given: str | int | None, usual: tuple[str, ...]) -> Any:
+    """Return the name of a column; None: there is none of the usual ones."""
+    return given or next((name for name in usual if name in data.column_names), None)
+
+
+def _class_names(data: Any, fields: Fields) -> list[str] | None:
+    """Return the names that the column of labels has, if any."""
+    column = _column(data, fields.label, LABELS)
+    return getattr(data.features.get(column), "names", None)

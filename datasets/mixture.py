@@ -1,0 +1,230 @@
+"""Several datasets in one, each with its share of the training.
+
+Every source keeps its own preprocessing and augmentation. They run where examples are fetched,
+because the examples of a batch come from several sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import gcd, lcm
+from typing import Any
+
+import tensorflow as tf
+
+_LONGEST_PERIOD = 2**20
+_CHOOSE = "write +dataset@dataset.sources.<name>=<choice>"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A source's part of a split.
+
+    Attributes:
+        name: of the source.
+        size: how many examples it has.
+        share: how many positions of each period of training it has.
+    """
+
+    name: str
+    size: int
+    share: int
+
+
+class MixtureSplit:
+    """The same split of all sources, one after the other.
+
+    Attributes:
+        num_examples: how many examples there are in all.
+        in_memory: False: fetching preprocesses.
+        augments: True: `fetch` takes the random numbers of the sources' augmentations.
+        parts: the parts of the sources, in the order in which they lie in the split. The engine
+            trains on each by its share.
+    """
+
+    in_memory = False
+    augments = True
+
+    def __init__(
+        self, sources: Mapping[str, Any], split: str, shares: Sequence[int] | None = None
+    ) -> None:
+        """Take the datasets by name, which split of theirs it is, and their shares."""
+        self._sources = list(sources.values())
+        self._splits = [getattr(source, split) for source in self._sources]
+        sizes = [part.num_examples for part in self._splits]
+        self.num_examples = sum(sizes)
+        self.parts = [Part(*item) for item in zip(sources, sizes, shares or sizes, strict=True)]
+
+    def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        """Return examples as the model sees them.
+
+        Args:
+            indices: [B] int64; those of the first source come first.
+            draws: random numbers for training, [B, num_draws] float32 in [0, 1).
+
+        Returns:
+            `features` [B, *input_shape], `label` [B] int64 and `weight` [B] float32.
+        """
+        first = 0
+        rows = []
+        batches = []
+        for number, part in enumerate(self.parts):
+            mine = tf.where((indices >= first) & (indices < first + part.size))[:, 0]
+            own = tf.gather(indices, mine) - first
+            own_draws = None if draws is None else tf.gather(draws, mine)
+            batches.append(self._fetch(number, own, own_draws))
+            rows.append(tf.cast(mine, tf.int32))
+            first += part.size
+        count = indices.shape[0]
+        stitched = {
+            name: tf.dynamic_stitch(rows, [batch[name] for batch in batches])
+            for name in ("features", "label", "weight")
+        }
+        return {
+            name: tf.ensure_shape(value, [count, *value.shape[1:]])
+            for name, value in stitched.items()
+        }
+
+    def _fetch(
+        self, number: int, indices: tf.Tensor, draws: tf.Tensor | None
+    ) -> dict[str, tf.Tensor]:
+        """Return examples of one source; there may be none in the batch."""
+        source = self._sources[number]
+        split = self._splits[number]
+        count = tf.shape(indices)[0]
+        # Not every split can fetch nothing: its first example stands in, and is cut off again.
+        missing = tf.maximum(1 - count, 0)
+        indices = tf.pad(indices, [[0, missing]])
+        if draws is not None:
+            draws = tf.pad(draws[:, : source.num_draws], [[0, missing], [0, 0]])
+        takes_draws = draws is not None and getattr(split, "augments", False)
+        batch = split.fetch(indices, *([draws] if takes_draws else []))
+        # All of a source, in evaluation too: its own weights, and none of another name.
+        batch = {**batch, **source.transform(batch, draws)}
+        label = tf.cast(batch["label"], tf.int64)
+        weight = tf.cast(batch.get("weight", tf.ones_like(label)), tf.float32)
+        features = tf.ensure_shape(batch["features"], [None, *source.input_shape])
+        return {
+            name: value[:count]
+            for name, value in (("features", features), ("label", label), ("weight", weight))
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureDataset:
+    """Several datasets in one.
+
+    Attributes:
+        train: the training splits, mixed.
+        test: the test splits, one after the other.
+        input_shape: shape of one example's features.
+        num_classes: how many classes `label` counts.
+        num_draws: random numbers per example: of the source that takes the most.
+        class_names: their names, in order; None: they have none but their numbers.
+        vocabulary_size: of sources of tokens: how many different numbers there are; None: not.
+    """
+
+    train: MixtureSplit
+    test: MixtureSplit
+    input_shape: tuple[int, ...]
+    num_classes: int
+    num_draws: int
+    class_names: Sequence[str] | None = field(default=None)
+    vocabulary_size: int | None = None
+
+    def transform(self, batch: dict[str, Any], draws: tf.Tensor | None) -> dict[str, Any]:
+        """Return the batch as it is: `fetch` has preprocessed it."""
+        return batch
+
+
+def mixture(
+    *,
+    sources: dict[str, Any] = {},  # noqa: B006 - never changed
+    weights: dict[str, float] | None = None,
+) -> MixtureDataset:
+    """Several datasets, mixed in training and tested on one after the other.
+
+    Args:
+        sources: the datasets, by names of one's own; of one shape and with the same classes.
+        weights: share of each source in training, relative to the others; None: as many as it has
+            examples, so that an epoch has each example once.
+
+    Raises:
+        ValueError: the sources or the weights do not fit together.
+    """
+    if not sources:
+        raise ValueError(f"sources ({{}}) must name at least one dataset; {_CHOOSE}")
+    for name, source in sources.items():
+        _check_source(name, source)
+    first = next(iter(sources.values()))
+    for attribute in ("input_shape", "num_classes", "class_names", "vocabulary_size"):
+        _check_same(sources, attribute)
+    shares = [source.train.num_examples for source in sources.values()]
+    if weights is not None:
+        shares = _shares(weights, list(sources))
+    return MixtureDataset(
+        train=MixtureSplit(sources, "train", reduced(shares)),
+        test=MixtureSplit(sources, "test"),
+        input_shape=tuple(first.input_shape),
+        num_classes=first.num_classes,
+        num_draws=max(source.num_draws for source in sources.values()),
+        class_names=getattr(first, "class_names", None),
+        vocabulary_size=getattr(first, "vocabulary_size", None),
+    )
+
+
+def reduced(shares: Sequence[int]) -> list[int]:
+    """Return shares of the same proportions, the least whole numbers.
+
+    If they add up to more than a million, they are rounded to that, each to at least 1.
+    """
+    divisor = gcd(*shares)
+    total = sum(shares) // divisor
+    if total <= _LONGEST_PERIOD:
+        return [share // divisor for share in shares]
+    return [max(1, share * _LONGEST_PERIOD // (total * divisor)) for share in shares]
+
+
+def _shares(weights: Mapping[str, float], names: list[str]) -> list[int]:
+    if set(weights) != set(names):
+        raise ValueError(
+            f"weights ({', '.join(weights)}) must be one for each of the sources "
+            f"({', '.join(names)})"
+        )
+    for name, weight in weights.items():
+        if not 0 < weight < float("inf"):
+            raise ValueError(f"weights.{name} ({weight}) must be > 0; or leave the source out")
+    # 0.1 is meant as a tenth, and not as the nearest binary number.
+    exact = [Fraction(str(weights[name])) for name in names]
+    scale = lcm(*(number.denominator for number in exact))
+    return [int(number * scale) for number in exact]
+
+
+def _check_source(name: str, source: Any) -> None:
+    if not hasattr(getattr(source, "train", None), "fetch"):
+        raise ValueError(
+            f"sources.{name} must be a dataset with random access; a stream cannot be mixed"
+        )
+    if getattr(source, "group_size", 1) > 1:
+        raise ValueError(
+            f"sources.{name} joins examples of a batch (mixup or CutMix), which come from several "
+            "sources here; add augment.mixup=0 augment.cutmix=0"
+        )
+
+
+def _check_same(sources: Mapping[str, Any], attribute: str) -> None:
+    (first, one), *others = (
+        (name, getattr(source, attribute, None)) for name, source in sources.items()
+    )
+    for name, other in others:
+        if _plain(other) != _plain(one):
+            raise ValueError(
+                f"sources.{name} and sources.{first} must have the same {attribute}, they have "
+                f"{_plain(other)} and {_plain(one)}"
+            )
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, int | str) else list(value)

@@ -1,0 +1,108 @@
+"""Arrays in `.npy` files, memory-mapped: only what a batch needs is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+from trainer.datasets.arrays import ArrayDataset
+from trainer.datasets.augment import Augmentation
+from trainer.datasets.fields import Fields
+from trainer.datasets.images import ImageDataset
+from trainer.datasets.indexed import Sources, from_sources
+from trainer.datasets.normalise import Normalisation
+
+
+class NpyPair:
+    """A source of records (features, label) over two memory-mapped `.npy` files."""
+
+    def __init__(self, features: Path, labels: Path) -> None:
+        """Open features [N, ...] of numbers and labels [N] of integers.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: they cannot be mapped, or do not belong together.
+        """
+        self.features = _open(features)
+        self.labels = _open(labels)
+        if self.labels.ndim != 1 or self.labels.dtype.kind not in "iu":
+            raise ValueError(
+                f"{labels}: labels are {list(self.labels.shape)} {self.labels.dtype}, "
+                "they must be [N] integers"
+            )
+        if len(self.features) != len(self.labels):
+            raise ValueError(
+                f"{features} has {len(self.features)} examples, {labels} has {len(self.labels)}; "
+                "both must have as many"
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        return self.features[index], int(self.labels[index])
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[Any, int]]:
+        return list(zip(self.features[indices], self.labels[indices].tolist(), strict=True))
+
+
+def npy(
+    *,
+    path: Annotated[str | None, "directory"] = None,
+    test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
+    fields: Fields | None = None,
+    augment: Augmentation | None = None,
+    normalise: Normalisation | None = None,
+) -> ImageDataset | ArrayDataset:
+    """Memory-mapped arrays: `features.npy` [N, ...] and `labels.npy` [N] in a folder.
+
+    With `test_features.npy` and `test_labels.npy` in it too, these are the test split.
+
+    Args:
+        path: the folder.
+        test_fraction: about which share to test on if there are no files to test on.
+        fields: how the features look; `shape` reshapes them.
+        augment: random changes of images in training.
+        normalise: what is subtracted from the features and what they are divided by.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: a file is damaged, or is no such array.
+    """
+    if path is None:
+        raise ValueError("path (null) must name a folder with features.npy and labels.npy")
+    root = Path(path).expanduser()
+    train = NpyPair(root / "features.npy", root / "labels.npy")
+    test = None
+    if (root / "test_features.npy").exists() or (root / "test_labels.npy").exists():
+        test = NpyPair(root / "test_features.npy", root / "test_labels.npy")
+    return from_sources(
+        Sources(
+            train,
+            test,
+            test_fraction=test_fraction,
+            names=(f"{root / 'features.npy'}", f"{root / 'test_features.npy'}"),
+            num_classes=int(train.labels.max()) + 1 if len(train) else None,
+        ),
+        fields or Fields(),
+        augment=augment,
+        normalise=normalise,
+    )
+
+
+def _open(path: Path) -> np.ndarray:
+    if not path.is_file():
+        raise FileNotFoundError(f"path ({path}): no such file")
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(
+            f"path ({path}) cannot be read as an .npy file of plain numbers: {reason}; "
+            "was it cut short?"
+        ) from error
+    if not isinstance(array, np.ndarray) or array.ndim == 0:
+        raise ValueError(f"path ({path}) holds no array with a dimension of examples")
+    return array

@@ -1,0 +1,44 @@
+"""Files named by a path: one file, a folder, or a pattern."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def find_files(path: str | None, suffixes: tuple[str, ...], key: str = "path") -> list[Path]:
+    """Return the files that a path names, sorted by name.
+
+    Args:
+        path: a file, a pattern with `*`, or a folder, whose files with these suffixes are meant.
+            A suffix may be followed by `-00000-of-00004`.
+        suffixes: with their dot.
+        key: the option, for messages.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: the path is None.
+    """
+    listed = " or ".join(suffixes)
+    if path is None:
+        raise ValueError(
+            f"{key} (null) must name a file, a folder of {listed} files, or a pattern with *"
+        )
+    root = Path(path).expanduser()
+    if root.is_file():
+        return [root]
+    if root.is_dir():
+        files = [
+            file
+            for file in sorted(root.iterdir())
+            if any(f"{suffix}-" in f"{file.name}-" for suffix in suffixes) and file.is_file()
+        ]
+        problem = f"no {listed} file in it"
+    else:
+        folder = next(parent for parent in root.parents if "*" not in str(parent))
+        files = sorted(
+            file for file in folder.glob(str(root.relative_to(folder))) if file.is_file()
+        )
+        problem = "no such file"
+    if not files:
+        raise FileNotFoundError(f"{key} ({root}): {problem}")
+    return files

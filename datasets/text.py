@@ -1,0 +1,214 @@
+"""Labelled texts as fixed lengths of tokens, for classification.
+
+Texts are read and encoded once; the tokens are kept in a file and, in a run, in memory, so that a
+batch is only gathered. A text is cut or padded to one length: a length for each batch would make
+the shape of a step depend on its examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.datasets import text_files, token_cache, tokenization
+from trainer.datasets.hashed_split import hash_text
+from trainer.datasets.token_cache import Corpus, Tokens
+
+PADDING = 0  # the tokenizer's own numbers follow it
+_BATCH = 1000  # texts that are encoded at a time
+
+
+class TextSplit:
+    """A split of texts, as tokens in memory: 1 or 2 bytes each, 4 of a large vocabulary.
+
+    Attributes:
+        num_examples: how many texts there are.
+        in_memory: True, `fetch` only indexes memory.
+    """
+
+    in_memory = True
+
+    def __init__(self, tokens: Tokens, length: int) -> None:
+        """Take the tokens, and the length that a text is padded to."""
+        self.num_examples = len(tokens.labels)
+        self._arrays = (tokens.numbers, tokens.offsets, tokens.labels)
+        self._length = length
+        self._constants: tuple[tf.Tensor, ...] | None = None
+
+    def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return the texts `indices`, [B] int64.
+
+        Returns:
+            `features` [B, length] int32, token numbers from 1 and then PADDING; `label` [B] int64.
+        """
+        numbers, offsets, labels = self._tensors()
+        with tf.device("CPU:0"):
+            start = tf.gather(offsets, indices)[:, None]
+            end = tf.gather(offsets, indices + 1)[:, None]
+            places = start + tf.range(self._length, dtype=tf.int64)
+            tokens = tf.gather(numbers, tf.minimum(places, len(self._arrays[0]) - 1))
+            features = tf.where(places < end, tf.cast(tokens, tf.int32) + 1, PADDING)
+            return {"features": features, "label": tf.gather(labels, indices)}
+
+    def _tensors(self) -> tuple[tf.Tensor, ...]:
+        # As in `ArraySplit`: once, at first use, outside of any function that is being traced.
+        if self._constants is None:
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._constants = tuple(tf.constant(array) for array in self._arrays)
+        return self._constants
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextDataset:
+    """Texts and labels.
+
+    Attributes:
+        train: the split that is trained on.
+        test: the split that is evaluated.
+        input_shape: (length,).
+        num_classes: how many classes `label` counts.
+        class_names: their names, in order.
+        vocabulary_size: how many different numbers features have, the padding included.
+        num_draws: random numbers per example; none.
+    """
+
+    train: TextSplit
+    test: TextSplit
+    input_shape: tuple[int, ...]
+    num_classes: int
+    class_names: Sequence[str]
+    vocabulary_size: int
+    num_draws: int = 0
+
+    def transform(self, batch: dict[str, Any], draws: tf.Tensor | None) -> dict[str, Any]:
+        """Return the batch as it is; `draws` is not used."""
+        return batch
+
+
+def text(  # noqa: PLR0913 - every option is a key of the configuration
+    *,
+    path: Annotated[str | None, "exists"] = None,
+    test_path: Annotated[str | None, "exists"] = None,
+    text: str = "text",
+    label: str = "label",
+    tokenizer: str = "bytes",
+    length: Annotated[int, ">= 1"] = 256,
+    test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
+    cache: str | None = None,
+) -> TextDataset:
+    """Labelled texts of files `.jsonl` or `.parquet`, or of folders `<class>/<name>.txt`.
+
+    `train/` and `test/` (or `val/`) in a folder are the splits. Otherwise a row belongs to the test
+    split if a hash of its file's name and its number falls under `test_fraction`.
+
+    Args:
+        path: the file or folder to train on.
+        test_path: that to test on; None: a part of `path`.
+        text: key or column of the text.
+        label: key or column of the label, a text or an integer; classes are sorted.
+        tokenizer: `bytes`, or the path of a tokenizers file `.json` or a SentencePiece `.model`.
+        length: tokens of an example: longer texts are cut, shorter ones padded.
+        test_fraction: about which share to test on if nothing else says it.
+        cache: folder where the tokens are kept; None: ~/.cache/steadfast.
+
+    Raises:
+        FileNotFoundError: a file or folder is missing.
+        ValueError: a file is damaged, a row lacks a value, or a split is empty.
+    """
+    if path is None:
+        raise ValueError(f"path (null) must name texts; {text_files.LAYOUT}")
+    sources = _sources(Path(path).expanduser(), test_path and Path(test_path).expanduser())
+    files = {root: text_files.find(root) for root in dict.fromkeys(sources) if root is not None}
+    encoder = tokenization.load(tokenizer)
+    rule = [encoder.fingerprint, *map(str, sources), text, label, length, test_fraction]
+    key = token_cache.key(rule, [file for found in files.values() for file in found])
+
+    def build() -> Corpus:
+        return _encode(_rows(sources, files, (text, label), test_fraction), encoder, length)
+
+    corpus = token_cache.load(cache, key, build)
+    return TextDataset(
+        train=TextSplit(corpus.train, length),
+        test=TextSplit(corpus.test, length),
+        input_shape=(length,),
+        num_classes=len(corpus.classes),
+        class_names=corpus.classes,
+        vocabulary_size=encoder.size + 1,
+    )
+
+
+def _sources(path: Path, test_path: Path | None) -> tuple[Path, Path | None]:
+    """Return where to find the texts to train on and those to test on; None: in the same place."""
+    if test_path is not None or not path.is_dir():
+        return path, test_path
+    held_out = next((path / name for name in ("test", "val") if (path / name).is_dir()), None)
+    if not (path / "train").is_dir():
+        if held_out is not None:
+            raise ValueError(
+                f"path ({path}) has {held_out.name}/ but no train/; {text_files.LAYOUT}"
+            )
+        return path, None
+    return path / "train", held_out
+
+
+def _rows(
+    sources: tuple[Path, Path | None],
+    files: dict[Path, list[Path]],
+    columns: tuple[str, str],
+    test_fraction: float,
+) -> tuple[list[text_files.Row], list[text_files.Row]]:
+    root, test_root = sources
+    rows = list(text_files.read(files[root], root, *columns))
+    if test_root is not None:
+        return rows, list(text_files.read(files[test_root], test_root, *columns))
+    held_out = [hash_text(row.name) < test_fraction for row in rows]
+    train = [row for row, is_test in zip(rows, held_out, strict=True) if not is_test]
+    test = [row for row, is_test in zip(rows, held_out, strict=True) if is_test]
+    if not train or not test:
+        raise ValueError(
+            f"test_fraction ({test_fraction}) leaves no text of {root} in the "
+            f"{'test' if train else 'train'} split, of {len(rows)}; change it, or set "
+            "dataset.test_path"
+        )
+    return train, test
+
+
+def _encode(
+    splits: tuple[list[text_files.Row], list[text_files.Row]],
+    encoder: tokenization.Tokenizer,
+    length: int,
+) -> Corpus:
+    train, test = splits
+    for name, rows in (("train", train), ("test", test)):
+        if not rows:
+            raise ValueError(f"there is no text in the {name} split")
+    labels = {row.label for row in train + test}
+    if len({type(label) for label in labels}) > 1:
+        raise ValueError("some labels are texts, others integers; use one kind")
+    classes = sorted(labels)
+    if unknown := sorted(labels.difference(row.label for row in train)):
+        raise ValueError(
+            f"the labels {unknown} are in the test split alone; add texts of theirs to train on"
+        )
+    numbers = {label: number for number, label in enumerate(classes)}
+
+    def tokens(rows: list[text_files.Row]) -> Tokens:
+        encoded = [
+            np.asarray(bytearray(ids) if isinstance(ids, bytes) else ids, np.int64)[:length]
+            for first in range(0, len(rows), _BATCH)
+            for ids in encoder.encode([row.text for row in rows[first : first + _BATCH]])
+        ]
+        # One token at least, so that there is something to gather from.
+        flat = np.concatenate([*encoded, np.zeros(1, np.int64)])
+        return Tokens(
+            flat.astype(np.min_scalar_type(encoder.size)),
+            np.cumsum([0, *map(len, encoded)], dtype=np.int64),
+            np.array([numbers[row.label] for row in rows], np.int64),
+        )
+
+    return Corpus(tokens(train), tokens(test), tuple(map(str, classes)))

@@ -1,0 +1,139 @@
+"""Labelled texts in files: JSON lines, Parquet, or a folder of `.txt` files for each class.
+
+A row is known by a name, `<file>:<number>` or the file's own, relative to the folder: which split
+it belongs to follows from that alone, on every machine.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+EXTENSIONS = (".jsonl", ".parquet", ".txt")
+LAYOUT = "give a file .jsonl or .parquet, or a folder of these or of <class>/<name>.txt"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A text with its label, and the name of the row."""
+
+    name: str
+    text: str
+    label: str | int
+
+
+def find(root: Path) -> list[Path]:
+    """Return the files of texts at or below a path, sorted; hidden ones are left out.
+
+    Raises:
+        FileNotFoundError: there is no such file or folder.
+        ValueError: there are no texts, or of several kinds.
+    """
+    if root.is_file():
+        files = [root]
+    elif root.is_dir():
+        files = sorted(
+            path
+            for path in root.rglob("*")
+            if path.suffix in EXTENSIONS
+            and path.is_file()
+            and not any(part.startswith(".") for part in path.relative_to(root).parts)
+        )
+    else:
+        raise FileNotFoundError(f"path ({root}): no such file or folder; {LAYOUT}")
+    kinds = sorted({path.suffix for path in files})
+    if not files or not set(kinds) <= set(EXTENSIONS):
+        raise ValueError(f"path ({root}) holds no texts; {LAYOUT}")
+    if len(kinds) > 1:
+        raise ValueError(f"path ({root}) holds files {' and '.join(kinds)}; keep one kind")
+    return files
+
+
+def read(files: list[Path], root: Path, text: str, label: str) -> Iterator[Row]:
+    """Yield the rows of files below `root`, in order.
+
+    Args:
+        files: as `find` returns them, of one kind.
+        root: what names are relative to.
+        text: the key or column of the text.
+        label: that of the label, a string or an integer.
+
+    Raises:
+        ValueError: a file is damaged, or a row lacks a value; names the file and the row.
+    """
+    for path in files:
+        name = path.relative_to(root).as_posix() if path != root else path.name
+        if path.suffix == ".txt":
+            if path.parent == root:
+                raise ValueError(
+                    f"{path} is in no folder of a class; {LAYOUT}, so that it has a label"
+                )
+            yield Row(name, _decoded(path), path.parent.name)
+            continue
+        rows = _json_lines(path) if path.suffix == ".jsonl" else _parquet(path, text, label)
+        for number, row in rows:
+            yield Row(f"{name}:{number}", *_values(f"{path}, row {number}", row, text, label))
+
+
+def _values(place: str, row: Any, text: str, label: str) -> tuple[str, str | int]:
+    if not isinstance(row, dict):
+        raise ValueError(f"{place}: {type(row).__name__} is no object with keys; mend or remove it")
+    for option, key in (("text", text), ("label", label)):
+        if key not in row:
+            raise ValueError(
+                f"{place} has no '{key}', it has {', '.join(row)}; set dataset.{option}=<key>"
+            )
+    if not isinstance(row[text], str):
+        raise ValueError(f"{place}: '{text}' is no text but {row[text]!r}; mend or remove it")
+    value = row[label]
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(
+            f"{place}: '{label}' is {value!r}, a label must be a text or an integer; "
+            "mend or remove it"
+        )
+    return row[text], value
+
+
+def _decoded(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text: {error.reason}; save it as UTF-8") from None
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield number, json.loads(line)
+            except ValueError as error:
+                raise ValueError(
+                    f"{path}, row {number} is not JSON ({error}); mend or remove the line"
+                ) from None
+
+
+def _parquet(path: Path, text: str, label: str) -> Iterator[tuple[int, Any]]:
+    try:
+        arrow = importlib.import_module("pyarrow")
+        library = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise ValueError(f'{path} needs pyarrow; pip install "steadfast[parquet]"') from None
+    number = 0
+    try:
+        with library.ParquetFile(path) as file:
+            columns = [name for name in (text, label) if name in file.schema_arrow.names]
+            # With a column missing, all names are wanted for the message.
+            chosen = columns if len(columns) == 2 else None
+            for batch in file.iter_batches(columns=chosen):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except (OSError, arrow.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path} cannot be read as Parquet: {reason}") from error

@@ -1,0 +1,120 @@
+"""Data sets of TensorFlow Datasets that have been prepared as ArrayRecord files; offline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from trainer.datasets.arrays import ArrayDataset
+from trainer.datasets.augment import Augmentation
+from trainer.datasets.extras import import_extra
+from trainer.datasets.fields import LABELS, Fields
+from trainer.datasets.images import ImageDataset
+from trainer.datasets.indexed import Sources, from_sources
+from trainer.datasets.normalise import Normalisation
+
+_EXTRA = "tfds"
+
+
+def tfds(
+    *,
+    path: Annotated[str | None, "directory"] = None,
+    train: str = "train",
+    test: str = "test",
+    max_corrupt_records: Annotated[int, ">= 0"] = 0,
+    fields: Fields | None = None,
+    augment: Augmentation | None = None,
+    normalise: Normalisation | None = None,
+) -> ImageDataset | ArrayDataset:
+    """A prepared data set of TensorFlow Datasets.
+
+    Images stay encoded and are decoded in the graph.
+
+    Args:
+        path: the folder of one version, such as ~/tensorflow_datasets/mnist/3.0.1.
+        train: the split to train on, also a part, such as train[:90%].
+        test: the split to test on.
+        max_corrupt_records: how many damaged images each process skips before it is an error.
+        fields: which parts of a record are used.
+        augment: random changes of images in training.
+        normalise: what is subtracted from the features and what they are divided by.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: it holds no such data set, or a package is missing.
+    """
+    fields = fields or Fields()
+    library, builder = _builder(path)
+    root = str(path)
+    label = _known(builder.info.features, fields.label, LABELS)
+    return from_sources(
+        Sources(
+            _source(library, builder, train),
+            _source(library, builder, test),
+            names=(f"{root} ({train})", f"{root} ({test})"),
+            num_classes=getattr(label, "num_classes", None),
+            class_names=_names(label),
+        ),
+        fields,
+        max_corrupt_records=max_corrupt_records,
+        augment=augment,
+        normalise=normalise,
+    )
+
+
+def _builder(path: str | None) -> tuple[Any, Any]:
+    """Return the library, and what reads the data set in a folder."""
+    if path is None:
+        raise ValueError("path (null) must name the folder of a prepared data set and version")
+    root = Path(path).expanduser()
+    library = import_extra("tensorflow_datasets", _EXTRA)
+    import_extra("array_record", _EXTRA)
+    if not (root / "dataset_info.json").is_file():
+        raise FileNotFoundError(
+            f"path ({root}) has no dataset_info.json; give the folder of one version of a data set"
+        )
+    try:
+        builder = library.builder_from_directory(str(root))
+    except Exception as error:  # whatever the library raises
+        raise ValueError(f"path ({root}) cannot be read: {_reason(error)}") from error
+    if (form := builder.info.file_format.value) != "array_record":
+        raise ValueError(
+            f"path ({root}) is stored as {form}, which cannot be read by index; prepare it with "
+            "file_format='array_record'"
+        )
+    return library, builder
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _source(library: Any, builder: Any, split: str) -> Any:
+    """Return the data source of a split, which leaves images encoded.
+
+    Raises:
+        ValueError: there is no such split, or a file is missing or damaged.
+    """
+    skip = {
+        name: library.decode.SkipDecoding()
+        for name, feature in builder.info.features.items()
+        if isinstance(feature, library.features.Image)
+    }
+    try:
+        return builder.as_data_source(split=split, decoders=skip or None)
+    except Exception as error:  # whatever the library raises
+        raise ValueError(f"the split {split} cannot be opened: {_reason(error)}") from error
+
+
+def _known(features: Any, given: str | int | None, usual: tuple[str, ...]) -> Any:
+    """Return the description of the label, if there is one."""
+    name = given or next((key for key in usual if key in features), None)
+    return dict(features.items()).get(name)
+
+
+def _names(label: Any) -> list[str] | None:
+    """Return the names of the classes, unless they are their numbers."""
+    names = getattr(label, "names", None)
+    if names is None or list(names) == [str(number) for number in range(len(names))]:
+        return None
+    return list(names)

@@ -1,0 +1,251 @@
+"""TFRecord files of `tf.train.Example`, read by index.
+
+The splits are separate files, or a share of the records by a hash of their numbers. Only headers
+are read before training: records are read, checked and parsed batch by batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import tensorflow as tf
+
+from trainer.datasets.arrays import ArrayDataset
+from trainer.datasets.augment import Augmentation
+from trainer.datasets.framing import Framing
+from trainer.datasets.images import ImageDataset, check_size
+from trainer.datasets.normalise import Normalisation
+from trainer.datasets.record_features import (
+    Feature,
+    Features,
+    describe_record,
+    read_features,
+    suggest,
+)
+from trainer.datasets.record_folder import find_splits
+from trainer.datasets.record_index import RecordIndex, open_index
+from trainer.datasets.record_split import CorruptRecords, RecordSplit, read_record
+
+_TRIED = 16  # records that may be damaged before the first one that tells what is in them
+
+
+def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
+    *,
+    path: str | list[str] | None = None,
+    test_path: str | list[str] | None = None,
+    test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
+    features: dict[str, Any] | None = None,
+    label: str | None = None,
+    num_classes: Annotated[int | None, ">= 1"] = None,
+    class_names: list[str] | None = None,
+    image_size: Annotated[list[int] | None, "each: >= 1"] = None,
+    channels: Annotated[int | None, ">= 1, <= 3"] = None,
+    crop: Annotated[float | None, "> 0, <= 1"] = None,
+    antialias: bool = False,
+    max_corrupt_records: Annotated[int, ">= 0"] = 0,
+    augment: Augmentation | None = None,
+    normalise: Normalisation | None = None,
+) -> ImageDataset | ArrayDataset:
+    """TFRecord files: images, or numbers, and a class for each.
+
+    Args:
+        path: a file, a folder or a pattern, or a list of them; what `convert` wrote needs no more.
+        test_path: likewise, to test on; None: what the folder has for it, else `test_fraction`.
+        test_fraction: about which share of the records to test on if no files are for that.
+        features: what is in a record: name -> kind, or -> the attributes of a `Feature`.
+        label: which feature is the class; None: `label`.
+        num_classes: how many classes there are.
+        class_names: their names, in order.
+        image_size: [height, width] of images; None: [224, 224], or as raw pixels are.
+        channels: 3 for colour, 1 for grey: files of images are converted; None: 3.
+        crop: resize the middle of an image, as in `image_folder`.
+        antialias: whether to average when a file of an image is made smaller.
+        max_corrupt_records: how many unreadable records each process skips before an error.
+        augment: random changes of images in training.
+        normalise: what is subtracted from the pixels and what they are divided by.
+
+    Raises:
+        FileNotFoundError: there are no such files.
+        ValueError: they cannot be read by index, or records are not as described.
+    """
+    train, test, told = _open(path, test_path, test_fraction)
+    contents = _contents(train, told, features, label, num_classes, class_names)
+    size = image_size or told.get("image_size")
+    framing = Framing(crop, antialias=antialias)
+    images = _Images(size, channels or told.get("channels", 3), framing, augment, normalise)
+    return images.dataset(train, test, CorruptRecords(max_corrupt_records, contents))
+
+
+@dataclass(frozen=True)
+class _Images:
+    """The options that are about images."""
+
+    size: list[int] | None
+    channels: int
+    framing: Framing
+    augment: Augmentation | None
+    normalise: Normalisation | None
+
+    def dataset(
+        self, train: RecordIndex, test: RecordIndex, corrupt: CorruptRecords
+    ) -> ImageDataset | ArrayDataset:
+        """Return the dataset of two splits.
+
+        Raises:
+            ValueError: an option does not suit what is in the records.
+        """
+        contents = corrupt.features
+        if contents.image is not None:
+            return self._of_files(train, test, corrupt)
+        splits = {
+            name: RecordSplit(index, contents, None, framing=Framing(), corrupt=corrupt)
+            for name, index in (("train", train), ("test", test))
+        }
+        if (pixels := contents.pixels) is not None:
+            height, width, channels = pixels.shape
+            return ImageDataset(
+                **splits,
+                image_shape=(height, width, channels),
+                max_value=pixels.max_value,
+                image_size=self.size,
+                **self._shared(contents),
+            )
+        self._check_numbers()
+        return ArrayDataset(
+            **splits, input_shape=contents.input_shape, num_classes=contents.num_classes
+        )
+
+    def _of_files(
+        self, train: RecordIndex, test: RecordIndex, corrupt: CorruptRecords
+    ) -> ImageDataset:
+        """Return the dataset of records that hold files of images."""
+        contents = corrupt.features
+        size = self.size or [224, 224]
+        check_size(size)
+        if self.channels not in (1, 3):
+            raise ValueError(f"channels ({self.channels}) must be 1 or 3")
+        if len(contents.inputs) > 1:
+            raise ValueError(
+                f"features has {contents.inputs} beside the label; with an image there may be no "
+                "others; remove them"
+            )
+        shape = (size[0], size[1], self.channels)
+        min_area = 0.0 if self.augment is None else self.augment.min_area
+        random = replace(self.framing, min_area=min_area)
+        return ImageDataset(
+            train=RecordSplit(train, contents, shape, framing=random, corrupt=corrupt),
+            test=RecordSplit(test, contents, shape, framing=self.framing, corrupt=corrupt),
+            image_shape=shape,
+            framing=self.framing,
+            **self._shared(contents),
+        )
+
+    def _shared(self, contents: Features) -> dict[str, Any]:
+        return {
+            "num_classes": contents.num_classes,
+            "class_names": contents.class_names,
+            "augment": self.augment,
+            "normalise": self.normalise,
+        }
+
+    def _check_numbers(self) -> None:
+        """Raise if an option for images is set, and there are none."""
+        augments = self.augment is not None and (self.augment.num_draws or self.augment.min_area)
+        if self.size is not None or augments:
+            name = "augment" if augments else "image_size"
+            raise ValueError(
+                f"{name} is for images, and no feature is one; remove it, or describe an image in "
+                "features, as {image: image}"
+            )
+
+
+def _open(
+    path: str | list[str] | None, test_path: str | list[str] | None, test_fraction: float
+) -> tuple[RecordIndex, RecordIndex, Mapping[str, Any]]:
+    """Return the records of both splits, and what their folder says of them."""
+    if path is None:
+        raise ValueError("path (null) must name TFRecord files: a folder, a pattern or a list")
+    files = find_splits(path, test_path)
+    index = open_index(files.train)
+    if files.test is not None:
+        return index, open_index(files.test), files.description
+    train, test = index.divide(test_fraction)
+    if not len(train) or not len(test):
+        raise ValueError(
+            f"test_fraction ({test_fraction}) leaves none of the {len(index)} records in the "
+            f"{'train' if not len(train) else 'test'} split; change it, or set test_path"
+        )
+    return train, test, files.description
+
+
+def _contents(
+    index: RecordIndex,
+    told: Mapping[str, Any],
+    features: Mapping[str, Any] | None,
+    label: str | None,
+    num_classes: int | None,
+    class_names: list[str] | None,
+) -> Features:
+    """Return what is in the records, checked against the first one.
+
+    Args:
+        index: the records.
+        told: what their folder says of them, for options that are None.
+        features: as in `tfrecord`, like the others.
+        label: the class.
+        num_classes: how many classes.
+        class_names: their names.
+
+    Raises:
+        ValueError: it is not as described.
+    """
+    described = features or told.get("features")
+    label = label or told.get("label", "label")
+    class_names = class_names or told.get("class_names")
+    num_classes = num_classes or told.get("num_classes") or len(class_names or ()) or None
+    first = index.files[0]
+    record = _first_record(index)
+    has = f"the first record of {first} has {describe_record(record)}"
+    if not described:
+        raise ValueError(
+            f"features (null) must say what is in a record; {has}; "
+            f'add "dataset.features={suggest(record)}", without what is not needed'
+        )
+    by_name = read_features(described)
+    if label not in by_name or len(by_name) < 2:
+        raise ValueError(
+            f"label ({label}) must be one of features, beside at least one other; features has "
+            f"{', '.join(by_name)}; set dataset.label=<name>, or add the feature"
+        )
+    _check_label(by_name[label], label, class_names)
+    if num_classes is None:
+        raise ValueError("num_classes (null) must say how many classes the label counts")
+    contents = Features(by_name, label, num_classes, class_names)
+    if problems := contents.problems(record):
+        raise ValueError(f"features: {'; '.join(problems)}; {has}")
+    return contents
+
+
+def _first_record(index: RecordIndex) -> bytes:
+    """Return the first record of the first file that is not damaged, of a few.
+
+    Raises:
+        ValueError: they all are.
+    """
+    for offset in index.offsets[: min(_TRIED, int(index.counts[0]))].tolist():
+        with suppress(OSError, tf.errors.OpError):
+            return read_record(index.files[0], offset)
+    raise ValueError(f"the first records of {index.files[0]} are damaged; write the file again")
+
+
+def _check_label(feature: Feature, label: str, class_names: list[str] | None) -> None:
+    if feature.kind == "string" and not class_names:
+        raise ValueError(f"class_names (null) must list the classes, for the label {label} is text")
+    if feature.kind not in ("int", "string") or feature.shape not in ((), (1,)):
+        raise ValueError(
+            f"features.{label} ({feature.kind} {list(feature.shape)}) must be a single int or "
+            "string, for it is the label"
+        )

@@ -1,0 +1,105 @@
+"""Encoded texts in a file, so that they are encoded once and not whenever a process starts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1  # of the file; part of its name
+
+
+class Tokens(NamedTuple):
+    """The texts of a split.
+
+    Attributes:
+        numbers: tokens of all texts, one after the other, [T] unsigned.
+        offsets: text i has those from offsets[i] to offsets[i + 1], [N + 1] int64.
+        labels: number of each text's class, [N] int64.
+    """
+
+    numbers: np.ndarray
+    offsets: np.ndarray
+    labels: np.ndarray
+
+
+class Corpus(NamedTuple):
+    """Both splits, and the names of the classes."""
+
+    train: Tokens
+    test: Tokens
+    classes: tuple[str, ...]
+
+
+def key(rule: Sequence[Any], files: Sequence[Path]) -> str:
+    """Return a name that changes with the way of encoding, and with any of the files.
+
+    Files are compared by path, size and time of change, as `make` does.
+    """
+    stats = [(str(path.absolute()), path.stat()) for path in files]
+    told = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+    text = json.dumps([_VERSION, *rule, told])
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def load(cache: str | Path | None, name: str, build: Callable[[], Corpus]) -> Corpus:
+    """Return the corpus of that name, from the cache or built and kept there.
+
+    Several processes may build the same one at a time: each puts a complete file in place. Where
+    the folder cannot be written, it is built each time.
+
+    Args:
+        cache: the folder where it is kept; None: ~/.cache/steadfast.
+        name: as `key` makes it.
+        build: makes it.
+    """
+    folder = Path(cache or "~/.cache/steadfast").expanduser()
+    file = folder / f"text-{name}.npz"
+    try:
+        return _read(file)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        logger.warning("cannot read %s (%s): the texts are encoded again", file, error)
+    corpus = build()
+    try:
+        _write(file, corpus)
+    except OSError as error:
+        logger.warning("cannot keep tokens in %s (%s); set dataset.cache=<folder>", folder, error)
+    return corpus
+
+
+def _read(file: Path) -> Corpus:
+    with np.load(file, allow_pickle=False) as archive:
+        train, test = (
+            Tokens(*(archive[f"{split}_{part}"] for part in Tokens._fields))
+            for split in ("train", "test")
+        )
+        return Corpus(train, test, tuple(json.loads(str(archive["classes"]))))
+
+
+def _write(file: Path, corpus: Corpus) -> None:
+    arrays = {
+        f"{split}_{part}": array
+        for split in ("train", "test")
+        for part, array in getattr(corpus, split)._asdict().items()
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle, partial = tempfile.mkstemp(prefix=f".{file.stem}-", dir=file.parent)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            np.savez(out, classes=np.array(json.dumps(corpus.classes)), **arrays)
+        os.replace(partial, file)
+    except BaseException:
+        os.unlink(partial)
+        raise

@@ -1,0 +1,81 @@
+"""Tokenizers: bytes, or a file of the libraries `tokenizers` or `sentencepiece`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+BYTES = "bytes"
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Turns texts into numbers from 0.
+
+    Attributes:
+        encode: returns the numbers of each text.
+        size: how many different numbers there are.
+        fingerprint: differs for tokenizers that encode differently.
+    """
+
+    encode: Callable[[Sequence[str]], list[Sequence[int]]]
+    size: int
+    fingerprint: str
+
+
+def load(name: str) -> Tokenizer:
+    """Load a tokenizer.
+
+    Args:
+        name: `bytes`: a token for each byte of UTF-8; or the path of a `.json` file of Hugging
+            Face's tokenizers, or of a SentencePiece `.model`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not a tokenizer, or the library that reads it is missing.
+    """
+    if name == BYTES:
+        return Tokenizer(lambda texts: [text.encode() for text in texts], 256, BYTES)
+    path = Path(name).expanduser()
+    if path.suffix not in (".json", ".model"):
+        raise ValueError(
+            f"tokenizer ({name}) must be bytes, a tokenizers file .json or a SentencePiece .model"
+        )
+    if not path.is_file():
+        raise FileNotFoundError(f"tokenizer ({name}): no such file")
+    content = path.read_bytes()
+    fingerprint = hashlib.sha256(content).hexdigest()
+    read = _tokenizers if path.suffix == ".json" else _sentencepiece
+    try:
+        encode, size = read(content)
+    except ImportError:
+        raise ValueError(
+            f"tokenizer ({name}) needs a library that is not installed; "
+            'pip install "steadfast[tokenizers]"'
+        ) from None
+    except Exception as error:  # the libraries raise bare Exceptions
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"tokenizer ({name}) cannot be read: {reason}") from error
+    return Tokenizer(encode, size, fingerprint)
+
+
+def _tokenizers(content: bytes) -> tuple[Callable[[Sequence[str]], list[Any]], int]:
+    library = importlib.import_module("tokenizers")
+    tokenizer = library.Tokenizer.from_str(content.decode())
+    # The file may ask for both; here texts have their own lengths until a batch is made.
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return (
+        lambda texts: [encoding.ids for encoding in tokenizer.encode_batch(list(texts))],
+        tokenizer.get_vocab_size(),
+    )
+
+
+def _sentencepiece(content: bytes) -> tuple[Callable[[Sequence[str]], list[Any]], int]:
+    library = importlib.import_module("sentencepiece")
+    processor = library.SentencePieceProcessor(model_proto=content)
+    return lambda texts: processor.encode(list(texts)), processor.get_piece_size()

@@ -1,0 +1,53 @@
+"""The input of models of images: what they accept, and how it is enlarged."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+MIN_SIZE = 32  # the least that the networks of `tf.keras.applications` take
+
+
+def check_images(name: str, input_shape: tuple[int, ...]) -> None:
+    """Raise unless the features are images, (height, width, channels).
+
+    Args:
+        name: the model's name, for the error.
+        input_shape: the shape of one example's features.
+
+    Raises:
+        ValueError: they are not.
+    """
+    if len(input_shape) != 3:
+        raise ValueError(
+            f"{name} takes images [height, width, channels], the dataset gives "
+            f"{list(input_shape)}; use model=softmax"
+        )
+
+
+def image_input(name: str, input_shape: tuple[int, ...]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the input layer, and images [B, H, W, 3] float32 in [0, 1] of at least 32 x 32 pixels.
+
+    The layers between them stay in float32 under mixed precision, so that pixels are rounded only
+    once, in the network.
+
+    Args:
+        name: the model's name, for the error.
+        input_shape: (height, width, channels); 1 channel is repeated three times.
+
+    Raises:
+        ValueError: the features are not images of 1 or 3 channels.
+    """
+    if len(input_shape) != 3 or input_shape[-1] not in (1, 3):
+        raise ValueError(
+            f"{name} takes images [height, width, 1 or 3 channels], the dataset gives "
+            f"{list(input_shape)}; use model=softmax"
+        )
+    height, width, channels = input_shape
+    inputs = x = tf.keras.Input(input_shape, name="features")
+    if min(height, width) < MIN_SIZE:
+        x = tf.keras.layers.Resizing(
+            max(height, MIN_SIZE), max(width, MIN_SIZE), dtype="float32", name="enlarge"
+        )(x)
+    if channels == 1:
+        x = tf.keras.layers.Concatenate(dtype="float32", name="grey_to_rgb")([x, x, x])
+    return inputs, x

@@ -1,0 +1,41 @@
+"""A multilayer perceptron: for vectors, such as the rows of a table, and observations."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import tensorflow as tf
+
+
+def mlp(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    hidden: Annotated[list[int], "each: >= 1"] = [64, 64],  # noqa: B006 - never changed
+    activation: str = "relu",
+    dropout: Annotated[float, ">= 0, < 1"] = 0.0,
+    l2: Annotated[float, ">= 0"] = 0.0,
+) -> tf.keras.Model:
+    """Build fully connected layers, to outputs [B, num_classes] float32 such as logits.
+
+    Args:
+        input_shape: shape of one example's features, of any rank.
+        num_classes: how many outputs.
+        hidden: the width of each hidden layer; with none it is softmax regression.
+        activation: Keras' name of their activation function.
+        dropout: the share of activations dropped after each hidden layer.
+        l2: weight of the sum of squared kernels in the loss.
+    """
+    regularizer = tf.keras.regularizers.L2(l2) if l2 else None
+    inputs = tf.keras.Input(input_shape, name="features")
+    x = tf.keras.layers.Flatten(name="flatten")(inputs)
+    for number, width in enumerate(hidden):
+        x = tf.keras.layers.Dense(
+            width, activation=activation, kernel_regularizer=regularizer, name=f"hidden{number}"
+        )(x)
+        if dropout:
+            x = tf.keras.layers.Dropout(dropout, name=f"hidden{number}_dropout")(x)
+    outputs = tf.keras.layers.Dense(
+        num_classes, kernel_regularizer=regularizer, dtype="float32", name="outputs"
+    )(x)
+    return tf.keras.Model(inputs, outputs, name="mlp")

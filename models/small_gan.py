@@ -1,0 +1,91 @@
+"""Generator and discriminator of small images, such as digits of 8 x 8 pixels."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import tensorflow as tf
+
+from trainer.models.images import require_images
+from trainer.models.spectral import SpectralConv2D, SpectralDense
+
+
+def small_generator(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    latent: Annotated[int, ">= 1"] = 32,
+    width: Annotated[int, ">= 1"] = 32,
+    batch_norm: bool = True,
+) -> tf.keras.Model:
+    """Build a generator: a dense layer, one enlargement, two convolutions.
+
+    Args:
+        input_shape: (height, width, channels) of the images to produce; the sides must be even.
+        num_classes: not used: the images are of all classes.
+        latent: size of the random vector that an image is made from.
+        width: channels of the last hidden layer; the first has twice as many.
+        batch_norm: whether hidden layers are normalised over the whole global batch.
+
+    Returns:
+        A model from latent vectors [B, latent] float32 to images [B, *input_shape] float32 in
+        [0, 1].
+
+    Raises:
+        ValueError: the images have no such shape.
+    """
+    height, breadth, channels = require_images("small_generator", input_shape, multiple_of=2)
+    latents = tf.keras.Input([latent], name="latents")
+    x = tf.keras.layers.Dense(
+        height // 2 * (breadth // 2) * 2 * width, use_bias=not batch_norm, name="first"
+    )(latents)
+    x = tf.keras.layers.Reshape([height // 2, breadth // 2, 2 * width], name="grid")(x)
+    x = _hidden(x, batch_norm, "first")
+    x = tf.keras.layers.UpSampling2D(name="enlarge")(x)
+    x = tf.keras.layers.Conv2D(width, 3, padding="same", use_bias=not batch_norm, name="second")(x)
+    x = _hidden(x, batch_norm, "second")
+    x = tf.keras.layers.Conv2D(channels, 3, padding="same", dtype="float32", name="pixels")(x)
+    return tf.keras.Model(
+        latents, tf.keras.layers.Activation("sigmoid", name="images")(x), name="small_generator"
+    )
+
+
+def small_discriminator(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    width: Annotated[int, ">= 1"] = 32,
+) -> tf.keras.Model:
+    """Build a discriminator of three convolutions, all layers spectrally normalised.
+
+    Args:
+        input_shape: (height, width, channels) of the images to judge.
+        num_classes: how many scores an image gets; a GAN asks for 1.
+        width: channels of the first convolution; the others have twice as many.
+
+    Returns:
+        A model from images [B, *input_shape] float32 in [0, 1] to scores [B, num_classes] float32,
+        large for real images.
+
+    Raises:
+        ValueError: the features are not images.
+    """
+    require_images("small_discriminator", input_shape)
+    images = tf.keras.Input(input_shape, name="features")
+    x = tf.keras.layers.Rescaling(2.0, -1.0, name="scale")(images)
+    for number, (filters, size, stride) in enumerate(
+        ((width, 3, 1), (2 * width, 4, 2), (2 * width, 3, 1))
+    ):
+        x = SpectralConv2D(filters, size, stride, padding="same", name=f"conv{number}")(x)
+        x = tf.keras.layers.LeakyReLU(0.1, name=f"conv{number}_relu")(x)
+    x = tf.keras.layers.Flatten(name="flatten")(x)
+    scores = SpectralDense(num_classes, dtype="float32", name="score")(x)
+    return tf.keras.Model(images, scores, name="small_discriminator")
+
+
+def _hidden(x: tf.Tensor, batch_norm: bool, name: str) -> tf.Tensor:
+    if batch_norm:
+        x = tf.keras.layers.BatchNormalization(
+            momentum=0.9, synchronized=True, name=f"{name}_norm"
+        )(x)
+    return tf.keras.layers.ReLU(name=f"{name}_relu")(x)

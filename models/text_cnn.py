@@ -1,0 +1,51 @@
+"""A convolutional network for texts (Kim 2014)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import tensorflow as tf
+
+
+def text_cnn(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    vocabulary: Annotated[int, ">= 1"] = 257,
+    width: Annotated[int, ">= 1"] = 64,
+    kernels: Annotated[list[int], "each: >= 1"] = [3, 4, 5],  # noqa: B006 - never changed
+    dropout: Annotated[float, ">= 0, < 1"] = 0.5,
+) -> tf.keras.Model:
+    """Build an embedding, convolutions of several lengths, and the maximum of each over the text.
+
+    Args:
+        input_shape: (tokens,).
+        num_classes: how many logits.
+        vocabulary: how many different tokens there are, the padding included.
+        width: numbers of an embedding, and channels of each convolution.
+        kernels: tokens that each of the convolutions sees at a time.
+        dropout: the share of activations dropped before the last layer.
+
+    Returns:
+        A model from features [B, tokens] int32 to logits [B, num_classes] float32.
+
+    Raises:
+        ValueError: the features are not tokens.
+    """
+    if len(input_shape) != 1:
+        raise ValueError(
+            f"text_cnn takes tokens [length], the dataset gives {list(input_shape)}; "
+            "use dataset=text"
+        )
+    inputs = tf.keras.Input(input_shape, name="features", dtype="int32")
+    embedded = tf.keras.layers.Embedding(vocabulary, width, name="embedding")(inputs)
+    maxima = []
+    for number, kernel in enumerate(kernels):
+        x = tf.keras.layers.Conv1D(
+            width, kernel, padding="same", activation="relu", name=f"conv{number}"
+        )(embedded)
+        maxima.append(tf.keras.layers.GlobalMaxPooling1D(name=f"max{number}")(x))
+    x = tf.keras.layers.Concatenate(name="maxima")(maxima) if len(maxima) > 1 else maxima[0]
+    x = tf.keras.layers.Dropout(dropout, name="dropout")(x)
+    outputs = tf.keras.layers.Dense(num_classes, dtype="float32", name="logits")(x)
+    return tf.keras.Model(inputs, outputs, name="text_cnn")

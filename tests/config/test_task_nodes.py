@@ -1,0 +1,206 @@
+"""Nodes of a task: checked, recorded, named, compared and swept like the groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import run_here
+from tests.support.toy_gan import CONF
+from trainer.cli.compose import Composer, compose
+from trainer.config import targets
+from trainer.config.instantiate import instantiate
+from trainer.config.schema import Experiment
+from trainer.errors import ConfigError
+from trainer.nodes import ModelNode, ScheduleNode
+from trainer.runs import identity
+from trainer.runs.identity import Change, Kind, changes, leaves, run_name
+from trainer.summaries.hparams import hyperparameters
+from trainer.sweep.grid_search import expand
+
+COMPOSER = Composer(str(CONF))
+
+
+@pytest.fixture(autouse=True)
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def gan(*overrides: str) -> Experiment:
+    return COMPOSER.compose(["task=toy_gan", *overrides])
+
+
+def problems(*overrides: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as raised:
+        compose(["task=toy_gan", *overrides], CONF)
+    return raised.value.problems
+
+
+def test_nodes_are_composed_and_their_choices_recorded() -> None:
+    experiment = gan("model@task.discriminator=softmax", "task.generator.width=5")
+    assert experiment.task["generator"] == {
+        "_target_": "tests.support.toy_gan.generator",
+        "width": 5,
+    }
+    assert experiment.task["discriminator"]["_target_"] == "trainer.models.softmax.softmax"
+    nested = {key: choice for key, choice in experiment.choices.items() if "." in key}
+    assert list(nested.items()) == [
+        ("task.generator", "toy_generator"),
+        ("task.discriminator", "softmax"),
+        ("task.generator_optimizer", "adam"),
+        ("task.discriminator_optimizer", "sgd"),
+    ]
+
+
+def test_task_with_its_own_models_has_none_of_the_others() -> None:
+    experiment = gan()
+    assert (experiment.model, experiment.optimizer) == (None, None)
+    assert not [key for key in hyperparameters(experiment) if key.startswith(("model", "opt"))]
+    assert hyperparameters(experiment)["task.generator"] == "toy_generator"
+    assert run_name(experiment).startswith("toy_gan-digits-")
+    assert identity.trained_choice(experiment) == "toy_gan"
+    assert identity.trained_choice(compose([])) == "cnn"
+
+
+def test_option_of_a_node_names_the_run() -> None:
+    names = {run_name(gan(*overrides)) for overrides in (
+        (), ("task.generator.width=5",), ("model@task.generator=softmax",),
+        ("task.generator_optimizer.learning_rate=0.01",),
+    )}  # fmt: skip
+    assert len(names) == 4
+    assert run_name(gan("task.generator.width=16")) == run_name(gan())
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("task.generator.widht=5", "unknown key 'task.generator.widht'; did you mean 'width'?"),
+        ("task.generator.width=0", "task.generator.width (0) must be >= 1"),
+        ("+task.generator.input_shape=3", "task.generator.input_shape (3) is passed by the engine; "
+         "remove it"),
+        ("task.generator_optimizer.learning_rate=-1",
+         "task.generator_optimizer.learning_rate (-1) must be > 0"),
+        ("~task.generator_optimizer.learning_rate",
+         "task.generator_optimizer.learning_rate has no value; add it"),
+        ("task.generator=3", "task.generator (3) must be a choice; write "
+         "model@task.generator=<choice>"),
+        ("~model@task.generator", "task.generator has no value; add "
+         "+model@task.generator=<choice>"),
+        ("model@task.genrator=cnn", "model@task.genrator: model is not chosen there; did you mean "
+         "'model@task.generator'?"),
+        ("schedule@task.generator=cosine", "schedule is chosen at a place of its own; write "
+         "schedule=<choice>, without @"),
+        ("model@task.generator=null", "model@task.generator (null) must be the name of a choice; "
+         "see --help for the choices"),
+        ("model@task.generator=[cnn]", "model@task.generator ([cnn]) must be one choice; write "
+         "model@task.generator=<choice>, or -m model@task.generator=<choice>,<choice> to try each"),
+        ("+schedule@task.third=cosine", "unknown key 'task.third'; known keys of task: generator, "
+         "discriminator, generator_optimizer, discriminator_optimizer, generator_schedule, latent, "
+         "updates"),
+        ("optimizer.learning_rate=1", "unknown key 'optimizer.learning_rate'; did you mean "
+         "'task.generator_optimizer.learning_rate'?"),
+    ],
+)  # fmt: skip
+def test_wrong_node_is_one_line(override: str, problem: str) -> None:
+    assert problems(override) == (problem,)
+
+
+def test_unknown_choice_of_a_node_is_explained() -> None:
+    (problem,) = problems("model@task.generator=toy_genrator")
+    assert problem.startswith("model=toy_genrator: no such choice; choose one of cnn, ")
+    assert problem.endswith("did you mean 'toy_generator'?")
+
+
+def test_group_may_be_left_out_only_where_the_task_needs_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="model has no value; add model=<choice>"):
+        compose(["~model"])
+    assert gan("model=cnn", "~model").model is None
+    (tmp_path / "task").mkdir()
+    file = tmp_path / "task" / "lone.yaml"
+    file.write_text(
+        "defaults: [override /model@_global_.model: null]\n"
+        "_target_: trainer.tasks.classification.Classification\n"
+    )
+    assert compose(["task=lone"], tmp_path).model is None  # it says so itself
+    file.write_text(file.read_text().replace("@_global_.model", ""))
+    with pytest.raises(ConfigError) as raised:
+        compose(["task=lone"], tmp_path)
+    assert raised.value.problems == (
+        "task/lone.yaml overrides model@task.model, which nothing chooses; for the experiment's "
+        "model write 'override /model@_global_.model'",
+    )
+
+
+def test_target_receives_nodes_and_instantiates_nothing_of_them() -> None:
+    node = gan("+schedule@task.generator_schedule=cosine").task
+    task = instantiate(node, "task")
+    assert task.generator == ModelNode("task.generator", node["generator"])
+    assert task.generator.name == "generator"
+    assert isinstance(task.generator_schedule, ScheduleNode)
+    assert (task.latent, task.updates) == (4, 2)
+    assert instantiate(gan().task, "task").generator_schedule is None
+
+
+def test_nodes_are_read_from_a_base_class_of_another_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "derived.py").write_text(
+        "from tests.support.toy_gan import ToyGan as Base\n"
+        "from nowhere import Missing\n"
+        "class Derived(Base): ...\n"
+        "class Lost(Missing): ...\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    expected = targets.node_groups("tests.support.toy_gan.ToyGan")
+    assert set(expected.values()) == {"model", "optimizer", "schedule"}
+    assert targets.node_groups("derived.Derived") == expected
+    assert targets.node_groups("derived.Lost") == {}
+
+
+def test_changed_node_has_the_kind_of_its_group() -> None:
+    before = leaves(gan())
+
+    def kinds(*overrides: str) -> dict[str, Kind]:
+        return {change.key: change.kind for change in changes(before, leaves(gan(*overrides)))}
+
+    assert kinds("task.generator.width=5") == {"task.generator.width": Kind.STRUCTURAL}
+    assert kinds("task.discriminator.dropout=0") == {"task.discriminator.dropout": Kind.SEMANTIC}
+    rate = "task.generator_optimizer.learning_rate"
+    assert kinds(f"{rate}=1") == {rate: Kind.SEMANTIC}
+    # Without momentum there are no slots.
+    momentum = "task.discriminator_optimizer.momentum"
+    assert kinds(f"{momentum}=0.5") == {momentum: Kind.SEMANTIC}
+    assert kinds(f"{momentum}=0") == {momentum: Kind.STRUCTURAL}
+    target = "task.generator_optimizer._target_"
+    assert kinds("optimizer@task.generator_optimizer=adamw")[target] is Kind.STRUCTURAL
+    assert changes(before, leaves(gan(f"{rate}=1"))) == [Change(rate, 0.001, 1)]
+
+
+def test_choices_and_options_of_nodes_are_swept() -> None:
+    parsed = COMPOSER.parse(
+        ["task=toy_gan", "model@task.generator=toy_generator,softmax", "task.latent=2,3"]
+    )
+    points, _ = expand(parsed, COMPOSER)
+    assert [point.label for point in points] == [
+        "model@task.generator=toy_generator task.latent=2",
+        "model@task.generator=toy_generator task.latent=3",
+        "model@task.generator=softmax task.latent=2",
+        "model@task.generator=softmax task.latent=3",
+    ]
+    assert len({point.path for point in points}) == 4
+
+
+def test_help_explains_nodes_and_their_choices() -> None:
+    page = run_here("--help", f"--config-dir={CONF}", "task=toy_gan").out
+    assert "  task.generator.width=16     " in page
+    assert "units of the hidden layer" in page
+    assert "model@task.generator=toy_generator images from noise" in " ".join(page.split())
+    assert "model.width" not in page
+    for topic in ("task.discriminator", "model@task.discriminator=toy_discriminator"):
+        lines = run_here("--help", f"--config-dir={CONF}", topic, "task=toy_gan").out.splitlines()
+        assert lines[0] == "model@task.discriminator=toy_discriminator: real or not"
+        assert lines[2].split() == ["task.discriminator.dropout=0.2", "share", "of", "the",
+                                    "hidden", "units", "that", "is", "dropped"]  # fmt: skip
+        assert "Choices of model@task.discriminator" in lines
+    assert "model@task" not in run_here("--help").out

@@ -1,0 +1,147 @@
+"""Mixtures: each source with its own preprocessing, and what does not fit together."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.dataset_contract import check_dataset
+from trainer.datasets.arrays import ArrayDataset, ArraySplit
+from trainer.datasets.augment import Augmentation
+from trainer.datasets.images import ImageDataset
+from trainer.datasets.mixture import mixture, reduced
+from trainer.datasets.normalise import Normalisation
+from trainer.datasets.stream import StreamSplit
+
+RANDOM = np.random.RandomState(0)
+
+
+class Weighted(ArraySplit):
+    def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        batch = super().fetch(indices)
+        return {**batch, "weight": tf.cast(indices % 2, tf.float32), "other": indices}
+
+
+def images(count: int, kind: type = ArraySplit, **options: Any) -> ImageDataset:
+    pixels = RANDOM.randint(0, 256, (count, 6, 6, 1), np.uint8)
+    split = kind(pixels, np.arange(count) % 3)
+    return ImageDataset(train=split, test=split, image_shape=(6, 6, 1), num_classes=3, **options)
+
+
+def sources() -> dict[str, ImageDataset]:
+    return {
+        "a": images(5, augment=Augmentation(flip=True, crop=2)),
+        "b": images(8, Weighted, normalise=Normalisation(mean=[0.5])),
+    }
+
+
+def test_examples_come_with_their_sources_preprocessing_and_draws() -> None:
+    parts = sources()
+    mixed = mixture(sources=parts)
+    assert (mixed.num_draws, mixed.input_shape, mixed.num_classes) == (3, (6, 6, 1), 3)
+    indices = tf.constant([12, 0, 4, 5, 0], tf.int64)
+    draws = tf.constant(RANDOM.uniform(size=(5, 3)), tf.float32)
+    fetch = tf.function(mixed.train.fetch, autograph=False)
+    batch = fetch(indices, draws)
+    a = parts["a"].transform(
+        parts["a"].train.fetch(tf.constant([0, 4, 0], tf.int64)), tf.gather(draws, [1, 2, 4])
+    )
+    b = parts["b"].transform(parts["b"].train.fetch(tf.constant([7, 0], tf.int64)), None)
+    for name in ("features", "label"):
+        np.testing.assert_allclose(tf.gather(batch[name], [1, 2, 4]), a[name], atol=1e-6)
+        np.testing.assert_allclose(tf.gather(batch[name], [0, 3]), b[name], atol=1e-6)
+    assert batch["weight"].numpy().tolist() == [1.0, 1.0, 1.0, 0.0, 1.0]
+    assert set(batch) == {"features", "label", "weight"}
+    for part in (indices[:1], indices[1:3]):  # of one source alone
+        alone = fetch(part, draws[: len(part)])
+        assert alone["features"].shape == (len(part), 6, 6, 1)
+
+
+def test_mixture_keeps_the_contract_of_datasets() -> None:
+    # Without a division: one by a constant is rounded otherwise where the graph is rewritten.
+    check_dataset(mixture(sources={"a": images(5, max_value=1.0), "b": images(8, max_value=1.0)}))
+
+
+def test_test_split_is_all_test_splits_each_example_once() -> None:
+    parts = sources()
+    batch = mixture(sources=parts).test.fetch(tf.range(13, dtype=tf.int64))
+    expected = [
+        parts[name].test.fetch(tf.range(n, dtype=tf.int64)) for name, n in (("a", 5), ("b", 8))
+    ]
+    np.testing.assert_array_equal(batch["label"], np.concatenate([x["label"] for x in expected]))
+    np.testing.assert_allclose(batch["features"][:5], expected[0]["features"] / 255, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("weights", "shares"),
+    [
+        (None, [5, 8]),
+        ({"a": 0.1, "b": 0.3}, [1, 3]),
+        ({"b": 2, "a": 0.5}, [1, 4]),
+        ({"a": 3e-9, "b": 1}, [1, 2**20 - 1]),
+    ],
+)
+def test_weights_are_whole_shares(weights: Any, shares: list[int]) -> None:
+    mixed = mixture(sources=sources(), weights=weights)
+    assert [part.share for part in mixed.train.parts] == pytest.approx(shares, abs=1)
+    assert [part.size for part in mixed.train.parts] == [5, 8]
+
+
+def test_long_periods_are_rounded_in_proportion() -> None:
+    assert reduced([3_000_000, 1_000_000]) == [3, 1]
+    first, second = reduced([3_000_001, 1_000_000])
+    assert first / second == pytest.approx(3.000001, rel=1e-5)
+    assert first + second <= 2**20
+
+
+def plain(classes: int = 3, shape: tuple[int, ...] = (6, 6, 1)) -> ArrayDataset:
+    split = ArraySplit(np.zeros((4, *shape), np.float32), np.zeros(4, np.int64))
+    return ArrayDataset(train=split, test=split, input_shape=shape, num_classes=classes)
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({"b": plain(4)}, r"sources\.b and sources\.a must have the same num_classes, .* 4 and 3"),
+        (
+            {"b": plain(shape=(2,))},
+            r"must have the same input_shape, they have \[2\] and \[6, 6, 1",
+        ),
+        (
+            {"b": images(4, augment=Augmentation(mixup=0.2))},
+            r"sources\.b joins examples of a batch",
+        ),
+        ({"b": 3}, r"sources\.b must be a dataset with random access"),
+    ],
+)
+def test_sources_that_do_not_fit_are_refused(more: dict[str, Any], line: str) -> None:
+    with pytest.raises(ValueError, match=line):
+        mixture(sources={"a": plain(), **more})
+
+
+def test_stream_is_refused() -> None:
+    stream = ArrayDataset(
+        train=StreamSplit(lambda: None, 4), test=plain().test, input_shape=(1,), num_classes=2
+    )
+    with pytest.raises(ValueError, match="a stream cannot be mixed"):
+        mixture(sources={"a": stream})
+
+
+@pytest.mark.parametrize(
+    ("weights", "line"),
+    [
+        ({"a": 1}, r"weights \(a\) must be one for each of the sources \(a, b\)"),
+        ({"a": 0, "b": 1}, r"weights\.a \(0\) must be > 0; or leave the source out"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(weights: dict[str, float], line: str) -> None:
+    with pytest.raises(ValueError, match=line):
+        mixture(sources=sources(), weights=weights)
+
+
+def test_mixture_without_sources_says_how_to_name_them() -> None:
+    with pytest.raises(
+        ValueError, match=r"name at least one dataset; write \+dataset@dataset\.sou"
+    ):
+        mixture()

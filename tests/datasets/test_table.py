@@ -1,0 +1,270 @@
+"""Tables of CSV and Parquet files."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.dataset_contract import check_dataset
+from tests.support.toy_sources import everything
+from trainer.datasets.breast_cancer import breast_cancer
+from trainer.datasets.table import table
+from trainer.datasets.table_dataset import TableDataset
+
+TRAIN = """id,age,city,since,member,label
+a,10,Bern,2024-01-01,yes,no
+b,20,Oslo,2024-01-03,no,yes
+c,,Bern,2024-01-05,yes,no
+d,30, NA ,,no,yes
+"""
+TEST = """label,member,since,city,age,more
+yes,maybe,2024-01-03,Rome,20,1
+
+no,yes,2024-01-01,Bern,?,2
+"""
+
+
+def write(folder: Path, train: str = TRAIN, test: str | None = TEST) -> dict[str, str]:
+    """Write two files; return the options that name them."""
+    (folder / "train.csv").write_text(train)
+    if test is None:
+        return {"path": str(folder / "train.csv")}
+    (folder / "test.csv").write_text(test)
+    return {"path": str(folder / "train.csv"), "test_path": str(folder / "test.csv")}
+
+
+def fitted(options: dict[str, Any]) -> tuple[TableDataset, str]:
+    data = table(**options)
+    return data, data.fit()
+
+
+def vectors(data: TableDataset, split: Any) -> np.ndarray:
+    features: np.ndarray = data.transform(everything(split), None)["features"].numpy()
+    return features
+
+
+OPTIONS = {"columns": {"id": "ignored"}}
+
+
+def test_columns_become_one_vector(tmp_path: Path) -> None:
+    data, _ = fitted({**write(tmp_path), **OPTIONS})
+    # age, days; city: not seen, missing, Bern, Oslo; member: not seen, no, yes
+    assert (data.input_shape, data.class_names) == ((2 + 4 + 3,), ["no", "yes"])
+    scale = np.float32(np.sqrt(1.5))
+    days = np.float32(2 / np.sqrt(8 / 3))
+    assert vectors(data, data.train).tolist() == [
+        [-scale, -days, 0, 0, 1, 0, 0, 0, 1],
+        [0, 0, 0, 0, 0, 1, 0, 1, 0],
+        [0, days, 0, 0, 1, 0, 0, 0, 1],
+        [scale, 0, 0, 1, 0, 0, 0, 1, 0],
+    ]
+    assert vectors(data, data.test).tolist() == [
+        [0, 0, 1, 0, 0, 0, 1, 0, 0],
+        [0, -days, 0, 0, 1, 0, 0, 0, 1],
+    ]
+    assert everything(data.train)["label"].tolist() == [0, 1, 0, 1]
+    assert everything(data.test)["label"].tolist() == [1, 0]
+    assert data.train.in_memory
+    assert data.describe() == [
+        "Columns: numeric age; categorical city (3), member (2); date since; ignored id; "
+        "label label (2 classes)"
+    ]
+    check_dataset(data)
+
+
+def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    csv, csv_fit = fitted({**write(tmp_path), **OPTIONS})
+    days = np.array(["2024-01-01", "2024-01-03", "2024-01-05", "NaT"], "datetime64[D]")
+    columns = {
+        "id": arrow.array([[1], [2], [3], [4]]),  # of a type that only an ignored column may have
+        "age": arrow.array([10, 20, None, 30], arrow.int64()),
+        "city": arrow.array(["Bern", "Oslo", "Bern", None]).dictionary_encode(),
+        "since": arrow.array(days),
+        "member": arrow.array(["yes", "no", "yes", "no"]),
+        "label": arrow.array(["no", "yes", "no", "yes"]),
+    }
+    parquet.write_table(arrow.table(columns), tmp_path / "train.parquet")
+    data, fit = fitted(
+        {
+            "path": str(tmp_path / "train.parquet"),
+            "test_path": str(tmp_path / "test.csv"),
+            **OPTIONS,
+        }
+    )
+    assert fit == csv_fit
+    assert vectors(data, data.train).tobytes() == vectors(csv, csv.train).tobytes()
+    flags = {"x": arrow.array([True, False, None]), "label": arrow.array([2, 10, 10])}
+    parquet.write_table(arrow.table(flags), tmp_path / "flags.parquet")
+    path = str(tmp_path / "flags.parquet")
+    flagged, _ = fitted({"path": path, "test_path": path})
+    assert flagged.class_names == ["2", "10"]  # in the order of numbers
+    assert vectors(flagged, flagged.train).tolist() == [[0, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, 0]]
+
+
+def test_kept_fit_reads_other_data_as_the_first(tmp_path: Path) -> None:
+    options = {**write(tmp_path), **OPTIONS}
+    first, fit = fitted(options)
+    expected = vectors(first, first.test)
+    (tmp_path / "train.csv").write_text(TRAIN.replace("10", "1000").replace("Oslo", "Kiev"))
+    again = table(**options)
+    again.restore(fit)
+    assert vectors(again, again.test).tobytes() == expected.tobytes()
+    assert again.input_shape == first.input_shape
+    assert json.loads(fit)["num_rows"] == 4
+    with pytest.raises(
+        ValueError, match=r"label \(member\) is another than that of the run, label"
+    ):
+        table(**{**options, "label": "member"}).restore(fit)
+    with pytest.raises(ValueError, match=r"columns.age \(ignored\) is numeric in the run; start"):
+        table(**{**options, "columns": {"age": "ignored"}}).restore(fit)
+
+
+def test_rows_to_predict_need_no_label(tmp_path: Path) -> None:
+    options = {**write(tmp_path), **OPTIONS}
+    _, fit = fitted(options)
+    (tmp_path / "test.csv").write_text("age,city,since,member\n20,Oslo,2024-01-03,no\n")
+    data = table(**options)
+    data.restore(fit)
+    assert list(everything(data.test)) == ["features"]
+    assert vectors(data, data.test).tolist() == [[0, 0, 0, 0, 0, 1, 0, 1, 0]]
+
+
+def test_raw_columns_give_the_bits_of_the_file(tmp_path: Path) -> None:
+    train = TRAIN.replace("age", "the age")
+    data, _ = fitted({**write(tmp_path, train, train), **OPTIONS})
+    assert list(data.column_specs) == ["the_age", "since", "city", "member"]
+    days = [19723, 19725, 19727, np.nan]
+    raw = {
+        "the_age": tf.constant([10, 20, np.nan, 30], tf.float64),
+        "since": tf.constant(days, tf.float64),
+        "city": tf.constant(["Bern", " Oslo ", "Bern", "NA"]),
+        "member": tf.constant(["yes", "no", "yes", "no"]),
+    }
+    assert data.from_columns(raw).numpy().tobytes() == vectors(data, data.test).tobytes()
+
+
+def test_fit_knows_the_training_rows_alone(tmp_path: Path) -> None:
+    lines = ["x,group,label", *(f"{n},g{n // 10},{'ab'[n % 2]}" for n in range(400))]
+    options = {**write(tmp_path, "\n".join(lines), None), "test_fraction": 0.3}
+    data, fit = fitted(options)
+    (column,) = [c for c in json.loads(fit)["columns"] if c["name"] == "x"]
+    rows = [n for n in range(400) if n not in numbers(data.test, column)]
+    assert sorted(numbers(data.train, column)) == rows
+    assert column["mean"] == pytest.approx(np.mean(rows), rel=1e-14)
+    assert column["std"] == pytest.approx(np.std(rows), rel=1e-14)
+    assert data.train.num_examples + data.test.num_examples == 400
+    (tmp_path / "train.csv").write_text("\n".join([*lines, "7,g7,a"]))
+    more, _ = fitted(options)
+    assert more.test.num_examples - data.test.num_examples in (0, 1)
+    by_group, fit = fitted({**options, "split_by": "group"})
+    (column,) = [c for c in json.loads(fit)["columns"] if c["name"] == "x"]
+    groups = [{n // 10 for n in numbers(s, column)} for s in (by_group.train, by_group.test)]
+    assert groups[0].isdisjoint(groups[1])
+
+
+def numbers(split: Any, column: dict[str, Any]) -> list[int]:
+    """Return the values of a column that is the first."""
+    stored = everything(split)["features"][:, 0].astype(np.float64)
+    return [round(value) for value in (stored * column["std"] + column["mean"]).tolist()]
+
+
+def test_several_categories_share_the_feature_of_unknown_ones(tmp_path: Path) -> None:
+    train = "x,label\n" + "".join(f"{value},a\n" for value in "aaabbcccc") + "d,b\n"
+    kinds = {"columns": {"x": "categorical"}, "max_categories": 2}
+    data, _ = fitted({**write(tmp_path, train, train), **kinds})
+    assert vectors(data, data.test)[[0, 3, 5, 9]].tolist() == [
+        [0, 1, 0],
+        [1, 0, 0],
+        [0, 0, 1],
+        [1, 0, 0],
+    ]
+    names = "x,y,label\n" + "".join(f"name {n},{n},a\n" for n in range(5))
+    data, _ = fitted({**write(tmp_path, names, names), "max_categories": 4})
+    assert data.describe() == ["Columns: numeric y; ignored x; label label (1 classes)"]
+
+
+def test_bundled_table_is_whole() -> None:
+    data = breast_cancer()
+    data.fit()
+    assert data.class_names == ["benign", "malignant"]
+    assert data.train.num_examples + data.test.num_examples == 569
+    labels = np.concatenate([everything(split)["label"] for split in (data.train, data.test)])
+    assert (data.input_shape, labels.sum()) == ((30,), 212)
+    assert np.allclose(vectors(data, data.train).mean(0), 0, atol=1e-5)
+    assert np.allclose(vectors(data, data.train).std(0), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"path": None}, r"path \(null\) must name a file"),
+        ({"path": "nowhere.csv"}, r"path \(nowhere.csv\): no such file"),
+        ({"label": "lable"}, r"label \(lable\): .* has no such column, it has id, age, .*, label"),
+        ({"split_by": "idd"}, r"split_by \(idd\): .* add dataset.split_by=<one of these>"),
+        ({"columns": {"agee": "numeric"}}, r"columns.agee: there is no such column; .* 'age'"),
+        ({"columns": {"age": "number"}}, "must be one of numeric, categorical, date, ignored"),
+        ({"columns": {"label": "numeric"}}, r"is the label \(dataset.label\); remove it"),
+        ({"delimiter": ";;"}, "must be one character"),
+    ],
+)
+def test_wrong_options_are_told_before_rows_are_read(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        table(**{**write(tmp_path), **options})
+
+
+@pytest.mark.parametrize(
+    ("train", "options", "message"),
+    [
+        (TRAIN + "e,1,Bern\n", {}, r"train.csv, line 6: 3 fields, the header has 6; repair or"),
+        (TRAIN + 'e,"1,Bern\n', {}, r"train.csv, line 6: unexpected end of data"),
+        (
+            TRAIN.replace("30", "x"),
+            {"columns": {"age": "numeric"}},
+            r"line 5, column 'age': 'x' is",
+        ),
+        (TRAIN.replace("30", "inf"), {}, r"line 5, column 'age': the number is infinite"),
+        (TRAIN, {"columns": {"city": "date"}}, r"line 2, column 'city': 'Bern' is not a date"),
+        (TRAIN, {"missing": "error"}, r"line 4, column 'age': the value is missing; .*=fill"),
+        (TRAIN.replace("yes,no\nb", "yes,\nb"), {}, r"line 2: the label \(label\) is missing"),
+        (
+            TRAIN.replace("no,yes\n", "no,maybe\n"),
+            {"columns": {"id": "ignored"}},
+            r"test.csv, line 2: the label .* is 'yes'",
+        ),
+        (TRAIN.replace("age", "id"), {}, r"train.csv has several columns 'id'; rename them"),
+        ("", {}, r"train.csv is empty; its first line must name the columns"),
+        ("label\na\n", {}, "no column is left to learn from"),
+        (TRAIN, {"test_path": None, "test_fraction": 1e-9}, "none of the 4 rows of"),
+    ],
+)
+def test_damaged_rows_are_told_with_file_and_line(
+    tmp_path: Path, train: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        fitted({**write(tmp_path, train), **OPTIONS, "columns": {}, **options})
+
+
+def test_damaged_files_are_told(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "a.parquet"
+    parquet.write_table(arrow.table({"x": list(range(999)), "label": [1] * 999}), file)
+    os.truncate(file, 500)
+    with pytest.raises(ValueError, match=r"a.parquet cannot be read as Parquet: "):
+        table(path=str(file))
+    (tmp_path / "b.csv").write_bytes(b"x,label\n1,a\n\xff,a\n")
+    with pytest.raises(ValueError, match=r"b.csv, after line \d: it is not UTF-8"):
+        fitted({"path": str(tmp_path / "b.csv")})
+    options = write(tmp_path, test="age\n1\n")
+    with pytest.raises(ValueError, match=r"test.csv has no column 'since', it has age"):
+        fitted(options)

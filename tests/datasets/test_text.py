@@ -1,0 +1,239 @@
+"""Labelled texts: reading, encoding, the cache, and what is wrong with files."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.dataset_contract import check_dataset
+from trainer.datasets import text_files, token_cache
+from trainer.datasets.text import TextDataset, text
+
+TEXTS = ["a cat", "two dogs", "ein Käfer", "", "a much longer text than the others"]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def write_rows(path: Path, count: int = 40, **keys: str) -> Path:
+    rows = [
+        {keys.get("text", "text"): f"{TEXTS[i % 5]} {i}", keys.get("label", "label"): "ab"[i % 2]}
+        for i in range(count)
+    ]
+    path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n")
+    return path
+
+
+def fetch(split: Any) -> dict[str, np.ndarray]:
+    return {
+        name: value.numpy()
+        for name, value in split.fetch(tf.range(split.num_examples, dtype=tf.int64)).items()
+    }
+
+
+def texts_of(data: TextDataset) -> list[tuple[str, str]]:
+    """Return every text and label, of both splits, back from their bytes."""
+    found = []
+    for split in (data.train, data.test):
+        batch = fetch(split)
+        for row, label in zip(batch["features"], batch["label"], strict=True):
+            tokens = row[row > 0] - 1
+            assert (row[len(tokens) :] == 0).all()
+            found.append((bytes(tokens.tolist()).decode(), data.class_names[label]))
+    return found
+
+
+def test_json_lines_are_all_read_and_divided_by_name(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.jsonl")
+    data = text(path=str(path), length=64, test_fraction=0.3)
+    expected = [(f"{TEXTS[i % 5]} {i}", "ab"[i % 2]) for i in range(40)]
+    assert sorted(texts_of(data)) == sorted(expected)
+    assert (data.input_shape, data.num_classes, data.vocabulary_size) == ((64,), 2, 257)
+    before = {row for row, _ in texts_of(data)[: data.train.num_examples]}
+    longer = text(path=str(write_rows(path, 60)), length=64, test_fraction=0.3)
+    assert before <= {row for row, _ in texts_of(longer)[: longer.train.num_examples]}
+    check_dataset(data)
+
+
+def test_parquet_columns_are_the_same_as_json_lines(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    write_rows(tmp_path / "rows.jsonl", text="review", label="stars")
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    one, two = (
+        texts_of(text(path=str(tmp_path / f"rows.{kind}"), length=64, text="review", label="stars"))
+        for kind in ("jsonl", "parquet")
+    )
+    assert sorted(one) == sorted(two)
+
+
+def test_folders_of_text_files_have_splits_and_classes(tmp_path: Path) -> None:
+    for split, name in (("train", "1"), ("train", "2"), ("test", "3")):
+        for label in ("neg", "pos"):
+            file = tmp_path / split / label / f"{name}.txt"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{label} {name}")
+    data = text(path=str(tmp_path), length=8)
+    assert data.class_names == ("neg", "pos")
+    assert texts_of(data) == [
+        ("neg 1", "neg"), ("neg 2", "neg"), ("pos 1", "pos"), ("pos 2", "pos"),
+        ("neg 3", "neg"), ("pos 3", "pos"),
+    ]  # fmt: skip
+
+
+def test_texts_are_cut_at_the_length_and_integer_labels_are_sorted(tmp_path: Path) -> None:
+    rows = [{"text": "abcdef", "label": label} for label in (10, 9, 10, 9)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    data = text(path=str(path), test_path=str(path), length=4)
+    assert data.class_names == ("9", "10")
+    assert texts_of(data) == [("abcd", label) for label in ("10", "9", "10", "9")] * 2
+
+
+def test_tokenizers_are_read_from_files(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {"[UNK]": 0, "a": 1, "cat": 2}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "words.json"))
+    path = write_rows(tmp_path / "rows.jsonl")
+    data = text(
+        path=str(path), test_path=str(path), length=3, tokenizer=str(tmp_path / "words.json")
+    )
+    assert data.vocabulary_size == 4
+    assert fetch(data.train)["features"][:2].tolist() == [[2, 3, 1], [1, 1, 1]]
+
+
+def test_sentencepiece_is_read_from_a_file(tmp_path: Path) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    path = write_rows(tmp_path / "rows.jsonl")
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS * 20),
+        model_prefix=str(tmp_path / "pieces"),
+        vocab_size=40,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    file = tmp_path / "pieces.model"
+    data = text(path=str(path), test_path=str(path), length=20, tokenizer=str(file))
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(file))
+    row = fetch(data.train)["features"][0]
+    assert (row[row > 0] - 1).tolist() == processor.encode("a cat 0")
+
+
+def test_tokens_are_kept_until_a_file_changes(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_rows(tmp_path / "rows.jsonl")
+    first = texts_of(text(path=str(path)))
+    (kept,) = (home / ".cache" / "steadfast").iterdir()
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("was read again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(text_files, "read", refuse)
+        assert texts_of(text(path=str(path))) == first
+        with pytest.raises(AssertionError, match="read again"):
+            text(path=str(path), length=7)
+    kept.write_bytes(kept.read_bytes()[:100])  # cut short
+    assert texts_of(text(path=str(path))) == first
+    assert len(texts_of(text(path=str(write_rows(path, 60))))) == 60
+
+
+def test_concurrent_builders_leave_one_complete_file(tmp_path: Path) -> None:
+    tokens = token_cache.Tokens(np.arange(5), np.array([0, 5]), np.array([0]))
+    together = threading.Barrier(4)
+
+    def build() -> token_cache.Corpus:
+        together.wait(60)
+        return token_cache.Corpus(tokens, tokens, ("a",))
+
+    threads = [
+        threading.Thread(target=token_cache.load, args=(tmp_path, "x", build)) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [file.name for file in tmp_path.iterdir()] == ["text-x.npz"]
+    read = token_cache.load(tmp_path, "x", lambda: pytest.fail("was built again"))
+    np.testing.assert_array_equal(read.train.numbers, np.arange(5))
+
+
+def test_folder_that_cannot_be_written_is_told(tmp_path: Path, caplog) -> None:
+    path = write_rows(tmp_path / "rows.jsonl")
+    (tmp_path / "file").write_text("")
+    data = text(path=str(path), cache=str(tmp_path / "file" / "cache"))
+    assert len(texts_of(data)) == 40
+    assert "set dataset.cache=<folder>" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("x.jsonl", '{"text": "a", "label": 1}\n{"text"\n', r"x\.jsonl, row 2 is not JSON"),
+        ("x.jsonl", '{"body": "a", "label": 1}\n', r"row 1 has no 'text', it has body, label; set"),
+        ("x.jsonl", '{"text": 3, "label": 1}\n', r"row 1: 'text' is no text but 3; mend or"),
+        ("x.jsonl", '{"text": "a", "label": 1.5}\n', r"'label' is 1\.5, a label must be a text"),
+        ("x.jsonl", "[1]\n", r"row 1: list is no object with keys"),
+        ("x.jsonl", '{"text": "a", "label": 1}\n', r"leaves no text of .*x\.jsonl in the"),
+        ("x.parquet", "no parquet", r"x\.parquet cannot be read as Parquet"),
+        ("x.txt", "a", r"x\.txt is in no folder of a class"),
+        ("x.csv", "a", r"path \(.*x\.csv\) holds no texts; give a file \.jsonl or"),
+    ],
+)
+def test_damaged_file_is_named_in_one_line(
+    tmp_path: Path, name: str, content: str, line: str
+) -> None:
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / name).write_text(content)
+    path = tmp_path / "data" if name.endswith(".txt") else tmp_path / "data" / name
+    with pytest.raises(ValueError, match=line) as raised:
+        text(path=str(path))
+    assert "\n" not in str(raised.value)
+
+
+def test_text_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pos").mkdir()
+    (tmp_path / "pos" / "1.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"1\.txt is not UTF-8 text: .*; save it as UTF-8"):
+        text(path=str(tmp_path))
+
+
+def test_labels_of_the_test_split_alone_are_refused(tmp_path: Path) -> None:
+    for name, label in (("a", "x"), ("b", "y")):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": "t", "label": label}))
+    with pytest.raises(ValueError, match=r"the labels \['y'\] are in the test split alone"):
+        text(path=str(tmp_path / "a.jsonl"), test_path=str(tmp_path / "b.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "line"),
+    [
+        ("words", r"tokenizer \(words\) must be bytes, a tokenizers file"),
+        ("words.json", r"tokenizer \(words\.json\): no such file"),
+    ],
+)
+def test_unknown_tokenizer_is_refused(tmp_path: Path, tokenizer: str, line: str) -> None:
+    path = write_rows(tmp_path / "rows.jsonl")
+    with pytest.raises((ValueError, FileNotFoundError), match=line):
+        text(path=str(path), tokenizer=tokenizer)
+
+
+def test_damaged_tokenizer_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    path = write_rows(tmp_path / "rows.jsonl")
+    (tmp_path / "words.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"words\.json\) cannot be read"):
+        text(path=str(path), tokenizer=str(tmp_path / "words.json"))

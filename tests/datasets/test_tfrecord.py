@@ -1,0 +1,276 @@
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.dataset_contract import arrays, check_dataset
+from tests.support.records import example, image_records, vector_records, write
+from trainer.datasets.augment import Augmentation
+from trainer.datasets.record_index import RecordIndex, open_index
+from trainer.datasets.tfrecord import tfrecord
+from trainer.engine.graph.input import SampleOrder, Source
+from trainer.engine.graph.remote_input import RemoteFeed
+
+IMAGE = {"image": "image", "label": "int"}
+VECTOR = {"x": {"kind": "float", "shape": [2]}, "y": "int"}
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Return a folder of three files of images, of which one is for testing."""
+    write(tmp_path / "images" / "train-00000-of-00002", image_records(7))
+    write(tmp_path / "images" / "train-00001-of-00002", image_records(4, 7))
+    write(tmp_path / "images" / "validation-00000-of-00001", image_records(5, 100))
+    return tmp_path / "images"
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> Path:
+    """Return a file of 40 vectors."""
+    return write(tmp_path / "vectors.tfrecord", vector_records(40))
+
+
+def open_images(folder: Path, **options: Any) -> Any:
+    options = {"image_size": [4, 6], "num_classes": 3, "features": IMAGE, **options}
+    return tfrecord(path=str(folder), **options)
+
+
+def open_vectors(file: Path | list[Path], **options: Any) -> Any:
+    path = [str(item) for item in file] if isinstance(file, list) else str(file)
+    options = {"features": VECTOR, "label": "y", "num_classes": 2, **options}
+    return tfrecord(path=path, **options)
+
+
+def everything(split: Any) -> dict[str, np.ndarray]:
+    return arrays(split, np.arange(split.num_examples))
+
+
+def damage(file: Path, number: int, *, at: int = 20) -> int:
+    """Flip bits in the data of a record; return where it begins."""
+    offset = int(open_index([file]).offsets[number])
+    content = bytearray(file.read_bytes())
+    content[offset + at] ^= 0xFF
+    file.write_bytes(content)
+    return offset
+
+
+def test_images_of_several_files_are_read_by_number(images: Path) -> None:
+    data = open_images(images)
+    train, test = everything(data.train), everything(data.test)
+    assert train["features"][:, 0, 0, 0].tolist() == list(range(11))
+    assert train["features"].shape == (11, 4, 6, 3)
+    assert train["label"].tolist() == [number % 3 for number in range(11)]
+    assert test["features"][:, 3, 5, 2].tolist() == [100, 101, 102, 103, 104]
+    assert (data.input_shape, data.num_classes, data.train.in_memory) == ((4, 6, 3), 3, False)
+
+
+def test_images_keep_the_contract(images: Path) -> None:
+    augment = Augmentation(min_area=0.3, flip=True)
+    check_dataset(open_images(images, augment=augment))
+
+
+def test_vectors_keep_the_contract(vectors: Path) -> None:
+    check_dataset(open_vectors(vectors))
+
+
+def test_vectors_are_divided_by_a_hash_that_other_files_do_not_change(vectors: Path) -> None:
+    data = open_vectors(vectors, test_fraction=0.3)
+    tested = everything(data.test)["features"][:, 0].tolist()
+    trained = everything(data.train)["features"][:, 0].tolist()
+    assert sorted(tested + trained) == list(range(40))
+    # A change would mix the splits of every user.
+    assert tested == [0, 1, 2, 7, 9, 12, 17, 18, 23, 27, 30, 31, 35, 37, 39]
+    other = write(vectors.with_name("a.tfrecord"), vector_records(10, 100))
+    both = open_vectors(vectors.parent, test_fraction=0.3)
+    assert both.train.num_examples + both.test.num_examples == 50
+    assert [x for x in everything(both.test)["features"][:, 0].tolist() if x < 100] == tested
+    listed = open_vectors([other, vectors], test_fraction=0.3)
+    assert listed.test.num_examples == both.test.num_examples
+
+
+def test_file_patterns_and_test_path_choose_files(images: Path) -> None:
+    data = open_images(images / "train-0000[01]*", test_path=str(images / "validation-*"))
+    assert (data.train.num_examples, data.test.num_examples) == (11, 5)
+    for split in ("train", "test"):
+        (images / split).mkdir()
+    for file in images.glob("train-*"):
+        file.rename(images / "train" / file.name)
+    (images / "validation-00000-of-00001").rename(images / "test" / "x.tfrecord")
+    data = open_images(images)
+    assert (data.train.num_examples, data.test.num_examples) == (11, 5)
+
+
+def test_lists_of_any_length_are_cut_and_filled(tmp_path: Path) -> None:
+    lists = [[1], [2, 3, 4, 5], [6, 7]]
+    records = [example(ids=ids, y=0) for ids in lists] + [example(y=1)]
+    file = write(tmp_path / "a.tfrecord", records)
+    features = {"ids": {"kind": "int", "max_length": 3, "default": -1}, "y": "int"}
+    data = open_vectors(file, features=features, test_path=str(file))
+    assert everything(data.train)["features"].tolist() == [
+        [1, -1, -1], [2, 3, 4], [6, 7, -1], [-1, -1, -1],
+    ]  # fmt: skip
+    assert data.input_shape == (3,)
+
+
+def test_several_features_come_side_by_side(tmp_path: Path) -> None:
+    pixels = np.arange(4, dtype=np.int16).tobytes()
+    file = write(tmp_path / "a.tfrecord", [example(a=0.5, b=[7, 8], c=pixels, y="dog")])
+    features = {
+        "a": "float",
+        "b": {"kind": "int", "shape": [2]},
+        "c": {"kind": "raw", "dtype": "int16", "shape": [2, 2]},
+        "d": {"kind": "float", "default": 9.0},
+        "y": "string",
+    }
+    options = {"features": features, "class_names": ["cat", "dog"], "num_classes": None}
+    data = open_vectors(file, test_path=str(file), **options)
+    batch = everything(data.train)
+    assert batch["features"].tolist() == [[0.5, 7, 8, 0, 1, 2, 3, 9]]
+    assert (batch["label"].tolist(), data.num_classes, data.input_shape) == ([1], 2, (8,))
+
+
+def test_raw_pixels_are_images(tmp_path: Path) -> None:
+    pixels = np.arange(2 * 3 * 1, dtype=np.uint8)
+    file = write(tmp_path / "a.tfrecord", [example(p=pixels.tobytes(), y=1)])
+    features = {"p": {"kind": "raw", "shape": [2, 3, 1], "max_value": 5}, "y": "int"}
+    data = open_vectors(file, features=features, test_path=str(file), augment=Augmentation())
+    batch = data.test.fetch(tf.constant([0], tf.int64))
+    assert data.transform(batch, None)["features"].numpy().ravel().tolist() == pytest.approx(
+        (pixels / 5).tolist()
+    )
+
+
+def test_damaged_record_is_an_error_that_names_file_and_offset(images: Path) -> None:
+    offset = damage(file := images / "train-00001-of-00002", 2)
+    split = open_images(images).train
+    message = (
+        f"cannot read the record at offset {offset} of {file}: its checksum is wrong; repair or "
+        "remove it, or let 1 be skipped with dataset.max_corrupt_records=1"
+    )
+    with pytest.raises(ValueError, match=message):
+        split.fetch(tf.constant([0, 9], tf.int64))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        tf.function(split.fetch)(tf.constant([9, 3], tf.int64))
+    assert arrays(split, [0, 8, 10])["weight"].tolist() == [1, 1, 1]
+
+
+def test_damaged_records_are_skipped_within_the_budget(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = image_records(6)
+    records[1] = example(image=b"no image", label=0)
+    records[2] = example(label=0)
+    records[3] = example(image=records[3], label=7)
+    records[4] = b"\xff\xff"
+    file = write(tmp_path / "a.tfrecord", records)
+    file.write_bytes(file.read_bytes()[:-30])
+    data = open_images(file, test_path=str(file), max_corrupt_records=5)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            batch = everything(data.train)
+    assert batch["weight"].tolist() == [1, 0, 0, 0, 0, 0]
+    assert not batch["features"][1:].any()
+    assert [line.getMessage().partition("(")[2] for line in caplog.records] == [
+        "image is no JPEG or PNG image): 1 of at most 5",
+        "image is missing): 2 of at most 5",
+        "label 7 is not in 0..2): 3 of at most 5",
+        "it is no tf.train.Example): 4 of at most 5",
+        "it is cut short): 5 of at most 5",
+    ]
+    split = open_images(file, test_path=str(file), max_corrupt_records=2).train
+    with pytest.raises(ValueError, match=r"and 2 others \(max_corrupt_records\) were skipped"):
+        split.fetch(tf.range(6, dtype=tf.int64))
+
+
+def test_records_that_are_not_as_described_are_refused(images: Path, vectors: Path) -> None:
+    first = images / "train-00000-of-00002"
+    has = rf"the first record of {first} has image: bytes \(PNG\), label: int"
+    cases = {
+        rf"features \(null\) must say .*; {has}; add .dataset\.features={{image: image, label: i": {
+            "features": None
+        },
+        f"features: pixels is missing; {has}": {"features": {"pixels": "image", "label": "int"}},
+        rf"features: image is bytes \(PNG\), not float; {has}": {
+            "features": {"image": "float", "label": "int"}
+        },
+        r"features\.image\.kind \(imago\) must be one of .*; did you mean 'image'\?": {
+            "features": {"image": "imago", "label": "int"}
+        },
+        r"unknown key 'features\.image\.shapes'; did you mean 'shape'\?": {
+            "features": {"image": {"kind": "raw", "shapes": [1]}, "label": "int"}
+        },
+        r"label \(class\) must be one of features": {"label": "class"},
+        r"num_classes \(null\) must say": {"num_classes": None},
+        r"features: label 0 is not in 1\.\.3": {
+            "features": {"image": "image", "label": {"kind": "int", "start": 1}}
+        },
+        r"class_names \(null\) must list": {"features": {"image": "image", "label": "string"}},
+    }
+    for message, options in cases.items():
+        with pytest.raises(ValueError, match=message):
+            open_images(images, **options)
+    with pytest.raises(ValueError, match=r"features: x has 2 values, not 3"):
+        open_vectors(vectors, features={"x": {"kind": "float", "shape": [3]}, "y": "int"})
+    with pytest.raises(ValueError, match="image_size is for images, and no feature is one"):
+        open_vectors(vectors, image_size=[8, 8])
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"path \(null\) must name TFRecord files"):
+        tfrecord()
+    with pytest.raises(FileNotFoundError, match=r"path \(no/\*\): no such file; give TFRecord"):
+        tfrecord(path="no/*")
+    with pytest.raises(FileNotFoundError, match=r"no \.tfrecord file in this folder"):
+        tfrecord(path=str(tmp_path))
+
+
+def test_deleted_file_is_named(images: Path) -> None:
+    split = open_images(images).train
+    (images / "train-00001-of-00002").unlink()
+    with pytest.raises(ValueError, match=r"train-00001-of-00002: No such file or directory"):
+        split.fetch(tf.constant([7], tf.int64))
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2, 4])
+def test_each_example_comes_once_an_epoch_on_any_number_of_replicas(
+    vectors: Path, num_replicas: int
+) -> None:
+    split = open_vectors(vectors, test_path=str(vectors)).train
+    order = SampleOrder(40, 3)
+    source = Source(split, 8 // num_replicas, num_replicas, order)
+    assemble = tf.function(source.assemble, autograph=False)
+    batches = [
+        assemble(tf.constant(step, tf.int64), tf.constant(replica))[0]
+        for step in range(5)
+        for replica in range(num_replicas)
+    ]
+    ids = np.concatenate([batch["id"] for batch in batches])
+    assert sorted(ids.tolist()) == list(range(40))
+    expected = order.locate(tf.range(40, dtype=tf.int64))[1]
+    assert ids.tolist() == expected.numpy().tolist()
+    features = np.concatenate([batch["features"] for batch in batches])
+    assert features[:, 0].tolist() == ids.tolist()
+
+
+def test_workers_without_python_can_read_records(images: Path) -> None:
+    split = open_images(images, max_corrupt_records=1).train
+    source = Source(split, 4, 1, SampleOrder(11, 0))
+    # A ConfigError, if any value of the batch came from Python.
+    assert RemoteFeed(source, lambda tensors: tensors).fetches is False
+
+
+def test_fetch_reads_the_asked_records_alone_among_ten_million(vectors: Path) -> None:
+    data = open_vectors(vectors, test_path=str(vectors))
+    index = data.train.index
+    # Everywhere else there is nothing to read: what is read in vain would be an error.
+    offsets = np.full(10_000_000, 2**62)
+    offsets[-40:] = index.offsets
+    split = type(data.train)(
+        RecordIndex(index.files, np.array([len(offsets)]), offsets),
+        data.train.features, None, framing=data.train._framing, corrupt=data.train._corrupt,
+    )  # fmt: skip
+    batch = arrays(split, 10_000_000 - 40 + np.array([3, 39]))
+    assert batch["features"][:, 0].tolist() == [3, 39]

@@ -1,0 +1,152 @@
+"""Actors and learner as processes: kills, environments that raise, several workers."""
+
+import json
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from tests.support.processes import (
+    final_variables,
+    finish,
+    only_run,
+    run,
+    start,
+    wait_gone,
+    worker_pids,
+)
+
+LENGTH, BATCH = 5, 4
+SMALL = (
+    "task=impala", "env=catch", "env.rows=4", "env.columns=3", "model=mlp", "model.hidden=[8]",
+    f"task.unroll_length={LENGTH}", f"batch.global_size={BATCH}", "actors.environments=2",
+    "train.epochs=null", "train.steps_per_epoch=1000", "evaluate.every_epochs=null",
+    "evaluate.episodes=2", "checkpoint.every_epochs=null", "writers=[jsonl]",
+    "restart.backoff_secs=0",
+)  # fmt: skip
+
+
+def lines(run_dir):
+    """Return the lines of metrics.jsonl; a kill may have cut off the last one."""
+    try:
+        return (run_dir / "metrics.jsonl").read_text().splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def wait_until(condition, process, secs=120):
+    """Poll until a condition holds, while the command runs."""
+    deadline = time.monotonic() + secs
+    while not (value := condition()):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "no progress"
+        time.sleep(0.02)
+    return value
+
+
+def has_killed(directory, name):
+    """Kill a process of the run; return whether there was one."""
+    pid = worker_pids(directory).get(name)
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:  # it has ended just now, with the learner's attempt
+        return False
+    return True
+
+
+def check_counts(counts, step):
+    """Check that the frames of a checkpoint add up."""
+    generated, dropped, lost, waiting = map(int, counts)
+    assert generated == step * BATCH * LENGTH + dropped + lost + waiting
+    assert min(dropped, lost, waiting) >= 0
+
+
+@pytest.mark.slow
+def test_run_survives_kills_of_actors_learner_and_supervisor(tmp_path):
+    moment = random.Random(16)
+    victims = ["actor-0", "actor-1"] * 4 + ["worker-0", "supervisor"]
+    moment.shuffle(victims)
+    command = (
+        *SMALL, "train.steps=100000", "checkpoint.every_steps=40", "summary.every_steps=5",
+        "actors.max_restarts=20", "restart.max_restarts=20",
+    )  # fmt: skip
+    process = start(tmp_path, *command)
+    before = []
+
+    def has_advanced():
+        return (now := lines(only_run(tmp_path))) and now != before and now
+
+    for victim in victims:
+        wait_until((tmp_path / "runs").exists, process)
+        before = wait_until(has_advanced, process)
+        if victim == "supervisor":
+            pids = worker_pids(tmp_path)
+            process.kill()
+            finish(process)
+            for pid in pids.values():
+                wait_gone(pid)
+            process = start(tmp_path, *command)
+        else:
+            wait_until(lambda victim=victim: has_killed(tmp_path, victim), process)
+    before = wait_until(has_advanced, process)
+    process.terminate()
+    code, out, _ = finish(process)
+    assert code == 143, out
+    assert worker_pids(tmp_path) == {}
+    run_dir = only_run(tmp_path)
+    variables = final_variables(run_dir)
+    step = int(variables["step/.ATTRIBUTES/VARIABLE_VALUE"])
+    check_counts(variables["frames/counts/.ATTRIBUTES/VARIABLE_VALUE"], step)
+    code, out, err = run(tmp_path, f"resume={run_dir}", f"train.steps={step + 10}")
+    assert code == 0, out + err
+    result = json.loads((run_dir / "result.json").read_text())
+    assert result["frames"] == (step + 10) * BATCH * LENGTH
+    assert f"Frames: {result['frames']:,} trained" in out
+
+
+BROKEN = """
+from trainer.environments.catch import Catch
+
+
+class Broken(Catch):
+    left = 20
+
+    def __init__(self, *, rows: int, columns: int) -> None:
+        super().__init__(rows=rows, columns=columns)
+
+    def step(self, action):
+        self.left -= 1
+        if not self.left:
+            raise RuntimeError("the floor has gone")
+        return super().step(action)
+"""
+
+
+def test_environment_that_raises_ends_the_run_when_the_budget_is_spent(tmp_path):
+    (tmp_path / "broken.py").write_text(BROKEN)
+    code, out, err = run(
+        tmp_path, *SMALL, "env._target_=broken.Broken", "train.steps=100000", "actors.count=1",
+        "actors.max_restarts=1",
+    )  # fmt: skip
+    assert code == 1, out + err
+    assert out.count("RuntimeError: the floor has gone") == 1
+    assert "actor-0 failed; starting it again alone" in out
+    assert "RuntimeError: the floor has gone" in err
+    assert "gave up after 1 lost actors" in err
+
+
+@pytest.mark.slow
+def test_workers_that_train_together_share_the_batches_of_the_same_actors(tmp_path):
+    code, out, err = run(
+        tmp_path, *SMALL, "strategy=multi_worker", "train.steps=30", "evaluate.every_steps=10",
+        "checkpoint.every_steps=10", "actors.count=1",
+    )  # fmt: skip
+    assert code == 0, out + err
+    result = json.loads((only_run(tmp_path) / "result.json").read_text())
+    assert result["frames"] == 30 * BATCH * LENGTH
+    assert set(result["metrics"]) == {"return", "episode_length"}
+    assert worker_pids(tmp_path) == {}

@@ -1,0 +1,63 @@
+"""Models of Keras 3 in real processes: killed, continued, handed out, exported."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.processes import ROOT, only_run, run
+from trainer.launch.run_comparison import differences, read
+
+KERAS_3 = (
+    "model=softmax", "~model.l2", "model._target_=tests.support.keras3_models.conv_net",
+    "train.steps=8", "batch.global_size=16", "writers=[jsonl]", "checkpoint.every_steps=3",
+    "restart.backoff_secs=0",
+)  # fmt: skip
+KILL = "+fault.kill={action:kill,process:worker-1,phase:step,at:5}"
+
+
+@pytest.mark.slow
+def test_cluster_that_lost_a_worker_ends_with_the_bits_of_an_undisturbed_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    outcomes = []
+    for fault in ([], [KILL]):
+        directory = tmp_path / f"run-{len(outcomes)}"
+        directory.mkdir()
+        code, out, err = run(directory, *KERAS_3, "strategy=multi_worker", *fault)
+        assert code == 0, f"{out}\n{err}"
+        outcomes.append(read(only_run(directory)))
+    straight, killed = outcomes
+    assert differences(straight, killed) == []
+    assert [name for _, name in killed.kills] == ["kill (worker-1 at step 5)"]
+
+
+@pytest.mark.slow
+def test_one_worker_of_parameter_servers_has_the_statistics_of_one_device(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    statistics = []
+    for strategy in (["strategy=one_device"], ["strategy=parameter_server", "strategy.workers=1"]):
+        directory = tmp_path / f"run-{len(statistics)}"
+        directory.mkdir()
+        code, out, err = run(directory, *KERAS_3, *strategy)
+        assert code == 0, f"{out}\n{err}"
+        path = only_run(directory) / "checkpoints" / "ckpt-8"
+        reader = tf.train.load_checkpoint(str(path))
+        names = [name for name in reader.get_variable_to_shape_map() if "moving_" in name]
+        statistics.append({name: reader.get_tensor(name) for name in names})
+    one, served = statistics
+    assert len(one) == 2
+    for name, value in one.items():
+        # Added as differences, which rounds otherwise; the other sums are in the same order.
+        np.testing.assert_allclose(served[name], value, rtol=0, atol=1e-4)
+        assert np.abs(value - ("variance" in name)).max() > 0.01
+
+
+@pytest.mark.slow
+def test_parameter_servers_train_and_every_mode_reads_the_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    code, out, err = run(tmp_path, *KERAS_3, "strategy=parameter_server")
+    assert code == 0, f"{out}\n{err}"
+    directory = only_run(tmp_path)
+    for mode in ("evaluate", "predict", "export"):
+        code, out, err = run(tmp_path, f"mode={mode}", f"resume={directory}")
+        assert code == 0, f"{mode}: {out}\n{err}"
+    assert (directory / "export" / "model-8" / "saved_model" / "saved_model.pb").is_file()

@@ -1,0 +1,28 @@
+"""A loop of a user's own in real processes: killed, continued, to the bit."""
+
+import pytest
+
+from tests.support.processes import ROOT, only_run, run
+from trainer.launch.run_comparison import differences, read
+
+LOOP = (
+    "loop._target_=tests.support.loops.everything", "train.steps=8", "checkpoint.every_steps=3",
+    "strategy=multi_worker", "strategy.compress=float16", "writers=[jsonl]",
+    "restart.backoff_secs=0",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_cluster_that_lost_a_worker_ends_with_the_bits_of_an_undisturbed_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    outcomes = []
+    for fault in ([], ["+fault.kill={action:kill,process:worker-1,phase:step,at:5}"]):
+        directory = tmp_path / f"run-{len(outcomes)}"
+        directory.mkdir()
+        code, out, err = run(directory, *LOOP, *fault)
+        assert code == 0, f"{out}\n{err}"
+        outcomes.append(read(only_run(directory)))
+        assert ("Continuing from the checkpoint of step 3." in out) == bool(fault)
+    straight, killed = outcomes
+    assert differences(straight, killed) == []
+    assert [name for _, name in killed.kills] == ["kill (worker-1 at step 5)"]

@@ -1,0 +1,74 @@
+"""One slow worker of a real cluster: who waits for it, and how long, in all that a run writes."""
+
+import json
+
+import pytest
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
+
+from tests.support.processes import final_variables, only_run, run
+from tests.support.training import assert_same_bits
+
+DELAY_SECS = 0.1
+STEPS = 20
+LATE = [
+    "model=softmax", "train.steps=21", "batch.global_size=32", "summary.every_steps=7",
+    "evaluate.every_epochs=null", "evaluate.every_steps=21", "checkpoint.every_epochs=null",
+    f"+fault.late={{action:slow,process:worker-1,delay_secs:{DELAY_SECS}}}",
+]  # fmt: skip
+
+
+def train(folder, *overrides):
+    """Train with a slow worker; return the run directory and what was printed."""
+    folder.mkdir()
+    code, out, err = run(folder, *LATE, *overrides)
+    assert code == 0, out + err
+    assert "fault late: worker-1 rests 0.1 s each time from now on, at step 1" in out
+    return only_run(folder)
+
+
+def read_lines(run_dir):
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["split"] == "train"]
+
+
+def times_of(run_dir):
+    return json.loads((run_dir / "result.json").read_text())["worker_times"]
+
+
+@pytest.mark.slow
+def test_others_wait_for_a_slow_worker_whatever_the_exchange(tmp_path):
+    injected = STEPS * DELAY_SECS
+    runs = {
+        name: train(tmp_path / name, "strategy=multi_worker", f"strategy.communication={name}")
+        for name in ("shared_memory", "ring")
+    }
+    for run_dir in runs.values():
+        lines = read_lines(run_dir)
+        assert sum(line["worker_0_wait_secs"] for line in lines) > injected / 2
+        assert sum(line["worker_1_step_secs"] for line in lines) > injected / 2
+        times = times_of(run_dir)
+        assert times["worker-0"]["wait_secs"] == pytest.approx(
+            sum(line["worker_0_wait_secs"] for line in lines), abs=0.01
+        )
+        # The first step was compiled, and is not counted.
+        assert times["worker-1"]["steps"] == STEPS
+    # One of them has the time of its exchange measured within the step, the other beside it.
+    first, second = (final_variables(run_dir) for run_dir in runs.values())
+    assert_same_bits(first, second)
+
+
+@pytest.mark.slow
+def test_slow_worker_of_a_parameter_server_makes_fewer_steps(tmp_path):
+    run_dir = train(tmp_path / "run", "strategy=parameter_server")
+    times = times_of(run_dir)
+    slow = times["worker-1"]
+    assert slow["step_secs"] >= 0.9 * slow["steps"] * DELAY_SECS
+    assert times["worker-0"]["steps"] + slow["steps"] == STEPS
+    result = json.loads((run_dir / "result.json").read_text())
+    assert sum(result["staleness"].values()) == STEPS
+    events = EventAccumulator(str(run_dir / "events" / "train"), size_guidance={"tensors": 0})
+    histograms = [
+        make_ndarray(event.tensor_proto) for event in events.Reload().Tensors("staleness")
+    ]
+    assert sum(histogram[:, 2].sum() for histogram in histograms) == STEPS

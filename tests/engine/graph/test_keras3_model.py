@@ -1,0 +1,214 @@
+"""Models of Keras 3, trained by the engine on several replicas."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support import keras3_models
+from tests.support.training import ROUNDING, assert_same_bits, distance, variables
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.engine.graph.captured_updates import CapturedUpdates
+from trainer.engine.graph.keras3_model import Keras3Model
+from trainer.errors import ConfigError
+from trainer.worker import build
+
+SLOW_MODELS = [pytest.param(name, marks=pytest.mark.slow) for name in ("recurrent", "lora")]
+MODELS = ["conv_net", "attention", "subclassed", *SLOW_MODELS]
+TWO = ("strategy=mirrored", "strategy.virtual_devices=2")
+FOUR = ("strategy=mirrored", "strategy.virtual_devices=4")
+CENTRAL = ("strategy=central_storage", "strategy.virtual_devices=2")
+
+
+def options(model, *overrides):
+    """Return the command line of a short training."""
+    return [
+        "model=softmax",
+        "~model.l2",
+        f"model._target_=tests.support.keras3_models.{model}",
+        "dataset=digits",
+        "train.steps=5",
+        "batch.global_size=16",
+        "writers=[jsonl]",
+        *overrides,
+    ]
+
+
+def engine(run_dir, model, *overrides):
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return build.engine(compose(options(model, *overrides)), run_dir, Channel(lambda message: None))
+
+
+def train(run_dir, model, *overrides):
+    run = engine(run_dir, model, *overrides)
+    run.train(lambda: False)
+    return variables(run)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_with_shards_replicas_have_the_bits_of_one_device(tmp_path, model):
+    one = train(tmp_path / "one", model, "batch.shards=4")
+    assert_same_bits(one, train(tmp_path / "two", model, "batch.shards=4", *TWO))
+    assert_same_bits(one, train(tmp_path / "four", model, "batch.shards=4", *FOUR))
+
+
+def test_without_shards_replicas_agree_with_one_device(tmp_path):
+    everything = ("train.ema_decay=0.9", "train.clip_norm=0.1", "+model.synchronized=true")
+    initial = variables(engine(tmp_path / "initial", "conv_net", *everything))
+    one = train(tmp_path / "one", "conv_net", *everything)
+    for name, strategy in (("two", TWO), ("central", CENTRAL)):
+        other = train(tmp_path / name, "conv_net", *everything, *strategy)
+        assert distance(one, other, initial) < ROUNDING
+
+
+def test_accumulation_under_central_storage_has_the_bits_of_mirrored(tmp_path):
+    accumulated = ("batch.accumulate=2",)
+    mirrored = train(tmp_path / "mirrored", "conv_net", *accumulated, *TWO)
+    assert_same_bits(mirrored, train(tmp_path / "central", "conv_net", *accumulated, *CENTRAL))
+
+
+def test_inspection_of_the_next_step_changes_no_bit(tmp_path):
+    plain = train(tmp_path / "plain", "conv_net", *TWO)
+    inspected = train(tmp_path / "inspected", "conv_net", "summary.histograms=2", *TWO)
+    assert_same_bits(plain, inspected)
+
+
+def test_resumed_run_has_the_bits_of_one_that_was_not_stopped(tmp_path):
+    whole = train(tmp_path / "whole", "attention", *TWO)
+    stopped = engine(tmp_path / "stopped", "attention", "checkpoint.every_steps=2", *TWO)
+    stopped.train(lambda: int(stopped.state.step.numpy()) >= 2)
+    assert int(stopped.state.step.numpy()) < 5
+    assert_same_bits(
+        whole, train(tmp_path / "stopped", "attention", "checkpoint.every_steps=2", *TWO)
+    )
+
+
+def test_one_step_is_that_of_keras(tmp_path):
+    run = engine(
+        tmp_path, "conv_net", "+model.dropout=0.0", "optimizer=sgd", "optimizer.momentum=0.0",
+        "optimizer.learning_rate=0.1", "train.steps=1",
+    )  # fmt: skip
+    task = run.state.task
+    model = task.models["model"]._model
+    before = [v.numpy() for v in model.weights]
+    iterator = run.loop.feed.open(0)
+    with run.loop.replica_batch(tf.constant(0, tf.int64), run.loop.feed.next(iterator)) as batch:
+        with tf.GradientTape() as tape:
+            logits = model(batch["features"], training=True)
+            loss = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
+            )
+            loss += tf.add_n(model.losses)
+        keras.optimizers.SGD(0.1).apply(
+            tape.gradient(loss, [v.value for v in model.trainable_variables]),
+            model.trainable_variables,
+        )
+    expected = [v.numpy() for v in model.weights]
+    for variable, value in zip(model.weights, before, strict=True):
+        variable.assign(value)
+    run.train(lambda: False)
+    for variable, value in zip(model.weights, expected, strict=True):
+        assert np.abs(variable.numpy() - value).max() < 1e-6
+    moved = [np.abs(value - old).max() > 1e-3 for value, old in zip(expected, before, strict=True)]
+    # The bias of the convolution has no effect before batch normalisation.
+    assert moved == [name != "1_bias" for name in task.models["model"].saved]
+
+
+def test_constraint_holds_after_an_update(tmp_path):
+    run = engine(tmp_path, "conv_net", "optimizer.learning_rate=1.0", *TWO)
+    run.train(lambda: False)
+    kernel = run.state.task.models["model"].trainable_variables[-2].numpy()
+    norms = np.linalg.norm(kernel, axis=0)
+    assert norms.max() <= 0.5 + 1e-6
+    assert np.sum(norms > 0.5 - 1e-6) > 1
+
+
+def test_dropped_update_leaves_the_statistics(tmp_path):
+    run = engine(
+        tmp_path, "conv_net", "divergence.action=skip", "fault=nan_at_30",
+        "fault.nan_at_30.at=2", "train.steps=4", "optimizer.learning_rate=0.01", *TWO,
+    )  # fmt: skip
+    run.train(lambda: False)
+    assert run.state.divergence_monitor.report()["updates_skipped"] == 1
+    assert all(np.isfinite(v.numpy()).all() for v in run.state.task.models["model"].variables)
+
+
+def test_forward_pass_outside_of_a_step_changes_nothing():
+    model = Keras3Model(keras3_models.conv_net((8, 8, 1), 10))
+    before = [v.numpy() for v in model.variables]
+    model(np.random.default_rng(0).normal(size=(4, 8, 8, 1)).astype(np.float32), training=True)
+    assert all((v.numpy() == old).all() for v, old in zip(model.variables, before, strict=True))
+
+
+def test_losses_of_layers_and_weights_are_those_of_keras():
+    features = np.random.default_rng(0).normal(size=(4, 8, 8, 1)).astype(np.float32)
+    for function in (keras3_models.subclassed, keras3_models.conv_net):
+        own = function((8, 8, 1), 10)
+        model = Keras3Model(own)
+        model(features, training=False)
+        losses = [float(loss) for loss in model.losses]
+        own(features, training=False)
+        assert sorted(losses) == pytest.approx(sorted(float(loss) for loss in own.losses))
+        assert losses
+        assert min(losses) > 0
+
+
+def test_forward_pass_notes_its_statistics_as_values_or_differences():
+    model = Keras3Model(keras3_models.conv_net((8, 8, 1), 10))
+    features = np.random.default_rng(0).normal(size=(4, 8, 8, 1)).astype(np.float32)
+    moving = [v for v in model.non_trainable_variables if "moving" in v.name]
+    results = []
+    for differences in (False, True):
+        captured = CapturedUpdates(moving, noted=True, differences=differences)
+        with captured.capture():
+            model(features, training=True)
+        assert captured.updated() == [0, 1]
+        results.append(captured.means())
+    for variable, value, difference in zip(moving, *results, strict=True):
+        assert np.abs(value - variable.numpy()).max() > 1e-3
+        np.testing.assert_allclose(value - variable.numpy(), difference, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "overrides", "problem"),
+    [
+        ("unseeded", (), "keras.random.normal was called with no seed"),
+        ("spectral", (), "SpectralNormalization"),
+        ("raw_variable", (), "has the tf.Variable _scale, which Keras 3 neither trains nor saves"),
+        ("unbuilt", (), "has no variables yet"),
+        ("conv_net", ("strategy=mirrored", "strategy.devices_per_replica=2",
+                      "strategy.virtual_devices=2"), "divides models of tf_keras alone"),
+        ("conv_net", ("+model.synchronized=true", "jit=true"), "jit cannot be used with Keras 3's"),
+        ("conv_net", ("+model.synchronized=true", "batch.shards=2"), "batch.shards cannot be used"),
+        (
+            "conv_net",
+            ("optimizer._target_=tests.support.keras3_models.optimizer", "~optimizer.beta_1",
+             "~optimizer.beta_2", "~optimizer.epsilon"),
+            "is an optimizer of Keras 3",
+        ),
+    ],
+)  # fmt: skip
+def test_unsupported_model_is_refused_in_one_line(tmp_path, model, overrides, problem):
+    with pytest.raises(ConfigError, match=problem) as caught:
+        train(tmp_path, model, *overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_sequential_model_without_input_is_built(tmp_path):
+    run = engine(tmp_path, "deferred")
+    assert [tuple(v.shape) for v in run.state.task.models["model"].variables] == [
+        (64, 10),
+        (10,),
+    ]
+
+
+def test_private_names_of_keras_are_there():
+    from keras.src.backend import random as backend
+
+    for name in ("uniform", "normal", "randint", "dropout", "truncated_normal", "categorical",
+                 "gamma", "binomial", "beta", "shuffle"):  # fmt: skip
+        assert "seed" in inspect.signature(getattr(backend, name)).parameters
+    assert callable(keras.Layer._flatten_layers)

@@ -1,0 +1,136 @@
+"""Soft updates: the recurrence, the same numbers on every strategy, and what is refused."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from tests.support.training import ROUNDING, assert_same_bits, distance, variables
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.errors import ConfigError
+from trainer.worker import build
+
+TARGET = [
+    "task._target_=tests.support.toy_targets.WithTarget",
+    "~task.label_smoothing",
+    "model=softmax",
+    "optimizer=sgd",
+    "optimizer.learning_rate=0.05",
+    "train.steps=3",
+    "train.steps_per_loop=1",
+    "batch.global_size=16",
+    "writers=[jsonl]",
+]
+STATISTICS = ["model=cnn", "model.width=2", "model.batch_norm=true"]
+KERAS_3 = ["~model.l2", "model._target_=tests.support.keras3_models.conv_net"]
+MIRRORED = ["strategy=mirrored", "strategy.virtual_devices=2"]
+CENTRAL = ["strategy=central_storage", "strategy.virtual_devices=2"]
+
+
+def engine(run_dir, *overrides):
+    run_dir.mkdir(exist_ok=True)
+    return build.engine(compose([*TARGET, *overrides]), run_dir, Channel(lambda message: None))
+
+
+def train(run_dir, *overrides, stop=lambda run: False):
+    run = engine(run_dir, *overrides)
+    run.train(lambda: stop(run))
+    return variables(run)
+
+
+def history(run_dir, *overrides):
+    """Train; return the variables of the model and of the target before each step and after all."""
+    run = engine(run_dir, *overrides)
+    models = run.state.task.models
+    seen = []
+
+    def look():
+        if len(seen) == run.step:
+            seen.append(
+                {name: [np.array(value) for value in models[name].get_weights()] for name in models}
+            )
+        return False
+
+    run.train(look)
+    look()
+    return seen, run
+
+
+RECURRENCES = {
+    "one_device": STATISTICS,
+    "mirrored": [*STATISTICS, *MIRRORED],
+    "Keras 3": [*KERAS_3, *MIRRORED],
+}
+
+
+@pytest.mark.parametrize("options", RECURRENCES.values(), ids=RECURRENCES)
+def test_target_follows_its_recurrence_statistics_included(tmp_path, options):
+    seen, run = history(tmp_path, *options)
+    assert len(seen) == 4
+    for before, after in pairwise(seen):
+        for own, source, moved in zip(
+            before["target"], after["model"], after["target"], strict=True
+        ):
+            # Three roundings of numbers near 1.
+            np.testing.assert_allclose(moved, own + 0.25 * (source - own), rtol=0, atol=4 * 2**-24)
+    assert any(
+        np.any(own != source)
+        for own, source in zip(seen[-1]["target"], seen[-1]["model"], strict=True)
+    )
+    assert not run.state.task.models["target"].trainable_variables
+    assert list(run.state.task.optimizers) == ["model"]
+
+
+def test_target_on_central_storage_is_that_of_one_device(tmp_path):
+    initial = variables(engine(tmp_path / "initial"))
+    one = train(tmp_path / "one")
+    other = train(tmp_path / "other", *CENTRAL)
+    assert distance(one, other, initial) <= ROUNDING
+
+
+def test_shards_give_targets_the_same_bits_on_two_devices(tmp_path):
+    options = ["batch.shards=4"]
+    one = train(tmp_path / "one", *options)
+    two = train(tmp_path / "two", *options, *MIRRORED)
+    assert_same_bits(one, two)
+
+
+def test_stopped_run_continues_with_its_target_to_the_bit(tmp_path):
+    options = MIRRORED
+    whole = train(tmp_path / "whole", *options)
+    train(tmp_path / "cut", *options, stop=lambda run: run.step == 2)
+    assert_same_bits(train(tmp_path / "cut", *options), whole)
+
+
+def test_dropped_update_moves_no_target(tmp_path):
+    run = engine(tmp_path, "divergence.action=skip", "train.steps=1")
+    models = run.state.task.models
+    (kernel, _) = models["model"].trainable_variables
+    kernel.assign(np.full(kernel.shape, np.nan, np.float32))
+    before = models["target"].get_weights()
+    run.train(lambda: False)
+    assert int(run.state.divergence_monitor.skipped) == 1
+    for old, new in zip(before, models["target"].get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_histograms_of_gradients_move_no_target(tmp_path):
+    looked = train(tmp_path / "looked", "summary.histograms=1", "writers=[tensorboard]")
+    assert_same_bits(looked, train(tmp_path / "not"))
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ("+task.tau=1.5", r"task: soft_update was given tau=1.5, which must be in \[0, 1\]"),
+        (
+            "+task.other_target=true",
+            r"task: soft_update cannot move \S+ \[64, 3\] float32, towards \S+ \[64, 10\] float32;",
+        ),
+    ],
+)
+def test_immovable_data_is_refused_in_one_line(tmp_path, option, problem):
+    run = engine(tmp_path, option)
+    with pytest.raises(ConfigError, match=problem):
+        run.train(lambda: False)

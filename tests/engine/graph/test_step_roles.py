@@ -1,0 +1,53 @@
+"""What a step tells of its replica and process, and a task of its process."""
+
+from types import SimpleNamespace
+
+import pytest
+import tensorflow as tf
+
+from tests.support.training import engine
+from trainer.engine.graph.collective_log import CollectiveLog
+from trainer.engine.graph.step_base import StepBase
+from trainer.engine.process_group import ProcessGroup
+from trainer.protocols import TaskParts
+from trainer.tasks.classification import Classification
+from trainer.worker.task_parts import Parts
+
+SEEN: list[tuple[int, int, bool]] = []
+
+
+class Asking(Classification):
+    """Asks for its process."""
+
+    def build(self, parts: TaskParts) -> None:
+        SEEN.append((parts.worker, parts.num_workers, parts.is_chief))
+        super().build(parts)
+
+
+@pytest.mark.parametrize(
+    ("number", "local_devices", "expected"),
+    [(0, 1, (0, 0)), (3, 1, (3, 3)), (3, 2, (3, 1)), (5, 4, (5, 1))],
+)
+def test_step_tells_its_replica_and_its_process(monkeypatch, number, local_devices, expected):
+    devices = [f"/device:CPU:{index}" for index in range(local_devices)]
+    context = SimpleNamespace(
+        replica_id_in_sync_group=tf.constant(number),
+        num_replicas_in_sync=8,
+        strategy=SimpleNamespace(extended=SimpleNamespace(worker_devices=devices)),
+    )
+    monkeypatch.setattr(tf.distribute, "get_replica_context", lambda: context)
+    step = StepBase(tf.constant(0, tf.int64), CollectiveLog())
+    assert (step.replica, step.worker) == expected
+    assert step.num_replicas == 8
+
+
+def test_task_is_told_its_process(tmp_path):
+    SEEN.clear()
+    engine(tmp_path, f"task._target_={__name__}.Asking", "~task.label_smoothing")
+    assert SEEN == [(0, 1, True)]
+
+
+def test_parts_tell_the_process_of_a_cluster():
+    group = ProcessGroup(tf.distribute.get_strategy(), 1, 3, is_chief=False)
+    parts = Parts(None, None, plan=None, callbacks={}, process_group=group)  # type: ignore[arg-type]
+    assert (parts.worker, parts.num_workers, parts.is_chief) == (1, 3, False)

@@ -1,0 +1,127 @@
+"""Weights from checkpoints of other programs, written as TensorFlow's tutorials do."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.engine.initial_weights import restore_weights
+from trainer.errors import CheckpointError
+
+_TUTORIAL = """
+import sys, tensorflow as tf
+layers = tf.keras.layers
+model = tf.keras.Sequential([
+    tf.keras.Input((4, 4)), layers.Reshape((4, 4, 1)), layers.Conv2D(3, 2, activation="relu"),
+    layers.BatchNormalization(), layers.Flatten(), layers.Dense(5),
+])
+assert tf.keras.__version__.startswith("3.")
+model.layers[2].set_weights([tf.range(3.0) + start for start in (1.0, 2.0, 3.0, 4.0)])
+checkpoint = tf.train.Checkpoint(
+    model=model, epoch=tf.Variable(0, dtype=tf.int64), step_in_epoch=tf.Variable(0, dtype=tf.int64)
+)
+print(tf.train.CheckpointManager(checkpoint, directory=sys.argv[1], max_to_keep=1).save())
+"""
+
+
+def model(units=5, bias=True):
+    return tf.keras.Sequential(
+        [
+            tf.keras.Input((4, 4)),
+            tf.keras.layers.Reshape((4, 4, 1)),
+            tf.keras.layers.Conv2D(3, 2, activation="relu"),
+            tf.keras.layers.BatchNormalization(),
+            tf.keras.layers.Flatten(),
+            tf.keras.layers.Dense(units, use_bias=bias),
+        ]
+    )
+
+
+def save(folder, **parts):
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(**parts), str(folder), max_to_keep=1)
+    return manager.save()
+
+
+def warning(prefix):
+    return [f"{prefix} has no marker of a run, so its content could not be verified"]
+
+
+def assert_same(one, other):
+    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_tutorials_checkpoint_is_read_with_a_warning(tmp_path):
+    saved, fresh = model(), model()
+    prefix = save(tmp_path, model=saved, epoch=tf.Variable(2, dtype=tf.int64))
+    assert restore_weights(tmp_path, {"model": fresh}) == (prefix, warning(prefix))
+    assert_same(fresh, saved)
+
+
+def test_saved_weights_are_read(tmp_path):
+    saved, fresh = model(), model()
+    saved.save_weights(str(tmp_path / "weights"))
+    restored, _ = restore_weights(tmp_path / "weights", {"model": fresh})
+    assert restored == str(tmp_path / "weights")
+    assert_same(fresh, saved)
+
+
+@pytest.mark.slow
+def test_checkpoint_of_keras_3_is_matched_by_order_and_name(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", _TUTORIAL, str(tmp_path)],
+        env={**os.environ, "TF_USE_LEGACY_KERAS": "0", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    prefix = done.stdout.split()[-1]
+    fresh = model()
+    assert restore_weights(tmp_path, {"model": fresh}) == (prefix, warning(prefix))
+    for number, name in enumerate(("gamma", "beta", "moving_mean", "moving_variance")):
+        np.testing.assert_array_equal(
+            getattr(fresh.layers[2], name), np.arange(3.0) + number + 1.0, err_msg=name
+        )
+    for layer, path in ((1, "2/_kernel"), (4, "5/_kernel")):
+        key = f"model/_functional/_operations/{path}/.ATTRIBUTES/VARIABLE_VALUE"
+        saved = tf.train.load_variable(prefix, key)
+        np.testing.assert_array_equal(fresh.layers[layer].kernel, saved)
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        (["1/_kernel"], "it has 1 layers with weights, this one 3"),
+        (["1/_kernel", "2/gamma", "4/_kernel"], "it lacks conv"),
+    ],
+)
+def test_other_layers_of_keras_3_are_named(tmp_path, keys, problem):
+    operations = {}
+    for key in keys:
+        number, name = key.split("/")
+        operations[number] = tf.train.Checkpoint(**{name: tf.Variable(tf.zeros([2, 2, 1, 3]))})
+    functional = tf.train.Checkpoint(_operations=tf.train.Checkpoint(**operations))
+    prefix = save(tmp_path, model=tf.train.Checkpoint(_functional=functional))
+    with pytest.raises(CheckpointError, match=problem) as caught:
+        restore_weights(tmp_path, {"model": model()})
+    assert str(caught.value).startswith(
+        f"init_from ({prefix}): the checkpoint, which has no marker of a run, does not fit"
+    )
+
+
+def test_another_model_is_refused(tmp_path):
+    save(tmp_path, model=model())
+    with pytest.raises(CheckpointError, match="does not fit this model"):
+        restore_weights(tmp_path, {"model": model(units=6)})
+
+
+def test_unfinished_checkpoint_of_a_run_is_not_foreign(tmp_path):
+    (tmp_path / "config.yaml").write_text("")
+    prefix = tf.train.Checkpoint(model=model()).write(str(tmp_path / "checkpoints" / "ckpt-7"))
+    with pytest.raises(CheckpointError, match="there is no checkpoint that verifies"):
+        restore_weights(tmp_path / "checkpoints" / "ckpt-7", {"model": model()})
+    assert prefix.endswith("ckpt-7")

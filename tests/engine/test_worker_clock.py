@@ -1,0 +1,97 @@
+"""Work and waits of processes that run every step together; the clock is set by the tests."""
+
+import pytest
+
+from trainer.engine import worker_clock
+from trainer.engine.worker_clock import ExchangeTime, WorkerClock
+from trainer.runs.worker_times import WorkerRecord, WorkerTime
+
+NAMES = ["worker-0", "worker-1"]
+
+
+class Group:
+    """The second of two processes; the first has measured `others`."""
+
+    def __init__(self, others=(0, 0, 0), count=2):
+        self.index = 1 if count == 2 else 0
+        self.count = count
+        self.others = [round(1e6 * secs) for secs in others]
+
+    def all_reduce_sum(self, *values):
+        return [a + b for a, b in zip(values, [*self.others, 0, 0, 0], strict=True)]
+
+
+class Time:
+    def __init__(self):
+        self.now = 100.0
+        self.exchanged = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still."""
+    fake = Time()
+    monkeypatch.setattr(worker_clock, "time", fake)
+    return fake
+
+
+def run_interval(own, clock, *, exchanged):
+    """Wait a second for the others, and work for five, in which gradients are exchanged."""
+    with own.waiting():
+        clock.now += 1.0
+    with own.working():
+        clock.now += 5.0
+        clock.exchanged += exchanged
+    clock.now += 50.0  # evaluation
+
+
+def test_record_has_work_and_wait_of_every_process(clock):
+    own = WorkerClock(Group((6.0, 0.5, 0.25)), NAMES, ExchangeTime(lambda: clock.exchanged))
+    run_interval(own, clock, exchanged=2.0)
+    assert own.end(10).times == {
+        "worker-0": WorkerTime(5.75, 0.75, 10),
+        "worker-1": WorkerTime(3.0, 3.0, 10),
+    }
+
+
+def test_travel_of_the_gradient_is_no_wait(clock):
+    exchange = ExchangeTime(lambda: clock.exchanged, includes_travel=True)
+    own = WorkerClock(Group((6.0, 0.5, 0.25)), NAMES, exchange)
+    run_interval(own, clock, exchanged=2.0)
+    assert own.end(10).times == {
+        "worker-0": WorkerTime(6.0, 0.5, 10),
+        "worker-1": WorkerTime(3.25, 2.75, 10),
+    }
+
+
+def test_interval_begins_anew(clock):
+    own = WorkerClock(Group(), NAMES, ExchangeTime(lambda: clock.exchanged))
+    run_interval(own, clock, exchanged=2.0)
+    own.end(10)
+    run_interval(own, clock, exchanged=1.0)
+    assert own.end(15).times["worker-1"] == WorkerTime(4.0, 2.0, 5)
+
+
+def test_compilation_is_left_out(clock):
+    own = WorkerClock(Group(), NAMES)
+    with own.working():
+        clock.now += 60.0
+        own.begin(1)
+        clock.now += 0.5
+    assert own.end(3).times["worker-1"] == WorkerTime(0.5, 0.0, 2)
+
+
+def test_interval_without_a_step_has_no_record(clock):
+    own = WorkerClock(Group(), NAMES)
+    with own.waiting():
+        clock.now += 1.0
+    assert own.end(0) == WorkerRecord()
+
+
+def test_single_process_has_no_record(clock):
+    own = WorkerClock(Group(count=1), [])
+    run_interval(own, clock, exchanged=0.0)
+    assert own.end(10) == WorkerRecord()

@@ -1,0 +1,31 @@
+"""The choices of `conf/`, and what they need besides."""
+
+from pathlib import Path
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+def listed(group: str) -> str:
+    """Return the choices of a group, as an error message lists them."""
+    return ", ".join(sorted(file.stem for file in (CONF / group).glob("*.yaml")))
+
+
+NEEDED = {
+    "dataset=stream": [
+        "dataset.train._target_=tests.support.toy_streams.train",
+        "dataset.test._target_=tests.support.toy_streams.test",
+        "dataset.num_classes=10",
+    ],
+    "env=cartpole": ["train.steps_per_epoch=10"],
+    "env=catch": ["train.steps_per_epoch=10"],
+    "env=pendulum": ["train.steps_per_epoch=10"],
+    "buffer=queue": ["env=catch", "train.steps_per_epoch=10"],
+    "buffer=replay": ["env=catch", "train.steps_per_epoch=10"],
+    "dataset=indexed": [
+        "dataset.train_source._target_=tests.support.toy_sources.Records",
+        "dataset.fields.num_classes=3",
+    ],
+    "dataset=mixture": ["+dataset@dataset.sources.digits=digits"],
+    "metrics=gan_quality": ["metrics.gan_quality.classifier=."],
+}
+"""The overrides of values that a choice leaves open."""

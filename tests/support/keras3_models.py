@@ -1,0 +1,138 @@
+"""Models of Keras 3: of the digits' images, [8, 8, 1]."""
+
+import keras
+from keras import layers
+
+
+def conv_net(input_shape, num_classes, *, dropout=0.3, synchronized=False):
+    """Convolution, batch normalisation, dropout, L2 and a constraint."""
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            layers.Conv2D(4, 3, kernel_regularizer=keras.regularizers.L2(1e-2)),
+            layers.BatchNormalization(synchronized=synchronized, momentum=0.9),
+            layers.Activation("tanh"),
+            layers.Flatten(),
+            layers.Dropout(dropout),
+            layers.Dense(num_classes, kernel_constraint=keras.constraints.MaxNorm(0.5)),
+        ]
+    )
+
+
+def recurrent(input_shape, num_classes):
+    """LSTM with dropout over the rows of an image."""
+    inputs = keras.Input(input_shape)
+    rows = layers.Reshape(input_shape[:2])(inputs)
+    hidden = layers.LSTM(6, dropout=0.2, recurrent_dropout=0.2)(rows)
+    return keras.Model(inputs, layers.Dense(num_classes)(hidden))
+
+
+def attention(input_shape, num_classes):
+    """Attention with dropout over the rows, noise, and layer normalisation."""
+    inputs = keras.Input(input_shape)
+    rows = layers.GaussianNoise(0.1)(layers.Reshape(input_shape[:2])(inputs))
+    mixed = layers.MultiHeadAttention(2, 4, dropout=0.2)(rows, rows)
+    mixed = layers.LayerNormalization()(rows + mixed)
+    return keras.Model(inputs, layers.Dense(num_classes)(layers.Flatten()(mixed)))
+
+
+class Noisy(keras.layers.Layer):
+    """A dense layer with draws of its own, and a loss on what it returns."""
+
+    def __init__(self, units):
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(7)
+        self.dense = layers.Dense(units, activation="tanh")
+
+    def build(self, input_shape):
+        self.dense.build(input_shape)
+
+    def call(self, inputs, training=False):
+        """Add normal noise, of another kind of draw than most layers use."""
+        outputs = self.dense(inputs)
+        self.add_loss(1e-2 * keras.ops.mean(outputs**2))
+        if training:
+            outputs += 0.1 * keras.random.normal(outputs.shape, seed=self.seeds)
+        return outputs
+
+
+class Subclassed(keras.Model):
+    """A subclassed model that calls one layer twice."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.first = layers.Dense(8)
+        self.noisy = Noisy(8)
+        self.last = layers.Dense(num_classes)
+
+    def call(self, inputs, training=False):
+        """Return the logits."""
+        hidden = self.first(keras.ops.reshape(inputs, (-1, 64)))
+        for _ in range(2):
+            hidden = self.noisy(hidden, training=training)
+        return self.last(hidden)
+
+
+def subclassed(input_shape, num_classes):
+    """Build `Subclassed`."""
+    model = Subclassed(num_classes)
+    model(keras.ops.zeros((1, *input_shape)))
+    return model
+
+
+def lora(input_shape, num_classes):
+    """Train a low-rank update of a frozen kernel."""
+    inputs = keras.Input(input_shape)
+    dense = layers.Dense(16, activation="tanh")
+    hidden = dense(layers.Flatten()(inputs))
+    model = keras.Model(inputs, layers.Dense(num_classes)(hidden))
+    dense.enable_lora(2)
+    return model
+
+
+def unseeded(input_shape, num_classes):
+    """Draw without a seed generator."""
+    inputs = keras.Input(input_shape)
+    drawn = layers.Lambda(lambda x: x + keras.random.normal((1,)))(layers.Flatten()(inputs))
+    return keras.Model(inputs, layers.Dense(num_classes)(drawn))
+
+
+def spectral(input_shape, num_classes):
+    """Assign to a kernel in the forward pass."""
+    inputs = keras.Input(input_shape)
+    dense = layers.SpectralNormalization(layers.Dense(num_classes))
+    return keras.Model(inputs, dense(layers.Flatten()(inputs)))
+
+
+class Raw(keras.layers.Layer):
+    """A layer with a variable that Keras 3 does not know."""
+
+    def build(self, input_shape):
+        import tensorflow as tf
+
+        self._scale = tf.Variable(1.0)
+
+    def call(self, inputs):
+        """Scale the inputs."""
+        return inputs * self._scale
+
+
+def raw_variable(input_shape, num_classes):
+    """Have a tf.Variable in a layer."""
+    inputs = keras.Input(input_shape)
+    return keras.Model(inputs, layers.Dense(num_classes)(Raw()(layers.Flatten()(inputs))))
+
+
+def unbuilt(input_shape, num_classes):
+    """Return a model that has no variables yet."""
+    return Subclassed(num_classes)
+
+
+def deferred(input_shape, num_classes):
+    """Return a sequential model without an input, which the trainer builds."""
+    return keras.Sequential([layers.Flatten(), layers.Dense(num_classes)])
+
+
+def optimizer(learning_rate):
+    """Return an optimizer of Keras 3."""
+    return keras.optimizers.SGD(0.1)

@@ -1,0 +1,127 @@
+"""Training loops of a user's own, and a way to run one inside the test process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.cli.compose import compose
+from trainer.cluster.fault_injection import Faults
+from trainer.cluster.messages import Channel
+from trainer.cluster.signals import Signals
+from trainer.cluster.spec import Cluster
+from trainer.engine.replicator import Replicator
+from trainer.strategies.select import select_strategy
+from trainer.worker.context import WorkerContext
+from trainer.worker.own_loop import run_own_loop
+
+Main = Callable[[Replicator], None]
+
+_main: Main = lambda replicator: None  # noqa: E731 - replaced by each run
+
+
+def call(replicator: Replicator) -> None:
+    """Call the loop of the current test."""
+    _main(replicator)
+
+
+def run_loop(
+    main: Main,
+    run_dir: Path,
+    *overrides: str,
+    stop: Callable[[], bool] = lambda: False,
+    lines: list[str] | None = None,
+) -> bool:
+    """Run a loop in this process; return whether it was finished.
+
+    Args:
+        main: the loop.
+        run_dir: the run directory.
+        *overrides: of the configuration.
+        stop: whether a stop is requested.
+        lines: receives the lines for the user.
+    """
+    global _main
+    _main = main
+    experiment = compose(
+        ["loop._target_=tests.support.loops.call", "train.steps=8", "writers=[jsonl]", *overrides]
+    )
+    run_dir.mkdir(exist_ok=True)
+    received: list[Any] = []
+    channel = Channel(received.append)
+    context = WorkerContext(experiment, run_dir, channel)
+    strategy, _ = select_strategy(experiment).resolve(Cluster(), lambda: 0)
+    faults = Faults(experiment.fault, run_dir, Cluster(), channel, ())
+    signals = cast(Signals, SimpleNamespace(stop=stop, save=lambda: False))
+    try:
+        return run_own_loop(context, strategy, faults, signals)
+    finally:
+        if lines is not None:
+            lines += [message.text for message in received if hasattr(message, "text")]
+
+
+def saved(run_dir: Path) -> dict[str, np.ndarray]:
+    """Return every variable of the newest checkpoint by its key."""
+    markers = (run_dir / "checkpoints").glob("ckpt-*.json")
+    step = max(int(marker.stem.removeprefix("ckpt-")) for marker in markers)
+    reader = tf.train.load_checkpoint(str(run_dir / "checkpoints" / f"ckpt-{step}"))
+    names = reader.get_variable_to_shape_map()
+    return {name: reader.get_tensor(name) for name in names if not name.startswith("_CHECK")}
+
+
+def count(replicator: Replicator) -> None:
+    """Count, and log the count: nothing to compile."""
+    with replicator.context():
+        total = tf.Variable(0.0)
+    replicator.checkpoint(total=total)
+
+    def one() -> tf.Tensor:
+        return tf.constant(1.0)
+
+    while replicator.step < replicator.total_steps:
+        total.assign_add(sum(replicator.run(one)))
+        replicator.log(total=total)
+
+
+def everything(replicator: Replicator, *, rate: float = 0.05) -> None:
+    """Train with all that a restart could lose: a shuffle, dropout, statistics, slots, a log."""
+    layers = tf.keras.layers
+    with replicator.context():
+        model = tf.keras.Sequential(
+            [
+                layers.Dense(6, "relu", input_shape=(3,)),
+                layers.Dropout(0.3),
+                layers.BatchNormalization(),
+                layers.Dense(1),
+            ]
+        )
+        adam = tf.keras.optimizers.legacy.Adam(rate)
+        optimizer = replicator.wrap_optimizer(adam, model.trainable_variables, clip_norm=0.5)
+        total = tf.Variable(0.0)
+
+    def input_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        numbers = tf.data.Dataset.range(40)
+        numbers = numbers.shard(context.num_input_pipelines, context.input_pipeline_id)
+        numbers = numbers.shuffle(16).repeat()
+        data = numbers.map(lambda i: tf.cast([i, i % 7, i % 3], tf.float32) / 40.0)
+        return data.batch(context.get_per_replica_batch_size(8))
+
+    def step_fn(batch: tf.Tensor) -> tf.Tensor:
+        noise = tf.random.stateless_normal(tf.shape(batch), replicator.random_seed(), stddev=0.1)
+        with tf.GradientTape() as tape:
+            predictions = model(batch + noise, training=True)[:, 0]
+            loss = tf.reduce_mean((predictions - batch[:, 1]) ** 2)
+        optimizer.minimize(tape, loss)
+        return loss
+
+    replicator.checkpoint(model=model, optimizer=optimizer, total=total)
+    while replicator.step < replicator.total_steps:
+        losses = replicator.run(step_fn, input_fn)
+        total.assign_add(tf.reduce_mean(losses))
+        if replicator.step % 2 == 0:
+            replicator.log(loss=tf.reduce_mean(losses), total=total)

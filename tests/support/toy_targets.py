@@ -1,0 +1,35 @@
+"""A user's own task with a target network: it stays near what the model said a while ago."""
+
+from __future__ import annotations
+
+from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
+from trainer.tasks.classification import Classification
+
+
+class WithTarget(Classification):
+    """Classification whose target network follows the model, and that stays near its logits."""
+
+    def __init__(self, *, tau: float = 0.25, other_target: bool = False) -> None:
+        super().__init__()
+        self._tau = tau
+        self._other_target = other_target
+
+    def build(self, parts: TaskParts) -> None:
+        super().build(parts)
+        target = parts.model(outputs=3 if self._other_target else None)
+        if not self._other_target:
+            target.set_weights(self.models["model"].get_weights())
+        target.trainable = False
+        self.models["target"] = target
+
+    def train_step(self, batch: Batch, step: StepContext) -> Metrics:
+        def loss(part: Batch) -> PerExample:
+            losses, metrics = self._loss(part, training=True, smoothing=0.0)
+            logits = self._logits(part, training=True)
+            gap = logits[:, 0] - self.models["target"](part["features"])[:, 0]
+            return losses + gap**2, metrics
+
+        model = self.models["model"]
+        metrics = step.minimize(loss, batch, model, self.optimizers["model"])
+        step.soft_update(self.models["target"], model, self._tau)
+        return metrics

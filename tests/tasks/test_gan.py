@@ -1,0 +1,225 @@
+"""The GAN task: losses, updates, the same numbers however a batch is cut, and its evaluation."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from tests.support import processes
+from tests.support.training import (
+    ROUNDING,
+    assert_same_bits,
+    distance,
+    variables,
+)
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.cluster.spec import Cluster, ProcessId
+from trainer.errors import ConfigError
+from trainer.protocols import ModelNode, OptimizerNode
+from trainer.tasks.gan import Gan
+from trainer.worker import build, build_evaluation
+from trainer.worker.context import WorkerContext
+
+GAN = [
+    "experiment=gan_digits",
+    "task.generator.width=2",
+    "task.generator.latent=4",
+    "task.discriminator.width=2",
+    "task.discriminator_steps=2",
+    "batch.global_size=32",
+    "train.steps=4",
+    "train.ema_decay=0.9",
+    "evaluate.every_steps=null",
+    "writers=[jsonl]",
+]
+# Adam divides gradients by their size, and so a rounding error by that of a vanishing one.
+SGD = [
+    "task.discriminator_steps=1",
+    "train.steps=2",
+    *(f"optimizer@task.{name}_optimizer=sgd" for name in ("generator", "discriminator")),
+]
+
+
+def gan_engine(run_dir, *overrides):
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return build.engine(compose([*GAN, *overrides]), run_dir, Channel(lambda message: None))
+
+
+def trained(run_dir, *overrides, stop=lambda run: False):
+    run = gan_engine(run_dir, *overrides)
+    run.train(lambda: stop(run))
+    return variables(run)
+
+
+def toy(loss):
+    """Return a task whose generator and discriminator are formulas."""
+    nodes = {name: ModelNode(name, {}) for name in ("generator", "discriminator")}
+    optimizers = {f"{name}_optimizer": OptimizerNode(name, {}) for name in nodes}
+    task = Gan(**nodes, **optimizers, loss=loss)
+    task.models = {
+        "generator": lambda z, training: 2.0 * z,
+        "discriminator": lambda x, training: tf.reduce_sum(x, axis=1, keepdims=True),
+    }
+    return task
+
+
+@pytest.mark.parametrize("loss", ["hinge", "non_saturating"])
+def test_losses_and_accuracy_follow_their_formulas(loss):
+    task = toy(loss)
+    real = np.array([[0.3, 0.4], [2.0, 1.0], [-0.5, 0.1]], np.float32)
+    latents = np.array([[0.1, 0.1], [-2.0, 0.0], [0.4, -0.1]], np.float32)
+    of_real = real.sum(axis=1)
+    of_fake = 2.0 * latents.sum(axis=1)
+    losses, metrics = task._judge({"features": real}, tf.constant(latents), training=True)
+    fooling = task._fool(tf.constant(latents), training=True)
+    if loss == "hinge":
+        wanted = np.maximum(0, 1 - of_real) + np.maximum(0, 1 + of_fake)
+        wanted_fooling = -of_fake
+    else:
+        wanted = np.log1p(np.exp(-of_real)) + np.log1p(np.exp(of_fake))
+        wanted_fooling = np.log1p(np.exp(-of_fake))
+    np.testing.assert_allclose(losses, wanted, rtol=1e-6)
+    np.testing.assert_allclose(fooling, wanted_fooling, rtol=1e-6)
+    np.testing.assert_array_equal(metrics["discriminator_accuracy"], [0.5, 1.0, 0.0])
+
+
+def test_step_updates_discriminator_more_often_and_its_vectors_with_it(tmp_path):
+    run = gan_engine(tmp_path)
+    before = variables(run)
+    run.train(lambda: False)
+    after = variables(run)
+    optimizers = run.state.task.optimizers
+    updates = {name: int(optimizer.iterations) for name, optimizer in optimizers.items()}
+    assert updates == {"generator": 4, "discriminator": 8}
+    for model in run.state.task.models:
+        for number, variable in enumerate(run.state.task.models[model].variables):
+            # The two terms of the hinge loss move the bias of the score in opposite directions.
+            name = f"/models/{model}/{number}"
+            assert np.any(before[name] != after[name]) or "bias" in variable.name, variable.name
+    vectors = [
+        variable.numpy()
+        for variable in run.state.task.models["discriminator"].non_trainable_variables
+    ]
+    # One for each layer, of length 1 since the first iteration.
+    assert len(vectors) == 4
+    np.testing.assert_allclose([np.linalg.norm(vector) for vector in vectors], 1.0, rtol=1e-6)
+
+
+def test_16_micro_batches_are_2_replicas_with_8_to_the_bit_and_like_one_batch(tmp_path):
+    cut = [*SGD, "batch.shards=2", "batch.accumulate=8"]
+    initial = variables(gan_engine(tmp_path / "initial", *SGD))
+    whole = trained(tmp_path / "whole", *SGD)
+    one = trained(tmp_path / "one", *cut)
+    two = trained(tmp_path / "two", *cut, "strategy=mirrored", "strategy.virtual_devices=2")
+    assert_same_bits(one, two)
+    assert distance(whole, one, initial) <= ROUNDING
+
+
+SOFTMAX = [
+    "model._target_=trainer.models.softmax.softmax",
+    *(f"~model.{option}" for option in ("width", "dropout", "batch_norm")),
+]
+
+
+SOFTMAX = ["model=softmax", "train.steps=20", "train.epochs=null", "writers=[jsonl]"]
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    """A trained run of a classifier, with its configuration as the parent writes it."""
+    run_dir = tmp_path_factory.mktemp("classifier")
+    run = build.engine(compose(SOFTMAX), run_dir, Channel(lambda message: None))
+    run.train(lambda: False)
+    (run_dir / "config.yaml").write_text(
+        json.dumps({"model": {"_target_": "trainer.models.softmax.softmax", "l2": 0.0}})
+    )
+    return run_dir
+
+
+def test_evaluation_shows_samples_and_scores_them_also_in_the_sidecar(tmp_path, classifier):
+    quality = [
+        "metrics=gan_quality",
+        f"metrics.gan_quality.classifier={classifier}",
+        "metrics.gan_quality.samples=100",
+    ]
+    run = gan_engine(tmp_path, *quality)
+    run.train(lambda: False)
+    metrics = run.evaluator.evaluate(lambda: False)
+    assert list(metrics) == [
+        "loss", "generator_loss", "discriminator_accuracy", "frechet_distance", "inception_score",
+    ]  # fmt: skip
+    assert metrics["frechet_distance"] > 0
+    assert 1.0 <= metrics["inception_score"] <= 10.0
+    (grid,) = run.evaluator.images["samples"]
+    assert grid.shape == (8 * 33 - 1, 8 * 33 - 1, 3)
+    assert grid.std() > 0
+    picture = tmp_path / "samples.png"
+    np.testing.assert_array_equal(np.asarray(Image.open(picture)), grid)
+    picture.unlink()
+    experiment = compose([*GAN, *quality])
+    alone = Cluster(ProcessId("evaluator", 0))
+    beside = build_evaluation.sidecar(
+        WorkerContext(experiment, tmp_path, Channel(lambda message: None), alone)
+    )
+    beside.checkpointer.restore(4)
+    assert beside.evaluator.evaluate(lambda: False) == metrics, "from the same vectors"
+    assert picture.exists()
+
+
+@pytest.mark.slow
+def test_killed_gan_ends_with_the_same_bits(tmp_path):
+    tiny = [item for item in GAN if not item.startswith("train.steps")]
+    often = ["evaluate.every_steps=3", "checkpoint.every_steps=2", "train.steps=6"]
+    verify = ["mode=verify", "verify.steps=6", "verify.kills=1", "verify.seed=1"]
+    code, out, err = processes.run(tmp_path, *tiny, *often, *verify, "restart.backoff_secs=0")
+    assert code == 0, err + out
+    assert "Equal: step 6" in out
+
+
+REFUSED = {
+    "no classifier": (
+        ["metrics=gan_quality"],
+        r"metrics.gan_quality.classifier has no value",
+    ),
+    "no such run": (
+        ["metrics=gan_quality", "metrics.gan_quality.classifier=nowhere"],
+        r"metrics.gan_quality.classifier \(nowhere\): no such run or checkpoint",
+    ),
+    "a metric of labels": (
+        ["metrics=confusion"],
+        r"metrics.confusion \(ConfusionMatrix\) judges predictions of labels, and Gan generates",
+    ),
+    "misclassified": (
+        ["summary.misclassified=3"],
+        r"summary.misclassified \(3\) needs a classifier, and Gan generates examples",
+    ),
+}
+
+
+@pytest.mark.parametrize(("overrides", "problem"), REFUSED.values(), ids=REFUSED)
+def test_metrics_that_do_not_fit_are_refused_in_one_line(tmp_path, overrides, problem):
+    with pytest.raises(ConfigError, match=problem) as caught:
+        gan_engine(tmp_path, *overrides)
+    assert len(caught.value.problems) == 1
+
+
+def test_run_without_checkpoint_is_refused_as_classifier(tmp_path):
+    (tmp_path / "config.yaml").write_text("model: {_target_: trainer.models.softmax.softmax}")
+    with pytest.raises(ConfigError) as caught:
+        gan_engine(
+            tmp_path / "run", "metrics=gan_quality", f"metrics.gan_quality.classifier={tmp_path}"
+        )
+    (line,) = caught.value.problems
+    assert line == (
+        f"metrics.gan_quality.classifier ({tmp_path}): there is no checkpoint that verifies; "
+        "is it a classifier of this dataset?"
+    )
+
+
+def test_metric_of_samples_is_refused_for_classifier(tmp_path, classifier):
+    quality = ["metrics=gan_quality", f"metrics.gan_quality.classifier={classifier}"]
+    with pytest.raises(ConfigError, match="judges generated examples, and Classification gen"):
+        build.engine(compose([*SOFTMAX, *quality]), tmp_path, Channel(lambda message: None))

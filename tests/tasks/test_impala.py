@@ -1,0 +1,150 @@
+"""IMPALA in one process: an actor's thread beside the engine."""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.training import variables
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.cluster.spec import Cluster, ProcessId
+from trainer.engine.learner_server import COUNTS
+from trainer.errors import ConfigError
+from trainer.worker import build
+from trainer.worker.actor import Actor, _Stopped
+from trainer.worker.build_model import build_dataset
+from trainer.worker.context import WorkerContext
+
+LENGTH, BATCH = 5, 4
+SMALL = (
+    "task=impala", "env=catch", "env.rows=4", "env.columns=3", "model=mlp", "model.hidden=[8]",
+    f"task.unroll_length={LENGTH}", f"batch.global_size={BATCH}", "actors.environments=3",
+    "train.steps=8", "train.epochs=null", "train.steps_per_epoch=100", "evaluate.episodes=4",
+    "evaluate.every_epochs=null", "checkpoint.every_epochs=null", "summary.every_steps=2",
+    "writers=[jsonl]",
+)  # fmt: skip
+
+
+class Policy:
+    """Stands for the actor's own copy of the task: acts at random."""
+
+    unroll_length = LENGTH
+    acting_models = ()
+    models = ()
+
+    def act(self, observations, seed):
+        logits = tf.zeros([observations.shape[0], 3])
+        return {"action": tf.random.stateless_categorical(logits, 1, seed)[:, 0], "logits": logits}
+
+
+def train(run_dir, *overrides, stop=lambda run: False):
+    """Train with an actor in a thread; return the engine at its end."""
+    run_dir.mkdir(exist_ok=True)
+    experiment = compose([*SMALL, *overrides])
+    channel = Channel(lambda message: None)
+    cluster = Cluster(ProcessId("actor", 0))
+    context = WorkerContext(experiment, run_dir, channel, cluster)
+    end = threading.Event()
+    actor = Actor(Policy(), Policy(), build_dataset(experiment), context, end.is_set)
+    actor._receive = lambda version, weights: version
+
+    run = build.engine(experiment, run_dir, channel)
+
+    def act():
+        try:
+            actor.run()
+        except _Stopped:
+            return
+        finally:  # the engine must not wait for an actor that is gone
+            run.loop.close(finished=True)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        run.train(lambda: stop(run))
+        run.loop.close(finished=True)
+    finally:
+        end.set()
+        thread.join(30)
+        actor.close()
+    return run
+
+
+def log(run_dir, split):
+    lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if line["split"] == split]
+
+
+def test_counts_of_frames_are_exact_and_survive_a_resume(tmp_path):
+    first = train(tmp_path / "run", stop=lambda run: run.step >= 3)
+    step = first.step
+    assert 3 <= step < 8
+    generated, dropped, lost, waiting = map(int, first.state.frame_counts.numpy())
+    assert generated == step * BATCH * LENGTH + dropped + lost + waiting
+    second = train(tmp_path / "run")
+    totals = second.result()
+    assert totals["frames"] == 8 * BATCH * LENGTH
+    assert totals["frames_lost"] == lost + waiting
+    assert totals["frames_generated"] == sum(totals[name] for name in ("frames", *COUNTS[1:]))
+    assert log(tmp_path / "run", "train")[-1]["frames"] == totals["frames"]
+
+
+def test_no_unroll_is_trained_on_that_is_older_than_the_bound(tmp_path):
+    train(tmp_path / "run", "buffer.max_staleness=0", "buffer.capacity=4")
+    assert [line["staleness"] for line in log(tmp_path / "run", "train")] == [0.0] * 4
+
+
+def test_training_changes_all_weights_and_evaluates_whole_episodes(tmp_path):
+    run = train(tmp_path / "run", stop=lambda run: run.step >= 1)
+    before = variables(run)
+    after = variables(train(tmp_path / "run"))
+    weights = [name for name in before if name.startswith("/models")]
+    assert weights
+    assert all((before[name] != after[name]).any() for name in weights)
+    (line,) = log(tmp_path / "run", "test")
+    assert line["episode_length"] == 3.0
+    assert -1.0 <= line["return"] <= 1.0
+
+
+def test_mirrored_learner_counts_the_same_frames(tmp_path):
+    run = train(tmp_path / "run", "strategy=mirrored", "strategy.virtual_devices=2")
+    assert run.result()["frames"] == 8 * BATCH * LENGTH
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (["task=classification"], r"task \(Classification\) learns from a dataset"),
+        (["~env", "dataset=digits"], "task .impala. learns from an environment; add env=<choice>"),
+        (
+            ["env=cartpole", "~env.rows", "~env.columns", "env.id=Pendulum-v1"],
+            r"task \(impala\) needs numbered actions",
+        ),
+    ],
+)
+def test_task_and_data_that_do_not_go_together_are_refused(tmp_path, overrides, problem):
+    options = [option for option in SMALL if not option.startswith(("env.", "task.", "actors."))]
+    options = [x for x in options if x not in ("task=impala", "env=catch")]
+    base = ["task=impala", "env=catch", *options]
+    wrong = [x for x in overrides if x not in ("~env", "~env.rows", "~env.columns")]
+    kept = [x for x in base if x.partition("=")[0] not in {w.partition("=")[0] for w in wrong}]
+    kept = [x for x in kept if "~env" not in overrides or not x.startswith("env=")]
+    (tmp_path / "run").mkdir()
+    with pytest.raises(ConfigError, match=problem):
+        build.engine(compose([*kept, *wrong]), tmp_path / "run", Channel(lambda message: None))
+
+
+def test_greedy_action_has_the_largest_logit(tmp_path):
+    (tmp_path / "run").mkdir()
+    run = build.engine(compose([*SMALL]), tmp_path / "run", Channel(lambda message: None))
+    observations = tf.random.stateless_uniform([6, 4, 3, 1], [1, 2])
+    outputs = run.state.task.models["model"](observations)
+    np.testing.assert_array_equal(
+        run.state.task.act_greedily(observations), tf.argmax(outputs[:, :3], axis=-1)
+    )
+    acted = run.state.task.act(observations, tf.constant([1, 2], tf.int64))
+    np.testing.assert_allclose(acted["logits"], outputs[:, :3], atol=1e-6)
+    assert acted["action"].shape == (6,)

@@ -1,0 +1,119 @@
+"""A task whose models and optimizers are nodes: built, trained, stopped and continued."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.support import toy_gan
+from tests.support.command_line import ROOT
+from tests.support.processes import OPTIONS, run
+from tests.support.toy_gan import CONF
+from tests.support.training import ROUNDING, SMALL, assert_same_bits, distance, variables
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.engine.engine import Engine
+from trainer.errors import ConfigError
+from trainer.worker import build
+
+GAN = ["task=toy_gan", *(item for item in SMALL if not item.startswith("model"))]
+MIRRORED = ["strategy=mirrored", "strategy.virtual_devices=2"]
+
+
+def engine(run_dir, *overrides) -> Engine:
+    run_dir.mkdir(exist_ok=True)
+    experiment = compose([*GAN, *overrides], CONF)
+    return build.engine(experiment, run_dir, Channel(lambda message: None))
+
+
+def train(run_dir, *overrides, stop=lambda trained: False) -> dict[str, np.ndarray]:
+    trained = engine(run_dir, *overrides)
+    trained.train(lambda: stop(trained))
+    return variables(trained)
+
+
+def test_nodes_make_models_and_optimizers_with_learning_rates_of_their_own(tmp_path):
+    built = engine(
+        tmp_path,
+        "task.generator.width=5",
+        "task.discriminator_optimizer.learning_rate=0.5",
+        "+schedule@task.generator_schedule=step",
+        "task.generator_schedule.boundaries=[3]",
+        "schedule=cosine",
+        "schedule.reference_batch=8",
+    )
+    models = built.state.task.models
+    assert [layer.units for layer in models["generator"].layers[:1]] == [5]
+    assert models["generator"].output_shape == (None, 8, 8, 1)
+    assert models["discriminator"].output_shape == (None, 1)
+    # The batch is twice the reference batch; the node's schedule has no reference.
+    assert built.loop.learning_rates(0) == {
+        "learning_rate/generator_optimizer": pytest.approx(0.001),
+        "learning_rate/discriminator_optimizer": pytest.approx(1.0),
+    }
+    rates = built.loop.learning_rates(4)
+    assert rates["learning_rate/generator_optimizer"] == pytest.approx(0.0001)
+    assert rates["learning_rate/discriminator_optimizer"] == pytest.approx(0.5)
+    # Two updates of the discriminator make a step.
+    optimizer = built.state.task.optimizers["discriminator"]
+    optimizer.iterations.assign(9)
+    assert float(optimizer._decayed_lr("float32")) == pytest.approx(0.5)
+
+
+def test_stopped_run_with_two_optimizers_resumes_to_the_bit(tmp_path):
+    straight = train(tmp_path / "straight")
+    train(tmp_path / "stopped", "train.steps_per_loop=1", stop=lambda trained: trained.step >= 3)
+    assert_same_bits(straight, train(tmp_path / "stopped"))
+    iterations = [name for name in straight if name.startswith("/optimizers") and "others" in name]
+    assert sorted(int(straight[name]) for name in iterations) == [8, 16]
+
+
+def test_shards_give_the_same_bits_on_two_replicas_and_parts_of_them_agree(tmp_path):
+    initial = variables(engine(tmp_path / "initial"))
+    one = train(tmp_path / "one", "batch.shards=2")
+    assert_same_bits(one, train(tmp_path / "two", "batch.shards=2", *MIRRORED))
+    # Noise, masks and the examples of each update do not depend on how the batch is cut.
+    halves = train(tmp_path / "halves", "batch.accumulate=2", *MIRRORED)
+    assert distance(one, halves, initial) <= ROUNDING
+
+
+def test_configured_model_that_the_task_does_not_use_is_refused(tmp_path):
+    with pytest.raises(ConfigError) as raised:
+        engine(tmp_path, "model=cnn")
+    assert raised.value.problems == (
+        "model (cnn) is not used by task=toy_gan, which has its own; leave model=<choice> out, "
+        "or add ~model",
+    )
+
+
+def test_task_that_needs_a_left_out_model_is_refused(tmp_path):
+    (tmp_path / "task").mkdir()
+    (tmp_path / "task" / "lone.yaml").write_text(
+        "defaults: [override /model@_global_.model: null]\n"
+        "_target_: trainer.tasks.classification.Classification\n"
+    )
+    experiment = compose(["task=lone"], tmp_path)
+    with pytest.raises(ConfigError, match="model has no value, but the task needs one; add model="):
+        build.engine(experiment, tmp_path, Channel(lambda message: None))
+
+
+def test_model_created_before_the_strategy_is_refused(tmp_path, monkeypatch):
+    early = toy_gan.discriminator((8, 8, 1), 1)
+    monkeypatch.setattr(toy_gan, "discriminator", lambda *args, **options: early)
+    with pytest.raises(ConfigError) as raised:
+        engine(tmp_path, *MIRRORED)
+    (problem,) = raised.value.problems
+    assert problem.startswith("task: models has discriminator, whose variable dense")
+    assert "was created outside of the strategy; create the model within its function" in problem
+
+
+@pytest.mark.slow
+def test_killed_run_with_two_optimizers_ends_with_the_same_bits(tmp_path):
+    shutil.copytree(ROOT / "tests" / "support", tmp_path / "tests" / "support")
+    options = [item for item in OPTIONS if not item.startswith(("model", "train.steps"))]
+    verify = ["mode=verify", "verify.steps=8", "verify.kills=1", "verify.seed=1"]
+    code, out, err = run(
+        tmp_path, f"--config-dir={CONF}", "task=toy_gan", *options, "train.steps=8", *verify
+    )
+    assert code == 0, err + out
+    assert "toy_gan-digits-" in out

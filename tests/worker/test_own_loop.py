@@ -1,0 +1,363 @@
+"""Loops of a user's own: replicas, results, restarts, errors."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.loops import count, everything, run_loop, saved
+from tests.support.training import assert_same_bits
+from trainer.errors import CheckpointError, ConfigError
+
+MIRRORED = ("strategy=mirrored", "strategy.virtual_devices=2")
+CENTRAL = ("strategy=central_storage", "strategy.virtual_devices=2")
+STRATEGIES = [(), MIRRORED, CENTRAL]
+IDS = ["one_device", "mirrored", "central_storage"]
+
+BATCH = np.random.default_rng(0).normal(size=[8, 3]).astype(np.float32)
+
+
+def stream(context):
+    """Return the rows of BATCH, again and again, in parts of the replicas."""
+    size = context.get_per_replica_batch_size(len(BATCH))
+    return tf.data.Dataset.from_tensor_slices(BATCH).batch(size).repeat()
+
+
+def metrics(run_dir):
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def interrupted(replicator):
+    """Be `everything`, with an error in the sixth step."""
+    original = replicator.run
+
+    def run(step_fn, input_fn):
+        if replicator.step == 5:
+            raise KeyError("the user's own")
+        return original(step_fn, input_fn)
+
+    replicator.run = run
+    everything(replicator)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=IDS)
+def test_continued_loop_ends_with_the_bits_of_an_undisturbed_one(tmp_path, strategy):
+    often = (*strategy, "checkpoint.every_steps=3")
+    assert run_loop(everything, tmp_path / "straight", *often)
+    with pytest.raises(KeyError):
+        run_loop(interrupted, tmp_path / "killed", *often)
+    lines = []
+    assert run_loop(everything, tmp_path / "killed", *often, lines=lines)
+    assert "Continuing from the checkpoint of step 3." in lines
+    assert "Skipping the elements of 3 steps of the stream input_fn." in lines
+    assert_same_bits(saved(tmp_path / "straight"), saved(tmp_path / "killed"))
+    assert any(name.startswith("peak/") for name in saved(tmp_path / "killed"))
+    assert metrics(tmp_path / "straight") == metrics(tmp_path / "killed")
+    assert [line["step"] for line in metrics(tmp_path / "killed")] == [2, 4, 6, 8]
+
+
+def test_stop_saves_and_leaves_the_loop(tmp_path):
+    counts = []
+
+    def main(replicator):
+        try:
+            count(replicator)
+        finally:
+            counts.append(replicator.step)
+
+    assert not run_loop(main, tmp_path / "run", stop=lambda: True)
+    assert counts == [0]
+    assert not (tmp_path / "run" / "result.json").exists()
+    assert run_loop(main, tmp_path / "run")
+    run_loop(main, tmp_path / "straight")
+    assert_same_bits(saved(tmp_path / "straight"), saved(tmp_path / "run"))
+
+
+def test_finished_loop_leaves_a_result_and_repeats_no_line(tmp_path):
+    def main(replicator):
+        count(replicator)
+        replicator.log(end=1)
+
+    assert run_loop(main, tmp_path / "run")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["step"] == 8
+    assert result["metrics"] == {"end": 1.0}
+    lines = metrics(tmp_path / "run")
+    assert run_loop(main, tmp_path / "run")  # as after a kill before the result was written
+    assert metrics(tmp_path / "run") == lines
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"] == {"end": 1.0}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=IDS)
+def test_run_returns_one_result_for_each_replica(tmp_path, strategy):
+    results = []
+
+    def main(replicator):
+        with replicator.context():
+            weights = tf.Variable(tf.ones([3]))
+
+        def step_fn(batch):
+            return {
+                "loss": tf.reduce_mean(tf.linalg.matvec(batch, weights)),
+                "replica": replicator.replica(),
+                "first": batch[0],
+            }
+
+        replicator.checkpoint(weights=weights)
+        results.extend(replicator.run(step_fn, stream))
+        assert len(results) == replicator.num_replicas
+        assert (replicator.worker, replicator.num_workers) == (0, 1)
+
+    run_loop(main, tmp_path / "run", *strategy)
+    losses = [result["loss"] for result in results]
+    np.testing.assert_allclose(np.mean(losses), BATCH.sum(1).mean(), rtol=1e-5)
+    assert [int(result["replica"]) for result in results] == list(range(len(results)))
+    first = BATCH[:: len(BATCH) // len(results)]
+    np.testing.assert_array_equal([result["first"] for result in results], first)
+
+
+def test_step_without_result_returns_none_for_each_replica(tmp_path):
+    results = []
+
+    def main(replicator):
+        with replicator.context():
+            count = tf.Variable(
+                0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, trainable=False
+            )
+
+        def step_fn():
+            count.assign_add(1)
+
+        replicator.checkpoint(count=count)
+        results.extend(replicator.run(step_fn))
+        assert count.numpy() == 1
+
+    run_loop(main, tmp_path / "run", *MIRRORED)
+    assert results == [None, None]
+
+
+@pytest.mark.parametrize("reduce", ["mean", "sum"])
+@pytest.mark.parametrize("strategy", STRATEGIES[1:], ids=IDS[1:])
+def test_gradients_are_reduced_and_then_clipped(tmp_path, strategy, reduce):
+    weights = {}
+
+    def main(replicator):
+        with replicator.context():
+            variable = tf.Variable(tf.ones([3]))
+            sgd = tf.keras.optimizers.legacy.SGD(0.1, momentum=0.9)
+            optimizer = replicator.wrap_optimizer(sgd, [variable], reduce=reduce, clip_norm=0.3)
+
+        def step_fn(batch):
+            with tf.GradientTape() as tape:
+                losses = tf.linalg.matvec(batch, variable) ** 2
+                size = len(BATCH) if reduce == "sum" else len(BATCH) // replicator.num_replicas
+                loss = tf.reduce_sum(losses) / size
+            optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
+            return loss
+
+        replicator.checkpoint(variable=variable, optimizer=optimizer)
+        for _ in range(4):
+            replicator.run(step_fn, stream)
+        weights[replicator.num_replicas] = variable.numpy()
+
+    run_loop(main, tmp_path / "one")
+    run_loop(main, tmp_path / "two", *strategy)
+    np.testing.assert_allclose(weights[1], weights[2], rtol=1e-6)
+    assert 0.05 < np.linalg.norm(weights[1] - 1) < 0.4  # 4 clipped steps with momentum
+
+
+def test_collectives_exchange_values_of_replicas(tmp_path):
+    results = []
+
+    def main(replicator):
+        def step_fn():
+            own = tf.constant([1.0, 2.0]) * (replicator.replica() + 1)
+            return {
+                "sum": replicator.all_reduce(own),
+                "max": replicator.all_reduce(own, "max"),
+                "squares": replicator.map_reduce(tf.square, own),
+                "rows": replicator.all_gather(own),
+                "square rows": replicator.map_gather(tf.square, own),
+                "columns": replicator.map_gather(tf.square, own, axis=1),
+                "second": replicator.broadcast(own, source=1),
+            }
+
+        replicator.checkpoint()
+        results.extend(replicator.run(step_fn))
+
+    run_loop(main, tmp_path / "run", *MIRRORED)
+    expected = {
+        "sum": [3, 6],
+        "max": [2, 4],
+        "squares": [5, 20],
+        "rows": [[1, 2], [2, 4]],
+        "square rows": [[1, 4], [4, 16]],
+        "columns": [[1, 4], [4, 16]],
+        "second": [2, 4],
+    }
+    for result in results:
+        for name, value in expected.items():
+            np.testing.assert_array_equal(result[name], value, err_msg=name)
+    assert len(results) == 2
+
+
+def test_random_seeds_differ_between_replicas_calls_and_steps(tmp_path):
+    seeds = []
+
+    def main(replicator):
+        def step_fn():
+            return [replicator.random_seed(), replicator.random_seed()]
+
+        replicator.checkpoint()
+        for _ in range(2):
+            seeds.extend(tuple(seed) for pair in replicator.run(step_fn) for seed in np.array(pair))
+
+    run_loop(main, tmp_path / "run", *MIRRORED)
+    assert len(set(seeds)) == 8
+
+
+def test_what_was_logged_and_saved_is_complete_after_an_error(tmp_path):
+    def main(replicator):
+        with replicator.context():
+            variable = tf.Variable(0.0)
+        replicator.checkpoint(variable=variable)
+        while True:
+            replicator.run(step_fn)
+            variable.assign_add(1.0)
+            replicator.log(value=variable)
+            if replicator.step == 4:
+                raise ZeroDivisionError
+
+    def step_fn():
+        return tf.constant(1.0)
+
+    options = ("checkpoint.every_steps=3", "checkpoint.async_write=true")
+    with pytest.raises(ZeroDivisionError):
+        run_loop(main, tmp_path / "run", *options)
+    assert [line["value"] for line in metrics(tmp_path / "run")] == [1, 2, 3, 4]
+    assert saved(tmp_path / "run")["variable/.ATTRIBUTES/VARIABLE_VALUE"] == 3.0
+
+
+def run_before_checkpoint(replicator):
+    replicator.run(lambda: tf.constant(1.0))
+
+
+def two_streams_of_one_name(replicator):
+    replicator.checkpoint()
+    for _ in range(2):
+        replicator.run(lambda_free_step, lambda context: stream(context))
+
+
+def lambda_free_step(batch):
+    return tf.reduce_sum(batch)
+
+
+def new_step_each_time(replicator):
+    replicator.checkpoint()
+    for _ in range(2):
+        replicator.run(lambda batch: tf.reduce_sum(batch), stream)
+
+
+def no_dataset(replicator):
+    replicator.checkpoint()
+    replicator.run(lambda_free_step, lambda context: [1, 2, 3])
+
+
+def ended(replicator):
+    def once(context):
+        return tf.data.Dataset.from_tensors(BATCH)
+
+    replicator.checkpoint()
+    while True:
+        replicator.run(lambda_free_step, once)
+
+
+def outside(replicator):
+    replicator.checkpoint(variable=tf.Variable(1.0))
+
+
+def unwrapped(replicator):
+    with replicator.context():
+        optimizer = tf.keras.optimizers.legacy.SGD(0.1)
+    replicator.checkpoint(optimizer=optimizer)
+
+
+def new_optimizer(replicator):
+    replicator.wrap_optimizer(tf.keras.optimizers.Adam(0.1), [])
+
+
+def wrong_reduce(replicator):
+    replicator.wrap_optimizer(tf.keras.optimizers.legacy.SGD(0.1), [], reduce="average")
+
+
+def random_numbers(replicator):
+    replicator.checkpoint()
+    replicator.run(lambda: tf.random.normal([2]))
+
+
+def nothing_to_save(replicator):
+    replicator.checkpoint(history=[])
+
+
+@pytest.mark.parametrize(
+    ("main", "message"),
+    [
+        (run_before_checkpoint, "call replicator.checkpoint"),
+        (two_streams_of_one_name, "two input functions are called <lambda>"),
+        (new_step_each_time, "two step functions are called <lambda>"),
+        (no_dataset, "<lambda> must return a tf.data.Dataset; it returns list"),
+        (ended, "the dataset of once has ended at step 0; add .repeat"),
+        (outside, "variable variable was made outside of replicator.context"),
+        (unwrapped, "optimizer is not wrapped"),
+        (new_optimizer, "use tf.keras.optimizers.legacy.Adam"),
+        (wrong_reduce, "reduce .'?average'?. must be"),
+        (random_numbers, r"\(RandomStandardNormal\) draws random numbers"),
+        (
+            nothing_to_save,
+            r"history \(list\) must be a model, a wrapped optimizer or a tf.Variable",
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_mistake_is_one_line(tmp_path, main, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        run_loop(main, tmp_path / "run", *MIRRORED)
+    assert len(caught.value.problems) == 1
+    assert "\n" not in str(caught.value)
+
+
+def test_collective_outside_of_a_step_is_refused(tmp_path):
+    with pytest.raises(RuntimeError, match="all_reduce belongs into the function"):
+        run_loop(lambda replicator: replicator.all_reduce(1), tmp_path / "run")
+
+
+def test_checkpoint_that_lacks_a_variable_is_refused(tmp_path):
+    def main(names):
+        def loop(replicator):
+            with replicator.context():
+                variables = {name: tf.Variable(1.0) for name in names}
+            replicator.checkpoint(**variables)
+            replicator.run(lambda: tf.constant(1.0))
+
+        return loop
+
+    assert run_loop(main(["a"]), tmp_path / "run")
+    with pytest.raises(CheckpointError, match="lacks"):
+        run_loop(main(["a", "b"]), tmp_path / "run")
+
+
+def test_other_number_of_replicas_is_refused(tmp_path):
+    assert run_loop(count, tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text('{"num_replicas": 1, "devices": []}')
+    with pytest.raises(ConfigError, match="trained with 1 replicas, and here are 2"):
+        run_loop(count, tmp_path / "run", *MIRRORED)
+
+
+def test_value_error_of_a_step_is_no_mistake_in_the_configuration(tmp_path):
+    def main(replicator):
+        replicator.checkpoint()
+        raise ValueError("the user's own")
+
+    with pytest.raises(ValueError, match="the user's own"):
+        run_loop(main, tmp_path / "run")

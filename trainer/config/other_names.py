@@ -1,0 +1,64 @@
+"""What TensorFlow, Keras and TF-Replicator call a choice or a key: the answer to an unknown one."""
+
+from __future__ import annotations
+
+import difflib
+
+_STRATEGIES = {
+    "OneDeviceStrategy": "one_device",
+    "default": "one_device",
+    "MirroredStrategy": "mirrored",
+    "MultiGpuReplicator": "mirrored",
+    "multi_gpu": "mirrored",
+    "CentralStorageStrategy": "central_storage",
+    "MultiWorkerMirroredStrategy": "multi_worker",
+    "CollectiveAllReduceStrategy": "multi_worker",
+    "MultiWorkerReplicator": "multi_worker",
+    "ParameterServerStrategy": "parameter_server",
+    "TPUStrategy": "tpu",
+    "TpuReplicator": "tpu",
+}
+
+_GONE = {
+    "estimator": "TensorFlow has had no Estimators since 2.16; strategy=parameter_server and "
+    "mode=evaluate do what they did",
+}
+
+_KEYS = {
+    "augment": "write augment=<choice> or augment.<option>=<value>, for it is a group of its own",
+    "fit": "there is no fit; write the step as a task, or give loop._target_=<your function>",
+    "run_eagerly": "write eager=true",
+    "steps_per_execution": "write train.steps_per_loop=<steps>",
+    "autoshard": "there is one order of samples, whatever the strategy; leave it out",
+    "auto_shard_policy": "there is one order of samples, whatever the strategy; leave it out",
+    "distribute_strategy": "write strategy=<choice>",
+    "jit_compile": "write jit=true",
+    "mixed_precision": "write precision=<policy>",
+    "gradient_accumulation_steps": "write batch.accumulate=<micro-batches>",
+    "clipnorm": "write train.clip_norm=<norm>",
+    "global_clipnorm": "write train.clip_norm=<norm>",
+    "max_to_keep": "write checkpoint.keep=<number>",
+    # TF-Replicator's name for it is a replica's logical devices.
+    "logical_devices": "write strategy.devices_per_replica=<number>, with strategy=mirrored or "
+    "multi_worker",
+    "devices_per_replica": "only strategy=mirrored and strategy=multi_worker divide a model: with "
+    "central_storage and parameter_server variables are not where layers compute, a TPU's compiler "
+    "places operations itself, and one_device has one device",
+}
+
+
+def choice_hint(group: str, choice: str) -> str:
+    """Return what a choice is called here: "; that is strategy=mirrored here", or ""."""
+    if group != "strategy":
+        return ""
+    if reason := _GONE.get(choice.lower()):
+        return f"; {reason}"
+    names = {name.lower(): here for name, here in _STRATEGIES.items()}
+    near = difflib.get_close_matches(choice.lower(), names, n=1, cutoff=0.85)
+    return f"; that is {group}={names[near[0]]} here" if near else ""
+
+
+def key_hint(key: str) -> str:
+    """Return what to write instead of another library's key, or ""."""
+    hint = _KEYS.get(key.lower())
+    return f"; {hint}" if hint else ""

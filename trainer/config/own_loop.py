@@ -1,0 +1,76 @@
+"""A loop of the user's own, `loop._target_`: what of the configuration it leaves unused.
+
+Such a loop makes its models, data and updates itself. A key of the built-in loop that it would
+silently ignore is refused, and none of them names its run. No TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trainer.config.schema import Experiment
+
+_MAPPINGS = ("metrics", "callbacks")
+_GROUPS = (
+    "model", "dataset", "augment", "env", "buffer", "task", "optimizer", "schedule", *_MAPPINGS
+)  # fmt: skip
+_UNUSED = (
+    *_GROUPS, "actors", "batch", "evaluate", "jit", "eager", "init_from", "train.epochs",
+    "train.steps_per_epoch", "train.steps_per_loop", "train.clip_norm", "train.ema_decay",
+    "checkpoint.every_epochs", "checkpoint.best", "summary", "predict", "export", "divergence",
+)  # fmt: skip
+"""Keys and sections of the built-in loop."""
+_MODES = ("train", "verify")
+
+
+def name_of(experiment: Experiment) -> str | None:
+    """Return the dotted path of the user's loop; None: the built-in one trains."""
+    return (experiment.loop or {}).get("_target_")
+
+
+def check(experiment: Experiment, overrides: Iterable[tuple[str, str]]) -> list[str]:
+    """Return what of a configuration does not go with a loop of the user's own, a line each.
+
+    Args:
+        experiment: the configuration.
+        overrides: key and value of each override of the command line.
+    """
+    name = name_of(experiment)
+    if name is None:
+        return []
+    unused = dict.fromkeys(key for key, value in overrides if _is_unused(key) and value != "null")
+    problems = [
+        f"{key} is a key of the built-in loop, and loop ({name}) replaces that; remove it"
+        for key in unused
+    ]
+    if experiment.mode not in _MODES:
+        problems.append(
+            f"mode ({experiment.mode}) needs the built-in loop, and loop is {name}; "
+            f"use one of {', '.join(_MODES)}"
+        )
+    if experiment.train.steps is None:
+        problems.append(f"train.steps (null) must be set with loop ({name}); add train.steps=<int>")
+    if experiment.precision == "mixed_float16":
+        problems.append(
+            f"precision (mixed_float16) needs a loss scale, which loop ({name}) has not; "
+            "add precision=mixed_bfloat16"
+        )
+    if (count := (experiment.strategy or {}).get("devices_per_replica", 1)) != 1:
+        problems.append(
+            f"strategy.devices_per_replica ({count}) needs the built-in loop, which knows the "
+            f"task's models and places their gradients, and loop is {name}; remove it"
+        )
+    return problems
+
+
+def remove_unused(experiment: Experiment) -> None:
+    """Remove the groups that a loop of the user's own leaves unused: they do not name its run."""
+    if name_of(experiment) is None:
+        return
+    for group in _GROUPS:
+        setattr(experiment, group, {} if group in _MAPPINGS else None)
+        experiment.choices[group] = None
+
+
+def _is_unused(key: str) -> bool:
+    return any(key == section or key.startswith(f"{section}.") for section in _UNUSED)

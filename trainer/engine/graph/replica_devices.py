@@ -1,0 +1,114 @@
+"""The devices of one replica within a step: what is computed on which of them.
+
+The backward pass is put where the forward pass was: TensorFlow names a gradient by the scope of its
+operation, and the scope of a logical device ends in its number. Where replicas have one device each
+nothing here does anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.logical_devices import SCOPE, current_groups, replica_group
+
+BACKWARD = "backward_pass"
+FORWARD = "forward_pass"
+_SCOPES = re.compile(rf"(?:^|/){SCOPE}(\d+)(?:_\d+)?(?=/)")
+"""A scope that is entered again has a further number at its end."""
+
+
+def index_in(group: Sequence[str], device: str) -> int | None:
+    """Return the number of a device within a replica's, whatever its process; None: not its own."""
+    wanted = device_key(device)
+    return next((i for i, name in enumerate(group) if device_key(name) == wanted), None)
+
+
+def device_key(device: str | None) -> tuple[str | None, int | None]:
+    """Return type and number of a device, whatever its process; None for what is not named."""
+    spec = tf.DeviceSpec.from_string(device or "")
+    return spec.device_type, spec.device_index
+
+
+def group_with(device: str | None) -> tuple[str, ...] | None:
+    """Return the devices of the replica that has this one; None: replicas have but one each."""
+    groups = current_groups()
+    if groups is None:
+        return None
+    return next(
+        (group for group in groups.groups if index_in(group, device or "") is not None), None
+    )
+
+
+def beside(value: Any) -> AbstractContextManager[Any]:
+    """Compute what is inside on the replica's device that holds a tensor or variable."""
+    group = replica_group()
+    if group is None or (index := index_in(group, value.device)) is None:
+        return nullcontext()
+    return tf.device(group[index])
+
+
+def on_own_device(function: Callable[..., tf.Tensor], value: Any, *others: Any) -> tf.Tensor:
+    """Apply a function to a tensor and others, on the replica's device that holds the first."""
+    with beside(value):
+        return function(value, *others)
+
+
+def numbers_of(values: Sequence[Any]) -> list[int]:
+    """Return the number of the replica's device that holds each tensor; 0 for a single device."""
+    group = replica_group()
+    if group is None:
+        return [0] * len(values)
+    return [index_in(group, value.device) or 0 for value in values]
+
+
+def forward_pass() -> AbstractContextManager[Any]:
+    """Trace a forward pass inside."""
+    return nullcontext() if replica_group() is None else tf.name_scope(FORWARD)
+
+
+@contextmanager
+def backward_pass() -> Iterator[None]:
+    """Trace a backward pass inside; every operation is put where its forward pass was.
+
+    The gradient of a function is put beside the function. A sum of gradients is put where the first
+    of them is, and so is what else has no scope.
+    """
+    if replica_group() is None:
+        yield
+        return
+    graph = tf.compat.v1.get_default_graph()
+    first = len(graph.get_operations())
+    with tf.name_scope(BACKWARD):
+        yield
+    for operation in graph.get_operations()[first:]:
+        # Not always this replica's: where they communicate, they are traced in turn.
+        group = group_with(operation.device)
+        index = None if group is None else _index_of(operation, group)
+        if group is not None and index is not None and not _is_bound(operation):
+            spec = tf.DeviceSpec.from_string(operation.device)
+            kind, number = device_key(group[index])
+            operation._set_device(spec.replace(device_type=kind, device_index=number).to_string())
+
+
+def _index_of(operation: tf.Operation, group: Sequence[str]) -> int | None:
+    if scopes := _SCOPES.findall(operation.name):
+        return int(scopes[-1])
+    # The gradient of a function takes what the function kept for it.
+    inputs = sorted(operation.inputs, key=lambda tensor: tensor.op.type != operation.type)
+    places = (index_in(group, tensor.device) for tensor in inputs)
+    return next((index for index in places if index is not None), None)
+
+
+def _is_bound(operation: tf.Operation) -> bool:
+    """Return whether TensorFlow puts an operation beside another one, or beside its variable."""
+    if any(tensor.dtype == tf.resource for tensor in operation.inputs):
+        return True
+    try:
+        return bool(operation.get_attr("_class"))
+    except ValueError:
+        return False

@@ -1,0 +1,166 @@
+"""Metrics and figures of the test split from its predictions, besides the task's own metrics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from trainer.config.schema import Experiment
+from trainer.engine.extra_metrics import ExtraMetrics
+from trainer.engine.metric_names import (
+    metric_values,
+    require_evaluated,
+    update_metrics,
+    validate_metrics,
+)
+from trainer.engine.misclassified import MisclassifiedExamples, batch_spec
+from trainer.engine.predictor import Predictor
+from trainer.engine.process_group import ProcessGroup
+from trainer.errors import ConfigError
+from trainer.files import write_atomically
+from trainer.metric_protocols import HasFigures, Metric, SampleMetric
+from trainer.protocols import Dataset, Task
+
+
+class PredictionMetrics(ExtraMetrics):
+    """Computes metrics from the predictions for the test split, in the chief.
+
+    Args:
+        metrics: the metrics by name.
+        misclassified: collects misclassified examples; None: they are not shown.
+        predictor: predicts the test split.
+        process_group: the processes that predict together.
+        run_dir: the run directory, for the tables of metrics with figures.
+    """
+
+    def __init__(
+        self,
+        metrics: Mapping[str, Metric],
+        misclassified: MisclassifiedExamples | None,
+        predictor: Predictor,
+        process_group: ProcessGroup,
+        run_dir: Path,
+    ) -> None:
+        super().__init__(predictor, process_group)
+        self._metrics = metrics
+        self._misclassified = misclassified
+        self._run_dir = run_dir
+
+    def reset(self) -> None:
+        """Forget all predictions."""
+        for metric in self._metrics.values():
+            metric.reset_state()
+        if self._misclassified:
+            self._misclassified.reset()
+
+    def update(self, block: Mapping[str, np.ndarray]) -> None:
+        """Add predictions.
+
+        Raises:
+            ConfigError: the task predicts no probabilities.
+        """
+        if "probabilities" not in block:
+            raise ConfigError(
+                "metrics and summary.misclassified need 'probabilities' "
+                f"from the task's predict_step, it gives {sorted(block)}"
+            )
+        labels = block["label"].astype(np.int64)
+        probabilities = block["probabilities"]
+        update_metrics(self._metrics, labels, probabilities)
+        if self._misclassified:
+            self._misclassified.update(block["id"], labels, probabilities)
+
+    def results(self, step: int) -> dict[str, float]:
+        """Return the values, draw the images, and write the tables."""
+        values: dict[str, float] = {}
+        images: dict[str, np.ndarray] = {}
+        for name, metric in self._metrics.items():
+            values |= metric_values(name, metric)
+            if isinstance(metric, HasFigures):
+                images |= {name: metric.figure()[None]}
+                table = {"step": step, **metric.table()}
+                write_atomically(self._run_dir / f"{name}.json", json.dumps(table))
+        if self._misclassified and len(misclassified := self._misclassified.images()):
+            images["misclassified"] = misclassified
+        self.images = images
+        return values
+
+
+def make_prediction_metrics(
+    experiment: Experiment,
+    metrics: Mapping[str, Metric],
+    task: Task,
+    dataset: Dataset,
+    predictor: Predictor | None,
+    process_group: ProcessGroup,
+    run_dir: Path,
+) -> PredictionMetrics | None:
+    """Return the metrics besides the task's own; None if the configuration has none.
+
+    Args:
+        experiment: the configuration.
+        metrics: the configured metrics by name; an attribute `class_names` is set to the dataset's.
+        task: the task, with metrics of its own.
+        dataset: the dataset.
+        predictor: predicts its test split; None: the task has no `predict_step`.
+        process_group: the processes that predict together.
+        run_dir: the run directory.
+
+    Raises:
+        ConfigError: the metrics do not fit the task or the dataset, or the configuration refers to
+            a metric that is not evaluated.
+    """
+    _refuse_sample_metrics(metrics, task)
+    class_names = class_names_of(dataset)
+    for metric in metrics.values():
+        if hasattr(metric, "class_names"):
+            metric.class_names = class_names
+    names = [*task.metrics, *validate_metrics(metrics, dataset.num_classes, task.metrics)]
+    # The other modes have no writers, and rank no checkpoints.
+    num_misclassified = 0
+    if experiment.trains:
+        require_evaluated(experiment, names)
+        num_misclassified = experiment.summary.misclassified
+    if not metrics and not num_misclassified:
+        return None
+    options = {"metrics": ", ".join(metrics), "summary.misclassified": num_misclassified}
+    configured = " and ".join(f"{key} ({value})" for key, value in options.items() if value)
+    if predictor is None:
+        raise ConfigError(
+            f"{configured} needs a task with predict_step; {type(task).__name__} has none; "
+            "add one, or leave the option out"
+        )
+    if "label" not in batch_spec(dataset):
+        raise ConfigError(f"{configured} needs examples with a 'label'; leave the option out")
+    misclassified = None
+    if num_misclassified:
+        misclassified = MisclassifiedExamples(num_misclassified, dataset, class_names)
+    return PredictionMetrics(metrics, misclassified, predictor, process_group, run_dir)
+
+
+def _refuse_sample_metrics(metrics: Mapping[str, Metric], task: Task) -> None:
+    if problems := [
+        f"metrics.{name} ({type(metric).__name__}) judges generated examples, and "
+        f"{type(task).__name__} generates none; remove it, or choose task=gan"
+        for name, metric in metrics.items()
+        if isinstance(metric, SampleMetric)
+    ]:
+        raise ConfigError(*problems)
+
+
+def class_names_of(dataset: Dataset) -> list[str]:
+    """Return the names of a dataset's classes; without names, their numbers.
+
+    Raises:
+        ConfigError: there is not one name for each class.
+    """
+    names = list(getattr(dataset, "class_names", None) or map(str, range(dataset.num_classes)))
+    if len(names) != dataset.num_classes:
+        raise ConfigError(
+            f"the dataset has {len(names)} class_names for {dataset.num_classes} classes; "
+            "give it one for each"
+        )
+    return names

@@ -1,0 +1,287 @@
+"""The replicator: what a training loop of the user's own is called with.
+
+    with replicator.context():           # variables are made here
+        model = ...
+        optimizer = replicator.wrap_optimizer(..., model.trainable_variables)
+    replicator.checkpoint(model=model, optimizer=optimizer)    # restores, too
+    while replicator.step < replicator.total_steps:
+        losses = replicator.run(step_fn, input_fn)             # one for each replica
+
+The names are those of TF-Replicator (Buchlovsky et al. 2019); saving, stopping, restarting and
+comparing the processes are the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.engine.graph.collective_log import first_difference
+from trainer.engine.graph.placement import no_devices_for_variables
+from trainer.engine.graph.random_layers import make_stateless
+from trainer.engine.graph.shared_optimizer import SharedOptimizer
+from trainer.engine.graph.state import digests, named_variables
+from trainer.engine.graph.step_options import Optimizer, StepOptions
+from trainer.engine.graph.streams import InputFn, Stream, Streams, function_name
+from trainer.engine.graph.user_step import UserStep, current_step, step_seed
+from trainer.engine.graph.variables import read_from_first_replica, replicated
+from trainer.engine.session import Session
+from trainer.errors import ConfigError
+
+_RESERVED = ("step", "streams", "peak")
+
+
+class Replicator:
+    """Runs a step function on all replicas, and keeps the run behind it.
+
+    Attributes:
+        total_steps: the length of the training, `train.steps`.
+        num_replicas: replicas that share a step.
+        worker: number of this process, from 0.
+        num_workers: processes that share a step.
+        is_chief: whether this process writes the files of the run.
+
+    Args:
+        strategy: TensorFlow's strategy.
+        options: of the sums over the replicas.
+        session: the run that the steps belong to.
+        streams: the streams that the steps read.
+        peak: the largest absolute value of the last sum of gradients, which sets the scale of
+            compressed ones; it is saved.
+        seed: the experiment's seed.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        options: StepOptions,
+        session: Session,
+        streams: Streams,
+        peak: tf.Variable,
+        seed: int,
+    ) -> None:
+        self.total_steps = session.total_steps
+        self.num_replicas: int = strategy.num_replicas_in_sync
+        self.worker = session.process_group.index
+        self.num_workers = session.process_group.count
+        self.is_chief = session.process_group.is_chief
+        self._strategy = strategy
+        self._options = options
+        self._session = session
+        self._streams = streams
+        self._peak = peak
+        self._seed = seed
+        self._averaged: list[tf.Variable] | None = None  # None: `checkpoint` was not called yet
+        self._steps: dict[str, tuple[Callable[..., Any], UserStep]] = {}
+        self._traced: set[tuple[str, str]] = set()
+
+    @property
+    def step(self) -> int:
+        """Number of steps made, also by earlier attempts."""
+        return self._session.step
+
+    @contextmanager
+    def context(self) -> Iterator[None]:
+        """Provide the scope in which all models, optimizers and variables are made."""
+        # As in the built-in loop.
+        read = nullcontext if self._options.optimizer_reduces else read_from_first_replica
+        with self._strategy.scope(), no_devices_for_variables(), read():
+            yield
+
+    def wrap_optimizer(
+        self,
+        optimizer: Optimizer,
+        variables: list[tf.Variable],
+        *,
+        reduce: str = "mean",
+        clip_norm: float | None = None,
+    ) -> SharedOptimizer:
+        """Return an optimizer that reduces gradients over all replicas before it updates.
+
+        Args:
+            optimizer: one of `tf.keras.optimizers.legacy`.
+            variables: all variables that it updates.
+            reduce: mean or sum of the replicas' gradients.
+            clip_norm: global norm to which the reduced gradient is clipped; None: do not clip.
+        """
+        with self._strategy.scope():
+            return SharedOptimizer(optimizer, variables, reduce=reduce, clip_norm=clip_norm)
+
+    def checkpoint(self, **objects: Any) -> None:
+        """Say what is saved, and restore it if there is a checkpoint; call it once, before `run`.
+
+        Args:
+            **objects: by name: models, optimizers of `wrap_optimizer`, variables.
+
+        Raises:
+            ConfigError: an object cannot be saved, or was not made within `context`.
+            CheckpointError: the checkpoint does not fit them.
+        """
+        trackables = self._trackables(objects)
+        variables = named_variables({name: _readable(value) for name, value in objects.items()})
+        for name, variable in variables.items():
+            if not self._strategy.extended.variable_created_in_scope(variable):
+                raise ConfigError(
+                    f"loop: the variable {name} was made outside of replicator.context(); "
+                    "make it in the with block"
+                )
+        with self._strategy.scope():
+            step = replicated(tf.constant(0, tf.int64), "step")
+        own = {"step": step, "streams": self._streams.positions, "peak": self._peak}
+
+        def write(num_steps: int) -> None:
+            step.assign(num_steps)
+            self._streams.record()
+
+        self._session.begin({**trackables, **own}, step, write)
+        self._session.process_group.assert_same(
+            "variables", lambda: digests(variables, self._strategy)
+        )
+        self._streams.restore()
+        self._averaged = [
+            variable
+            for variable in variables.values()
+            if variable.synchronization == tf.VariableSynchronization.ON_READ
+        ]
+
+    def run(self, step_fn: Callable[..., Any], input_fn: InputFn | None = None) -> list[Any]:
+        """Make one step: call `step_fn` on every replica, each with an element of its own.
+
+        Saves before the step, if a save is due, what the user's code has made of the last one.
+
+        Args:
+            step_fn: traced once, without AutoGraph; returns a nest of numbers or tensors, or None.
+            input_fn: called with a `tf.distribute.InputContext` in each process; returns the
+                `tf.data.Dataset` whose elements the replicas of that process are given. None:
+                `step_fn` has no argument.
+
+        Returns:
+            The result of each replica, the same list in every process.
+
+        Raises:
+            Stopped: a stop was requested; everything has been saved.
+            ConfigError: a function is wrong, or the dataset has ended.
+        """
+        self._session.before_step()
+        stream = None if input_fn is None else self._streams.stream(input_fn)
+        compiled = self._compiled(step_fn, stream)
+        index = tf.constant(self._session.step, tf.int64)
+        try:
+            results = compiled.run(None if stream is None else stream.iterator, index)
+        except tf.errors.OutOfRangeError as error:
+            assert input_fn is not None, "nothing else ends"
+            raise ConfigError(
+                f"loop: the dataset of {function_name(input_fn)} has ended at step {self.step}; "
+                "add .repeat() to it"
+            ) from error
+        if stream is not None:
+            stream.steps += 1
+        self._session.after_step()
+        return [
+            tf.nest.map_structure(lambda x, n=number: None if x is None else x[n], results)
+            for number in range(self.num_replicas)
+        ]
+
+    def log(self, **metrics: Any) -> None:
+        """Write numbers of this step to the writers, and show them; every process calls it."""
+        self._session.log({name: _number(value) for name, value in metrics.items()})
+
+    def all_reduce(self, value: Any, op: str = "sum") -> Any:
+        """Within a step: reduce a nest over all replicas; `op`: sum, mean, min or max."""
+        return current_step("all_reduce").all_reduce(value, op)
+
+    def map_reduce(self, fn: Callable[[Any], Any], value: Any, op: str = "sum") -> Any:
+        """Within a step: apply `fn` to this replica's value, and reduce the results."""
+        return current_step("map_reduce").map_reduce(fn, value, op)
+
+    def reduce_scatter(self, value: Any, op: str = "sum", axis: int = 0) -> Any:
+        """Within a step: reduce a nest over all replicas; return this replica's part of it."""
+        return current_step("reduce_scatter").reduce_scatter(value, op, axis)
+
+    def all_gather(self, value: Any, axis: int = 0) -> Any:
+        """Within a step: stack the values of all replicas along a new axis."""
+        return current_step("all_gather").all_gather(value, axis)
+
+    def map_gather(self, fn: Callable[[Any], Any], value: Any, axis: int = 0) -> Any:
+        """Within a step: apply `fn` to this replica's value, and stack the results."""
+        return current_step("map_gather").map_gather(fn, value, axis)
+
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        """Within a step: return the value of replica `source` on all replicas."""
+        return current_step("broadcast").broadcast(value, source)
+
+    def replica(self) -> int:
+        """Within a step: return the number of the replica, from 0."""
+        return current_step("replica").replica
+
+    def random_seed(self) -> tf.Tensor:
+        """Within a step: return a seed, [2] int64, for `tf.random.stateless_*`.
+
+        It depends on the run's seed, the step, the replica and the call, and on nothing else.
+        """
+        return step_seed()
+
+    def _compiled(self, step_fn: Callable[..., Any], stream: Stream | None) -> UserStep:
+        """Return the compiled step function; trace it, and compare it with the other processes'."""
+        if self._averaged is None:
+            raise ConfigError("loop: call replicator.checkpoint(...) before replicator.run")
+        name = function_name(step_fn)
+        function, compiled = self._steps.get(name, (step_fn, None))
+        if function is not step_fn:
+            raise ConfigError(
+                f"loop: two step functions are called {name}, and each is compiled once; define "
+                "each once, outside of the while loop, with a name of its own"
+            )
+        if compiled is None:
+            compiled = UserStep(step_fn, self._strategy, self._options, self._seed, self._averaged)
+            self._steps[name] = (step_fn, compiled)
+        key = (name, "" if stream is None else function_name(stream.function))
+        if key not in self._traced:
+            self._traced.add(key)
+            lines = compiled.trace(None if stream is None else stream.iterator)
+            self._session.process_group.assert_same_lines(lambda: lines, first_difference)
+        return compiled
+
+    def _trackables(self, objects: dict[str, Any]) -> dict[str, Any]:
+        """Return the objects as they are saved.
+
+        Raises:
+            ConfigError: one cannot be saved.
+        """
+        trackables = {}
+        offset = 0
+        for name, value in objects.items():
+            if name in _RESERVED:
+                raise ConfigError(f"loop: checkpoint: {name} is saved anyway; choose another name")
+            if isinstance(value, SharedOptimizer):
+                trackables[name] = value.trackables()
+            elif isinstance(
+                value, (tf.keras.optimizers.Optimizer, tf.keras.optimizers.legacy.Optimizer)
+            ):
+                raise ConfigError(
+                    f"loop: checkpoint: {name} is not wrapped; pass what replicator.wrap_optimizer "
+                    "returns"
+                )
+            elif isinstance(value, tf.Module):
+                offset += make_stateless(value, offset)
+                trackables[name] = value
+            elif isinstance(value, tf.Variable):
+                trackables[name] = value
+            else:
+                raise ConfigError(
+                    f"loop: checkpoint: {name} ({type(value).__name__}) must be a model, a wrapped "
+                    "optimizer or a tf.Variable"
+                )
+        return trackables
+
+
+def _number(value: Any) -> float:
+    # A mirrored variable is no number to Python.
+    return float(value.numpy() if hasattr(value, "numpy") else value)
+
+
+def _readable(value: Any) -> Any:
+    return value.optimizer if isinstance(value, SharedOptimizer) else value

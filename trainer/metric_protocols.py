@@ -1,0 +1,74 @@
+"""The protocols of metrics: all that the engine uses of them.
+
+They are structural: a user's class needs no base class and imports nothing from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from trainer.protocols import Dataset
+
+
+class Metric(Protocol):
+    """A metric of a whole split, with the interface of Keras' metrics.
+
+    It lives on the chief, outside the strategy, and receives every example once, in the order of
+    the split. If it has an attribute `class_names`, that is set to the names of the classes, or to
+    their numbers as text.
+    """
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        """Add examples: labels, [B] int64, and probabilities, [B, num_classes] float32."""
+
+    def result(self) -> Any:
+        """Return the value so far: a number, or name -> number."""
+
+    def reset_state(self) -> None:
+        """Forget all examples."""
+
+
+@runtime_checkable
+class SampleMetric(Protocol):
+    """A metric of what a task generates, compared with a dataset.
+
+    Like other metrics it lives on the chief, outside the strategy.
+
+    Attributes:
+        names: names of its values.
+        num_samples: how many examples are generated for it at each evaluation; always the same.
+    """
+
+    names: Sequence[str]
+    num_samples: int
+
+    def begin(self, dataset: Dataset) -> None:
+        """Prepare to compare with a dataset; called once, in every process.
+
+        Raises:
+            ConfigError: it cannot judge examples of this dataset.
+        """
+
+    def update_samples(self, samples: np.ndarray) -> None:
+        """Add generated examples, [B, *input_shape] float32."""
+
+    def result(self) -> Mapping[str, float]:
+        """Return the values so far by name."""
+
+    def reset_state(self) -> None:
+        """Forget all generated examples."""
+
+
+@runtime_checkable
+class HasFigures(Protocol):
+    """A metric that can also be seen, as an image in TensorBoard, and read, as `<name>.json`."""
+
+    def figure(self) -> np.ndarray:
+        """Draw what was counted, [H, W, C] uint8."""
+
+    def table(self) -> Mapping[str, Any]:
+        """Return what was counted, as plain containers."""

@@ -1,0 +1,73 @@
+"""A classifier that a run has trained, as a judge of other examples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+import yaml
+
+from trainer.config import loading
+from trainer.config.instantiate import instantiate
+from trainer.engine.initial_weights import restore_weights
+from trainer.errors import CheckpointError, ConfigError
+from trainer.protocols import Dataset
+
+_ROWS = 500
+"""Examples that are classified at a time."""
+
+
+class TrainedClassifier:
+    """A run's model, on the CPU and in float32, with averaged weights where the run has them.
+
+    Args:
+        source: a run directory, or the path prefix of one of its checkpoints.
+        dataset: the data to be judged; as many classes, and features of the same shape, as the run
+            was trained on.
+
+    Raises:
+        ConfigError: there is no such run, or its model does not fit the data.
+    """
+
+    def __init__(self, source: Path, dataset: Dataset) -> None:
+        run_dir = source if source.is_dir() else source.parent.parent
+        name = f"classifier ({source})"
+        try:
+            text = (run_dir / "config.yaml").read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"{name}: no run there: it has no config.yaml; give the directory of a run that "
+                "has trained a classifier on the same dataset"
+            ) from error
+        node = loading.restore(yaml.safe_load(text)).model
+        policy = tf.keras.mixed_precision.global_policy()
+        try:
+            tf.keras.mixed_precision.set_global_policy("float32")
+            with tf.device("CPU:0"):
+                model = instantiate(node, name, tuple(dataset.input_shape), dataset.num_classes)
+                restore_weights(source, {"model": model})
+        except CheckpointError as error:
+            reason = str(error).removeprefix(f"init_from ({source}): ")
+            raise ConfigError(f"{name}: {reason}; is it a classifier of this dataset?") from error
+        finally:
+            tf.keras.mixed_precision.set_global_policy(policy)
+        self._model = tf.keras.Model(model.input, [model.layers[-1].input, model.output])
+
+    def judge(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return what the last layer sees of examples, and their probabilities.
+
+        Args:
+            features: [N, *input_shape] float32.
+
+        Returns:
+            [N, D] and [N, classes], float32.
+        """
+        seen = []
+        probabilities = []
+        with tf.device("CPU:0"):
+            for start in range(0, len(features), _ROWS):
+                inputs, logits = self._model(features[start : start + _ROWS], training=False)
+                seen.append(tf.reshape(inputs, [inputs.shape[0], -1]).numpy())
+                probabilities.append(tf.nn.softmax(logits).numpy())
+        return np.concatenate(seen), np.concatenate(probabilities)

@@ -1,0 +1,236 @@
+"""Control by continuous actions from replayed experience: D4PG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import tensorflow as tf
+
+from trainer.acting import EnvSpec
+from trainer.errors import ConfigError
+from trainer.protocols import (
+    Batch,
+    Metrics,
+    ModelNode,
+    OptimizerNode,
+    PerExample,
+    StepContext,
+    TaskParts,
+)
+from trainer.tasks.n_step import n_step_returns
+from trainer.tasks.value_distribution import Support
+
+_UNBOUNDED = 1e30
+"""Gymnasium writes no bound as infinity, or as the largest float32."""
+
+
+class D4PG:
+    """Distributed distributional deterministic policy gradients (Barth-Maron et al. 2018).
+
+    A critic learns the distribution of the return of an action, from the n-step returns of unrolls
+    and the target networks; the policy goes up the gradient of its mean. Every row of an unroll is
+    trained on: the last ones with as many steps as the unroll still has.
+
+    Args:
+        policy: a model from observations to the components of an action, before `tanh`.
+        critic: a model from an observation and an action, flat in one vector, to the logits of a
+            distribution.
+        policy_optimizer: updates the policy.
+        critic_optimizer: updates the critic.
+        unroll_length: frames in an unroll.
+        num_steps: most steps whose rewards are in a target.
+        discount: the discount of one step.
+        value_min: the smallest return that the critic can tell.
+        value_max: the largest.
+        num_atoms: values that it tells apart.
+        noise: standard deviation of the noise of an actor's last environment, as a share of half
+            an action's range; its others explore less far.
+        tau: how much target networks move towards the trained ones in a step.
+    """
+
+    metrics = ("loss", "policy_loss")
+
+    def __init__(  # noqa: PLR0913 - its options are configuration keys
+        self,
+        *,
+        policy: ModelNode,
+        critic: ModelNode,
+        policy_optimizer: OptimizerNode,
+        critic_optimizer: OptimizerNode,
+        unroll_length: Annotated[int, ">= 1"] = 8,
+        num_steps: Annotated[int, ">= 1"] = 5,
+        discount: Annotated[float, "> 0, <= 1"] = 0.99,
+        value_min: float = -100.0,
+        value_max: float = 100.0,
+        num_atoms: Annotated[int, ">= 2"] = 51,
+        noise: Annotated[float, ">= 0"] = 0.5,
+        tau: Annotated[float, "> 0, <= 1"] = 0.005,
+    ) -> None:
+        if value_min >= value_max:
+            raise ConfigError(
+                f"task.value_min ({value_min:g}) must be below task.value_max ({value_max:g}); "
+                "make them the least and the largest return to expect"
+            )
+        self._nodes = {"policy": policy, "critic": critic}
+        self._optimizers = {"policy": policy_optimizer, "critic": critic_optimizer}
+        self.unroll_length = unroll_length
+        self.acting_models = ("policy",)
+        self._num_steps = num_steps
+        self._discount = discount
+        self._support = Support(value_min, value_max, num_atoms)
+        self._num_atoms = num_atoms
+        self._noise = noise
+        self._tau = tau
+        self._shape: tuple[int, ...] = ()
+        self._centre: list[float] = []
+        self._half: list[float] = []
+        self.models: dict[str, tf.keras.Model] = {}
+        self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
+
+    def build(self, parts: TaskParts) -> None:
+        """Create policy and critic, each with its target network and its optimizer.
+
+        Raises:
+            ConfigError: the environment's observations or actions are none for this task.
+        """
+        spec, low, high = _bounds(parts.env)
+        size = len(low)
+        self._shape = spec.action_shape
+        self._centre = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
+        self._half = [(b - a) / 2 for a, b in zip(low, high, strict=True)]
+        shapes = {
+            "policy": (spec.observation_shape[0],),
+            "critic": (spec.observation_shape[0] + size,),
+        }
+        outputs = {"policy": size, "critic": self._num_atoms}
+        for name, node in self._nodes.items():
+            model, target = (
+                parts.model(node, input_shape=shapes[name], outputs=outputs[name]) for _ in range(2)
+            )
+            target.set_weights(model.get_weights())
+            target.trainable = False
+            self.models |= {name: model, f"{name}_target": target}
+            self.optimizers[name] = parts.optimizer(self._optimizers[name])
+
+    def train_step(self, batch: Batch, step: StepContext) -> Metrics:
+        """Update the critic, then the policy; the target networks follow."""
+        judged = step.minimize(
+            self._critic_loss, batch, self.models["critic"], self.optimizers["critic"]
+        )
+        acted = step.minimize(
+            self._policy_loss, batch, self.models["policy"], self.optimizers["policy"]
+        )
+        for name in self._nodes:
+            step.soft_update(self.models[f"{name}_target"], self.models[name], self._tau)
+        return {**judged, "policy_loss": acted["loss"]}
+
+    def act(self, observations: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return the policy's actions with Gaussian noise, [E, ...] float32.
+
+        The environments of an actor explore more or less far (Horgan et al. 2018): the noise of
+        number e of E is multiplied by (e + 1) / E.
+        """
+        actions = self._actions("policy", observations)
+        count = tf.cast(tf.shape(actions)[0], tf.float32)
+        deviation = self._noise * (tf.range(count) + 1.0) / count
+        noise = deviation[:, None] * tf.random.stateless_normal(tf.shape(actions), seed)
+        return {"action": self._scaled(tf.clip_by_value(actions + noise, -1.0, 1.0))}
+
+    def act_greedily(self, observations: tf.Tensor) -> tf.Tensor:
+        """Return the policy's actions, [E, ...] float32."""
+        return self._scaled(self._actions("policy", observations))
+
+    def _critic_loss(self, batch: Batch) -> PerExample:
+        """Return the cross-entropy of the target and the critic's distribution, a mean of rows."""
+        observations = batch["observation"]
+        actions = self._unscaled(batch["action"])
+        logits = self._judge("critic", observations[:, :-1], actions, training=True)
+        targets = tf.stop_gradient(self._targets(batch))
+        losses = tf.nn.softmax_cross_entropy_with_logits(targets, logits)
+        return _mean_of_steps(losses, batch), {}
+
+    def _policy_loss(self, batch: Batch) -> PerExample:
+        """Return the negative mean return of the policy's own actions, a mean of rows."""
+        observations = batch["observation"][:, :-1]
+        actions = self._actions("policy", observations, training=True)
+        logits = self._judge("critic", observations, actions)
+        return _mean_of_steps(-self._support.mean(logits), batch), {}
+
+    def _targets(self, batch: Batch) -> tf.Tensor:
+        """Return the distributions that the critic learns, [B, T, num_atoms] float32."""
+        returns = n_step_returns(
+            batch["reward"],
+            batch["terminated"],
+            batch["is_step"],
+            discount=self._discount,
+            num_steps=self._num_steps,
+        )
+        following = tf.gather(batch["observation"], returns.row, axis=1, batch_dims=1)
+        actions = self._actions("policy_target", following)
+        probabilities = tf.nn.softmax(self._judge("critic_target", following, actions))
+        values = returns.reward[..., None] + returns.discount[..., None] * self._support.atoms
+        return self._support.project(values, probabilities)
+
+    def _actions(self, name: str, observations: tf.Tensor, *, training: bool = False) -> tf.Tensor:
+        """Return a policy's actions as components in [-1, 1], [..., components]."""
+        observations = tf.cast(observations, tf.float32)
+        return tf.tanh(_on_rows(self.models[name], observations, training=training))
+
+    def _judge(
+        self, name: str, observations: tf.Tensor, actions: tf.Tensor, *, training: bool = False
+    ) -> tf.Tensor:
+        """Return a critic's logits, [..., num_atoms], of components in [-1, 1]."""
+        pair = tf.concat([tf.cast(observations, tf.float32), actions], axis=-1)
+        return _on_rows(self.models[name], pair, training=training)
+
+    def _scaled(self, components: tf.Tensor) -> tf.Tensor:
+        """Return the environment's actions, [E, ...], of components in [-1, 1], [E, ...]."""
+        return tf.reshape(self._centre + components * self._half, [-1, *self._shape])
+
+    def _unscaled(self, actions: tf.Tensor) -> tf.Tensor:
+        """Return components in [-1, 1], [B, T, components], of the environment's actions."""
+        flat = tf.reshape(actions, [*actions.shape[:2], len(self._half)])
+        return (tf.cast(flat, tf.float32) - self._centre) / self._half
+
+
+def _bounds(spec: EnvSpec | None) -> tuple[EnvSpec, Sequence[float], Sequence[float]]:
+    """Return the environment, the lowest and the highest action.
+
+    Raises:
+        ConfigError: there is none, its actions are numbered or without bounds, or its observations
+            are not vectors.
+    """
+    if spec is None:
+        raise ConfigError("task (d4pg) learns from an environment; add env=<choice>")
+    if spec.low is None or spec.high is None:
+        raise ConfigError(
+            f"task (d4pg) needs actions that are vectors (Box), and env numbers its "
+            f"{spec.num_actions}; choose another env or task"
+        )
+    if not all(-_UNBOUNDED < a < b < _UNBOUNDED for a, b in zip(spec.low, spec.high, strict=True)):
+        raise ConfigError(
+            f"task (d4pg) needs bounds of every component of an action, and those of env are "
+            f"{list(spec.low)} to {list(spec.high)}; wrap the environment"
+        )
+    if len(spec.observation_shape) != 1:
+        raise ConfigError(
+            f"task (d4pg) needs observations that are vectors, and those of env have the shape "
+            f"{list(spec.observation_shape)}; wrap the environment"
+        )
+    return spec, spec.low, spec.high
+
+
+def _on_rows(model: tf.keras.Model, inputs: tf.Tensor, *, training: bool) -> tf.Tensor:
+    """Apply a model to inputs, [..., size], of any number of dimensions.
+
+    The outputs are float32, whatever the model computes in.
+    """
+    flat = model(tf.reshape(inputs, [-1, inputs.shape[-1]]), training=training)
+    flat = tf.cast(flat, tf.float32)
+    return tf.reshape(flat, [*tf.unstack(tf.shape(inputs))[:-1], flat.shape[-1]])
+
+
+def _mean_of_steps(values: tf.Tensor, batch: Batch) -> tf.Tensor:
+    """Return the sums of values, [B, T], over the rows with an action, by the unroll's length."""
+    return tf.reduce_mean(values * batch["is_step"], axis=1)

@@ -1,0 +1,144 @@
+"""Generative adversarial networks: a generator of examples against a discriminator."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import tensorflow as tf
+
+from trainer.engine.graph.randomness import normal_of
+from trainer.protocols import (
+    Batch,
+    Metrics,
+    ModelNode,
+    OptimizerNode,
+    PerExample,
+    StepContext,
+    TaskParts,
+)
+
+
+class Gan:
+    """Trains a generator to make examples that a discriminator takes for real (Goodfellow 2014).
+
+    The score D of an example is large where the discriminator takes it for real. With latent
+    vectors z from the standard normal distribution the losses of one example are
+
+        hinge           D: max(0, 1 - D(x)) + max(0, 1 + D(G(z)))   G: -D(G(z))
+        non_saturating  D: log(1 + e^-D(x)) + log(1 + e^D(G(z)))    G: log(1 + e^-D(G(z)))
+
+    A step makes `discriminator_steps` updates of the discriminator, each on its own part of the
+    batch, and then one of the generator, with as many latent vectors as such a part has examples.
+
+    Attributes:
+        latent_size: numbers in a latent vector.
+
+    Args:
+        generator: a model from latent vectors [B, latent_size] to examples.
+        discriminator: a model from examples to scores [B, 1].
+        generator_optimizer: updates the generator.
+        discriminator_optimizer: updates the discriminator.
+        loss: `hinge` (Lim and Ye 2017; Miyato et al. 2018) or `non_saturating` (Goodfellow et al.
+            2014).
+        discriminator_steps: updates of the discriminator in a step.
+    """
+
+    metrics = ("loss", "generator_loss", "discriminator_accuracy")
+
+    def __init__(
+        self,
+        *,
+        generator: ModelNode,
+        discriminator: ModelNode,
+        generator_optimizer: OptimizerNode,
+        discriminator_optimizer: OptimizerNode,
+        loss: Literal["hinge", "non_saturating"] = "hinge",
+        discriminator_steps: Annotated[int, ">= 1"] = 1,
+    ) -> None:
+        self._nodes = {"generator": generator, "discriminator": discriminator}
+        self._generator_optimizer = generator_optimizer
+        self._discriminator_optimizer = discriminator_optimizer
+        self._is_hinge = loss == "hinge"
+        self._discriminator_steps = discriminator_steps
+        self.latent_size = 0
+        self.models: dict[str, tf.keras.Model] = {}
+        self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
+
+    def build(self, parts: TaskParts) -> None:
+        """Create both models and their optimizers; the generator is the model of the run."""
+        self.models = {
+            "generator": parts.model(self._nodes["generator"]),
+            "discriminator": parts.model(self._nodes["discriminator"], outputs=1),
+        }
+        self.optimizers = {
+            "generator": parts.optimizer(self._generator_optimizer),
+            "discriminator": parts.optimizer(
+                self._discriminator_optimizer, updates_per_step=self._discriminator_steps
+            ),
+        }
+        self.latent_size = int(self.models["generator"].input_shape[-1])
+
+    def train_step(self, batch: Batch, step: StepContext) -> Metrics:
+        """Update the discriminator on each part of the batch, then the generator."""
+        discriminator = self.models["discriminator"]
+        optimizer = self.optimizers["discriminator"]
+        parts = step.split(batch, self._discriminator_steps)
+        judged = [
+            step.minimize(
+                lambda part: self._judge(part, self._noise(part, step), training=True),
+                part,
+                discriminator,
+                optimizer,
+            )
+            for part in parts
+        ]
+        generated = step.minimize(
+            lambda part: (self._fool(self._noise(part, step), training=True), {}),
+            parts[0],
+            self.models["generator"],
+            self.optimizers["generator"],
+        )
+        return {
+            **{name: _added([metrics[name] for metrics in judged]) for name in judged[0]},
+            "generator_loss": generated["loss"],
+        }
+
+    def eval_step(self, batch: Batch) -> PerExample:
+        """Return both losses of each example, [B], with the latent vector of its number."""
+        latents = normal_of(batch["id"], self.latent_size)
+        losses, metrics = self._judge(batch, latents, training=False)
+        return losses, {**metrics, "generator_loss": self._fool(latents, training=False)}
+
+    def generate(self, latents: tf.Tensor) -> tf.Tensor:
+        """Return examples, [B, *input_shape], from latent vectors, [B, latent_size]."""
+        return self.models["generator"](latents, training=False)
+
+    def _noise(self, part: Batch, step: StepContext) -> tf.Tensor:
+        return step.random_normal([int(part["weight"].shape[0]), self.latent_size])
+
+    def _judge(self, batch: Batch, latents: tf.Tensor, *, training: bool) -> PerExample:
+        """Return the discriminator's loss and accuracy of each pair, real and generated, [B]."""
+        generated = self.models["generator"](latents, training=training)
+        real = self._score(batch["features"], training=training)
+        fake = self._score(tf.stop_gradient(generated), training=training)
+        if self._is_hinge:
+            losses = tf.nn.relu(1.0 - real) + tf.nn.relu(1.0 + fake)
+        else:
+            losses = tf.nn.softplus(-real) + tf.nn.softplus(fake)
+        right = tf.cast(real > 0.0, tf.float32) + tf.cast(fake < 0.0, tf.float32)
+        return losses, {"discriminator_accuracy": right / 2.0}
+
+    def _fool(self, latents: tf.Tensor, *, training: bool) -> tf.Tensor:
+        """Return the generator's loss of each vector, [B]."""
+        generated = self.models["generator"](latents, training=training)
+        fake = self._score(generated, training=training)
+        return -fake if self._is_hinge else tf.nn.softplus(-fake)
+
+    def _score(self, examples: tf.Tensor, *, training: bool) -> tf.Tensor:
+        scores = self.models["discriminator"](examples, training=training)
+        return tf.cast(tf.reshape(scores, [-1]), tf.float32)
+
+
+def _added(metrics: list[tuple[tf.Tensor, tf.Tensor]]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Add up sums and weights of a metric."""
+    return tf.add_n([total for total, _ in metrics]), tf.add_n([weight for _, weight in metrics])

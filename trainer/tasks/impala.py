@@ -1,0 +1,140 @@
+"""IMPALA: an actor-critic whose actors may be behind the learner (Espeholt et al. 2018)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import tensorflow as tf
+
+from trainer.errors import ConfigError
+from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
+from trainer.tasks.vtrace import Clips, vtrace
+
+
+class Impala:
+    """Trains one model from observations to logits of all actions and the value.
+
+    The loss of an unroll is the mean over its frames of
+
+        -advantage * log pi(a|x) + value_cost (v - V(x))^2 / 2 - entropy_cost * entropy
+
+    with targets and advantages of V-trace. Frames that only reset the environment have no part.
+
+    Args:
+        unroll_length: frames in an unroll.
+        discount: gamma.
+        value_cost: weight of the squared error of the value.
+        entropy_cost: weight of the policy's entropy.
+        rho_clip: largest importance weight in a temporal difference.
+        c_clip: largest importance weight in a trace.
+        reward_scale: rewards are multiplied by this for training, so that values are about 1.
+    """
+
+    metrics = ("loss", "policy_loss", "value_loss", "entropy", "episode_return", "staleness")
+    acting_models = ("model",)
+
+    def __init__(
+        self,
+        *,
+        unroll_length: Annotated[int, ">= 1"] = 20,
+        discount: Annotated[float, ">= 0, <= 1"] = 0.99,
+        value_cost: Annotated[float, ">= 0"] = 0.5,
+        entropy_cost: Annotated[float, ">= 0"] = 0.01,
+        rho_clip: Annotated[float, "> 0"] = 1.0,
+        c_clip: Annotated[float, "> 0"] = 1.0,
+        reward_scale: Annotated[float, "> 0"] = 1.0,
+    ) -> None:
+        self.unroll_length = unroll_length
+        self._discount = discount
+        self._value_cost = value_cost
+        self._entropy_cost = entropy_cost
+        self._clips = Clips(rho_clip, c_clip)
+        self._reward_scale = reward_scale
+        self.models: dict[str, tf.keras.Model] = {}
+        self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
+
+    def build(self, parts: TaskParts) -> None:
+        """Create the model and its optimizer.
+
+        Raises:
+            ConfigError: there is no environment, or its actions are not numbered.
+        """
+        if parts.env is None:
+            raise ConfigError("task (impala) learns from an environment; add env=<choice>")
+        if parts.env.num_actions is None:
+            raise ConfigError(
+                "task (impala) needs numbered actions (Discrete), and those of env are vectors; "
+                "choose another env or task"
+            )
+        self.models = {"model": parts.model(outputs=parts.env.num_actions + 1)}
+        self.optimizers = {"model": parts.optimizer()}
+
+    def act(self, observations: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Draw actions from the policy; `logits`, [E, A], are recorded too."""
+        logits, _ = self._outputs(observations, training=False)
+        action = tf.random.stateless_categorical(logits, 1, seed)[:, 0]
+        return {"action": action, "logits": logits}
+
+    def act_greedily(self, observations: tf.Tensor) -> tf.Tensor:
+        """Return the most probable actions, [E] int64."""
+        return tf.argmax(self._outputs(observations, training=False)[0], axis=-1)
+
+    def train_step(self, batch: Batch, step: StepContext) -> Metrics:
+        """Make one update on the global batch."""
+        metrics = dict(
+            step.minimize(self._loss, batch, self.models["model"], self.optimizers["model"])
+        )
+        # The mean of an example's sum over the episodes that end in it is not theirs: two sums are.
+        returns, _ = metrics.pop("return_sum")
+        episodes, _ = metrics.pop("episodes")
+        return {**metrics, "episode_return": (returns, episodes)}
+
+    def _loss(self, batch: Batch) -> PerExample:
+        """Return the loss of each unroll, [B]."""
+        observations = batch["observation"]
+        size, rows = int(observations.shape[0]), int(observations.shape[1])
+        flat = tf.reshape(observations, [size * rows, *observations.shape[2:]])
+        logits, values = self._outputs(flat, training=True)
+        logits = tf.reshape(logits, [size, rows, -1])[:, :-1]
+        values = tf.reshape(values, [size, rows])
+        is_step = batch["is_step"]
+        log_probs = _log_probability(logits, batch["action"])
+        targets = vtrace(
+            log_probs - _log_probability(batch["logits"], batch["action"]),
+            self._reward_scale * batch["reward"],
+            self._discount * (1.0 - batch["terminated"]),
+            values,
+            is_step,
+            self._clips,
+        )
+        all_log_probs = tf.nn.log_softmax(logits)
+        entropies = -tf.reduce_sum(tf.exp(all_log_probs) * all_log_probs, axis=-1)
+        policy_loss = _mean(-targets.advantages * log_probs, is_step)
+        value_loss = _mean(tf.square(targets.values - values[:, :-1]), is_step) / 2.0
+        entropy = _mean(entropies, is_step)
+        losses = policy_loss + self._value_cost * value_loss - self._entropy_cost * entropy
+        return losses, {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "staleness": batch["staleness"],
+            "return_sum": tf.reduce_sum(batch["episode_return"], axis=1),
+            "episodes": tf.reduce_sum(batch["episode_end"], axis=1),
+        }
+
+    def _outputs(self, observations: tf.Tensor, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return logits, [N, A], and values, [N], both float32; pixels of 8 bits become [0, 1]."""
+        scale = 1.0 / 255.0 if observations.dtype == tf.uint8 else 1.0
+        features = tf.cast(observations, tf.float32) * scale
+        outputs = tf.cast(self.models["model"](features, training=training), tf.float32)
+        return outputs[:, :-1], outputs[:, -1]
+
+
+def _log_probability(logits: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
+    """Return the log-probability of the actions, [B, T], from logits, [B, T, A]."""
+    return -tf.nn.sparse_softmax_cross_entropy_with_logits(actions, logits)
+
+
+def _mean(values: tf.Tensor, is_step: tf.Tensor) -> tf.Tensor:
+    """Return the mean over the frames of each unroll, [B], from [B, T]; resets count as 0."""
+    return tf.reduce_mean(values * is_step, axis=1)

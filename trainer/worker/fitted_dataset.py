@@ -1,0 +1,76 @@
+"""What a dataset learns from its training split, kept in the run directory."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from trainer.engine.process_group import ProcessGroup
+from trainer.errors import ConfigError
+from trainer.files import write_atomically
+from trainer.runs.directory import fitted_file
+from trainer.worker.context import WorkerContext
+
+
+@runtime_checkable
+class Fitted(Protocol):
+    """A dataset that is fitted to its training split before anything else is asked of it.
+
+    Either `fit` or `restore` is called once. What was learned is kept in the run directory and
+    exported, so that other data, to continue with or to predict, are read in the same way.
+    """
+
+    def fit(self) -> str:
+        """Fit to the training split; return what was learned, as text."""
+
+    def restore(self, fitted: str) -> None:
+        """Use what `fit` has returned, maybe for other data."""
+
+    def describe(self) -> list[str]:
+        """Return lines for the start of a run."""
+
+
+def prepare(dataset: Fitted, context: WorkerContext | None, group: ProcessGroup | None) -> None:
+    """Fit a dataset, or restore what the run has kept; collective, if there is a group.
+
+    The run keeps what the chief's data say. Other data never change it.
+
+    Args:
+        dataset: the dataset.
+        context: this process; None: there is no run directory.
+        group: the processes that run every step together; None: this one is alone.
+
+    Raises:
+        ConfigError: the data are wrong, or the run has lost what was kept.
+        StorageError: it cannot be kept.
+    """
+    try:
+        _prepare(dataset, context, group)
+    except (ValueError, FileNotFoundError) as error:
+        raise ConfigError(f"dataset: {error}") from error
+    if context is not None:
+        for line in dataset.describe():
+            context.channel.line(line)
+
+
+def _prepare(dataset: Fitted, context: WorkerContext | None, group: ProcessGroup | None) -> None:
+    if context is None:
+        dataset.fit()
+        return
+    file = fitted_file(context.run_dir)
+    is_kept = file.exists()
+    if is_kept:
+        fitted = file.read_text()
+        dataset.restore(fitted)
+    elif context.experiment.trains:
+        # In every process, although one fit is used: wrong data are then an error in all of them.
+        fitted = dataset.fit()
+    else:
+        raise ConfigError(
+            f"{file} is missing: what the dataset learned when the run was trained; "
+            "restore it from a copy, or train again"
+        )
+    chiefs = group.broadcast_text_from_chief(fitted) if group else fitted
+    if chiefs != fitted:
+        dataset.restore(chiefs)
+    if not is_kept and context.cluster.is_chief:
+        write_atomically(file, chiefs)

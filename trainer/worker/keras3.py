@@ -1,0 +1,88 @@
+"""Models of Keras 3: imported only if a model function imports it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from trainer.config.instantiate import import_target
+from trainer.config.schema import Experiment
+from trainer.errors import ConfigError
+
+if TYPE_CHECKING:
+    import keras
+
+
+def adapted(
+    build: Callable[[], Any],
+    node: Mapping[str, Any],
+    input_shape: tuple[int, ...],
+    experiment: Experiment,
+) -> Any:
+    """Build a model; one of Keras 3 is wrapped in what the engine uses of a model.
+
+    Args:
+        build: makes the model.
+        node: the node of the function that makes it.
+        input_shape: shape of one example of its input.
+        experiment: the effective configuration.
+
+    Raises:
+        ConfigError: the model cannot be trained here.
+    """
+    import_target(node)  # and with it the Keras that it uses
+    if "keras" not in sys.modules:
+        return build()
+    import keras
+
+    keras.config.set_dtype_policy(experiment.precision)
+    model = build()
+    if not isinstance(model, keras.Layer):
+        return model
+    from trainer.engine.graph.keras3_model import Keras3Model
+
+    if not model.built:
+        # Keras3Model names the layers that are not built then.
+        with suppress(NotImplementedError, TypeError, ValueError):
+            model.build((None, *input_shape))
+    _check(model, experiment)
+    return Keras3Model(model)
+
+
+def check_optimizer(key: str, optimizer: Any) -> None:
+    """Refuse an optimizer of Keras 3.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if type(optimizer).__module__.startswith("keras."):
+        raise ConfigError(
+            f"{key} ({type(optimizer).__name__}) is an optimizer of Keras 3, which clips before "
+            "gradients are summed and loses counts under parameter servers; its models are trained "
+            "by the optimizers here too: choose one, such as optimizer=adam"
+        )
+
+
+def _check(model: keras.Layer, experiment: Experiment) -> None:
+    """Refuse what the options rule out for this model."""
+    if experiment.strategy.get("devices_per_replica", 1) > 1:
+        raise ConfigError(
+            "strategy.devices_per_replica divides models of tf_keras alone, and this one is of "
+            "Keras 3; add strategy.devices_per_replica=1"
+        )
+    batch = experiment.batch
+    options = {
+        "jit": experiment.jit,
+        "batch.accumulate": batch.accumulate > 1,
+        "batch.shards": batch.shards is not None,
+    }
+    layers = [x for x in model._flatten_layers() if getattr(x, "synchronized", False)]
+    refused = [key for key, is_set in options.items() if is_set]
+    if layers and refused:
+        raise ConfigError(
+            f"{refused[0]} cannot be used with Keras 3's synchronised batch normalisation "
+            f"({layers[0].name}), which communicates within the forward pass; build the layer with "
+            "synchronized=False, or use tf_keras"
+        )

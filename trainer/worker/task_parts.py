@@ -1,0 +1,170 @@
+"""What a task is built from: models, and optimizers with their learning rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from trainer.acting import EnvSpec
+from trainer.config.instantiate import instantiate
+from trainer.config.schema import Experiment
+from trainer.engine.environment_data import EnvironmentData
+from trainer.engine.plan import Plan
+from trainer.engine.process_group import ProcessGroup
+from trainer.errors import ConfigError
+from trainer.nodes import ModelNode, OptimizerNode, ScheduleNode
+from trainer.protocols import Callback, Dataset
+from trainer.schedules.base import adjust, slow_down
+from trainer.worker import keras3
+
+Schedule: TypeAlias = Callable[[Any], Any]
+"""The learning rate, float32 scalar, of a step, int64 scalar."""
+
+
+class Parts:
+    """Builds what a task asks for; see `trainer.protocols.TaskParts`.
+
+    Attributes:
+        learning_rates: the learning rate of each optimizer that was built, by its name in the log.
+        worker: number of this process.
+        num_workers: processes that run every step together.
+        is_chief: whether this process writes the files of the run.
+
+    Args:
+        experiment: the configuration.
+        dataset: the data.
+        plan: the length of the training and of an epoch.
+        callbacks: some may adjust learning rates.
+        process_group: the processes that run every step together.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        dataset: Dataset,
+        *,
+        plan: Plan,
+        callbacks: Mapping[str, Callback],
+        process_group: ProcessGroup,
+    ) -> None:
+        self._experiment = experiment
+        self._dataset = dataset
+        self._plan = plan
+        self._callbacks = callbacks
+        self.worker = process_group.index
+        self.num_workers = process_group.count
+        self.is_chief = process_group.is_chief
+        self._own: set[str] = set()  # groups of which the task has nodes
+        self._used: set[str] = set()  # groups whose choice it uses
+        self.learning_rates: dict[str, Schedule] = {}
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return tuple(self._dataset.input_shape)
+
+    @property
+    def env(self) -> EnvSpec | None:
+        return self._dataset.spec if isinstance(self._dataset, EnvironmentData) else None
+
+    @property
+    def num_classes(self) -> int:
+        return self._dataset.num_classes
+
+    def model(
+        self,
+        node: ModelNode | None = None,
+        *,
+        input_shape: tuple[int, ...] | None = None,
+        outputs: int | tuple[int, ...] | None = None,
+    ) -> tf.keras.Model:
+        key, options = self._node(node, "model")
+        shape = self.input_shape if input_shape is None else tuple(input_shape)
+        self._check_vocabulary(key, options.get("vocabulary"))
+        count = self.num_classes if outputs is None else outputs
+        return keras3.adapted(
+            lambda: instantiate(options, key, shape, count),
+            options,
+            shape,
+            self._experiment,
+        )
+
+    def optimizer(
+        self,
+        node: OptimizerNode | None = None,
+        *,
+        schedule: ScheduleNode | None = None,
+        updates_per_step: int = 1,
+    ) -> tf.keras.optimizers.legacy.Optimizer:
+        key, options = self._node(node, "optimizer")
+        rate = self._learning_rate(options["learning_rate"], schedule)
+        self.learning_rates["learning_rate" + ("" if node is None else f"/{node.name}")] = rate
+        optimizer = instantiate(
+            options, key, slow_down(rate, updates_per_step), leave_out=("learning_rate",)
+        )
+        keras3.check_optimizer(key, optimizer)
+        optimizer.updates_per_step = updates_per_step
+        return optimizer
+
+    def _check_vocabulary(self, key: str, vocabulary: int | None) -> None:
+        """Refuse a model of fewer tokens than the dataset has: it would fail, or read nothing."""
+        size = getattr(self._dataset, "vocabulary_size", None)
+        if size is not None and vocabulary is not None and vocabulary < size:
+            raise ConfigError(
+                f"{key}.vocabulary ({vocabulary}) must be >= {size}, the tokens of the dataset; "
+                f"add {key}.vocabulary={size}"
+            )
+
+    def check_used(self) -> None:
+        """Check that a task with a model or optimizer of its own uses the configured one, if any.
+
+        Raises:
+            ConfigError: it does not; the run would be named by what changes nothing.
+        """
+        choices = self._experiment.choices or {}
+        problems = [
+            f"{group} ({choices.get(group)}) is not used by task={choices.get('task')}, which has "
+            f"its own; leave {group}=<choice> out, or add ~{group}"
+            for group in ("model", "optimizer")
+            if group in self._own - self._used and getattr(self._experiment, group) is not None
+        ]
+        if problems:
+            raise ConfigError(*problems)
+
+    def _node(
+        self, node: ModelNode | OptimizerNode | None, group: str
+    ) -> tuple[str, Mapping[str, Any]]:
+        """Return the key and the options of a node, by default those of a group."""
+        if node is not None:
+            self._own.add(group)
+            return node.key, node.options
+        options = getattr(self._experiment, group)
+        if options is None:
+            raise ConfigError(f"{group} has no value, but the task needs one; add {group}=<choice>")
+        self._used.add(group)
+        return group, options
+
+    def _learning_rate(self, peak: float, node: ScheduleNode | None) -> Schedule:
+        """Build a learning rate, adjusted by the callbacks that do so.
+
+        It is scaled linearly with the batch if a reference batch is set (Goyal et al. 2017).
+        """
+        key = "schedule" if node is None else node.key
+        options = self._experiment.schedule if node is None else node.options
+        if reference := options["reference_batch"]:
+            peak *= self._plan.epochs.global_size / reference
+        schedule = instantiate(
+            options,
+            key,
+            peak,
+            self._plan.total_steps,
+            self._plan.epochs.length,
+            leave_out=("reference_batch",),
+        )
+        adjustments = [
+            callback.adjust_learning_rate
+            for callback in self._callbacks.values()
+            if hasattr(callback, "adjust_learning_rate")
+        ]
+        return adjust(schedule, adjustments)
