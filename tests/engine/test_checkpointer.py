@@ -360,6 +360,13 @@ def test_second_save_of_a_step_always_leaves_a_whole_checkpoint(tmp_path, monkey
     assert read_marker(tmp_path, 2)["metrics"] == ({"accuracy": 0.5} if whole else {})
 
 
+def test_restore_removes_what_a_kill_left_of_a_removal(tmp_path):
+    save(tmp_path, 1, 2, 3)
+    remove_marker(tmp_path, 2)
+    assert restored(tmp_path)[0] == 3
+    assert {name.split(".")[0] for name in os.listdir(tmp_path)} == {"ckpt-1", "ckpt-3"}
+
+
 def test_next_save_removes_unfinished_checkpoints(tmp_path):
     save(tmp_path, 1, 2)
     remove_marker(tmp_path, 2)

@@ -168,10 +168,19 @@ class Checkpointer:
             raise CheckpointError(problem)
         if newest is not None:
             self.restore(newest)
-            for step in committed_steps(self.directory) if self._is_chief else ():
-                if at_most is not None and step > at_most:
-                    remove(self.directory, step)
+            if self._is_chief:
+                self._remove_beside(newest, at_most)
         return newest
+
+    def _remove_beside(self, newest: int, at_most: int | None) -> None:
+        """Remove checkpoints of steps to be made again, and what a kill left of a removal."""
+        for step in committed_steps(self.directory):
+            if at_most is not None and step > at_most:
+                remove(self.directory, step)
+        # A run that has made its last step does not save again, so retention would leave them.
+        for step in unfinished_steps(self.directory):
+            if step < newest:
+                remove(self.directory, step)
 
     @property
     def _is_chief(self) -> bool:
