@@ -27,7 +27,7 @@ class AtOnce:
         self._terminal = config.pluginmanager.get_plugin("terminalreporter")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
+        if report.failed or report.outcome == "rerun":  # repeated by --reruns
             self._terminal.write_line(
                 f"\n{report.nodeid} ({report.when}, {report.duration:.0f} s)\n"
                 f"{report.longreprtext}",

@@ -53,7 +53,7 @@ def assert_time_is_accounted_for(run_dir, out, secs):
     """Of a command that took `secs` seconds and was restarted three times."""
     account, result = Ledger(run_dir).summary(), json.loads((run_dir / "result.json").read_text())
     # All but the exit of an interpreter, whose result is out by then.
-    assert secs - max(1.0, 0.01 * secs) <= account.wall_secs <= secs
+    assert secs - max(5.0, 0.05 * secs) <= account.wall_secs <= secs
     assert (account.attempts, result["attempts"]) == (4, 4)
     assert all(
         account.secs[name] > 0
