@@ -9,11 +9,13 @@ import sys
 from typing import NoReturn
 
 from trainer.cli.commands import COMMANDS
+from trainer.cluster.signals import survive_saves
 from trainer.launch.fork_server import ForkServer
 
 
 def main() -> NoReturn:
     """Run the command line in `sys.argv`, and exit with its code."""
+    survive_saves()
     server = ForkServer.acquire() if _will_train(sys.argv[1:]) else None
     try:
         # Only now: importing Hydra and composing take half a second, in which the server starts.

@@ -4,17 +4,14 @@ import queue
 import signal
 import subprocess
 import sys
-import threading
 from types import SimpleNamespace
-
-import pytest
 
 from tests.support.processes import ROOT
 from trainer.cli.compose import compose
 from trainer.cluster import signals
 from trainer.cluster.messages import SignalReceived
-from trainer.cluster.signals import SWEEP, Decision, StopRequests
-from trainer.cluster.spec import Cluster, ProcessId
+from trainer.cluster.spec import Cluster
+from trainer.cluster.stop_requests import StopRequests
 from trainer.launch.worker_process import WorkerProcess
 
 TIMEOUT_SECS = 60
@@ -43,7 +40,7 @@ def notify(number):
     os.write(writing, b"!")
 reading, writing = os.pipe()
 signals = Signals(notify)
-for number in (signal.SIGUSR1, signal.SIGTERM):
+for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
     threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
     # Outside the interpreter, which restarts a read after a signal: no Python handler runs before.
     libc = ctypes.CDLL(None)
@@ -52,7 +49,12 @@ for number in (signal.SIGUSR1, signal.SIGTERM):
     print(received.get(), signals.stop(), signals.save(), signals.save())
 print(signals.number)
 """
-    assert python(code).splitlines() == ["10 False True False", "15 True False False", "15"]
+    assert python(code).splitlines() == [
+        "10 False True False",
+        "12 False True False",
+        "15 True False False",
+        "15",
+    ]
 
 
 def test_child_of_a_worker_does_not_inherit_blocked_signals():
@@ -77,7 +79,7 @@ import os, signal
 from trainer.cluster.signals import Signals
 Signals(lambda number: None)
 def here():
-    os.kill(os.getpid(), signal.SIGUSR2)
+    os.kill(os.getpid(), signal.SIGQUIT)
 here()
 """
     done = subprocess.run(
@@ -100,6 +102,7 @@ def test_signals_are_blocked_within_the_block_only():
             signal.SIGINT,
             signal.SIGUSR1,
             signal.SIGUSR2,
+            signal.SIGQUIT,
         } <= signal.pthread_sigmask(signal.SIG_BLOCK, [])
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
 
@@ -108,7 +111,7 @@ def test_signals_while_a_worker_starts_neither_kill_it_nor_are_lost(tmp_path):
     worker = WorkerProcess()
     messages = queue.SimpleQueue()
     try:
-        worker.signal(signal.SIGUSR2)
+        worker.signal(signal.SIGQUIT)
         worker.signal(signal.SIGTERM)
         with (tmp_path / "lock").open("w") as lock:
             worker.assign(
@@ -122,57 +125,24 @@ def test_signals_while_a_worker_starts_neither_kill_it_nor_are_lost(tmp_path):
         worker.discard()
 
 
-WORKER = ProcessId("worker", 1)
-
-
-@pytest.mark.parametrize("source", [None, WORKER, SWEEP])
-def test_second_stop_request_of_a_source_leaves_at_once(source):
-    requests = StopRequests()
-    assert requests.decide(signal.SIGINT, source) is Decision.STOP
-    assert requests.decide(signal.SIGTERM, source) is Decision.LEAVE
-    assert requests.number == signal.SIGINT
-
-
-def test_stop_requests_of_further_sources_change_nothing():
-    requests = StopRequests()
-    assert requests.decide(signal.SIGTERM) is Decision.STOP
-    assert requests.decide(signal.SIGTERM, WORKER) is Decision.IGNORE
-    assert requests.decide(signal.SIGTERM, SWEEP) is Decision.IGNORE
-    assert requests.decide(signal.SIGTERM, WORKER) is Decision.LEAVE
-
-
-def test_save_requests_stop_nothing():
-    requests = StopRequests()
-    for _ in range(2):
-        assert requests.decide(signal.SIGUSR1) is Decision.SAVE
-    assert requests.number == 0
-
-
-def test_pending_requests_are_taken_in_order_and_wake_their_reader():
-    requests = StopRequests()
-    wakes = []
-    requests.request(signal.SIGUSR1)
-    with requests.waking(lambda: wakes.append(1)):
-        requests.request(signal.SIGTERM, WORKER)
-    requests.request(signal.SIGINT)
-    assert len(wakes) == 1
-    assert requests.take() == (signal.SIGUSR1, None)
-    assert requests.drain() == signal.SIGTERM
-    assert requests.take() is None
-
-
-def test_wait_returns_at_a_stop_request_of_another_thread():
-    requests = StopRequests()
-    for number, secs in ((signal.SIGUSR1, 0.05), (signal.SIGTERM, 0.1)):
-        threading.Timer(secs, requests.request, (number, SWEEP)).start()
-    assert requests.wait(TIMEOUT_SECS) == signal.SIGTERM
-    assert StopRequests().wait(0.0) == 0
+def test_save_request_ends_no_process_that_has_nothing_to_save():
+    code = """
+import os, signal
+from trainer.cluster.signals import survive_saves
+survive_saves()
+for number in (signal.SIGUSR1, signal.SIGUSR2):
+    os.kill(os.getpid(), number)
+print("alive")
+"""
+    assert python(code) == "alive\n"
 
 
 def test_forward_to_restores_the_handlers():
-    previous = signal.getsignal(signal.SIGUSR1)
+    numbers = (signal.SIGUSR1, signal.SIGUSR2)
+    previous = [signal.getsignal(number) for number in numbers]
     requests = StopRequests()
     with signals.forward_to(requests.request):
-        signal.raise_signal(signal.SIGUSR1)
-    assert requests.take() == (signal.SIGUSR1, None)
-    assert signal.getsignal(signal.SIGUSR1) is previous
+        for number in numbers:
+            signal.raise_signal(number)
+    assert [requests.take(), requests.take()] == [(number, None) for number in numbers]
+    assert [signal.getsignal(number) for number in numbers] == previous

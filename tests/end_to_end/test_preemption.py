@@ -3,12 +3,15 @@
 import json
 import os
 import signal
+import sys
 
 import pytest
 
 from tests.support.processes import (
     OPTIONS,
     OWN_SERVER,
+    ROOT,
+    TIMEOUT_SECS,
     descendants,
     final_variables,
     finish,
@@ -18,6 +21,7 @@ from tests.support.processes import (
     wait_gone,
     worker_pids,
 )
+from tests.support.terminal import in_terminal
 from tests.support.training import assert_same_bits
 
 PROBE = '''
@@ -81,9 +85,6 @@ class Probe:
             assert noticed.acquire(timeout=30)
         if self.action == "stop_and_hang":
             self.hang()
-        if self.action == "stop_twice":
-            os.kill(os.getpid(), self.number)
-            self.hang()
 
     def hang(self):
         while True:
@@ -122,7 +123,7 @@ def test_worker_stopped_while_compiling_saves_and_the_run_ends_the_same(straight
     probed = probe(tmp_path, "compile", "stop")
     code, out, err = run(tmp_path, *OPTIONS, probed)
     assert code == 143, out + err
-    assert out.count("SIGTERM to worker-0: saving, then leaving; once more leaves at once.") == 1
+    assert out.count("SIGTERM to worker-0: saving, then leaving.") == 1
     wait_gone(int((tmp_path / "pid").read_text()))
     steps = markers(only_run(tmp_path))
     code, out, err = run(tmp_path, *OPTIONS, probed)
@@ -145,30 +146,33 @@ def test_stop_of_one_worker_while_compiling_stops_both(tmp_path):
     assert code == 0, out + err
 
 
-@pytest.mark.parametrize(
-    ("action", "options", "why"),
-    [
-        ("stop_twice", [], "a second SIGTERM"),
-        pytest.param(
-            "stop_and_hang",
-            ["preemption.grace_secs=0.5"],
-            "preemption.grace_secs (0.5) are over",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_process_that_cannot_save_exits_at_once_without_damage(tmp_path, action, options, why):
-    code, out, err = run(
+LAST_SAVE_AT_3 = ["train.steps=6", "evaluate.every_steps=4"]
+
+
+def test_second_ctrl_c_exits_at_once_without_damage(tmp_path):
+    probed = probe(tmp_path, "evaluate", "hang")
+    code, text = in_terminal(
+        [sys.executable, str(ROOT / "train.py"), *OPTIONS, *LAST_SAVE_AT_3, probed],
         tmp_path,
-        *OPTIONS,
-        "train.steps=6",
-        "evaluate.every_steps=4",
-        *options,
-        probe(tmp_path, "evaluate", action),
+        TIMEOUT_SECS,
+        interrupt=lambda text: (tmp_path / "pid").exists() + ("once more leaves" in text),
+        NO_COLOR="1",
     )
+    assert code == 1, text
+    wait_gone(int((tmp_path / "pid").read_text()))
+    error = "a second SIGINT: left without saving; the newest checkpoint is that of step 3"
+    assert f"error: {error}" in text
+    assert markers(only_run(tmp_path)) == [3]
+
+
+@pytest.mark.slow
+def test_process_that_cannot_save_exits_after_the_grace_period_without_damage(tmp_path):
+    probed = probe(tmp_path, "evaluate", "stop_and_hang")
+    code, out, err = run(tmp_path, *OPTIONS, *LAST_SAVE_AT_3, "preemption.grace_secs=0.5", probed)
     assert code == 1, out + err
     wait_gone(int((tmp_path / "pid").read_text()))
-    assert f"error: {why}: left without saving; the newest checkpoint is that of step 3" in err
+    error = "left without saving; the newest checkpoint is that of step 3"
+    assert f"error: preemption.grace_secs (0.5) are over: {error}" in err
     assert markers(only_run(tmp_path)) == [3]
 
 

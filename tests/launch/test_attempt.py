@@ -1,5 +1,6 @@
 """An attempt with simulated processes: which one is blamed, what a signal does, and timeouts."""
 
+import random
 import signal
 from types import SimpleNamespace
 
@@ -8,8 +9,8 @@ import pytest
 from tests.support.terminal import Terminal
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Crash, Exit, Phase, Problem, SignalReceived
-from trainer.cluster.signals import StopRequests
 from trainer.cluster.spec import Cluster, ProcessId
+from trainer.cluster.stop_requests import STOP, StopRequests
 from trainer.errors import CRASHED, RESTARTABLE, WRONG_INPUT
 from trainer.launch import attempt, watchdog
 from trainer.launch.attempt import Attempt
@@ -39,7 +40,15 @@ class Simulation:
     """
 
     def __init__(
-        self, directory, names, script, *options, strategy=None, jobs=None, may_replace=True
+        self,
+        directory,
+        names,
+        script,
+        *options,
+        strategy=None,
+        jobs=None,
+        may_replace=True,
+        is_attended=False,
     ):
         self.names = names
         self.directory = directory
@@ -52,7 +61,7 @@ class Simulation:
         self.killed = []
         self.stopped = set()
         process_ids = [ProcessId(name.split("-")[0], int(name.split("-")[1])) for name in names]
-        self.stop_requests = StopRequests()
+        self.stop_requests = StopRequests(is_attended=is_attended)
         context = RunContext(
             compose(list(options)),
             strategy or Strategy(),
@@ -62,8 +71,14 @@ class Simulation:
         )
         members = [Cluster(process_id, jobs or {}) for process_id in process_ids]
         self.attempt = Attempt(
-            context, members, lambda: FakeProcess(self), lambda process_id: may_replace
+            context,
+            members,
+            self.new_process,
+            lambda process_id: may_replace,
         )
+
+    def new_process(self):
+        return FakeProcess(self)
 
     def run(self):
         with self.stop_requests.waking(self.attempt.wake):
@@ -142,6 +157,7 @@ class FakeProcess:
         pass
 
 
+STORM = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2]
 TWO = ["worker-0", "worker-1"]
 TRAINING = [(name, PHASE, "train") for name in TWO]
 
@@ -150,7 +166,7 @@ TRAINING = [(name, PHASE, "train") for name in TWO]
 def simulate(tmp_path, monkeypatch):
     monkeypatch.setattr(attempt, "_CAUSE_SECS", 0.05)
     monkeypatch.setattr(watchdog, "_stacks", lambda processes, logs: {})
-    return lambda *arguments, **options: Simulation(tmp_path, *arguments, **options)
+    return lambda *arguments, kind=Simulation, **options: kind(tmp_path, *arguments, **options)
 
 
 @pytest.mark.parametrize(
@@ -336,21 +352,20 @@ def test_stop_is_forwarded_once_though_every_process_gets_a_signal(simulate):
     )
     assert simulation.run() == 143
     assert simulation.requests == [("worker-0", signal.SIGTERM), ("worker-1", signal.SIGTERM)]
-    assert simulation.lines == ["SIGTERM: saving, then leaving; once more leaves at once."]
+    assert simulation.lines == ["SIGTERM: saving, then leaving."]
     assert simulation.attempt.stopped_by() == signal.SIGTERM
 
 
-@pytest.mark.parametrize("source", ["supervisor", "worker-1"])
-def test_second_signal_leaves_at_once_and_names_the_newest_checkpoint(simulate, tmp_path, source):
-    simulation = simulate(
-        TWO, [*TRAINING, (source, SIGNAL, signal.SIGINT), (source, SIGNAL, signal.SIGTERM)]
-    )
+def test_second_ctrl_c_leaves_at_once_and_names_the_newest_checkpoint(simulate, tmp_path):
+    interrupt = ("supervisor", SIGNAL, signal.SIGINT)
+    simulation = simulate(TWO, [*TRAINING, interrupt, interrupt], is_attended=True)
     (tmp_path / "checkpoints").mkdir()
     for step in (3, 12):
         (tmp_path / "checkpoints" / f"ckpt-{step}.json").touch()
     assert simulation.run() == 1
+    assert simulation.lines == ["SIGINT: saving, then leaving; once more leaves at once."]
     assert simulation.errors == [
-        "a second SIGTERM: left without saving; the newest checkpoint is that of step 12"
+        "a second SIGINT: left without saving; the newest checkpoint is that of step 12"
     ]
 
 
@@ -359,18 +374,17 @@ def test_attempt_leaves_when_the_grace_period_is_over(simulate):
         TWO, [*TRAINING, ("worker-1", SIGNAL, signal.SIGTERM)], "preemption.grace_secs=0.05"
     )
     assert simulation.run() == 1
-    assert simulation.lines == [
-        "SIGTERM to worker-1: saving, then leaving; once more leaves at once."
-    ]
+    assert simulation.lines == ["SIGTERM to worker-1: saving, then leaving."]
     assert simulation.errors == [
         "preemption.grace_secs (0.05) are over: left without saving; there is no checkpoint yet"
     ]
 
 
 def test_second_signal_after_the_save_is_no_error(simulate):
-    request = ("supervisor", SIGNAL, signal.SIGTERM)
-    simulation = simulate(TWO, [*TRAINING, request, ("worker-0", EXIT, 143), request])
-    assert simulation.run() == 143
+    request = ("supervisor", SIGNAL, signal.SIGINT)
+    script = [*TRAINING, request, ("worker-0", EXIT, 130), request]
+    simulation = simulate(TWO, script, is_attended=True)
+    assert simulation.run() == 130
     assert simulation.errors == []
 
 
@@ -411,3 +425,62 @@ def test_stop_request_after_the_failure_is_not_lost(simulate):
     )
     assert simulation.run() == -9
     assert simulation.attempt.stopped_by() == signal.SIGTERM
+
+
+class StormedProcess(FakeProcess):
+    """Plays the rest of the storm when it must stop."""
+
+    def request(self, number):
+        super().request(number)
+        if number in STOP:
+            self.simulation.play_rest()
+
+
+class Storm(Simulation):
+    """Signals to the command and its workers, some of them while the workers save."""
+
+    def __init__(self, directory, generator, is_attended):
+        super().__init__(directory, TWO, [], is_attended=is_attended)
+        targets = ["supervisor", *TWO]
+        self.signals = [
+            (generator.choice(targets), SIGNAL, generator.choice(STORM))
+            for _ in range(generator.randint(1, 6))
+        ]
+        stops = [at for at, (_, _, number) in enumerate(self.signals) if number in STOP]
+        self.number = self.signals[stops[0]][2] if stops else 0
+        at = stops[0] + 1 if stops else len(self.signals)
+        self.script = [*TRAINING, *self.signals[:at]]
+        self.rest = self.signals[at:]
+        code = 128 + self.number if self.number else 0
+        for name in generator.sample(TWO, 2):
+            self.rest.insert(generator.randint(0, len(self.rest)), (name, EXIT, code))
+        if not stops:
+            self.script += self.rest
+
+    def new_process(self):
+        return StormedProcess(self)
+
+    def play_rest(self):
+        self.script, self.rest = self.rest, []
+        self.play()
+
+
+@pytest.mark.parametrize("is_attended", [True, False])
+def test_storm_of_signals_ends_in_one_save_or_for_a_second_ctrl_c_in_none(simulate, is_attended):
+    generator = random.Random(1)
+    num_left = 0
+    for _ in range(300):
+        storm = simulate(generator, is_attended, kind=Storm)
+        code = storm.run()
+        stops = [number for _, number in storm.requests if number in STOP]
+        assert stops == [storm.number] * (2 if storm.number else 0), storm.signals
+        if code == CRASHED:
+            assert is_attended
+            assert storm.signals.count(("supervisor", SIGNAL, signal.SIGINT)) >= 2
+            assert storm.errors == [
+                "a second SIGINT: left without saving; there is no checkpoint yet"
+            ]
+            num_left += 1
+        else:
+            assert (code, storm.errors) == (128 + storm.number if storm.number else 0, [])
+    assert bool(num_left) == is_attended

@@ -110,7 +110,7 @@ def test_forked_worker_handles_signals_as_a_fresh_one_does(shared, start, tmp_pa
     worker = start(shared)
     messages = queue.SimpleQueue()
     pid_of(worker)
-    worker.signal(signal.SIGUSR2)
+    worker.signal(signal.SIGQUIT)
     worker.signal(signal.SIGTERM)
     with (tmp_path / "lock").open("w") as lock:
         worker.assign(SimpleNamespace(path=tmp_path, lock=lock), compose([]), Cluster(), messages)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainer.cli.compose import compose
-from trainer.cluster.signals import SWEEP, StopRequests
+from trainer.cluster.stop_requests import SWEEP, StopRequests
 from trainer.errors import RESTARTABLE
 from trainer.launch import supervisor
 from trainer.launch.run_context import RunContext

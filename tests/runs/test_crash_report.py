@@ -107,10 +107,10 @@ def test_report_of_repeated_kills_lists_the_attempts(path):
 
 def test_report_without_a_failure_has_the_error_alone(path):
     crash_report.write(
-        path, "a second SIGTERM: left without saving; there is no checkpoint yet", [], RESUME
+        path, "a second SIGINT: left without saving; there is no checkpoint yet", [], RESUME
     )
     assert sections(path)["What happened"] == [
-        "a second SIGTERM: left without saving; there is no checkpoint yet"
+        "a second SIGINT: left without saving; there is no checkpoint yet"
     ]
 
 

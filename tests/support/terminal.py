@@ -97,7 +97,7 @@ def in_terminal(
     timeout: float,
     *,
     columns: int = 120,
-    interrupt: Callable[[str], bool] = lambda text: False,
+    interrupt: Callable[[str], int] = lambda text: 0,
     seen: Callable[[str], object] = lambda text: None,
     **environment: str,
 ) -> tuple[int, str]:
@@ -108,13 +108,13 @@ def in_terminal(
         directory: where.
         timeout: seconds after which it is killed, and the test fails.
         columns: width of the terminal.
-        interrupt: called with the output so far; when it first returns True, Ctrl-C is typed.
+        interrupt: called with the output so far; returns how often Ctrl-C is typed by now.
         seen: called with the output so far, whenever there is more.
         environment: added to this process's.
     """
     process, ours = _start_in_terminal(command, directory, columns, environment)
     output = b""
-    interrupted = False
+    num_interrupts = 0
     deadline = time.monotonic() + timeout
     try:
         while select.select([ours], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -124,8 +124,8 @@ def in_terminal(
                 return process.wait(timeout=10), output.decode()
             text = output.decode(errors="replace")
             seen(text)
-            if not interrupted and interrupt(text):
-                interrupted = True
+            if num_interrupts < interrupt(text):
+                num_interrupts += 1
                 os.write(ours, b"\x03")
         raise AssertionError(f"still running after {timeout} s\n{output.decode(errors='replace')}")
     finally:

@@ -14,7 +14,7 @@ import pytest
 from tests.support.command_line import Outcome, run_here
 from trainer.cli.compose import Composer
 from trainer.cluster.messages import ErrorLine, Evaluated, Exit, Message, Problem
-from trainer.cluster.signals import SAVE
+from trainer.cluster.stop_requests import LEAVE, SAVES
 from trainer.runs.status import State
 from trainer.sweep import driver, resources, run_sweep
 from trainer.sweep.grid_search import GridSearch
@@ -63,7 +63,7 @@ class FakeProcess:
 
     def forward_signal(self, number: int) -> None:
         self.signals.append(number)
-        if number != SAVE:
+        if number not in SAVES:
             self.exit(128 + number if len(self.signals) == 1 else 1)
 
     def kill(self) -> None:
@@ -271,7 +271,7 @@ def test_driver_forwards_a_stop_signal_once(number: int) -> None:
     assert states() == {1: "stopped", 2: "stopped", 3: "waiting"}
 
 
-def test_second_stop_signal_leaves_at_once_with_exit_code_1() -> None:
+def test_second_ctrl_c_leaves_at_once_with_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     def leave_at_the_second_signal(process: FakeProcess) -> None:
         def forward_signal(number: int) -> None:
             process.signals.append(number)
@@ -279,13 +279,23 @@ def test_second_stop_signal_leaves_at_once_with_exit_code_1() -> None:
                 process.exit(1)
 
         process.forward_signal = forward_signal
-        send_signal_to_driver(signal.SIGTERM, times=2)(process)
+        send_signal_to_driver(signal.SIGINT, times=2)(process)
 
+    monkeypatch.setattr(driver, "is_attended", lambda: True)
     outcome = sweep("seed=1,2", behaviors={1: [leave_at_the_second_signal]})
     # No exit code of a saved sweep.
     assert (outcome.code, started_seeds()) == (1, [1])
-    assert FakeProcess.started[0].signals == [signal.SIGTERM] * 2
+    assert FakeProcess.started[0].signals == [signal.SIGINT, LEAVE]
+    assert "SIGINT: the running points save, then leave; once more leaves at once." in outcome.out
     assert states() == {1: "stopped", 2: "waiting"}
+
+
+def test_repeated_sigterm_is_one_request() -> None:
+    storm = [send_signal_to_driver(signal.SIGTERM, times=2), train_until_stopped]
+    outcome = sweep("seed=1,2", behaviors={1: [lambda process: [act(process) for act in storm]]})
+    assert (outcome.code, states()) == (143, {1: "stopped", 2: "waiting"})
+    assert FakeProcess.started[0].signals == [signal.SIGTERM]
+    assert "SIGTERM: the running points save, then leave." in outcome.out
 
 
 def test_sweep_reports_points_that_share_cores() -> None:
@@ -310,17 +320,18 @@ def test_stop_signal_after_the_last_point_changes_nothing() -> None:
     assert sweep("seed=1", behaviors={1: [signal_and_succeed]}).code == 0
 
 
-def test_driver_forwards_a_save_signal() -> None:
+@pytest.mark.parametrize("number", sorted(SAVES))
+def test_driver_forwards_a_save_signal(number: int) -> None:
     def save_and_succeed(process: FakeProcess) -> None:
         def forward_signal(number: int) -> None:
             process.signals.append(number)
             succeed(process)
 
         process.forward_signal = forward_signal
-        send_signal_to_driver(SAVE)(process)
+        send_signal_to_driver(number)(process)
 
     assert sweep("seed=1", behaviors={1: [save_and_succeed]}).code == 0
-    assert FakeProcess.started[0].signals == [SAVE]
+    assert FakeProcess.started[0].signals == [number]
 
 
 def test_point_that_was_stopped_from_outside_is_not_done() -> None:

@@ -160,7 +160,7 @@ def test_submitit_points_save_when_the_sweep_is_stopped_and_are_continued(projec
     process.terminate()
     code, out, err = finish(process)
     assert code == 128 + signal.SIGTERM, err
-    assert "SIGTERM: the running points save, then leave; once more leaves at once." in out
+    assert "SIGTERM: the running points save, then leave." in out
     assert "2 points: 2 stopped" in out
     code, out, err = run(project, *command)
     assert code == 0, err

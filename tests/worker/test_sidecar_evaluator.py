@@ -27,8 +27,8 @@ from tests.support.training import SMALL, assert_same_bits, engine
 from trainer.cli.compose import compose
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel, Evaluated, Exit, Line, Phase
-from trainer.cluster.signals import StopRequests
 from trainer.cluster.spec import Cluster, ProcessId
+from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import ConfigError
 from trainer.launch import attempt, launcher
 from trainer.launch.attempt import Attempt

@@ -287,7 +287,7 @@ def to_socket(connection: socket.socket) -> Send:
         try:
             with lock:
                 connection.sendall(encode(message))
-        except (BrokenPipeError, ConnectionResetError):
+        except OSError:
             _log.warning("the supervisor is gone")
 
     return send

@@ -1,38 +1,23 @@
-"""Stop, save and stack requests: SIGTERM and SIGINT, SIGUSR1, SIGUSR2."""
+"""Signals that request a stop, a save or stacks: SIGTERM and SIGINT, SIGUSR1 and 2, SIGQUIT."""
 
 from __future__ import annotations
 
-import enum
 import faulthandler
 import os
-import queue
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from trainer.cluster.spec import ProcessId
+from trainer.cluster.stop_requests import REQUESTS, SAVES, STOP
 
-STOP = frozenset({signal.SIGINT, signal.SIGTERM})
-SAVE = signal.SIGUSR1
-STACKS = signal.SIGUSR2
-RESIZE = signal.SIGHUP
-"""The supervisor's own request: save and leave, to go on with another number of workers.
-
-Only a number: no process sends or handles this signal.
-"""
-_REQUESTS = (*STOP, SAVE)
-
-SWEEP = ProcessId("sweep", 0)
-"""The source of the requests that a sweep sends to its points."""
+STACKS = signal.SIGQUIT
+"""Not one that schedulers send: the watchdog's request must not look like one to save."""
 
 
 @contextmanager
-def forward_to(
-    handler: Callable[[int], None], numbers: Iterable[int] = _REQUESTS
-) -> Iterator[None]:
+def forward_to(handler: Callable[[int], None], numbers: Iterable[int] = REQUESTS) -> Iterator[None]:
     """Call `handler` with the number of each stop or save signal while the block lasts."""
     previous = {
         number: signal.signal(number, lambda received, frame: handler(received))
@@ -45,93 +30,11 @@ def forward_to(
             signal.signal(number, previous_handler)
 
 
-class Decision(enum.Enum):
-    """What a request means, given those that came before it."""
-
-    SAVE = enum.auto()
-    STOP = enum.auto()
-    """Save, then leave."""
-    LEAVE = enum.auto()
-    """Leave at once, without saving."""
-    IGNORE = enum.auto()
-
-
-class StopRequests:
-    """The stop and save requests that reach one command, whatever their source.
-
-    A source is the user (None), a process of the run, or a sweep. The first stop request of any
-    source stops the run, and a second one of the same source leaves at once. The first one of each
-    further source changes nothing: when a machine or a container is stopped, every process in it
-    gets a signal.
-
-    Attributes:
-        number: the signal of the first stop request; 0: there was none.
-    """
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._sources: set[ProcessId | None] = set()
-        self._pending: queue.SimpleQueue[tuple[int, ProcessId | None]] = queue.SimpleQueue()
-        self._wake: Callable[[], None] = _do_nothing
-
-    def request(self, number: int, source: ProcessId | None = None) -> None:
-        """Add a request; safe at any time, in a signal handler and in every thread."""
-        # In this order, see `waking`. Only this kind of queue is safe in a signal handler: another
-        # has a lock, which the interrupted code may hold.
-        self._pending.put((number, source))
-        self._wake()
-
-    @contextmanager
-    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Call `wake` after each request while the block lasts.
-
-        A request that is added just before the block may be without its call, so look at what is
-        pending within the block first.
-        """
-        self._wake = wake
-        try:
-            yield
-        finally:
-            self._wake = _do_nothing
-
-    def take(self) -> tuple[int, ProcessId | None] | None:
-        """Return the next pending request, as its signal and its source; None: there is none."""
-        try:
-            return self._pending.get_nowait()
-        except queue.Empty:
-            return None
-
-    def decide(self, number: int, source: ProcessId | None = None) -> Decision:
-        """Return what a request means, and remember that it was made."""
-        if number not in STOP:
-            return Decision.SAVE
-        if source in self._sources:
-            return Decision.LEAVE
-        self._sources.add(source)
-        if self.number:
-            return Decision.IGNORE
-        self.number = number
-        return Decision.STOP
-
-    def drain(self) -> int:
-        """Decide all pending requests; return the signal of the first stop request, or 0."""
-        while request := self.take():
-            self.decide(*request)
-        return self.number
-
-    def wait(self, secs: float) -> int:
-        """Return the signal of the first stop request as soon as there is one, 0 after `secs`."""
-        end = time.monotonic() + secs
-        while not self.number:
-            try:
-                self.decide(*self._pending.get(timeout=max(0.0, end - time.monotonic())))
-            except queue.Empty:
-                break
-        return self.number
-
-
-def _do_nothing() -> None:
-    pass
+def survive_saves() -> None:
+    """Let save requests pass while there is nothing to save: by default they end the process."""
+    for number in SAVES:
+        # Not SIG_IGN, which the processes that this one starts would inherit.
+        signal.signal(number, lambda received, frame: None)
 
 
 class Signals:
@@ -155,7 +58,7 @@ class Signals:
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._writing, False)
         self._previous_fd = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
-        self._previous = {number: signal.signal(number, self._handle) for number in _REQUESTS}
+        self._previous = {number: signal.signal(number, self._handle) for number in REQUESTS}
         faulthandler.enable(file=2)  # the stacks, if the interpreter itself crashes
         faulthandler.register(STACKS, file=2, all_threads=True)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {STACKS})
@@ -182,14 +85,14 @@ class Signals:
 
     def request(self, number: int) -> None:
         """Take a request, from a signal or forwarded by the supervisor."""
-        if number == SAVE:
+        if number in SAVES:
             self._save = True
         else:
             self.number = self.number or number
 
     def unblock(self) -> None:
         """Unblock the signals in this thread alone, if `blocked` has blocked them at the start."""
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _REQUESTS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, REQUESTS)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if number in STOP:
@@ -198,7 +101,7 @@ class Signals:
     def _read(self, notify: Callable[[int], None]) -> None:
         while numbers := os.read(self._reading, 64):
             for number in numbers:
-                if number in _REQUESTS:
+                if number in REQUESTS:
                     self.request(number)
                     notify(number)
         os.close(self._reading)
@@ -210,7 +113,7 @@ def blocked() -> Iterator[None]:
 
     A worker that does not handle them yet must not die of them.
     """
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*_REQUESTS, STACKS})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*REQUESTS, STACKS})
     try:
         yield
     finally:

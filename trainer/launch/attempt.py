@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from trainer.cluster import messages
 from trainer.cluster.messages import Message, Phase
-from trainer.cluster.signals import RESIZE, Decision
 from trainer.cluster.spec import Cluster, ProcessId
+from trainer.cluster.stop_requests import RESIZE, Decision
 from trainer.errors import CRASHED, DONE, RESTARTABLE
 from trainer.launch import exit_codes
 from trainer.launch.failure_record import FailureRecord
@@ -183,12 +183,11 @@ class Attempt:
             case Decision.SAVE:
                 self._living.forward(number)
             case Decision.LEAVE:
-                self._leave_at_once(f"a second {name}")
+                self._leave_at_once("a second SIGINT")
             case Decision.STOP:
                 receiver = f" to {source}" if source else ""
-                self._console.line(
-                    f"{name}{receiver}: saving, then leaving; once more leaves at once."
-                )
+                hint = self._stop_requests.hint()
+                self._console.line(f"{name}{receiver}: saving, then leaving{hint}.")
                 grace_secs = self._experiment.preemption.grace_secs or float("inf")
                 self._grace_ends = time.monotonic() + grace_secs
                 self._living.forward(number)

@@ -10,8 +10,8 @@ from typing import Any
 
 from trainer.cluster import discovery, messages
 from trainer.cluster.network_namespace import Namespace, open_ports_warning
-from trainer.cluster.signals import SAVE
 from trainer.cluster.spec import Cluster, ProcessId
+from trainer.cluster.stop_requests import SAVE
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch.fork_server import ForkServer

@@ -7,8 +7,9 @@ import threading
 import time
 
 from trainer.cluster.messages import Channel, Crash, Message, Phase, Progress
-from trainer.cluster.signals import Decision, Signals
+from trainer.cluster.signals import Signals
 from trainer.cluster.spec import Cluster
+from trainer.cluster.stop_requests import Decision
 from trainer.errors import CRASHED
 from trainer.launch.exit_codes import left_without_saving
 from trainer.launch.run_context import RunContext
@@ -45,6 +46,8 @@ def run(context: RunContext, cluster: Cluster) -> tuple[int, list[Failure]]:
     # A signal after the run is not the run's: it must neither stop it nor end the process.
     has_ended = threading.Event()
     signals = Signals(lambda number: _handle_request(context, number, has_ended))
+    if number := context.stop_requests.drain():
+        signals.request(number)
     try:
         code = process.run(
             context.experiment, context.directory.path, Channel(show), cluster, signals, time.time()

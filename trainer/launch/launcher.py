@@ -11,8 +11,9 @@ from typing import Any
 
 from trainer.cli.overrides import resume_override
 from trainer.cluster import discovery, network_namespace
-from trainer.cluster.signals import StopRequests
+from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import ACTOR, EVALUATOR, Cluster, ProcessId
+from trainer.cluster.stop_requests import StopRequests
 from trainer.config import batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError
@@ -23,6 +24,7 @@ from trainer.launch.fork_server import ForkServer
 from trainer.launch.resolved_run import Command, ResolvedRun, open_network, resolve
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervisor import Supervisor
+from trainer.launch.terminal import is_attended
 from trainer.launch.worker_process import WorkerProcess
 from trainer.runs import checkpoint_selection, crash_report, prediction_table, provenance, status
 from trainer.runs.crash_report import Failure
@@ -43,11 +45,9 @@ def run(
 
     Args:
         command: the experiment and its command line.
-        server: forks the workers, started early by a process that is there for this run alone;
-            None: the run gets one.
+        server: forks the workers, started early for this run alone; None: the run gets one.
         console: shows messages; None: to the user of this process.
-        stop_requests: those that reach this process otherwise than by a signal; None: there are
-            none.
+        stop_requests: those that come otherwise than by a signal; None: there are none.
 
     Returns:
         The exit code: 0 done, 1 crashed, 2 wrong input, 130 or 143 stopped after saving.
@@ -63,7 +63,9 @@ def run(
         prediction_table.check(experiment)
     if strategy.hosts:
         return _print_host_commands(strategy, strategy.hosts, command.argv)
-    with open_network(experiment, resolved) as network:
+    requests = stop_requests or StopRequests(is_attended=is_attended())
+    # Until the end: a signal must not cut what is told of the last attempt.
+    with open_network(experiment, resolved) as network, forward_to(requests.request):
         resolved = replace(resolved, network=network)
         directory = (
             open_run(experiment, command.overrides, command.config_dir)
@@ -75,7 +77,7 @@ def run(
             strategy,
             directory,
             console or Console(),
-            stop_requests or StopRequests(),
+            requests,
             None if resolved.declared else membership.of(strategy, experiment.batch),
         )
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.cluster.signals import StopRequests
+from trainer.cluster.stop_requests import StopRequests
 from trainer.config.schema import Experiment
 from trainer.launch.console import Console
 from trainer.launch.membership import Membership

@@ -6,11 +6,13 @@ that is killed leaves a clean terminal.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TextIO
 
 from trainer.cluster import environment
@@ -20,6 +22,11 @@ DRAW_SECS = 0.25  # between two drawings: more would be restless
 _CODES = {"red": 31, "green": 32, "yellow": 33, "dim": 2}
 _FIRST_WORDS = {"error:": "red", "warning:": "yellow", "Done:": "green"}
 _ESCAPE = re.compile(r"(\x1b\[\d+m)")
+
+
+def is_attended() -> bool:
+    """Return whether this process has a terminal, so that a SIGINT is a key of a person's."""
+    return any(map(os.isatty, range(3)))
 
 
 class Screen:
@@ -113,9 +120,21 @@ class Screen:
         return f"\r\x1b[{rows}A\x1b[J" if rows else ""
 
     def _write(self, stream: TextIO, text: str) -> None:
-        if text:
-            stream.write(text)
-            stream.flush()
+        try:
+            if text:
+                stream.write(text)
+                stream.flush()
+        except OSError:
+            # The reader may be gone before the run has saved: `srun`, a pipe, a terminal.
+            _discard_output(stream)
+
+
+def _discard_output(stream: TextIO) -> None:
+    """Drop what is written to a stream from now on, also what it still holds."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
 
 
 def cut(text: str, width: int) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.cluster import environment
-from trainer.cluster.signals import STOP, forward_to
+from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import Cluster
 from trainer.config import loading
 from trainer.config.schema import Experiment, Fault
@@ -246,7 +246,7 @@ def run_command(
         text=True,
     )
     assert process.stdin is not None
-    with forward_to(process.send_signal, STOP):
+    with forward_to(process.send_signal):
         # It stays open: the process ends when it is closed, also because this one was killed.
         process.stdin.write(json.dumps(assignment) + "\n")
         process.stdin.flush()

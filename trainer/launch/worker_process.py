@@ -121,7 +121,7 @@ class WorkerProcess:
                 "cluster": member.to_dict(),
             }
             self._socket.sendall(json.dumps(assignment).encode() + b"\n")
-        except (BrokenPipeError, ConnectionResetError):
+        except OSError:
             pass  # it has died already; its output and its exit code are read below
         for thread in threads:
             thread.start()
@@ -130,16 +130,15 @@ class WorkerProcess:
 
     def leave(self) -> None:
         """Let a process leave that only serves others."""
-        with suppress(BrokenPipeError, ConnectionResetError):
+        with suppress(OSError):
             self._socket.sendall(b"leave\n")
 
     def request(self, number: int) -> None:
         """Forward a stop or save request.
 
-        Not as a signal: when a machine or a container is stopped, every process in it gets one,
-        and this would be the second, which leaves at once.
+        Not as a signal: the worker reports those that it receives, and this is none of them.
         """
-        with suppress(BrokenPipeError, ConnectionResetError):
+        with suppress(OSError):
             self._socket.sendall(f"signal {int(number)}\n".encode())
 
     def signal(self, number: int) -> None:
@@ -176,7 +175,7 @@ class WorkerProcess:
                 for line in lines:
                     if message := decode(line):
                         put(message)
-        except ConnectionResetError:
+        except OSError:
             pass  # it was killed before it had read its whole assignment
 
     def _wait(

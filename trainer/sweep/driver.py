@@ -17,10 +17,12 @@ from trainer.cluster.messages import (
     Problem,
     SignalReceived,
 )
-from trainer.cluster.signals import STOP, Decision, StopRequests, forward_to
+from trainer.cluster.signals import forward_to
+from trainer.cluster.stop_requests import LEAVE, STOP, Decision, StopRequests
 from trainer.config.schema import Sweep
 from trainer.errors import CRASHED, DONE, WRONG_INPUT
 from trainer.launch.fork_server import ForkServer
+from trainer.launch.terminal import is_attended
 from trainer.runs.directory import read_result
 from trainer.runs.status import RunStatus, State, run_status
 from trainer.sweep.live_table import LiveTable
@@ -63,7 +65,7 @@ class Driver:
         self._first_errors: dict[int, str] = {}
         self._asked_to_stop: set[int] = set()
         self._pruned: dict[int, RunStatus] = {}
-        self._stop_requests = StopRequests()
+        self._stop_requests = StopRequests(is_attended=is_attended())
         self._is_stopping = False
         self._is_leaving_at_once = False
         self._messages: PointMessages = queue.SimpleQueue()
@@ -155,10 +157,10 @@ class Driver:
                 self._is_leaving_at_once = True
                 self._table.print_line(f"A second {name}: leaving at once.")
                 for process in self._running.values():
-                    process.forward_signal(number)
+                    process.forward_signal(LEAVE)
             case Decision.STOP:
                 self._table.print_line(
-                    f"{name}: the running points save, then leave; once more leaves at once."
+                    f"{name}: the running points save, then leave{self._stop_requests.hint()}."
                 )
                 self._stop_all(number)
 
@@ -168,7 +170,7 @@ class Driver:
             self._stop_point(process, number)
 
     def _stop_point(self, process: PointProcess, number: int) -> None:
-        """Ask a point to save and leave, only once: a second signal means to leave at once."""
+        """Ask a point to save and leave, once."""
         if process.point.number not in self._asked_to_stop:
             self._asked_to_stop.add(process.point.number)
             process.forward_signal(number)

@@ -23,16 +23,21 @@ from omegaconf import OmegaConf
 
 from trainer.cli.config_loader import config_loader
 from trainer.cluster import environment
-from trainer.cluster.signals import SAVE, STOP, Decision, StopRequests, forward_to
+from trainer.cluster.signals import forward_to
+from trainer.cluster.stop_requests import STOP, Decision, StopRequests
 from trainer.errors import CRASHED, DONE, ConfigError
 from trainer.files import Lock
 from trainer.launch.fork_server import ForkServer
+from trainer.launch.terminal import is_attended
 from trainer.runs.directory import read_result
 from trainer.runs.status import State, run_status
 from trainer.sweep.hydra_launchers import launcher_name
 from trainer.sweep.launcher_job import LauncherJob
 from trainer.sweep.points import Point, PointResult
 from trainer.sweep.sweep_lock import SweepLock
+
+_MAX_TIMEOUTS = 100
+"""How often a job whose time is over is started again by default; submitit's default is never."""
 
 
 class LauncherDriver:
@@ -60,6 +65,8 @@ class LauncherDriver:
         folders = [f"hydra.sweep.dir='{path}'", "hydra.sweep.subdir=."]
         if name.startswith("submitit"):
             folders.append(f"hydra.launcher.submitit_folder='{path}/submitit'")
+        if name == "submitit_slurm":
+            folders.append(f"hydra.launcher.max_num_timeout={_MAX_TIMEOUTS}")
         with config_loader(config_dir) as loader:
             self._config = loader.load_configuration(
                 "config", [*folders, *settings], RunMode.MULTIRUN
@@ -142,7 +149,7 @@ class LauncherDriver:
 def _held_until_signal(lock: SweepLock) -> Iterator[StopRequests]:
     """Hold the lock, by which jobs go on; release it at the first stop signal.
 
-    A second stop signal ends this process at once.
+    A second Ctrl-C ends this process at once.
 
     Yields:
         The stop requests that have been received.
@@ -159,25 +166,23 @@ def _held_until_signal(lock: SweepLock) -> Iterator[StopRequests]:
 
 @contextmanager
 def _stop_signals_release(file: Lock) -> Iterator[StopRequests]:
-    stop_requests = StopRequests()
+    stop_requests = StopRequests(is_attended=is_attended())
 
     def handle(number: int) -> None:
-        if stop_requests.decide(number) is Decision.LEAVE:
-            os._exit(128 + number)
-        file.unlock()
-        print(
-            f"{signal.Signals(number).name}: the running points save, then leave; "
-            "once more leaves at once.",
-            flush=True,
-        )
+        match stop_requests.decide(number):
+            case Decision.LEAVE:
+                os._exit(CRASHED)
+            case Decision.STOP:
+                file.unlock()
+                name = signal.Signals(number).name
+                print(
+                    f"{name}: the running points save, then leave{stop_requests.hint()}.",
+                    flush=True,
+                )
 
     # A save request cannot be forwarded to the jobs, but must end neither them nor the sweep.
-    save_handler = signal.signal(SAVE, signal.SIG_IGN)
-    try:
-        with forward_to(handle, STOP):
-            yield stop_requests
-    finally:
-        signal.signal(SAVE, save_handler)
+    with forward_to(handle):
+        yield stop_requests
 
 
 def _block_stop_signals() -> None:

@@ -7,18 +7,22 @@ import queue
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from trainer.cluster import environment
 from trainer.cluster.messages import Crash, ErrorLine, Exit, Line, Message, Problem
-from trainer.cluster.signals import STOP, StopRequests
+from trainer.cluster.stop_requests import REQUESTS, SAVES, STOP, Decision, StopRequests
 from trainer.config import loading
-from trainer.errors import CRASHED
+from trainer.errors import CRASHED, DONE, WRONG_INPUT
 from trainer.launch.fork_server import ForkServer
 from trainer.runs.directory import run_path
 from trainer.runs.status import run_status
@@ -69,31 +73,18 @@ class LauncherJob:
         sys.argv = list(self.argv)
         # A stop signal goes to every process in the group of the terminal or the scheduler, and a
         # launcher fails if one of its processes dies of it.
-        stop_requests = StopRequests()
-        for number in STOP:
-            signal.signal(number, lambda received, frame: stop_requests.request(received))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)
-
-        def must_stop() -> bool:
-            return bool(stop_requests.drain()) or not self.lock.is_held()
-
-        if must_stop():
+        requests = JobRequests(self.lock)
+        if next(requests.signals(), 0):
             return 128 + signal.SIGTERM
         point = self._point(cfg)
         messages: PointMessages = queue.SimpleQueue()
         directory = environment.fork_server()
         server = ForkServer(Path(directory)) if directory else None
         process = PointProcess(point, ResourceShare(), self.config_dir, messages, server)
-        try:
-            code = _wait_for_exit(process, messages, must_stop)
-        except BaseException:
-            # Submitit raises in this way when the job's time is over or it is preempted, and has
-            # the job started again: the point must have saved by then.
-            process.forward_signal(signal.SIGTERM)
-            while not isinstance(messages.get()[1], Exit):
-                pass
-            raise
+        code = _wait_for_exit(process, messages, requests)
         print(f"{point.label}: {run_status(point.path, point.experiment).state}", flush=True)
+        if code not in (DONE, CRASHED, WRONG_INPUT):
+            requests.requeue()
         return code
 
     def _point(self, cfg: DictConfig) -> Point:
@@ -105,34 +96,75 @@ class LauncherJob:
         return Point(settings.job.num + 1, varied, overrides, experiment, run_path(experiment))
 
 
-def _wait_for_exit(
-    process: PointProcess,
-    messages: PointMessages,
-    must_stop: Callable[[], bool],
-) -> int:
+class JobRequests:
+    """The requests that reach a job, by signals of its scheduler or by the end of its sweep.
+
+    A launcher that handles a save signal itself does so to have the job started again, because its
+    time is over or it is preempted. Starting it again ends it: not before the point has saved.
+
+    Args:
+        lock: held while the sweep runs.
+    """
+
+    def __init__(self, lock: SweepLock) -> None:
+        self._lock = lock
+        self._requests = StopRequests()
+        self._requeue: Callable[[], Any] | None = None
+        self._launchers: dict[int, Callable[[int, FrameType | None], Any]] = {
+            number: handler for number in SAVES if callable(handler := signal.getsignal(number))
+        }
+        self._checked_at = -_POLL_SECS
+        for number in REQUESTS:
+            signal.signal(number, lambda received, frame: self._requests.request(received))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)
+
+    def signals(self) -> Iterator[int]:
+        """Return the signals that the point must get by now: SIGTERM once, and those to save."""
+        while request := self._requests.take():
+            number, _ = request
+            if handler := self._launchers.get(number):
+                self._requeue = partial(handler, number, None)
+                number = signal.SIGTERM
+            if self._requests.decide(number) in (Decision.SAVE, Decision.STOP):
+                yield number
+        if not self._requests.number and time.monotonic() - self._checked_at >= _POLL_SECS:
+            self._checked_at = time.monotonic()
+            if not self._lock.is_held():
+                self._requests.decide(signal.SIGTERM)
+                yield signal.SIGTERM
+
+    def requeue(self) -> None:
+        """Have the launcher start the job again, if it has asked for the stop.
+
+        Raises:
+            SystemExit: the job will be started again.
+        """
+        if self._requeue is None:
+            return
+        try:
+            self._requeue()
+        except Exception as error:
+            # As an exception of the job it would end the sweep, and with it the other points.
+            print(f"error: {error}", flush=True)
+
+
+def _wait_for_exit(process: PointProcess, messages: PointMessages, requests: JobRequests) -> int:
     """Print warnings and errors until the point ends; return its exit code.
 
     Args:
         process: the point's process.
         messages: its messages.
-        must_stop: whether the point must save and exit; it is told so once.
+        requests: those to forward to it.
     """
-    is_stopping = False
-    checked_at = time.monotonic()
     while True:
-        try:
+        with suppress(queue.Empty):
             _, message = messages.get(timeout=_POLL_SECS)
-        except queue.Empty:
-            pass
-        else:
             if isinstance(message, Exit):
                 return message.code
             for line in _warnings_and_errors(message):
                 print(f"{process.point.label}: {line}", flush=True)
-        if not is_stopping and time.monotonic() - checked_at >= _POLL_SECS:
-            checked_at = time.monotonic()
-            if is_stopping := must_stop():
-                process.forward_signal(signal.SIGTERM)
+        for number in requests.signals():
+            process.forward_signal(number)
 
 
 def _warnings_and_errors(message: Message) -> list[str]:

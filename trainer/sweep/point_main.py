@@ -21,7 +21,8 @@ from typing import Any, BinaryIO, NoReturn
 
 from trainer.cluster import environment
 from trainer.cluster.messages import Crash, ErrorLine, Line, Message, Problem, Send, to_socket
-from trainer.cluster.signals import SAVE, SWEEP, StopRequests
+from trainer.cluster.signals import survive_saves
+from trainer.cluster.stop_requests import SWEEP, StopRequests
 from trainer.errors import CRASHED, WRONG_INPUT, ConfigError, StorageError
 from trainer.launch.console import Console
 from trainer.launch.fork_server import ForkServer
@@ -63,7 +64,7 @@ def work(connection: socket.socket, began: float) -> NoReturn:
         connection: the socket to the sweep's process.
         began: Unix time when this process was asked for.
     """
-    signal.signal(SAVE, signal.SIG_IGN)  # until there is something to save
+    survive_saves()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a fork server blocks what workers handle
     lines = connection.makefile("rb")
     if not (first_line := lines.readline()).endswith(b"\n"):
@@ -127,7 +128,7 @@ def _receive_requests(lines: BinaryIO, stop_requests: StopRequests) -> None:
         lines: the socket, after its first line.
         stop_requests: those of this point's run.
     """
-    with suppress(ConnectionResetError):
+    with suppress(OSError):
         for line in lines:
             stop_requests.request(int(line.removeprefix(b"signal ")), SWEEP)
     os._exit(CRASHED)

@@ -104,11 +104,11 @@ class PointProcess:
         self._process.wait()
 
     def _send(self, line: str) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):
+        with suppress(OSError):  # it has ended: EPIPE, ECONNRESET, or EBADF after `_receive`
             self._socket.sendall(f"{line}\n".encode())
 
     def _receive(self) -> None:
-        with suppress(ConnectionResetError), self._socket.makefile(encoding="utf-8") as lines:
+        with suppress(OSError), self._socket.makefile(encoding="utf-8") as lines:
             for line in lines:
                 if message := decode(line):
                     self._put(message)

@@ -25,8 +25,9 @@ from typing import Any, NoReturn
 
 from trainer.cluster import environment
 from trainer.cluster.messages import Channel, SignalReceived, to_socket
-from trainer.cluster.signals import RESIZE, Signals
+from trainer.cluster.signals import Signals
 from trainer.cluster.spec import Cluster
+from trainer.cluster.stop_requests import RESIZE
 from trainer.config import loading
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT, ConfigError
@@ -152,7 +153,7 @@ def _listen(
                 if line == b"leave\n":
                     os._exit(DONE)
                 signals.request(int(line.removeprefix(b"signal ")))
-    except (ValueError, ConnectionResetError):
+    except (ValueError, OSError):
         pass  # the supervisor is gone, and parent_watch ends this process
 
 

@@ -1,0 +1,103 @@
+"""What stop and save requests mean: examples, and every short sequence of signals."""
+
+import itertools
+import random
+import signal
+import threading
+
+import pytest
+
+from trainer.cluster.spec import ProcessId
+from trainer.cluster.stop_requests import LEAVE, STOP, SWEEP, Decision, StopRequests
+
+TIMEOUT_SECS = 60
+
+WORKER = ProcessId("worker", 1)
+SOURCES = [None, WORKER, ProcessId("worker", 0)]
+NUMBERS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2]
+
+
+@pytest.mark.parametrize("source", [None, WORKER, SWEEP])
+def test_repeated_stop_request_is_one_request(source):
+    requests = StopRequests(is_attended=True)
+    assert requests.decide(signal.SIGTERM, source) is Decision.STOP
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        assert requests.decide(number, source) is Decision.IGNORE
+    assert requests.number == signal.SIGTERM
+
+
+def test_second_ctrl_c_of_a_person_leaves_at_once():
+    requests = StopRequests(is_attended=True)
+    assert requests.hint() == ""
+    assert requests.decide(signal.SIGINT) is Decision.STOP
+    assert requests.hint() == "; once more leaves at once"
+    assert requests.decide(signal.SIGTERM) is Decision.IGNORE
+    assert requests.decide(signal.SIGINT, WORKER) is Decision.IGNORE
+    assert requests.decide(signal.SIGINT) is Decision.LEAVE
+
+
+def test_second_interrupt_without_a_terminal_is_one_request():
+    requests = StopRequests()
+    assert requests.decide(signal.SIGINT) is Decision.STOP
+    assert requests.decide(signal.SIGINT) is Decision.IGNORE
+    assert requests.hint() == ""
+
+
+def test_sweep_can_have_its_points_leave_at_once():
+    requests = StopRequests()
+    assert requests.decide(signal.SIGTERM, SWEEP) is Decision.STOP
+    assert requests.decide(LEAVE, SWEEP) is Decision.LEAVE
+
+
+def check(sequence, is_attended):
+    """Check what a sequence of signals comes to, against the promise in words."""
+    requests = StopRequests(is_attended=is_attended)
+    decisions = [requests.decide(number, source) for number, source in sequence]
+    typed = sequence.count((signal.SIGINT, None)) if is_attended else 0
+    stops = [number for number, _ in sequence if number in STOP]
+    assert decisions.count(Decision.STOP) == (1 if stops else 0)
+    assert decisions.count(Decision.LEAVE) == max(0, typed - 1)
+    assert decisions.count(Decision.SAVE) == len(sequence) - len(stops)
+    assert requests.number == (stops[0] if stops else 0)
+    if Decision.LEAVE in decisions:
+        assert decisions.index(Decision.STOP) < decisions.index(Decision.LEAVE)
+
+
+@pytest.mark.parametrize("is_attended", [True, False])
+def test_every_short_storm_of_signals_saves_once_or_leaves(is_attended):
+    # SIGCONT has no handler, and needs none.
+    signals = list(itertools.product(NUMBERS, SOURCES))
+    for length in range(1, 4):
+        for sequence in itertools.product(signals, repeat=length):
+            check(list(sequence), is_attended)
+    generator = random.Random(0)
+    for _ in range(3000):
+        check(generator.choices(signals, k=generator.randint(4, 6)), is_attended)
+
+
+def test_save_requests_stop_nothing():
+    requests = StopRequests()
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1):
+        assert requests.decide(number) is Decision.SAVE
+    assert requests.number == 0
+
+
+def test_pending_requests_are_taken_in_order_and_wake_their_reader():
+    requests = StopRequests()
+    wakes = []
+    requests.request(signal.SIGUSR1)
+    with requests.waking(lambda: wakes.append(1)):
+        requests.request(signal.SIGTERM, WORKER)
+    requests.request(signal.SIGINT)
+    assert len(wakes) == 1
+    assert requests.take() == (signal.SIGUSR1, None)
+    assert requests.drain() == signal.SIGTERM
+    assert requests.take() is None
+
+
+def test_wait_returns_at_a_stop_request_of_another_thread():
+    requests = StopRequests()
+    for number, secs in ((signal.SIGUSR1, 0.05), (signal.SIGTERM, 0.1)):
+        threading.Timer(secs, requests.request, (number, SWEEP)).start()
+    assert requests.wait(TIMEOUT_SECS) == signal.SIGTERM
+    assert StopRequests().wait(0.0) == 0
