@@ -2,7 +2,12 @@
 
 import pytest
 
-from trainer.cluster.schedulers import Allocation, kubernetes_allocation, slurm_allocation
+from trainer.cluster.schedulers import (
+    Allocation,
+    kubernetes_allocation,
+    slurm_allocation,
+    slurm_unused_nodes,
+)
 from trainer.errors import ConfigError
 
 STEP = {
@@ -241,3 +246,19 @@ def test_kubernetes_allocation_rejects_wrong_variables(hostname, index, expected
         error_of(kubernetes_allocation, {"JOB_COMPLETION_INDEX": index}, lambda: hostname, 3)
         == expected
     )
+
+
+@pytest.mark.parametrize(
+    ("environment", "nodes"),
+    [
+        ({"SLURM_JOB_NUM_NODES": "2"}, "2"),
+        ({"SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "3"}, "3"),
+        ({"SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "1"}, None),
+        ({"SLURM_JOB_NUM_NODES": "1"}, None),
+        ({}, None),
+    ],
+)
+def test_unused_nodes_of_a_job_are_a_warning(environment, nodes):
+    warning = slurm_unused_nodes(environment)
+    assert (warning or "").startswith(f"Slurm has given {nodes} nodes, and" if nodes else "")
+    assert (warning is None) == (nodes is None)

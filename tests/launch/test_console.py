@@ -104,6 +104,18 @@ def test_lines_and_output_of_users_code_are_shown_unchanged(plain):
     assert plain.err.getvalue() == ""
 
 
+def test_quiet_console_shows_warnings_and_errors_alone():
+    out, err = Terminal(), Terminal()
+    console = Console(out, err, is_quiet=True)
+    for message in (Line("Done: step 4"), Output("print"), Line("warning: late")):
+        console.show(message, Path("log"))
+    console.error("wrong")
+    assert "late" in out.getvalue()
+    assert "Done" not in out.getvalue() + err.getvalue()
+    assert "print" not in out.getvalue()
+    assert "wrong" in err.getvalue()
+
+
 def test_progress_without_a_terminal_is_a_line_every_30_seconds(plain):
     shown = []
     for second in range(100):

@@ -77,6 +77,21 @@ def slurm_allocation(environment: Mapping[str, str]) -> Allocation | None:
     return Allocation("Slurm", [f"{host}:{base + local}" for host, local in tasks], index)
 
 
+def slurm_unused_nodes(environment: Mapping[str, str]) -> str | None:
+    """Return a warning if a job has more nodes than a command uses that starts its own processes.
+
+    A step of a part of the nodes is meant so; one of a single task on each of several is not.
+    """
+    name = "SLURM_STEP_NUM_NODES" if "SLURM_STEP_ID" in environment else "SLURM_JOB_NUM_NODES"
+    nodes = environment.get(name, "1")
+    if not nodes.isdigit() or int(nodes) < 2:
+        return None
+    return (
+        f"Slurm has given {nodes} nodes, and this command uses this one alone; start "
+        "strategy=multi_worker with srun, as `slurm` writes it, or ask for one node"
+    )
+
+
 def kubernetes_allocation(
     environment: Mapping[str, str], hostname: Callable[[], str], count: int
 ) -> Allocation | None:

@@ -19,6 +19,9 @@ BESIDE = frozenset({EVALUATOR, ACTOR})
 LOCAL = "local"
 """The source of a cluster that this program starts on this machine."""
 
+SCHEDULERS = frozenset({"Slurm", "Kubernetes"})
+"""The sources of a cluster whose processes were started together, by one command."""
+
 
 @dataclass(frozen=True)
 class ProcessId:
@@ -73,6 +76,11 @@ class Cluster:
     def is_local(self) -> bool:
         """Whether this program starts all processes, on this machine; else each has its own."""
         return self.source == LOCAL
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether a scheduler has started all processes, so that their outputs come together."""
+        return self.source in SCHEDULERS
 
     @property
     def is_chief(self) -> bool:

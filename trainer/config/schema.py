@@ -370,6 +370,11 @@ class Launch:
         "TensorFlow; 0: it ends with the command",
         ">= 0",
     )
+    console: str = key(
+        "chief",
+        "whose progress is printed where a scheduler has started the processes",
+        "chief | all",
+    )
 
 
 @dataclass

@@ -38,6 +38,7 @@ class Console:
         out: the stream of lines and of the live view.
         err: the stream of errors.
         clock: seconds, monotonic.
+        is_quiet: whether only warnings and errors are shown.
     """
 
     def __init__(
@@ -45,7 +46,10 @@ class Console:
         out: TextIO | None = None,
         err: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        is_quiet: bool = False,
     ) -> None:
+        self._is_quiet = is_quiet
         self._clock = clock
         self._screen = Screen(out, err, clock)
         self._process_table = ProcessTable(clock)
@@ -93,7 +97,8 @@ class Console:
 
     def line(self, text: str) -> None:
         """Show a line above the live view."""
-        self._screen.line(text)
+        if not self._is_quiet or text.startswith("warning: "):
+            self._screen.line(text)
 
     def error(self, text: str) -> None:
         """Show an error."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.cli.overrides import resume_override
-from trainer.cluster import discovery, network_namespace
+from trainer.cluster import discovery, environment, network_namespace, schedulers
 from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import ACTOR, EVALUATOR, Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
@@ -25,6 +25,7 @@ from trainer.launch.resolved_run import Command, ResolvedRun, open_network, reso
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervisor import Supervisor
 from trainer.launch.terminal import is_attended
+from trainer.launch.visibility import is_quiet
 from trainer.launch.worker_process import WorkerProcess
 from trainer.runs import checkpoint_selection, crash_report, prediction_table, provenance, status
 from trainer.runs.crash_report import Failure
@@ -76,7 +77,7 @@ def run(
             experiment,
             strategy,
             directory,
-            console or Console(),
+            console or Console(is_quiet=is_quiet(cluster, experiment.launch)),
             requests,
             None if resolved.declared else membership.of(strategy, experiment.batch),
         )
@@ -133,6 +134,8 @@ def _prepare_training(command: Command, resolved: ResolvedRun, context: RunConte
         ConfigError: it cannot.
     """
     directory = context.directory
+    if not resolved.declared and (unused := schedulers.slurm_unused_nodes(environment.current())):
+        context.console.line(f"warning: {unused}")
     num_replicas = resolved.strategy.num_replicas()
     if num_replicas is not None:
         batch_sizes.check_same_global_batch(

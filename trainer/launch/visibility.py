@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from trainer.cluster import messages
 from trainer.cluster.messages import Message
-from trainer.cluster.spec import ProcessId
+from trainer.cluster.spec import Cluster, ProcessId
+from trainer.config.schema import Launch
 
 
 class Visibility:
@@ -37,3 +38,11 @@ class Visibility:
             case messages.Line() if message.is_warning:
                 return True
         return process_id == self._first
+
+
+def is_quiet(cluster: Cluster, launch: Launch) -> bool:
+    """Return whether a command prints nothing but warnings and errors.
+
+    Of commands that a scheduler has started together the chief prints the progress of all.
+    """
+    return cluster.is_scheduled and not cluster.is_chief and launch.console == "chief"

@@ -1,7 +1,6 @@
 """Commands besides training: `python train.py <command> ...`.
 
-Each is a module here with a function `run(arguments) -> exit code`; one that trains is a module of
-`trainer.launch`.
+Each is a module here with a function `run(arguments) -> exit code`, or one of `trainer.launch`.
 """
 
 COMMANDS = {
@@ -12,6 +11,10 @@ COMMANDS = {
     "compare-modes": (
         "...",
         "multi_worker and parameter_server compared: trains with both",
+    ),
+    "slurm": (
+        "... --<option>",
+        "the Slurm job script of a run; --submit: submit it",
     ),
     "convert": ("key=value ...", "a dataset, and writes it as TFRecord or ArrayRecord files"),
     "warm": ("[stop]", "the fork server that a command has left for the next; stop: end it"),
@@ -24,3 +27,6 @@ COMMANDS = {
 
 TRAINING_COMMANDS = frozenset({"compare-modes"})
 """Those that train, and so take as long as that."""
+
+LAUNCH_COMMANDS = TRAINING_COMMANDS | {"slurm"}
+"""Those that are modules of `trainer.launch`: they need to know the strategy."""

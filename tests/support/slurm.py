@@ -1,0 +1,205 @@
+"""A real Slurm of two hosts, n1 and n2: network namespaces of this machine. Needs root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "nsenter", "unshare", "ip")
+_SECS = 60
+_HOSTS = {"n1": "10.77.0.11", "n2": "10.77.0.12"}
+_CONF = """\
+ClusterName=steadfast
+SlurmctldHost=n1(10.77.0.11)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={root}/munge.socket
+CredType=cred/munge
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/none
+SchedulerParameters=sched_interval=2,bf_interval=2
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+ReturnToService=2
+KillWait=60
+MinJobAge=600
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SlurmctldPidFile={root}/slurmctld.pid
+SlurmdPidFile={root}/slurmd.%n.pid
+StateSaveLocation={root}/ctld
+SlurmdSpoolDir={root}/%n
+SlurmctldLogFile={root}/slurmctld.log
+SlurmdLogFile={root}/slurmd.%n.log
+SlurmdParameters=config_overrides
+NodeName=n[1-2] CPUs=4 RealMemory=4000 State=UNKNOWN
+PartitionName=main Nodes=n1,n2 Default=YES MaxTime=60 PriorityTier=1
+PartitionName=urgent Nodes=n1,n2 MaxTime=60 PriorityTier=10 PreemptMode=OFF
+"""
+
+
+def why_not() -> str | None:
+    """Return why there can be no Slurm here; None: there can."""
+    if os.geteuid():
+        return "needs root, for network namespaces"
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    return f"{', '.join(missing)} not installed" if missing else None
+
+
+class SlurmCluster:
+    """Two hosts with a Slurm.
+
+    Args:
+        root: a folder for its state.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._prefix = f"sf{os.getpid()}-"
+        self._daemons: list[subprocess.Popen[bytes]] = []
+
+    def run(self, host: str, *command: str, cwd: Path | None = None) -> str:
+        """Run a command on a host; return what it prints."""
+        done = subprocess.run(
+            self._on(host, *command),
+            cwd=cwd,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            timeout=_SECS,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def state(self, job: str) -> str:
+        """Return the state of a job: `RUNNING`."""
+        return self.field(job, "JobState")
+
+    def field(self, job: str, name: str) -> str:
+        """Return one of the values that Slurm shows of a job."""
+        text = self.run("n1", "scontrol", "show", "job", job)
+        return text.partition(f" {name}=")[2].split()[0]
+
+    def update(self, job: str, setting: str) -> None:
+        """Change a job: `timelimit=60`."""
+        self.run("n1", "scontrol", "update", f"jobid={job}", setting)
+
+    def wait(self, job: str, condition: Callable[[str], bool], secs: float) -> str:
+        """Wait until the state of a job fulfils a condition; a requeued job need not wait."""
+        end = time.monotonic() + secs
+        while not condition(state := self.state(job)):
+            assert time.monotonic() < end, f"{state}\n{self.run('n1', 'scontrol', 'show', 'jobs')}"
+            if state == "PENDING":
+                with suppress(AssertionError):  # it has begun meanwhile
+                    self.update(job, "starttime=now")
+            time.sleep(0.5)
+        return state
+
+    def start(self) -> None:
+        """Create the hosts, and start the daemons."""
+        names = [self._prefix + host for host in _HOSTS]
+        for name in names:
+            _ip("netns", "add", name)
+            _ip("-n", name, "link", "set", "lo", "up")
+        peer = ("peer", "name", "eth0", "netns", names[1])
+        _ip("-n", names[0], "link", "add", "eth0", "type", "veth", *peer)
+        for name, address in zip(names, _HOSTS.values(), strict=True):
+            _ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
+            _ip("-n", name, "link", "set", "eth0", "up")
+        root = self._root
+        hosts = "".join(f"{address} {host}\n" for host, address in _HOSTS.items())
+        (root / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
+        (root / "slurm.conf").write_text(_CONF.format(root=root))
+        for folder in ("ctld", *_HOSTS):
+            (root / folder).mkdir()
+        key = root / "munge.key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        munge = [f"--key-file={key}", f"--socket={root}/munge.socket"]
+        munge += [f"--pid-file={root}/munged.pid", f"--log-file={root}/munged.log"]
+        munge += [f"--seed-file={root}/munge.seed"]
+        self._daemon("n1", "munged", "--foreground", "--force", *munge)
+        self._until(lambda: (root / "munge.socket").exists())
+        self._daemon("n1", "slurmctld", "-D")
+        for host in _HOSTS:
+            self._daemon(host, "slurmd", "-D", "-N", host)
+        self._until(
+            lambda: self.run("n1", "sinfo", "-h", "-p", "main", "-o", "%t %D") == "idle 2\n"
+        )
+
+    def stop(self) -> None:
+        """End every process on the hosts, and remove them."""
+        for host in _HOSTS:
+            name = self._prefix + host
+            with suppress(subprocess.CalledProcessError):
+                for pid in _ip("netns", "pids", name).split():
+                    with suppress(ProcessLookupError):
+                        os.kill(int(pid), signal.SIGKILL)
+        for daemon in self._daemons:
+            daemon.kill()
+            daemon.wait()
+        for host in _HOSTS:
+            with suppress(subprocess.CalledProcessError):
+                _ip("netns", "del", self._prefix + host)
+
+    def _on(self, host: str, *command: str) -> list[str]:
+        # Not `ip netns exec`: it mounts another /sys, in which slurmd finds no cgroups.
+        prepare = f'hostname {host}; mount --bind {self._root}/hosts /etc/hosts; exec "$@"'
+        network = f"--net=/run/netns/{self._prefix}{host}"
+        isolated = ["nsenter", network, "unshare", "--uts", "--mount"]
+        return [*isolated, "sh", "-c", prepare, "sh", *command]
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "SLURM_CONF": str(self._root / "slurm.conf")}
+
+    def _daemon(self, host: str, *command: str) -> None:
+        with (self._root / f"{command[0]}.{host}.out").open("wb") as output:
+            daemon = subprocess.Popen(
+                self._on(host, *command),
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._daemons.append(daemon)
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + _SECS
+        while True:
+            with suppress(AssertionError):
+                if condition():
+                    return
+            logs = [path.read_text()[-500:] for path in self._root.glob("*.out")]
+            assert time.monotonic() < end, f"Slurm does not start: {logs}"
+            time.sleep(0.2)
+
+
+@contextmanager
+def slurm_cluster(root: Path) -> Iterator[SlurmCluster]:
+    """Run a Slurm while the block lasts."""
+    cluster = SlurmCluster(root)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def _ip(*arguments: str) -> str:
+    return subprocess.run(
+        ["ip", *arguments], capture_output=True, text=True, timeout=_SECS, check=True
+    ).stdout

@@ -1,0 +1,222 @@
+"""The command `slurm <overrides> --<option of sbatch> ...`: writes, or submits, a job script."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainer.cli.commands.arguments import Parser
+from trainer.cli.compose import compose_config, split_hydra
+from trainer.cli.overrides import rewrite
+from trainer.config.schema import Experiment
+from trainer.errors import ConfigError
+from trainer.launch.resolved_run import resolve
+from trainer.runs.directory import run_path
+from trainer.text import format_duration
+
+_SAVE_SECS = 120
+_EARLY_SECS = 60  # Slurm sends the signal up to a minute early
+_SHORT = {"-N": "nodes", "-J": "job-name", "-D": "chdir", "-t": "time"}
+"""Short options of those that are set here; all others are passed on as they are."""
+
+_SCRIPT = """\
+#!/bin/bash
+{options}
+
+unset TF_CONFIG  # srun says who works together
+srun --kill-on-bad-exit=1 \\
+  {command}
+code=$?
+# 143: it has saved and left before its time was over. Slurm itself starts a job again only after
+# a preemption and the loss of a node.
+if [ "$code" -eq 143 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit "$code"
+"""
+
+
+@dataclass
+class _Words:
+    """The words after `slurm`.
+
+    Attributes:
+        options: those of sbatch, as written or by their long names; None: without a value.
+        command: the words of the run's own command.
+        overrides: the overrides among them.
+        config_dir: the user's own folder of choices.
+        submit: whether to submit the script.
+    """
+
+    options: dict[str, str | None] = field(default_factory=dict)
+    command: list[str] = field(default_factory=list)
+    overrides: list[str] = field(default_factory=list)
+    config_dir: str | None = None
+    submit: bool = False
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the job script of a run, or submit it.
+
+    Returns:
+        The exit code: 0, or that of sbatch.
+
+    Raises:
+        ConfigError: the run cannot work, or an option contradicts it.
+    """
+    if {"-h", "--help"} & set(arguments):
+        parser = Parser(
+            "slurm",
+            "Every other option is one of sbatch: --nodes=4 --time=8:00:00 --partition=gpu. By "
+            "default: a node for each process of the strategy, one task on each, and SIGTERM "
+            f"{_SAVE_SECS} s before the time limit (--signal).",
+        )
+        parser.add_argument("--submit", action="store_true", help="submit it with sbatch")
+        parser.add_argument("overrides", nargs="*", help="those of the run")
+        parser.parse_args(arguments)
+    words = _parse(arguments)
+    overrides, config_dir = rewrite(words.overrides, words.config_dir)
+    experiment = split_hydra(compose_config(overrides, config_dir)).load()
+    script = _script(words, experiment)
+    if not words.submit:
+        print(script, end="")
+        return 0
+    try:
+        return subprocess.run(["sbatch"], input=script, text=True, check=False).returncode
+    except FileNotFoundError:
+        raise ConfigError(
+            "--submit: there is no sbatch here; leave it out, and submit the script where there is"
+        ) from None
+
+
+def _parse(arguments: Sequence[str]) -> _Words:
+    """Divide the words into options of sbatch, and words of the run's own command.
+
+    Raises:
+        ConfigError: the run would be a sweep.
+    """
+    words = _Words()
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        if word in ("-m", "--multirun"):
+            raise ConfigError(
+                f"slurm ({word}): this is the job of one run; "
+                "for a sweep use -m hydra/launcher=submitit_slurm"
+            )
+        if word == "--submit":
+            words.submit = True
+        elif name in ("--config-dir", "-cd"):
+            path = value if equals else "".join(rest[:1])
+            del rest[: 0 if equals else 1]
+            words.config_dir = os.path.abspath(os.path.expanduser(path))
+            words.command += ["--config-dir", words.config_dir]
+        elif word.startswith("-"):
+            # An override always has a `=`, so a word without one is the value of this option.
+            has_value = not equals and rest and not rest[0].startswith("-") and "=" not in rest[0]
+            name = _SHORT.get(name, name.removeprefix("--"))
+            words.options[name] = rest.pop(0) if has_value else value if equals else None
+        else:
+            words.overrides.append(word)
+            words.command.append(word)
+    return words
+
+
+def _script(words: _Words, experiment: Experiment) -> str:
+    """Return the job script.
+
+    Raises:
+        ConfigError: the run cannot work, or an option contradicts it.
+    """
+    if experiment.resume == "never":
+        raise ConfigError(
+            "resume (never) would start afresh each time the job is started again; leave it out"
+        )
+    options = {
+        "job-name": run_path(experiment).name,
+        "chdir": os.getcwd(),
+        "nodes": str(_num_nodes(words, experiment)),
+        "ntasks-per-node": "1",
+        "requeue": None,
+        "open-mode": "append",
+        "signal": f"TERM@{_SAVE_SECS}",
+    }
+    options.update(words.options)
+    _check_time(options.get("time"), options["signal"] or "")
+    program = [sys.executable] if sys.argv[0].endswith(".py") else []
+    path = str(Path(sys.argv[0]).absolute())
+    return _SCRIPT.format(
+        options="\n".join(_option_lines(options)),
+        command=shlex.join([*program, path, *words.command]),
+    )
+
+
+def _option_lines(options: dict[str, str | None]) -> Iterator[str]:
+    for name, value in options.items():
+        if name.startswith("-"):  # a short one
+            yield f"#SBATCH {name}" + (f" {shlex.quote(value)}" if value else "")
+        else:
+            yield f"#SBATCH --{name}" + (f"={shlex.quote(value)}" if value is not None else "")
+
+
+def _num_nodes(words: _Words, experiment: Experiment) -> int:
+    """Return how many nodes the job needs.
+
+    Raises:
+        ConfigError: the run cannot work, or not on so many nodes.
+    """
+    strategy = resolve(experiment).strategy
+    count = max(1, len(strategy.process_ids(None)))
+    nodes = words.options.get("nodes")
+    if nodes is None:
+        return count
+    if not nodes.isdigit() or not int(nodes):
+        raise ConfigError(f"--nodes ({nodes}) must be an integer >= 1")
+    if int(nodes) > 1 and not strategy.process_ids(int(nodes)):
+        choice = experiment.choices["strategy"]
+        raise ConfigError(
+            f"--nodes ({nodes}) must be 1: strategy={choice} trains in one process; "
+            "use strategy=multi_worker"
+        )
+    return int(nodes)
+
+
+def _check_time(limit: str | None, signal: str) -> None:
+    """Check that a job trains before it is told to save: else it is started again for ever.
+
+    Raises:
+        ConfigError: it does not, or the limit is no time.
+    """
+    if limit is None:
+        return
+    secs = _seconds(limit)
+    save_secs = int(match[1]) if (match := re.search(r"@([0-9]+)$", signal)) else 0
+    if secs < save_secs + _EARLY_SECS:
+        raise ConfigError(
+            f"--time ({limit}) must be at least {format_duration(save_secs + _EARLY_SECS)}: "
+            f"the signal to save comes {save_secs} s before the end (--signal={signal}), and up to "
+            f"{_EARLY_SECS} s early"
+        )
+
+
+def _seconds(limit: str) -> int:
+    """Return a time limit of sbatch in seconds: minutes, minutes:seconds, days-hours and so on.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    match = re.fullmatch(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?", limit)
+    if match is None:
+        raise ConfigError(f"--time ({limit}) must be a time, such as 90 (minutes), 8:00:00 or 2-12")
+    days, *numbers = match.groups()
+    values = [int(number) for number in numbers if number is not None]
+    if days is not None:
+        hours, minutes, secs = (*values, 0, 0)[:3]
+        return int(days) * 86400 + hours * 3600 + minutes * 60 + secs
+    hours, minutes, secs = {1: (0, *values, 0), 2: (0, *values), 3: tuple(values)}[len(values)]
+    return hours * 3600 + minutes * 60 + secs
