@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 
 from trainer.cluster import ports, schedulers, tf_config
+from trainer.cluster.schedulers import Allocation
 from trainer.cluster.spec import ACTOR, BESIDE, LOCAL, Cluster, ProcessId
 from trainer.errors import ConfigError
 
@@ -39,11 +40,17 @@ def declared_cluster(
             )
         if allocation is None:
             return None
-        members = process_ids(len(allocation.addresses))
-        clusters = _clusters(members, allocation.addresses, allocation.source)
-        cluster = clusters[allocation.index]
+        cluster = allocated_cluster(process_ids, allocation)
     _check_port(cluster)
     return cluster
+
+
+def allocated_cluster(
+    process_ids: Callable[[int | None], list[ProcessId]], allocation: Allocation
+) -> Cluster:
+    """Return the cluster of the processes that a scheduler has started, as one of them sees it."""
+    members = process_ids(len(allocation.addresses))
+    return _clusters(members, allocation.addresses, allocation.source)[allocation.index]
 
 
 def parse_tf_config(text: str, source: str) -> Cluster:

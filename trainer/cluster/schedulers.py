@@ -14,7 +14,7 @@ from trainer.errors import ConfigError
 
 _RANGES = r"\[[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*\]"
 _HOST = rf"(?:[^\s,\[\]]|{_RANGES})+"
-_KUBERNETES_PORT = 2222
+KUBERNETES_PORT = 2222
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def kubernetes_allocation(
         )
     return Allocation(
         "Kubernetes",
-        [f"{stem}-{number}{dot}{domain}:{_KUBERNETES_PORT}" for number in range(count)],
+        [f"{stem}-{number}{dot}{domain}:{KUBERNETES_PORT}" for number in range(count)],
         index,
     )
 

@@ -90,7 +90,15 @@ def resolve(experiment: Experiment) -> ResolvedRun:
     Raises:
         ConfigError: it does not.
     """
-    run = select_run(experiment)
+    return check(experiment, select_run(experiment))
+
+
+def check(experiment: Experiment, run: ResolvedRun) -> ResolvedRun:
+    """Check that an experiment works with a strategy and a cluster; return what it trains with.
+
+    Raises:
+        ConfigError: it does not.
+    """
     strategy, cluster = run.strategy, run.cluster
     if strategy.hosts:
         return run

@@ -1,6 +1,7 @@
 """Commands besides training: `python train.py <command> ...`.
 
-Each is a module here with a function `run(arguments) -> exit code`, or one of `trainer.launch`.
+Each is a module here with a function `run(arguments) -> exit code`; one that needs what starts a
+run is a module of `trainer.launch`.
 """
 
 COMMANDS = {
@@ -16,6 +17,10 @@ COMMANDS = {
         "... --<option>",
         "the Slurm job script of a run; --submit: submit it",
     ),
+    "kubernetes": (
+        "... --image IMAGE",
+        "the Job that trains on Kubernetes, as YAML for kubectl apply",
+    ),
     "convert": ("key=value ...", "a dataset, and writes it as TFRecord or ArrayRecord files"),
     "warm": ("[stop]", "the fork server that a command has left for the next; stop: end it"),
     "completion": (
@@ -28,5 +33,5 @@ COMMANDS = {
 TRAINING_COMMANDS = frozenset({"compare-modes"})
 """Those that train, and so take as long as that."""
 
-LAUNCH_COMMANDS = TRAINING_COMMANDS | {"slurm"}
+LAUNCH_COMMANDS = TRAINING_COMMANDS | {"slurm", "kubernetes"}
 """Those that are modules of `trainer.launch`: they need to know the strategy."""

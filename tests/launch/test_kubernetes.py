@@ -1,0 +1,184 @@
+"""The command `kubernetes`: what it prints is checked, complete, and understood by discovery."""
+
+import os
+import socket
+
+import pytest
+import yaml
+
+from tests.support.command_line import run_apart, run_here
+from trainer.cluster import discovery
+from trainer.cluster.spec import ProcessId
+from trainer.strategies.multi_worker import MultiWorker
+
+MULTI = ("strategy=multi_worker", "--image", "registry.example/steadfast:1")
+KINDS = ["Service", "NetworkPolicy", "Job"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def printed(*arguments):
+    outcome = run_here("kubernetes", *arguments)
+    assert (outcome.code, outcome.err) == (0, "")
+    return list(yaml.safe_load_all(outcome.out))
+
+
+def pod_of(objects):
+    return objects[-1]["spec"]["template"]["spec"]
+
+
+def arguments_of(objects):
+    return pod_of(objects)["containers"][0]["args"]
+
+
+def error_of(*arguments):
+    outcome = run_here("kubernetes", *arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert len(outcome.err.splitlines()) == 1
+    return outcome.err.removeprefix("error: ").rstrip("\n")
+
+
+def test_kubernetes_prints_service_and_job(tmp_path):
+    outcome = run_here("kubernetes", *MULTI, "--workers", "4", "train.steps=20")
+    assert outcome.out.startswith("# 4 pods; the PersistentVolumeClaim runs must be there.\n")
+    assert "&id" not in outcome.out  # no anchors: people read it
+    objects = list(yaml.safe_load_all(outcome.out))
+    assert [item["kind"] for item in objects] == KINDS
+    assert objects[-1]["spec"]["completions"] == 4
+    assert arguments_of(objects) == [
+        "strategy=multi_worker", "train.steps=20", "strategy.workers=4", "runs_dir=/shared/runs",
+    ]  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_kubernetes_imports_no_tensorflow(tmp_path):
+    (tmp_path / "work").mkdir()
+    outcome = run_apart("kubernetes", *MULTI, cwd=tmp_path / "work", timeout_secs=120)
+    assert (outcome.code, outcome.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pods"),
+    [
+        (["strategy=multi_worker"], 2),
+        (["strategy=multi_worker", "strategy.workers=3"], 3),
+        (["strategy=multi_worker", "--workers", "1"], 1),
+        (["strategy=auto", "--workers", "5"], 5),
+        (["strategy=parameter_server", "strategy.ps=2", "--workers", "3"], 6),
+    ],
+)
+def test_kubernetes_starts_a_pod_for_each_process(arguments, pods):
+    objects = printed(*arguments, "--image", "a")
+    assert [item["kind"] for item in objects] == KINDS
+    assert objects[-1]["spec"]["completions"] == objects[-1]["spec"]["parallelism"] == pods
+    assert objects[-1]["spec"]["backoffLimit"] == 3 * pods
+
+
+@pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
+def test_kubernetes_prints_a_job_alone_for_one_process(strategy):
+    (job,) = printed(f"strategy={strategy}", "--image", "a", "restart.max_restarts=5")
+    assert (job["kind"], job["spec"]["completions"], job["spec"]["backoffLimit"]) == ("Job", 1, 5)
+
+
+@pytest.mark.parametrize("index", [0, 2])
+def test_discovery_understands_the_pods(index, monkeypatch):
+    """Kubernetes gives a pod its index, and the host name <job>-<index>.<subdomain>."""
+    objects = printed(*MULTI, "--workers", "3", "--name", "my-run")
+    pod = pod_of(objects)
+    name = objects[-1]["metadata"]["name"]
+    domain = f"{pod['subdomain']}.default.svc.cluster.local"
+    monkeypatch.setattr(socket, "getfqdn", lambda: f"{name}-{index}.{domain}")
+    monkeypatch.setattr(discovery.ports, "is_in_use", lambda port: False)
+    strategy = MultiWorker(workers=3)
+    environment = {"JOB_COMPLETION_INDEX": str(index)}
+    cluster = discovery.declared_cluster(strategy.process_ids, environment)
+    port = pod["containers"][0]["ports"][0]["containerPort"]
+    assert cluster.process_id == ProcessId("worker", index)
+    addresses = [f"my-run-{number}.{domain}:{port}" for number in range(3)]
+    assert cluster.jobs == {"worker": addresses}
+
+
+def test_kubernetes_options_reach_the_objects():
+    objects = printed(
+        *MULTI, "--namespace", "team", "--name", "mine", "--gpus", "2", "--cpu", "8",
+        "--memory", "32Gi", "--claim", "shared-runs", "--grace-secs", "900",
+        "runs_dir=/data/of/runs", "preemption.grace_secs=600",
+    )  # fmt: skip
+    assert {(item["metadata"]["name"], item["metadata"]["namespace"]) for item in objects} == {
+        ("mine", "team")
+    }
+    pod = pod_of(objects)
+    assert pod["terminationGracePeriodSeconds"] == 900
+    assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == "shared-runs"
+    (container,) = pod["containers"]
+    assert container["volumeMounts"][0]["mountPath"] == "/data/of"
+    assert container["args"][-1] == "runs_dir=/data/of/runs"
+    assert container["resources"]["limits"] == {"memory": "32Gi", "nvidia.com/gpu": 2}
+    assert container["resources"]["requests"]["cpu"] == "8"
+
+
+def test_kubernetes_names_the_job_like_the_run():
+    (job,) = printed("name=My_run", "--image", "a")
+    assert job["metadata"]["name"].startswith("my-run-")
+
+
+def test_paths_in_the_claim_are_not_looked_for_here():
+    arguments = ("dataset=npy", "--image", "a", "dataset.path=/shared/data/x")
+    assert "dataset.path=/shared/data/x" in arguments_of(printed(*arguments))
+    assert error_of(*arguments, "runs_dir=/other/runs").startswith("dataset.path (/shared/data/x):")
+    # Only while the command checks.
+    assert run_here("dataset=npy", "dataset.path=/shared/data/x", "mode=plan").code == 2
+
+
+def test_kubernetes_takes_choices_of_ones_own(tmp_path):
+    (tmp_path / "mine" / "optimizer").mkdir(parents=True)
+    (tmp_path / "mine" / "optimizer" / "own.yaml").write_text(
+        "# one of our own\n_target_: trainer.optimizers.sgd.sgd\nlearning_rate: 0.5\n"
+    )
+    objects = printed("--config-dir", "mine", "optimizer=own", "--image", "a")
+    assert arguments_of(objects)[:3] == ["--config-dir", "mine", "optimizer=own"]
+    assert os.listdir(tmp_path) == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--imgae", "a"], "unknown option --imgae; did you mean '--image'?"),
+        ([], "--image (missing) must name the container image of the pods"),
+        (["--image", "a", "--workers", "3"], "--workers (3) needs a strategy of several processes"),
+        ([*MULTI, "--workers", "0"], "strategy.workers (0) must be >= 1"),
+        ([*MULTI, "--workers", "3", "strategy.workers=3"], "leave one out"),
+        ([*MULTI, "--workers", "many"], "argument --workers: invalid int value: 'many'"),
+        (["strategy=auto", "--image", "a"], "strategy=auto does not say how many pods"),
+        ([*MULTI, "optimizer=adma"], "did you mean 'adam'?"),
+        ([*MULTI, "train.stpes=3"], "did you mean 'steps'?"),
+        ([*MULTI, "mode=predict"], "mode (predict) must be train"),
+        ([*MULTI, "strategy.hosts=[a,b]"], "strategy.hosts is for clusters that are started by"),
+        ([*MULTI, "strategy.min_workers=3"], "strategy.min_workers (3) must be at most"),
+        ([*MULTI, "runs_dir=runs"], "runs_dir (runs) must be a folder of the claim"),
+        ([*MULTI, "runs_dir=/runs"], "runs_dir (/runs) must be a folder of the claim"),
+        ([*MULTI, "--name", "9"], "--name (9) must consist of"),
+        ([*MULTI, "--memory", "16GB"], "did you mean '16Gi'?"),
+        (
+            [*MULTI, "--grace-secs", "60", "preemption.grace_secs=60"],
+            "--grace-secs (60) must be longer than preemption.grace_secs (60)",
+        ),
+    ],
+)
+def test_kubernetes_refuses_wrong_input_in_one_line(arguments, expected):
+    assert expected in error_of(*arguments)
+
+
+def test_objects_fit_the_schemas_of_kubernetes():
+    validate = pytest.importorskip("kubernetes_validate")
+    commands = [
+        (*MULTI, "--workers", "4", "--gpus", "1", "--namespace", "team"),
+        ("--image", "a", "train.steps=3"),
+        ("strategy=parameter_server", "--image", "a"),
+    ]
+    for command in commands:
+        for item in printed(*command):
+            validate.validate(item, validate.latest_version(), strict=True)
