@@ -35,13 +35,16 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
         raise StorageError(f"{path} could not be written: {reason}") from error
 
 
-def write_atomically(path: Path, content: str | bytes, *, mode: int = 0o666) -> None:
+def write_atomically(
+    path: Path, content: str | bytes, *, mode: int = 0o666, durable: bool = True
+) -> None:
     """Replace a file at once: a reader, or a restart after a power cut, sees the old or the new.
 
     Args:
         path: the file.
         content: what it is to hold.
         mode: who may read and write it, less what the process's mask takes away.
+        durable: whether it must survive a power cut; False: for a file that is soon written again.
 
     Raises:
         StorageError: it cannot be written; the old content is still there.
@@ -54,14 +57,16 @@ def write_atomically(path: Path, content: str | bytes, *, mode: int = 0o666) -> 
             ) as file:
                 file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             os.replace(temporary, path)
         except BaseException:
             # What prevents writing may prevent removal; the first error is the cause.
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
-        fsync_directory(path.parent)
+        if durable:
+            fsync_directory(path.parent)
 
 
 def clear_temporaries(directory: Path) -> None:

@@ -127,7 +127,9 @@ def test_one_process_evaluates_a_multi_worker_checkpoint_to_the_same_metrics(tra
 
 def test_only_the_chief_writes_files(trained):
     many = trained(*SIX, *PLAIN, *MULTI, "strategy.workers=2")
-    assert {path.name for path in (many / "logs").iterdir()} == {"worker-0.log", "worker-1.log"}
+    assert {path.name for path in (many / "logs").iterdir()} == {
+        "worker-0.log", "worker-1.log", "status-worker-0.json",
+    }  # fmt: skip
     steps = [line["step"] for line in log(many) if line["split"] == "test"]
     assert steps == [6]
     assert {path.name for path in (many / "checkpoints").iterdir()} == {

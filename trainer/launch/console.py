@@ -21,6 +21,7 @@ from trainer.cluster.messages import (
 from trainer.cluster.spec import ProcessId
 from trainer.launch.process_table import ProcessTable, Row, lines
 from trainer.launch.terminal import DRAW_SECS, Screen
+from trainer.runs.process_status import ProcessStatus
 from trainer.text import format_duration
 
 _BAR_WIDTH = 16
@@ -74,6 +75,10 @@ class Console:
         """Show how a process ended; see `ProcessTable.end`."""
         self._process_table.end(process_id, state, detail)
         self._changed()
+
+    def statuses(self) -> list[ProcessStatus]:
+        """Return what the processes do; any thread may call it."""
+        return self._process_table.statuses()
 
     def show(self, message: Message, log: Path) -> None:
         """Show one message of the run as a whole.

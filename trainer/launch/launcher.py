@@ -23,6 +23,7 @@ from trainer.launch.console import Console
 from trainer.launch.fork_server import ForkServer
 from trainer.launch.resolved_run import Command, ResolvedRun, open_network, resolve
 from trainer.launch.run_context import RunContext
+from trainer.launch.status_writer import StatusWriter
 from trainer.launch.supervisor import Supervisor
 from trainer.launch.terminal import is_attended
 from trainer.launch.visibility import is_quiet
@@ -115,10 +116,12 @@ def _run_in_directory(
     if trains_here:
         status.clear_failure(directory.path)
         crash_report.remove(directory.path)
-    if experiment.launch.inline:
-        code, failures = inline.run(context, cluster)
-    else:
-        code, failures = _supervise(resolved, context, server, ledger)
+    with StatusWriter(context, cluster) as writer:
+        if experiment.launch.inline:
+            code, failures = inline.run(context, cluster)
+        else:
+            code, failures = _supervise(resolved, context, server, ledger)
+        writer.code = code
     if trains_here and code == CRASHED:
         _record_crash(directory, console, failures, command.argv)
     ledger.mark("exit")

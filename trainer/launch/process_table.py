@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from trainer.cluster.messages import Phase, Progress
 from trainer.cluster.spec import ProcessId
+from trainer.runs.process_status import ProcessStatus
 from trainer.text import format_duration
 
 ACTIVITIES = {
@@ -122,6 +123,20 @@ class ProcessTable:
     def clear(self) -> None:
         """Remove all processes."""
         self._members.clear()
+
+    def statuses(self) -> list[ProcessStatus]:
+        """Return what the processes do; any thread may call it."""
+        now = self._clock()
+        return [
+            ProcessStatus(
+                str(process_id),
+                member.phase,
+                member.step,
+                round(max(0.0, now - member.at), 1),
+                member.end,
+            )
+            for process_id, member in list(self._members.items())
+        ]
 
     def rows(self) -> list[Row]:
         """Return the processes, in the order in which they were started first."""

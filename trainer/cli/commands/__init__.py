@@ -21,6 +21,7 @@ COMMANDS = {
         "... --image IMAGE",
         "the Job that trains on Kubernetes, as YAML for kubectl apply",
     ),
+    "status": ("runs/<run>", "what each process of a run does, on whichever host"),
     "convert": ("key=value ...", "a dataset, and writes it as TFRecord or ArrayRecord files"),
     "warm": ("[stop]", "the fork server that a command has left for the next; stop: end it"),
     "completion": (

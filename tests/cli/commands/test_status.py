@@ -1,0 +1,125 @@
+"""The command `status`: the processes of a run as their hosts tell it."""
+
+import itertools
+import json
+
+import pytest
+
+from tests.support.command_line import run_here
+from trainer.runs import process_status
+from trainer.runs.process_status import HostStatus, ProcessStatus
+from trainer.runs.status import record_failure
+
+CLUSTER = ["worker-0", "worker-1"]
+
+
+@pytest.fixture
+def run_dir(tmp_path, monkeypatch):
+    path = tmp_path / "runs" / "cnn-digits-1"
+    (path / "logs").mkdir(parents=True)
+    (path / "config.yaml").write_text("{}")
+    (path / "run.json").write_text(json.dumps({"total_steps": 40}))
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+def write(run_dir, index, *, number=0, code=None, **process):
+    name = f"worker-{index}"
+    values = {"name": name, "phase": "train", "step": 12, "quiet_secs": 0.4, **process}
+    status = HostStatus(f"node{index}", 7, number, CLUSTER, [ProcessStatus(**values)], code)
+    process_status.write(run_dir, name, status)
+
+
+@pytest.fixture
+def growing(monkeypatch):
+    """Let the records of these processes grow when the command waits, which takes no time."""
+    grows = []
+    now = [0.0]
+
+    def sleep(secs):
+        now[0] += secs
+        for step in grows:
+            step()
+
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.sleep", sleep)
+    return grows
+
+
+def status(*arguments):
+    outcome = run_here("status", "runs/cnn-digits-1", *arguments)
+    assert (outcome.code, outcome.err) == (0, "")
+    return outcome.out
+
+
+def test_status_shows_each_process_of_a_running_job(run_dir, growing):
+    write(run_dir, 0)
+    growing += [
+        lambda: write(run_dir, 0, number=1, step=14),
+        lambda: write(run_dir, 1, number=1, phase="save", quiet_secs=75.0),
+    ]
+    write(run_dir, 1, phase="save", quiet_secs=74.0)
+    assert status() == (
+        "process   host   phase  step    age\n"
+        "worker-0  node0  train    14    0 s\n"
+        "worker-1  node1  save     12  1 min\n"
+        "runs/cnn-digits-1: running, step 14/40\n"
+    )
+
+
+def test_status_names_processes_that_have_not_started(run_dir, growing):
+    write(run_dir, 0, phase="join", step=0)
+    growing.append(lambda: write(run_dir, 0, number=1, phase="join", step=0))
+    assert status() == (
+        "process   host   phase        step  age\n"
+        "worker-0  node0  join            0  0 s\n"
+        "worker-1  -      not started     -    -\n"
+        "runs/cnn-digits-1: running, step 0/40\n"
+    )
+
+
+def test_status_says_which_host_tells_nothing_any_more(run_dir, growing):
+    write(run_dir, 0)
+    write(run_dir, 1)
+    numbers = itertools.count(1)
+    growing.append(lambda: write(run_dir, 0, number=next(numbers)))
+    out = status()
+    assert "runs/cnn-digits-1: running, step 12/40\n" in out
+    assert out.endswith(
+        "worker-1 on node1 tells nothing any more: it was killed, is stopped, or its host is gone "
+        "or cut off.\n"
+    )
+    processes = json.loads(status("--json"))["processes"]
+    assert [process["is_alive"] for process in processes] == [True, False]
+
+
+def test_status_says_how_a_run_was_stopped(run_dir):
+    write(run_dir, 0, code=143, end="stopped")
+    write(run_dir, 1, code=143, end="stopped")
+    assert status().splitlines()[1:] == [
+        "worker-0  node0  stopped    12  0 s",
+        "worker-1  node1  stopped    12  0 s",
+        "runs/cnn-digits-1: waiting, step 0/40 (exit code 143)",
+    ]
+
+
+def test_status_says_how_a_run_failed(run_dir):
+    write(run_dir, 0, code=1, end="failed")
+    record_failure(run_dir, "ValueError: no such thing")
+    assert "runs/cnn-digits-1: failed, step 0/40: ValueError: no such thing\n" in status()
+
+
+def test_status_of_a_run_without_records(run_dir):
+    assert status() == "runs/cnn-digits-1: waiting, step 0/40\n"
+    assert json.loads(status("--json")) == {
+        "run": "runs/cnn-digits-1", "state": "waiting", "step": 0, "why": "", "processes": [],
+    }  # fmt: skip
+
+
+def test_status_needs_a_run(run_dir):
+    outcome = run_here("status", "runs/cnn-digits-2")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == (
+        "error: status (runs/cnn-digits-2): no run there: it has no config.yaml; "
+        "did you mean 'runs/cnn-digits-1'?\n"
+    )

@@ -1,0 +1,131 @@
+"""logs/status-<process>.json: what the processes of one host do, for readers on any host.
+
+Each command writes the file of its own host while it runs, named by its own process. A reader
+cannot compare the clocks of hosts, and a lock need not be visible to it: a command lives if the
+number of its record grows. Ages are told by the host that measures them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from trainer.errors import StorageError
+from trainer.files import write_atomically
+
+INTERVAL_SECS = 2.0
+"""How often a record is written."""
+
+PATIENCE_SECS = 10.0
+"""How long a reader waits for the next record."""
+
+_POLL_SECS = 0.1
+
+
+@dataclass(frozen=True)
+class ProcessStatus:
+    """What one process does.
+
+    Attributes:
+        name: its name, such as `worker-0`.
+        phase: as in `trainer.cluster.messages.Phase`; empty until its first message.
+        step: number of steps made.
+        quiet_secs: seconds since its last sign of life.
+        end: how it ended, in a word; empty while it lives.
+    """
+
+    name: str
+    phase: str
+    step: int
+    quiet_secs: float
+    end: str = ""
+
+
+@dataclass(frozen=True)
+class HostStatus:
+    """What the processes of one command do.
+
+    Attributes:
+        host: the host's name.
+        pid: the process id of the command there.
+        number: how many records it has written before.
+        cluster: the names of all processes, where each has a command of its own; else empty.
+        processes: its own processes.
+        code: its exit code; None while it runs.
+    """
+
+    host: str
+    pid: int
+    number: int
+    cluster: Sequence[str]
+    processes: Sequence[ProcessStatus]
+    code: int | None = None
+
+
+def write(run_dir: Path, name: str, status: HostStatus) -> None:
+    """Replace the record of a command; what cannot be written is left out.
+
+    Args:
+        run_dir: the run directory.
+        name: of the command's own process.
+        status: the record.
+    """
+    with suppress(StorageError):
+        write_atomically(_path(run_dir, name), json.dumps(asdict(status)), durable=False)
+
+
+def read(run_dir: Path) -> dict[str, HostStatus]:
+    """Return the records of a run by the names of the commands' own processes, the newest last."""
+    found = []
+    for path in (run_dir / "logs").glob("status-*.json"):
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            content = json.loads(path.read_text(encoding="utf-8"))
+            processes = [ProcessStatus(**process) for process in content.pop("processes")]
+            status = HostStatus(**content, processes=processes)
+            # Times of one file system, so of one clock.
+            found.append((path.stat().st_mtime, path.stem.removeprefix("status-"), status))
+    return {name: status for _, name, status in sorted(found, key=lambda item: item[:2])}
+
+
+def without_earlier(
+    records: Mapping[str, HostStatus], living: Collection[str]
+) -> dict[str, HostStatus]:
+    """Return the records without those that are left of an earlier cluster, of another size."""
+    newest = living or list(records)[-1:]
+    names = set(newest).union(*(records[name].cluster for name in newest))
+    return {name: status for name, status in records.items() if name in names}
+
+
+def watch(
+    run_dir: Path,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> tuple[dict[str, HostStatus], set[str]]:
+    """Return the records of a run, and the names of those whose commands live.
+
+    It waits for the next record of each command that has not ended, but not for ever.
+    """
+    first = read(run_dir)
+    newest = first
+    until = clock() + PATIENCE_SECS
+    while True:
+        living = {name for name, status in newest.items() if _has_grown(name, status, first)}
+        awaited = {name for name, status in newest.items() if status.code is None} - living
+        if not awaited or clock() >= until:
+            return newest, living
+        sleep(_POLL_SECS)
+        newest = read(run_dir)
+
+
+def _has_grown(name: str, status: HostStatus, first: Mapping[str, HostStatus]) -> bool:
+    before = first.get(name)
+    if status.code is not None:
+        return False
+    return before is None or (before.pid, before.number) != (status.pid, status.number)
+
+
+def _path(run_dir: Path, name: str) -> Path:
+    return run_dir / "logs" / f"status-{name}.json"
