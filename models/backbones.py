@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import h5py
+import numpy as np
 import tensorflow as tf
 
 ALL = "backbone"  # `freeze` with this word: all but the classifier
@@ -57,8 +58,20 @@ class Head:
                 f"{self.num_classes}; add model.outputs=null"
             )
 
-    def attach(self, name: str, inputs: tf.Tensor, backbone: tf.keras.Model) -> tf.keras.Model:
+    def attach(
+        self,
+        name: str,
+        inputs: tf.Tensor,
+        backbone: tf.keras.Model,
+        features: tf.Tensor | None = None,
+    ) -> tf.keras.Model:
         """Return the model of a backbone with pooled features.
+
+        Args:
+            name: the model's name.
+            inputs: its input.
+            backbone: the network.
+            features: what it computes from the inputs, [B, channels]; None: its output.
 
         Raises:
             ValueError: the weights do not fit, or there is no layer to freeze.
@@ -68,7 +81,7 @@ class Head:
             self.outputs or self.num_classes,
             dtype="float32",
             name="logits" if self.outputs is None else "predictions",
-        )(backbone.output)
+        )(backbone.output if features is None else features)
         model = tf.keras.Model(inputs, logits, name=name)
         if self.weights is not None:
             loaded = backbone if self.outputs is None else model
@@ -98,34 +111,68 @@ def freeze_layers(backbone: tf.keras.Model, last: str) -> None:
         layer.trainable = False
 
 
+def set_normalisation(backbone: tf.keras.Model, momentum: float, synchronized: bool) -> None:
+    """Give all batch normalisation of a network this momentum and synchronisation.
+
+    For networks of `tf.keras.applications` that do not take layers as an argument.
+    """
+    for layer in backbone.layers:
+        if isinstance(layer, tf.keras.layers.BatchNormalization):
+            layer.momentum = momentum
+            layer.synchronized = synchronized
+            if synchronized:
+                layer.fused = False  # as its constructor decides it
+
+
 def load_weights(backbone: tf.keras.Model, path: Path) -> None:
     """Load a weights file of `tf.keras.applications`, with or without the top, into a backbone.
 
-    Layers are matched by name and every layer of the backbone must be in the file. Keras' loading
-    by name would silently keep the random weights of a layer that is missing.
+    Layers are matched by name. Where names are automatic, as in InceptionV3, they differ between
+    files and processes: then by their order, and every shape must fit. Keras' own loading by name
+    would silently keep the random weights of a layer that is missing. `Normalization` layers are
+    left out: the models scale images before.
 
     Raises:
         ValueError: the file is missing, is no Keras weights file in HDF5, or is of another network
             or width.
     """
-    names = [layer.name for layer in backbone.layers if layer.weights]
-    missing = set(names).difference(_saved_layers(path))
-    if missing:
-        example = next(name for name in names if name in missing)
+    saved = _saved_layers(path)
+    layers = {
+        layer.name: layer
+        for layer in backbone.layers
+        if layer.weights and not isinstance(layer, tf.keras.layers.Normalization)
+    }
+    missing = [name for name in layers if name not in saved]
+    in_order = dict(zip(layers, saved.values(), strict=False))
+    if not missing:
+        values = {name: saved[name] for name in layers}
+    elif len(in_order) == len(layers) and _misfit(layers, in_order) is None:
+        values = in_order
+    else:
         raise ValueError(
-            f"weights ({path}) lacks {len(missing)} of the {len(names)} layers "
-            f"of {backbone.name}, such as {example}"
+            f"weights ({path}) lacks {len(missing)} of the {len(layers)} layers "
+            f"of {backbone.name}, such as {missing[0]}"
         )
-    try:
-        backbone.load_weights(str(path), by_name=True)
-    except (ValueError, OSError) as error:
-        raise ValueError(
-            f"weights ({path}) does not fit {backbone.name}: {str(error).splitlines()[0]}"
-        ) from error
+    if misfit := _misfit(layers, values):
+        raise ValueError(f"weights ({path}) does not fit {backbone.name}: {misfit}")
+    for name, layer in layers.items():
+        layer.set_weights(values[name])
 
 
-def _saved_layers(path: Path) -> Iterable[str]:
-    """Return the names of the layers that have weights in a Keras weights file (HDF5)."""
+def _misfit(
+    layers: Mapping[str, tf.keras.layers.Layer], values: Mapping[str, Sequence[np.ndarray]]
+) -> str | None:
+    """Return the first layer whose weights have other shapes in the file, in words."""
+    for name, layer in layers.items():
+        wanted = [list(weight.shape) for weight in layer.weights]
+        found = [list(value.shape) for value in values[name]]
+        if wanted != found:
+            return f"{name} has weights of {found} in the file, not of {wanted}"
+    return None
+
+
+def _saved_layers(path: Path) -> dict[str, list[np.ndarray]]:
+    """Return the weights of each layer in a Keras weights file (HDF5), in the model's order."""
     if not path.is_file():
         raise ValueError(
             f"weights ({path}): no such file; "
@@ -134,13 +181,26 @@ def _saved_layers(path: Path) -> Iterable[str]:
     try:
         with h5py.File(path, "r") as file:
             group = file.get("model_weights", file)  # a whole saved model keeps them there
-            return [
-                name
-                for name in group
-                if isinstance(group[name], h5py.Group)
-                and len(group[name].attrs.get("weight_names", ()))
-            ]
-    except OSError as error:
+            names = {name: _weight_names(group, name) for name in _texts(group, "layer_names")}
+            return {
+                name: [np.asarray(group[name][weight]) for weight in weights]
+                for name, weights in names.items()
+                if weights and not name.startswith("normalization")
+            }
+    except (OSError, KeyError) as error:
         raise ValueError(
-            f"weights ({path}) is not an HDF5 file: {str(error).splitlines()[0]}"
+            f"weights ({path}) is not an HDF5 file of Keras: {str(error).splitlines()[0]}"
         ) from error
+
+
+def _weight_names(group: h5py.Group, layer: str) -> list[str]:
+    return _texts(group[layer], "weight_names")
+
+
+def _texts(group: h5py.Group, attribute: str) -> list[str]:
+    """Return an attribute of texts, which Keras cuts into numbered pieces if it is long."""
+    pieces = [attribute] if attribute in group.attrs else []
+    while f"{attribute}{len(pieces)}" in group.attrs:
+        pieces.append(f"{attribute}{len(pieces)}")
+    texts = [text for piece in pieces for text in group.attrs[piece]]
+    return [text.decode() if isinstance(text, bytes) else str(text) for text in texts]

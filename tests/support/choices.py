@@ -16,6 +16,7 @@ NEEDED = {
         "dataset.test._target_=tests.support.toy_streams.test",
         "dataset.num_classes=10",
     ],
+    "model=saved": [f"model.path={CONF / 'config.yaml'}"],
     "env=cartpole": ["train.steps_per_epoch=10"],
     "env=catch": ["train.steps_per_epoch=10"],
     "env=pendulum": ["train.steps_per_epoch=10"],

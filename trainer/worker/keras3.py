@@ -33,13 +33,11 @@ def adapted(
         ConfigError: the model cannot be trained here.
     """
     import_target(node)  # and with it the Keras that it uses
-    if "keras" not in sys.modules:
-        return build()
-    import keras
-
-    keras.config.set_dtype_policy(experiment.precision)
+    if keras := sys.modules.get("keras"):
+        keras.config.set_dtype_policy(experiment.precision)
     model = build()
-    if not isinstance(model, keras.Layer):
+    keras = sys.modules.get("keras")  # a function that loads a model from a file imports it then
+    if keras is None or not isinstance(model, keras.Layer):
         return model
     from trainer.engine.graph.keras3_model import Keras3Model
 

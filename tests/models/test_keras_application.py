@@ -1,0 +1,111 @@
+import typing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.model_runs import assert_continues
+from trainer.models import keras_application as module
+from trainer.models.backbones import load_weights
+from trainer.models.keras_application import keras_application
+
+IMAGES = np.random.RandomState(0).uniform(size=(2, 32, 32, 3)).astype(np.float32)
+MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+
+ONE_OF_EACH_FAMILY = [
+    "MobileNet",
+    "MobileNetV3Small",
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in ("DenseNet121", "EfficientNetB0", "RegNetX002", "ResNet50V2", "VGG16")
+    ),
+]
+"""Of each kind of scaling."""
+
+
+def test_names_are_those_of_the_library() -> None:
+    names = {name for name in vars(tf.keras.applications) if name[0].isupper()}
+    assert set(typing.get_args(module.Name)) == names
+
+
+def published(name: str, file: Path) -> tf.keras.Model:
+    """Return a network of the library with random statistics; write its weights."""
+    network = getattr(tf.keras.applications, name)(
+        include_top=False, weights=None, input_shape=(32, 32, 3), pooling="avg"
+    )
+    draws = np.random.RandomState(1)
+    for layer in network.layers:
+        if isinstance(layer, tf.keras.layers.BatchNormalization):
+            layer.moving_mean.assign(draws.uniform(-0.1, 0.1, layer.moving_mean.shape))
+            layer.moving_variance.assign(draws.uniform(0.5, 1.5, layer.moving_mean.shape))
+    network.save_weights(file)
+    return network
+
+
+def scaled_by_the_library(name: str) -> np.ndarray:
+    family = getattr(tf.keras.applications, name).__module__.rpartition(".")[2]
+    if family == "efficientnet":
+        # Its network without published weights only divides by 255.
+        return 255 * (IMAGES - MEAN) / STD
+    return getattr(tf.keras.applications, family).preprocess_input(IMAGES * 255)
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_FAMILY)
+def test_network_with_weights_equals_the_one_of_the_library(name: str, tmp_path: Path) -> None:
+    network = published(name, tmp_path / "weights.h5")
+    model = keras_application(
+        (32, 32, 3), 10, name=name, weights=str(tmp_path / "weights.h5"), freeze="backbone"
+    )
+    features = tf.keras.Model(model.input, model.get_layer("logits").input)(IMAGES)
+    expected = network(scaled_by_the_library(name).astype(np.float32)).numpy()
+    np.testing.assert_allclose(features, expected, atol=1e-4 * np.abs(expected).max())
+    assert model(IMAGES).shape == (2, 10)
+    assert {id(weight) for weight in model.trainable_weights} == {
+        id(weight) for weight in model.get_layer("logits").weights
+    }
+
+
+def test_layers_with_other_automatic_names_are_loaded_in_order(tmp_path: Path) -> None:
+    def network() -> tf.keras.Model:
+        inputs = tf.keras.Input([4])
+        return tf.keras.Model(inputs, tf.keras.layers.Dense(3)(tf.keras.layers.Dense(3)(inputs)))
+
+    saved, other = network(), network()
+    saved.save_weights(tmp_path / "weights.h5")
+    load_weights(other, tmp_path / "weights.h5")
+    for a, b in zip(saved.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_batch_normalisation_is_synchronised_or_not() -> None:
+    for synchronized in (True, False):
+        model = keras_application(
+            (8, 8, 1), 10, name="MobileNet", momentum=0.5, synchronized=synchronized
+        )
+        norms = [x for x in model.layers if isinstance(x, tf.keras.layers.BatchNormalization)]
+        assert {(x.momentum, x.synchronized, x.fused) for x in norms} == {
+            (0.5, synchronized, not synchronized)
+        }
+
+
+def test_images_that_are_too_small_are_refused() -> None:
+    with pytest.raises(
+        ValueError,
+        match=r"^Xception takes images of at least 71 x 71 pixels, the dataset gives "
+        r"\[32, 80, 3\]; add dataset\.image_size=\[71,71\], or choose another name$",
+    ):
+        keras_application((32, 80, 3), 10, name="Xception")
+
+
+def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
+    published("MobileNet", tmp_path / "weights.h5")
+    with pytest.raises(ValueError, match=r"^weights \(.*\) lacks \d+ of the \d+ layers of Mobil.*"):
+        keras_application(
+            (32, 32, 3), 10, name="MobileNetV3Small", weights=str(tmp_path / "weights.h5")
+        )
+
+
+@pytest.mark.slow
+def test_run_that_continues_has_the_bits_of_one_that_was_not_stopped(tmp_path: Path) -> None:
+    assert_continues(tmp_path, "model=keras_application", "model.name=MobileNetV3Small")

@@ -1,0 +1,106 @@
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.model_runs import train
+from trainer.models.saved import saved
+
+SHAPE = (8, 8, 1)
+KINDS = {"tf_keras": tf.keras, "keras": keras}
+
+
+def network(kind: str, *, outputs: int = 10, activation: str | None = None) -> Any:
+    library = KINDS[kind]
+    inputs = library.Input(SHAPE)
+    x = library.layers.Conv2D(4, 3, activation="relu")(inputs)
+    x = library.layers.Flatten()(library.layers.BatchNormalization()(x))
+    return library.Model(inputs, library.layers.Dense(outputs, activation=activation)(x))
+
+
+@pytest.mark.parametrize("suffix", ["keras", "h5"])
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_training_begins_with_the_weights_of_the_file(
+    kind: str, suffix: str, tmp_path: Path
+) -> None:
+    model = network(kind)
+    file = tmp_path / f"model.{suffix}"
+    model.save(file)
+    loaded = saved(SHAPE, 10, path=str(file))
+    assert isinstance(loaded, KINDS[kind].Model)
+    for value, expected in zip(loaded.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(value, expected)
+    state = train(
+        tmp_path / "run", "model=saved", f"model.path={file}", "optimizer.learning_rate=1e-9"
+    )
+    kernels = [value for value in state.values() if value.shape == (3, 3, 1, 4)]
+    np.testing.assert_allclose(kernels[0], model.get_weights()[0], atol=1e-6)
+
+
+def refused(file: Path, message: str, shape: tuple[int, ...] = SHAPE, classes: int = 10) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        saved(shape, classes, path=str(file))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_models_that_do_not_fit_the_dataset_are_refused(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "model.keras"
+    network(kind).save(file)
+    refused(
+        file,
+        r"the model's input is \[8, 8, 1\] for each example, but the dataset's is \[28, 28, 1\]; ",
+        (28, 28, 1),
+    )
+    refused(file, r"the model's output is \[10\] for each example, but .* is \[5\]; ", classes=5)
+    network(kind, activation="softmax").save(file)
+    refused(file, r"the model ends in softmax, but the loss takes logits; ")
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_models_without_a_single_input_are_refused(kind: str, tmp_path: Path) -> None:
+    library = KINDS[kind]
+    file = tmp_path / "model.keras"
+    first, second = library.Input(SHAPE), library.Input(SHAPE)
+    library.Model([first, second], library.layers.Add()([first, second])).save(file)
+    refused(file, r"the model has 2 inputs, but must have one; ")
+    library.Sequential([library.layers.Dense(10)]).save(file)
+    refused(file, r"the model has no input of a known shape; ")
+
+
+def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model.keras"
+    file.write_text("hello")
+    refused(file, r"^path \(.*\) is not a whole model of Keras; write it with model\.save")
+    network("tf_keras").save_weights(tmp_path / "weights.h5")
+    refused(tmp_path / "weights.h5", r"is not a whole model of Keras; ")
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("metadata.json", json.dumps({"keras_version": "3.15.1"}))
+        config = {"module": "my", "class_name": "Own", "config": {}, "registered_name": "Own"}
+        archive.writestr("config.json", json.dumps(config))
+    refused(file, r"^path \(.*\) cannot be loaded by Keras 3: ")
+
+
+@pytest.mark.parametrize("suffix", ["keras", "h5"])
+def test_code_in_a_file_is_not_run(suffix: str, tmp_path: Path) -> None:
+    inputs = tf.keras.Input(SHAPE)
+    file = tmp_path / f"model.{suffix}"
+    tf.keras.Model(inputs, tf.keras.layers.Lambda(lambda x: x + 1)(inputs)).save(file)
+    refused(file, r"the model has a Lambda layer, which holds code that would be run unseen; ")
+
+
+def test_precision_that_the_layers_do_not_have_is_refused(tmp_path: Path) -> None:
+    network("tf_keras").save(tmp_path / "model.keras")
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        refused(
+            tmp_path / "model.keras",
+            r"the model's layers compute in float32, as they were saved, not in bfloat16; ",
+        )
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")

@@ -1,0 +1,73 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.model_runs import assert_continues, train
+from tests.support.training import assert_same_bits
+from trainer.models.vit import vit
+
+SMALL = ("model=vit", "model.width=8", "model.depth=1", "model.heads=2")
+
+
+def test_network_has_the_parameters_of_its_parts() -> None:
+    model = vit((8, 12, 3), 10, patch=4, width=16, depth=2, heads=2)
+    block = 2 * 2 * 16 + 4 * (16 * 16 + 16) + (16 * 64 + 64) + (64 * 16 + 16)
+    patches = 4 * 4 * 3 * 16 + 16
+    assert model.count_params() == patches + 6 * 16 + 2 * block + 2 * 16 + 16 * 10 + 10
+    logits = model(tf.random.stateless_uniform([3, 8, 12, 3], seed=[0, 0]))
+    assert (logits.shape, logits.dtype) == ((3, 10), tf.float32)
+
+
+def test_patches_are_told_apart_by_their_positions() -> None:
+    model = vit((8, 8, 1), 10, width=16, depth=1, heads=2)
+    image = np.random.RandomState(0).uniform(size=(1, 8, 8, 1)).astype(np.float32)
+    turned = np.roll(image, 4, axis=1)
+    assert np.abs(model(image) - model(turned)).max() > 1e-6
+    model.get_layer("positions").positions.assign(tf.zeros([4, 16]))
+    np.testing.assert_allclose(model(image), model(turned), atol=1e-5)
+
+
+def test_mixed_precision_keeps_logits_and_variables_in_float32() -> None:
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        model = vit((8, 8, 1), 10, width=16, depth=1, heads=2)
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    assert model.get_layer("block0_attention").compute_dtype == "bfloat16"
+    assert model(tf.zeros([1, 8, 8, 1])).dtype == tf.float32
+    assert {variable.dtype for variable in model.variables} == {tf.float32}
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "message"),
+    [
+        ((64,), {}, r"^vit takes images \[height, width, channels\], the dataset gives \[64\]"),
+        ((8, 10, 1), {}, r"^patch \(4\) must divide the sides of the images, the dataset gives"),
+        ((8, 8, 1), {"heads": 3}, r"^width \(128\) must be a multiple of heads \(3\); use 129$"),
+    ],
+)
+def test_wrong_shapes_are_refused(
+    shape: tuple[int, ...], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        vit(shape, 10, **options)
+
+
+def test_run_that_continues_has_the_bits_of_one_that_was_not_stopped(tmp_path: Path) -> None:
+    assert_continues(tmp_path, *SMALL, "model.dropout=0.1")
+
+
+@pytest.mark.slow
+def test_with_shards_replicas_have_the_bits_of_one_device(tmp_path: Path) -> None:
+    options = (*SMALL, "model.dropout=0.1", "batch.shards=2")
+    two = ("strategy=mirrored", "strategy.virtual_devices=2")
+    assert_same_bits(train(tmp_path / "one", *options), train(tmp_path / "two", *options, *two))
+
+
+@pytest.mark.slow
+def test_compiled_network_trains_in_bfloat16(tmp_path: Path) -> None:
+    state = train(tmp_path, *SMALL, "jit=true", "precision=mixed_bfloat16")
+    assert all(np.isfinite(value).all() for value in state.values())
