@@ -17,6 +17,7 @@ NEEDED = {
         "dataset.num_classes=10",
     ],
     "model=saved": [f"model.path={CONF / 'config.yaml'}"],
+    "model=keras_hub": [f"model.preset={CONF}"],
     "env=cartpole": ["train.steps_per_epoch=10"],
     "env=catch": ["train.steps_per_epoch=10"],
     "env=pendulum": ["train.steps_per_epoch=10"],
