@@ -25,15 +25,30 @@ class ArraySplit:
     in_memory = True
 
     def __init__(self, features: np.ndarray, labels: np.ndarray | None):
-        """Take features [N, ...] of any dtype and labels [N] of any integer dtype, or none."""
+        """Take features [N, ...] and labels, or none.
+
+        Args:
+            features: of any dtype.
+            labels: classes [N] or flags [N, labels] of any integer dtype, or targets [N] or
+                [N, targets] of any floating-point dtype.
+        """
         self.num_examples = len(features)
         self._arrays = {"features": features}
         if labels is not None:
-            self._arrays["label"] = labels.astype(np.int64)
+            is_number = labels.dtype.kind == "f"
+            self._arrays["label"] = labels.astype(np.float32 if is_number else np.int64)
         self._constants: dict[str, tf.Tensor] | None = None
 
+    @property
+    def labels(self) -> np.ndarray | None:
+        """The labels of all examples, [N, ...]; None: there are none."""
+        return self._arrays.get("label")
+
     def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return `features` [B, ...] and `label` [B] int64 of the examples `indices`, [B] int64."""
+        """Return `features` [B, ...] and `label` of the examples `indices`, [B] int64.
+
+        Labels are int64, and targets float32.
+        """
         constants = self._tensors()
         # On the host, whatever the caller's device: the data must not fill an accelerator's memory.
         with tf.device("CPU:0"):
@@ -122,9 +137,11 @@ class ArrayDataset:
         train: the split that is trained on, such as an ArraySplit.
         test: the split that is evaluated.
         input_shape: shape of one example's features.
-        num_classes: how many classes `label` counts.
+        num_classes: how many classes `label` counts; or how many targets or flags it has.
         num_draws: random numbers per example; none.
         class_names: their names, in order; None: they have none but their numbers.
+        label_kind: `class`: `label` is [B] integers; `number`: [B] or [B, targets] float32;
+            `multilabel`: [B, labels] integers, 0 or 1.
         normalise: what is subtracted from the features and divided by, one number or one for each
             index of the last dimension; None: nothing.
 
@@ -138,6 +155,7 @@ class ArrayDataset:
     num_classes: int
     num_draws: int = 0
     class_names: Sequence[str] | None = None
+    label_kind: str = "class"
     normalise: Normalisation | None = None
 
     def __post_init__(self) -> None:

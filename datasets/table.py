@@ -1,7 +1,8 @@
-"""Tables: CSV and Parquet files with a column of labels."""
+"""Tables: CSV and Parquet files with columns of labels."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from trainer.datasets.paths import find_files
@@ -17,7 +18,8 @@ def table(  # noqa: PLR0913 - every option is a key of the configuration
     *,
     path: str | None = None,
     test_path: str | None = None,
-    label: str = "label",
+    label: str | list[str] = "label",
+    label_kind: Literal["class", "number", "multilabel"] = "class",
     columns: dict[str, str] = {},  # noqa: B006 - never changed
     missing: Literal["fill", "error"] = "fill",
     max_categories: Annotated[int, ">= 1"] = 100,
@@ -35,7 +37,10 @@ def table(  # noqa: PLR0913 - every option is a key of the configuration
         path: the files to train on: one, a folder, or a pattern with *.
         test_path: the files to test on; None: a part of the others. To predict, they may lack the
             column of labels.
-        label: the column of labels, one class per value.
+        label: the column of labels; of `number` and `multilabel` also several.
+        label_kind: class: each value of the column is a class; number: the columns are numbers to
+            predict (task=regression); multilabel: each column says whether a row has a label, by
+            0 or 1 (task=multilabel).
         columns: kinds, name -> numeric, categorical, date or ignored; all others are found.
         missing: fill: a missing number becomes the mean, and a missing category is one of its own;
             error: it is an error.
@@ -57,23 +62,51 @@ def table(  # noqa: PLR0913 - every option is a key of the configuration
         test_fraction=test_fraction,
         split_by=split_by,
     )
-    _check_names(files, label=label, split_by=split_by)
-    check_kinds(columns, [name for name in files.names if name != label], label)
-    refuse = missing == "error"
+    labels = [label] if isinstance(label, str) else label
+    _check_labels(labels, label_kind)
+    _check_names(files, ("label", labels), ("split_by", [split_by] if split_by else []))
+    check_kinds(columns, [name for name in files.names if name not in labels], labels)
     return TableDataset(
-        files, label, kinds=columns, max_categories=max_categories, refuse_missing=refuse
+        files,
+        labels,
+        label_kind=label_kind,
+        kinds=columns,
+        max_categories=max_categories,
+        refuse_missing=missing == "error",
     )
 
 
-def _check_names(files: TableFiles, **options: str | None) -> None:
+def _check_labels(labels: Sequence[str], label_kind: str) -> None:
+    """Raise unless there are as many columns of labels as their kind permits, each named once.
+
+    Raises:
+        ValueError: there are not.
+    """
+    shown = f"label ([{', '.join(labels)}])"
+    if not labels:
+        raise ValueError(f"{shown} names no column; add dataset.label=<column>")
+    if len(set(labels)) < len(labels):
+        raise ValueError(f"{shown} names a column twice; remove it once")
+    if label_kind == "class" and len(labels) > 1:
+        raise ValueError(
+            f"{shown} must be one column where its values are classes; name one, or add "
+            "dataset.label_kind=number or dataset.label_kind=multilabel"
+        )
+
+
+def _check_names(files: TableFiles, *options: tuple[str, Sequence[str]]) -> None:
     """Raise unless the columns that options name exist.
+
+    Args:
+        files: the table.
+        options: key and columns of each.
 
     Raises:
         ValueError: one does not.
     """
     names = files.names
-    for key, name in options.items():
-        if name is not None and name not in names:
+    for key, name in ((key, name) for key, columns in options for name in columns):
+        if name not in names:
             raise ValueError(
                 f"{key} ({name}): {files.train[0]} has no such column, it has {', '.join(names)}; "
                 f"add dataset.{key}=<one of these>"

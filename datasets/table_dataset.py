@@ -16,7 +16,8 @@ from trainer.datasets.arrays import ArraySplit
 from trainer.datasets.hashed_split import divide, hash_numbers, hash_texts
 from trainer.datasets.table_columns import as_texts
 from trainer.datasets.table_files import Rows, column_names, read_rows
-from trainer.datasets.table_fit import TableFit, encode_labels, fit_from, fit_table
+from trainer.datasets.table_fit import TableFit, fit_from, fit_table
+from trainer.datasets.table_labels import LabelFitter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +96,8 @@ class TableDataset:
 
     Attributes:
         num_draws: random numbers per example; none.
+        label_kind: `class`: `label` is [B] int64; `number`: [B, targets] float32, in the unit of
+            the table; `multilabel`: [B, labels] int64, 0 or 1.
         train: the split that is trained on, after `fit` or `restore`.
         test: the split that is evaluated, likewise.
     """
@@ -106,8 +109,9 @@ class TableDataset:
     def __init__(
         self,
         files: TableFiles,
-        label: str,
+        labels: Sequence[str],
         *,
+        label_kind: str,
         kinds: Mapping[str, str],
         max_categories: int,
         refuse_missing: bool,
@@ -116,13 +120,15 @@ class TableDataset:
 
         Args:
             files: the files.
-            label: the column of labels.
+            labels: the columns of labels.
+            label_kind: what they hold: `class`, `number` or `multilabel`.
             kinds: kinds of columns that are known.
             max_categories: how many categories of a column are kept.
             refuse_missing: whether a missing value is an error.
         """
         self._files = files
-        self._label = label
+        self._labels = tuple(labels)
+        self.label_kind = label_kind
         self._kinds = dict(kinds)
         self._max_categories = max_categories
         self._refuse_missing = refuse_missing
@@ -132,14 +138,17 @@ class TableDataset:
         """Fit to the training rows, read both splits, and return the fit as JSON.
 
         Raises:
-            ValueError: a row is damaged; the message names file and line.
+            ValueError: a row is damaged, or the file to test on has no labels; the message names
+                file and line.
         """
-        names = [name for name in self._files.names if name != self._label]
+        self._require_labels()
+        names = [name for name in self._files.names if name not in self._labels]
 
         def read(columns: Sequence[str]) -> Iterator[Rows]:
             return self._files.read("train", columns)
 
-        fit = fit_table(read, names, self._label, self._kinds, self._max_categories)
+        labels = LabelFitter(self._labels, self.label_kind)
+        fit = fit_table(read, names, labels, self._kinds, self._max_categories)
         self._use(fit)
         return fit.to_text()
 
@@ -150,10 +159,14 @@ class TableDataset:
             ValueError: it is of another label or kind, or a row is damaged.
         """
         fit = fit_from(fitted)
-        if fit.label != self._label:
+        if fit.label.names != self._labels:
             raise ValueError(
-                f"label ({self._label}) is another than that of the run, {fit.label}; "
-                "start another run"
+                f"label ({', '.join(self._labels)}) is another than that of the run, "
+                f"{fit.label.title}; start another run"
+            )
+        if fit.label.kind != self.label_kind:
+            raise ValueError(
+                f"label_kind ({self.label_kind}) is {fit.label.kind} in the run; start another run"
             )
         kept = {column.name: column.kind for column in fit.columns}
         for name, kind in self._kinds.items():
@@ -174,13 +187,18 @@ class TableDataset:
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
-        return len(self._fit.classes)
+        """How many classes, targets or labels there are."""
+        return len(self._fit.label.output_names)
 
     @property
     def class_names(self) -> list[str]:
-        """The labels, in the order of their numbers."""
-        return list(self._fit.classes)
+        """The names of the classes, in the order of their numbers; or of the columns of labels."""
+        return self._fit.label.output_names
+
+    @property
+    def target_scale(self) -> list[tuple[float, float]] | None:
+        """Mean and standard deviation of each target in the training rows; None: no numbers."""
+        return [(column.mean, column.std) for column in self._fit.label.targets] or None
 
     def transform(self, batch: dict[str, Any], draws: tf.Tensor | None) -> dict[str, Any]:
         """Make each category one-hot; `draws` is not used.
@@ -253,16 +271,28 @@ class TableDataset:
         names = [column.name for column in fit.used]
         features: list[np.ndarray] = []
         labels: list[np.ndarray] = []
-        for rows in self._files.read(split, [*names, fit.label] if labelled else names):
+        for rows in self._files.read(split, [*names, *self._labels] if labelled else names):
             encoded = [
                 column.encode(rows, refuse_missing=self._refuse_missing) for column in fit.used
             ]
             features.append(np.stack(encoded, axis=1))
             if labelled:
-                labels.append(encode_labels(rows, fit))
+                labels.append(fit.label.encode(rows))
         if not features:
             raise ValueError(f"{(self._files.test or self._files.train)[0]} has no rows")
         return ArraySplit(np.concatenate(features), np.concatenate(labels) if labelled else None)
 
     def _has_label(self) -> bool:
-        return self._label in column_names(self._files.test[0], self._files.delimiter)
+        names = column_names(self._files.test[0], self._files.delimiter)
+        return any(name in names for name in self._labels)
+
+    def _require_labels(self) -> None:
+        """Raise ValueError unless the files to test on have the columns of labels."""
+        for file in self._files.test:
+            names = column_names(file, self._files.delimiter)
+            if lacking := [name for name in self._labels if name not in names]:
+                raise ValueError(
+                    f"test_path ({file}): a run that trains is tested, and this file has no column "
+                    f"{lacking[0]!r} (dataset.label), it has {', '.join(names)}; add the column, "
+                    "or name another file"
+                )

@@ -1,23 +1,21 @@
-"""What is learned from the training rows of a table: kinds, scales, categories and classes."""
+"""What is learned from the training rows of a table: kinds, scales, categories and labels."""
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from trainer.datasets.table_columns import (
     KINDS,
     Column,
     Fit,
     KindFinder,
-    as_texts,
     column_from,
 )
 from trainer.datasets.table_files import Rows
+from trainer.datasets.table_labels import LabelFit, LabelFitter, label_fit_from
 
 Reader = Callable[[Sequence[str]], Iterable[Rows]]
 """Reads some columns of the training rows from the start."""
@@ -28,14 +26,12 @@ class TableFit:
     """How rows become features and labels.
 
     Attributes:
-        label: name of the column of labels.
-        classes: the values of that column, in the order of their numbers.
+        label: the columns of labels, and how they are read.
         columns: the other columns.
         num_rows: how many training rows there were.
     """
 
-    label: str
-    classes: tuple[str, ...]
+    label: LabelFit
     columns: tuple[Column, ...]
     num_rows: int
 
@@ -48,12 +44,7 @@ class TableFit:
     def to_text(self) -> str:
         """Return it as JSON; numbers read back to the bit."""
         columns = [column.plain() for column in self.columns]
-        content = {
-            "label": self.label,
-            "classes": list(self.classes),
-            "num_rows": self.num_rows,
-            "columns": columns,
-        }
+        content = {**self.label.plain(), "num_rows": self.num_rows, "columns": columns}
         return json.dumps(content, indent=1)
 
     def describe(self) -> str:
@@ -68,29 +59,32 @@ class TableFit:
             if names:
                 more = f", ... ({len(names)})" if len(names) > 8 else ""
                 parts.append(f"{kind} {', '.join(names[:8])}{more}")
-        return f"Columns: {'; '.join(parts)}; label {self.label} ({len(self.classes)} classes)"
+        return f"Columns: {'; '.join([*parts, self.label.describe()])}"
 
 
 def fit_from(text: str) -> TableFit:
     """Return the fit that `to_text` has written."""
     content = json.loads(text)
     return TableFit(
-        content["label"],
-        tuple(content["classes"]),
+        label_fit_from(content),
         tuple(map(column_from, content["columns"])),
         content["num_rows"],
     )
 
 
 def fit_table(
-    read: Reader, names: Sequence[str], label: str, kinds: Mapping[str, str], max_categories: int
+    read: Reader,
+    names: Sequence[str],
+    labels: LabelFitter,
+    kinds: Mapping[str, str],
+    max_categories: int,
 ) -> TableFit:
     """Fit to the training rows.
 
     Args:
         read: reads them.
-        names: all columns, but for the label.
-        label: the column of labels.
+        names: all columns, but for those of labels.
+        labels: fits the columns of labels.
         kinds: the kinds that are known; all others are found.
         max_categories: how many categories of a column are kept.
 
@@ -100,12 +94,11 @@ def fit_table(
     found = _find_kinds(read, [name for name in names if name not in kinds])
     kinds = {name: found.get(name) or kinds[name] for name in names}
     fits = {name: Fit(name, kind) for name, kind in kinds.items() if kind != "ignored"}
-    classes: set[str] = set()
     num_rows = 0
-    for rows in read([*fits, label]):
+    for rows in read([*fits, *labels.names]):
         for fit in fits.values():
             fit.add(rows)
-        classes.update(labels_of(rows, label))
+        labels.add(rows)
         num_rows += len(rows.numbers)
     columns = [
         fits[name].column(max_categories) if _is_kept(fits.get(name), name in found, max_categories)
@@ -114,10 +107,10 @@ def fit_table(
     ]  # fmt: skip
     if all(column.kind == "ignored" for column in columns):
         raise ValueError(f"no column is left to learn from; of {', '.join(names)} all are ignored")
-    return TableFit(label, tuple(_ordered(classes)), tuple(columns), num_rows)
+    return TableFit(labels.fit(), tuple(columns), num_rows)
 
 
-def check_kinds(kinds: Mapping[str, str], names: Sequence[str], label: str) -> None:
+def check_kinds(kinds: Mapping[str, str], names: Sequence[str], labels: Collection[str]) -> None:
     """Raise unless all columns exist and have a kind that exists.
 
     Raises:
@@ -127,40 +120,11 @@ def check_kinds(kinds: Mapping[str, str], names: Sequence[str], label: str) -> N
         if kind not in KINDS:
             hint = _nearest(kind, KINDS)
             raise ValueError(f"columns.{name} ({kind}) must be one of {', '.join(KINDS)}{hint}")
-        if name == label:
+        if name in labels:
             raise ValueError(f"columns.{name} is the label (dataset.label); remove it")
         if name not in names:
             hint = _nearest(name, names) or f"; there are {', '.join(names)}"
             raise ValueError(f"columns.{name}: there is no such column{hint}")
-
-
-def labels_of(rows: Rows, label: str) -> list[str]:
-    """Return the labels of rows as texts.
-
-    Raises:
-        ValueError: one is missing; the message names file and line.
-    """
-    labels = as_texts(rows.columns[label])
-    if "" in labels:
-        raise ValueError(f"{rows.place(labels.index(''))}: the label ({label}) is missing")
-    return labels
-
-
-def encode_labels(rows: Rows, fit: TableFit) -> np.ndarray:
-    """Return the classes of rows, [N] int64.
-
-    Raises:
-        ValueError: the training rows have no such label; the message names file and line.
-    """
-    numbers = {text: number for number, text in enumerate(fit.classes)}
-    labels = labels_of(rows, fit.label)
-    for row, text in enumerate(labels):
-        if text not in numbers:
-            raise ValueError(
-                f"{rows.place(row)}: the label ({fit.label}) is {text!r}, which no row that was "
-                "trained on has; remove the row"
-            )
-    return np.array([numbers[text] for text in labels], np.int64)
 
 
 def _find_kinds(read: Reader, names: Sequence[str]) -> dict[str, str]:
@@ -177,14 +141,6 @@ def _is_kept(fit: Fit | None, is_found: bool, max_categories: int) -> bool:
     if fit is None:
         return False
     return not (is_found and fit.kind == "categorical" and len(fit.counts) > max_categories)
-
-
-def _ordered(classes: Iterable[str]) -> list[str]:
-    """Return class names in the order of their numbers, if all are integers; else by name."""
-    try:
-        return sorted(classes, key=int)
-    except ValueError:
-        return sorted(classes)
 
 
 def _nearest(word: str, words: Sequence[str]) -> str:

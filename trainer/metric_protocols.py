@@ -19,11 +19,16 @@ class Metric(Protocol):
 
     It lives on the chief, outside the strategy, and receives every example once, in the order of
     the split. If it has an attribute `class_names`, that is set to the names of the classes, or to
-    their numbers as text.
+    their numbers as text. One with an attribute `label_kind` is for tasks with such labels alone
+    (`trainer.labels`).
     """
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Add examples: labels, [B] int64, and probabilities, [B, num_classes] float32."""
+        """Add examples: labels, [B] int64, and probabilities, [B, num_classes] float32.
+
+        Of numbers targets and predictions, both [B, targets] float32; of several labels these,
+        [B, labels] int64, and their probabilities, [B, labels] float32.
+        """
 
     def result(self) -> Any:
         """Return the value so far: a number, or name -> number."""

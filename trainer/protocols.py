@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from trainer.acting import EnvSpec
+from trainer.labels import KnownLabels
 from trainer.nodes import ModelNode, OptimizerNode, ScheduleNode
 from trainer.replicas import Replica, Worker
 
@@ -74,14 +75,15 @@ class Dataset(Protocol):
         test: the test split.
         input_shape: shape of one example's `features` as the model receives them, without the batch
             dimension.
-        num_classes: number of classes of `label`.
+        num_classes: number of classes of `label`, or of its targets or labels.
         num_draws: random numbers that `transform` uses for each example.
 
     It may also have `class_names`, a name for each class; `max_value`, the value of white in the
     images of its splits; and `decode`, a function from the bytes of a file, a scalar string, to one
     example's `features` as `fetch` returns them. One whose `transform` joins neighbours in training
     has `group_size`: a replica's part of the batch, or a shard, is a multiple of it. One that is
-    fitted to its training split has the methods of `trainer.worker.fitted_dataset.Fitted`.
+    fitted to its training split has the methods of `trainer.worker.fitted_dataset.Fitted`. Labels
+    may be other than classes: `trainer.labels`.
     """
 
     train: Split
@@ -108,7 +110,7 @@ class HasFiles(Protocol):
         """Return a split of these files, without labels; unreadable files have weight 0."""
 
 
-class TaskParts(Worker, Protocol):
+class TaskParts(KnownLabels, Worker, Protocol):
     """What a task builds its models and optimizers from, inside `strategy.scope()`."""
 
     @property
@@ -117,7 +119,7 @@ class TaskParts(Worker, Protocol):
 
     @property
     def num_classes(self) -> int:
-        """Number of classes."""
+        """Number of classes, targets or labels."""
 
     @property
     def env(self) -> EnvSpec | None:
@@ -253,7 +255,7 @@ class Task(Protocol):
     def predict_step(self, batch: Batch) -> Mapping[str, tf.Tensor]:
         """Return the first model's predictions for one replica's batch, name -> [B, ...].
 
-        A classifier returns `probabilities`, [B, num_classes] float32. A task without this method
+        What they are called follows from the labels (`trainer.labels`). A task without this method
         has no predictions, and no metrics but its own.
         """
 

@@ -265,6 +265,6 @@ def test_damaged_files_are_told(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_bytes(b"x,label\n1,a\n\xff,a\n")
     with pytest.raises(ValueError, match=r"b.csv, after line \d: it is not UTF-8"):
         fitted({"path": str(tmp_path / "b.csv")})
-    options = write(tmp_path, test="age\n1\n")
-    with pytest.raises(ValueError, match=r"test.csv has no column 'since', it has age"):
+    options = write(tmp_path, test="label,age\nyes,1\n")
+    with pytest.raises(ValueError, match=r"test.csv has no column 'since', it has label, age"):
         fitted(options)

@@ -36,8 +36,8 @@ GATES = pathlib.Path("gates").absolute()
 class Counting(Classification):
     """Counts how often each step begins; from a gate's step on, steps wait for the gate."""
 
-    def __init__(self, *, steps: int, gates: list[int], label_smoothing: float = 0.0):
-        super().__init__(label_smoothing=label_smoothing)
+    def __init__(self, *, steps: int, gates: list[int], **options):
+        super().__init__(**options)
         self.steps, self.gates = steps, list(gates)
 
     def build(self, parts):

@@ -16,6 +16,7 @@ from trainer.engine.metric_names import (
     validate_metrics,
 )
 from trainer.errors import ConfigError
+from trainer.labels import label_kind_of
 from trainer.metrics.per_class import PerClass
 
 OF_LABELS = [
@@ -30,9 +31,12 @@ def test_every_configured_choice_makes_a_metric(file):
     ((name, node),) = yaml.safe_load(file.read_text()).items()
     assert name == file.stem
     metric = instantiate(node, f"metrics.{name}")
-    names = validate_metrics({name: metric}, 10, ("loss", "accuracy"))
+    kind = label_kind_of(metric)
+    names = validate_metrics({name: metric}, 10, ("loss", "accuracy"), kind)
     metric.reset_state()
-    update_metrics({name: metric}, np.arange(10), np.eye(10, dtype=np.float32))
+    predictions = np.eye(10, dtype=np.float32)
+    labels = {"class": np.arange(10), "number": predictions, "multilabel": predictions.astype(int)}
+    update_metrics({name: metric}, labels[kind], predictions)
     assert list(metric_values(name, metric)) == names
     with pytest.raises(ConfigError, match=f"unknown key 'metrics.{name}.nonsense': "):
         instantiate({**node, "nonsense": 1}, f"metrics.{name}")

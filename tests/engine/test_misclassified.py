@@ -51,7 +51,7 @@ def test_features_that_are_not_images_are_refused():
 
 
 def test_batch_spec_reads_no_examples():
-    specs = batch_spec(digits())
+    specs = batch_spec(digits().test)
     assert {name: (list(spec.shape), spec.dtype.name) for name, spec in specs.items()} == {
         "features": ([None, 8, 8, 1], "uint8"),
         "label": ([None], "int64"),

@@ -24,8 +24,8 @@ class WithTarget(Classification):
 
     def train_step(self, batch: Batch, step: StepContext) -> Metrics:
         def loss(part: Batch) -> PerExample:
-            losses, metrics = self._loss(part, training=True, smoothing=0.0)
-            logits = self._logits(part, training=True)
+            losses, metrics = self._loss(part, training=True)
+            logits = self._outputs(part, training=True)
             gap = logits[:, 0] - self.models["target"](part["features"])[:, 0]
             return losses + gap**2, metrics
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 import tensorflow as tf
 
@@ -16,11 +17,11 @@ class Recording(Classification):
 
     Args:
         record: the directory of these files.
-        label_smoothing: as in classification.
+        options: those of classification.
     """
 
-    def __init__(self, *, record: str = "ids", label_smoothing: float = 0.0) -> None:
-        super().__init__(label_smoothing=label_smoothing)
+    def __init__(self, *, record: str = "ids", **options: Any) -> None:
+        super().__init__(**options)
         self.record = str(pathlib.Path(record).absolute())
 
     def train_step(self, batch: Batch, step: Step) -> Metrics:

@@ -87,6 +87,7 @@ class Gan:
 GAN = [
     "task._target_=tests.tasks.test_tasks.Gan",
     "~task.label_smoothing",
+    "~task.class_weights",
     "optimizer=sgd",
     "train.clip_norm=1",
 ]

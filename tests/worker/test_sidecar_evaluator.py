@@ -474,6 +474,7 @@ def watched(directory: Path, number: int, to: str) -> list[str]:
     (directory / "watched.py").write_text(WATCHED)
     return [
         "~task.label_smoothing",
+        "~task.class_weights",
         "task._target_=watched.Watched",
         f"+task.number={int(number)}",
         f"+task.to={to}",

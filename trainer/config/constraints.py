@@ -6,7 +6,7 @@ A target states the range of an option as `Annotated[float, "> 0"]`, a schema fi
     > 0             one bound;  also >=, <, <=
     >= 0, < 1       several bounds, all must hold
     max | min       one of these words
-    each: a | b     every item of a list
+    each: a | b     every item of a list; a value of another type has none
     auto or >= 1    a word, or several with `|`, or else the bounds
     exists          a path that exists; also `file`, `directory`, `checkpoint`
 
@@ -51,7 +51,8 @@ def violation(value: Any, rule: str) -> str | None:
     if value is None:
         return None
     if rule.startswith("each: "):
-        problems = (violation(item, rule.removeprefix("each: ")) for item in value)
+        items = value if isinstance(value, list | tuple) else ()
+        problems = (violation(item, rule.removeprefix("each: ")) for item in items)
         problem = next(filter(None, problems), None)
         return problem and problem.replace("must", "each item must", 1)
     if " or " in rule:

@@ -10,26 +10,33 @@ import tensorflow as tf
 from trainer.config.constraints import did_you_mean
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
+from trainer.labels import IN_WORDS, LabelKind, label_kind_of
 from trainer.metric_protocols import Metric
 
 _RESERVED = ("step", "split", "epoch")
 """Keys of a line of metrics.jsonl that are not metrics."""
 
+_SHAPES: Mapping[LabelKind, str] = {
+    "class": "labels of [B] and probabilities of [B, {}]",
+    "number": "targets and predictions of [B, {}]",
+    "multilabel": "labels and probabilities of [B, {}]",
+}
+
 
 def update_metrics(
-    metrics: Mapping[str, Metric], labels: np.ndarray, probabilities: np.ndarray
+    metrics: Mapping[str, Metric], labels: np.ndarray, predictions: np.ndarray
 ) -> None:
     """Update all metrics with examples.
 
     Args:
         metrics: the metrics by name.
-        labels: [B] int64.
-        probabilities: [B, C] float32.
+        labels: [B] int64, or [B, ...] of numbers and of several labels.
+        predictions: [B, C] float32.
     """
     # Where Keras' metrics have their variables: the accelerators belong to the model.
     with tf.device("CPU:0"):
         for metric in metrics.values():
-            metric.update_state(labels, probabilities)
+            metric.update_state(labels, predictions)
 
 
 def metric_values(name: str, metric: Metric) -> dict[str, float]:
@@ -44,7 +51,10 @@ def metric_values(name: str, metric: Metric) -> dict[str, float]:
 
 
 def validate_metrics(
-    metrics: Mapping[str, Metric], num_classes: int, task_metrics: Sequence[str]
+    metrics: Mapping[str, Metric],
+    num_classes: int,
+    task_metrics: Sequence[str],
+    kind: LabelKind = "class",
 ) -> list[str]:
     """Return the names of all values, from a trial run on one example.
 
@@ -54,11 +64,13 @@ def validate_metrics(
         metrics: the metrics by name.
         num_classes: the number of classes.
         task_metrics: the names of the task's own metrics.
+        kind: what the labels are.
 
     Raises:
-        ConfigError: a metric of Keras does not accept such examples or returns no numbers, or two
-            values have the same name.
+        ConfigError: a metric is for other labels, one of Keras does not accept such examples or
+            returns no numbers, or two values have the same name.
     """
+    _check_kind(metrics, kind)
     owners = {
         **dict.fromkeys(_RESERVED, "each line of metrics.jsonl"),
         **dict.fromkeys(task_metrics, "the task"),
@@ -67,14 +79,13 @@ def validate_metrics(
     names = []
     for metric_name, metric in metrics.items():
         try:
-            metric_names = _try_metric(metric_name, metric, num_classes)
+            metric_names = _try_metric(metric_name, metric, num_classes, kind)
         except (ValueError, TypeError, tf.errors.OpError) as error:
             if not type(metric).__module__.startswith(("tf_keras.", "keras.")):
                 raise  # a mistake in the user's code, which needs its traceback
             problems.append(
-                f"metrics.{metric_name} ({type(metric).__name__}) must give numbers for labels of "
-                f"[B] and probabilities of [B, {num_classes}]: "
-                f"{str(error).strip().splitlines()[-1]}"
+                f"metrics.{metric_name} ({type(metric).__name__}) must give numbers for "
+                f"{_SHAPES[kind].format(num_classes)}: {str(error).strip().splitlines()[-1]}"
             )
             continue
         for name in metric_names:
@@ -90,11 +101,28 @@ def validate_metrics(
     return names
 
 
-def _try_metric(name: str, metric: Metric, num_classes: int) -> list[str]:
+def _check_kind(metrics: Mapping[str, Metric], kind: LabelKind) -> None:
+    """Raise unless all metrics that say for which labels they are, are for these.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    if problems := [
+        f"metrics.{name} ({type(metric).__name__}) is for {IN_WORDS[label_kind_of(metric)]}, the "
+        f"labels are {IN_WORDS[kind]}; remove it"
+        for name, metric in metrics.items()
+        if getattr(metric, "label_kind", kind) != kind
+    ]:
+        raise ConfigError(*problems)
+
+
+def _try_metric(name: str, metric: Metric, num_classes: int, kind: LabelKind) -> list[str]:
     """Return the names of a metric's values, after an update with one example."""
-    labels = np.zeros(1, np.int64)
-    probabilities = np.full((1, num_classes), 1 / num_classes, np.float32)
-    update_metrics({name: metric}, labels, probabilities)
+    labels: np.ndarray = np.zeros(1, np.int64)
+    if kind != "class":
+        labels = np.zeros((1, num_classes), np.float32 if kind == "number" else np.int64)
+    predictions = np.full((1, num_classes), 1 / num_classes, np.float32)
+    update_metrics({name: metric}, labels, predictions)
     return list(metric_values(name, metric))
 
 

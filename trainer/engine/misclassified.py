@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.errors import ConfigError
-from trainer.protocols import Dataset
+from trainer.protocols import Dataset, Split
 from trainer.summaries import figures
 
 
@@ -39,7 +39,7 @@ class MisclassifiedExamples:
         self._count = count
         self._split = dataset.test
         self._class_names = class_names
-        features = batch_spec(dataset)["features"]
+        features = batch_spec(dataset.test)["features"]
         if features.shape.rank != 4 or features.shape[3] not in (1, 3):
             raise ConfigError(
                 f"summary.misclassified ({count}) needs images, features of [height, width, "
@@ -88,9 +88,9 @@ class MisclassifiedExamples:
         return figures.add_captions(np.rint(255 * grey).astype(np.uint8), captions)
 
 
-def batch_spec(dataset: Dataset) -> dict[str, tf.TensorSpec]:
-    """Return name, shape and dtype of what the test split fetches; nothing is read."""
-    fetch = tf.function(dataset.test.fetch, autograph=False)
+def batch_spec(split: Split) -> dict[str, tf.TensorSpec]:
+    """Return name, shape and dtype of what a split fetches; nothing is read."""
+    fetch = tf.function(split.fetch, autograph=False)
     spec: dict[str, tf.TensorSpec] = fetch.get_concrete_function(
         tf.TensorSpec([None], tf.int64)
     ).structured_outputs

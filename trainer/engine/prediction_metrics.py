@@ -21,6 +21,7 @@ from trainer.engine.predictor import Predictor
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.files import write_atomically
+from trainer.labels import IN_WORDS, PREDICTIONS, LabelKind, label_kind_of
 from trainer.metric_protocols import HasFigures, Metric, SampleMetric
 from trainer.protocols import Dataset, Task
 
@@ -34,6 +35,7 @@ class PredictionMetrics(ExtraMetrics):
         predictor: predicts the test split.
         process_group: the processes that predict together.
         run_dir: the run directory, for the tables of metrics with figures.
+        kind: what the labels are.
     """
 
     def __init__(
@@ -43,11 +45,13 @@ class PredictionMetrics(ExtraMetrics):
         predictor: Predictor,
         process_group: ProcessGroup,
         run_dir: Path,
+        kind: LabelKind = "class",
     ) -> None:
         super().__init__(predictor, process_group)
         self._metrics = metrics
         self._misclassified = misclassified
         self._run_dir = run_dir
+        self._kind = kind
 
     def reset(self) -> None:
         """Forget all predictions."""
@@ -60,18 +64,23 @@ class PredictionMetrics(ExtraMetrics):
         """Add predictions.
 
         Raises:
-            ConfigError: the task predicts no probabilities.
+            ConfigError: the task does not predict what is compared with the labels.
         """
-        if "probabilities" not in block:
+        name = PREDICTIONS[self._kind]
+        if name not in block:
             raise ConfigError(
-                "metrics and summary.misclassified need 'probabilities' "
+                f"metrics and summary.misclassified need '{name}' "
                 f"from the task's predict_step, it gives {sorted(block)}"
             )
-        labels = block["label"].astype(np.int64)
-        probabilities = block["probabilities"]
-        update_metrics(self._metrics, labels, probabilities)
+        predictions = block[name]
+        labels = block["label"]
+        if self._kind == "number":
+            labels = labels.reshape(predictions.shape)
+        else:
+            labels = labels.astype(np.int64)
+        update_metrics(self._metrics, labels, predictions)
         if self._misclassified:
-            self._misclassified.update(block["id"], labels, probabilities)
+            self._misclassified.update(block["id"], labels, predictions)
 
     def results(self, step: int) -> dict[str, float]:
         """Return the values, draw the images, and write the tables."""
@@ -102,7 +111,8 @@ def make_prediction_metrics(
 
     Args:
         experiment: the configuration.
-        metrics: the configured metrics by name; an attribute `class_names` is set to the dataset's.
+        metrics: the configured metrics by name; an attribute `class_names` is set to the dataset's,
+            and of metrics of several labels `threshold` to the task's.
         task: the task, with metrics of its own.
         dataset: the dataset.
         predictor: predicts its test split; None: the task has no `predict_step`.
@@ -115,10 +125,13 @@ def make_prediction_metrics(
     """
     _refuse_sample_metrics(metrics, task)
     class_names = class_names_of(dataset)
+    kind = label_kind_of(task)
     for metric in metrics.values():
         if hasattr(metric, "class_names"):
             metric.class_names = class_names
-    names = [*task.metrics, *validate_metrics(metrics, dataset.num_classes, task.metrics)]
+        if hasattr(metric, "threshold") and getattr(metric, "label_kind", "") == "multilabel":
+            metric.threshold = getattr(task, "threshold", metric.threshold)
+    names = [*task.metrics, *validate_metrics(metrics, dataset.num_classes, task.metrics, kind)]
     # The other modes have no writers, and rank no checkpoints.
     num_misclassified = 0
     if experiment.trains:
@@ -133,12 +146,17 @@ def make_prediction_metrics(
             f"{configured} needs a task with predict_step; {type(task).__name__} has none; "
             "add one, or leave the option out"
         )
-    if "label" not in batch_spec(dataset):
+    if "label" not in batch_spec(dataset.test):
         raise ConfigError(f"{configured} needs examples with a 'label'; leave the option out")
     misclassified = None
     if num_misclassified:
+        if kind != "class":
+            raise ConfigError(
+                f"summary.misclassified ({num_misclassified}) needs one class an example, the "
+                f"labels are {IN_WORDS[kind]}; add summary.misclassified=0"
+            )
         misclassified = MisclassifiedExamples(num_misclassified, dataset, class_names)
-    return PredictionMetrics(metrics, misclassified, predictor, process_group, run_dir)
+    return PredictionMetrics(metrics, misclassified, predictor, process_group, run_dir, kind)
 
 
 def _refuse_sample_metrics(metrics: Mapping[str, Metric], task: Task) -> None:

@@ -18,6 +18,8 @@ class CalibrationError:
         bins: how many bins of equal width.
     """
 
+    label_kind = "class"
+
     def __init__(self, *, bins: Annotated[int, ">= 1"] = 15) -> None:
         self._bins = bins
         self.reset_state()

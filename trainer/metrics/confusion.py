@@ -18,6 +18,8 @@ class ConfusionMatrix:
         matrix: the counts, [C, C] float64; [0, 0] before the first example.
     """
 
+    label_kind = "class"
+
     def __init__(self) -> None:
         self.class_names: Sequence[str] = ()
         self.matrix: np.ndarray = np.zeros((0, 0))

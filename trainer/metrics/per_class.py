@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
+
+from trainer.metrics.value_keys import value_keys
 
 
 class PerClass:
@@ -23,6 +24,8 @@ class PerClass:
     Args:
         most_classes: with more classes, only the averages are computed.
     """
+
+    label_kind = "class"
 
     def __init__(self, *, most_classes: Annotated[int, ">= 0"] = 20) -> None:
         self.class_names: Sequence[str] = ()
@@ -54,19 +57,12 @@ class PerClass:
             if len(values) <= self._most_classes:
                 results |= {
                     f"{name}/{key}": float(value)
-                    for key, value in zip(self._keys(len(values)), values, strict=True)
+                    for key, value in zip(
+                        value_keys(self.class_names, len(values)), values, strict=True
+                    )
                 }
         return results
 
     def reset_state(self) -> None:
         """Remove all examples."""
         self._counts = np.zeros((3, 0))
-
-    def _keys(self, num_classes: int) -> list[str]:
-        """Return the class names as a command line accepts them; numbers if they clash."""
-        names = [re.sub(r"[^\w.-]+", "_", name) for name in self.class_names]
-        return (
-            names
-            if len(set(names)) == num_classes
-            else [str(number) for number in range(num_classes)]
-        )

@@ -88,10 +88,10 @@ def smaller_is_better(metric: str, mode: str = "auto") -> bool:
 
     Args:
         metric: its name.
-        mode: `max`, `min`, or `auto`: smaller is better for a loss, an error or a
-            distance.
+        mode: `max`, `min`, or `auto`: smaller is better for a loss, an error (also `rmse` and
+            `mae`) or a distance.
     """
-    words = ("loss", "error", "distance")
+    words = ("loss", "error", "distance", "rmse", "mae")
     return mode == "min" or (mode == "auto" and any(word in metric for word in words))
 
 

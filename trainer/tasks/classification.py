@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
+import numpy as np
 import tensorflow as tf
 
-from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
+from trainer.errors import ConfigError
+from trainer.protocols import Batch, PerExample, TaskParts
+from trainer.tasks.supervised import Supervised
 
 
-class Classification:
+class Classification(Supervised):
     """Trains `model(features)`, logits of at least [B, num_classes], on labels.
 
     A label is the number of a class, [B] integers, or the share of each class, [B, num_classes]
@@ -18,31 +21,35 @@ class Classification:
     Args:
         label_smoothing: share of the target that is spread evenly over all classes (Szegedy et al.
             2016). The loss that an evaluation reports is without it.
+        class_weights: by how much the loss of an example of each class counts, likewise in training
+            alone; balanced: examples / (classes * examples of the class), so that all classes count
+            alike (King and Zeng 2001); None: 1.
     """
 
     metrics = ("loss", "accuracy")
+    label_kind = "class"
 
-    def __init__(self, *, label_smoothing: Annotated[float, ">= 0, < 1"] = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        label_smoothing: Annotated[float, ">= 0, < 1"] = 0.0,
+        class_weights: Annotated[list[float] | Literal["balanced"] | None, "each: >= 0"] = None,
+    ) -> None:
+        super().__init__()
         self.label_smoothing = label_smoothing
-        self._num_classes: int | None = None
-        self.models: dict[str, tf.keras.Model] = {}
-        self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
+        self.class_weights = class_weights
+        self._weights: tuple[float, ...] | None = None
 
     def build(self, parts: TaskParts) -> None:
-        """Create the model and its optimizer."""
-        self._num_classes = parts.num_classes
-        self.models = {"model": parts.model()}
-        self.optimizers = {"model": parts.optimizer()}
+        """Create the model and its optimizer.
 
-    def train_step(self, batch: Batch, step: StepContext) -> Metrics:
-        """Make one update on the global batch."""
-        return step.minimize(
-            self._train_loss, batch, self.models["model"], self.optimizers["model"]
-        )
-
-    def eval_step(self, batch: Batch) -> PerExample:
-        """Return loss and accuracy of each example, [B]."""
-        return self._loss(batch, training=False, smoothing=0.0)
+        Raises:
+            ConfigError: the weights of the classes do not fit the dataset, or it does not know
+                them.
+        """
+        if self.class_weights is not None:
+            self._weights = _weights(self.class_weights, parts)
+        super().build(parts)
 
     def predict_step(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Return the probability of each class, `probabilities` [B, num_classes] float32.
@@ -50,22 +57,53 @@ class Classification:
         A model with more outputs than there are classes has probabilities for these too; they are
         left out.
         """
-        probabilities = tf.nn.softmax(self._logits(batch, training=False))
-        return {"probabilities": probabilities[:, : self._num_classes]}
+        probabilities = tf.nn.softmax(self._outputs(batch, training=False))
+        return {"probabilities": probabilities[:, : self.num_outputs]}
 
-    def _train_loss(self, batch: Batch) -> PerExample:
-        return self._loss(batch, training=True, smoothing=self.label_smoothing)
-
-    def _loss(self, batch: Batch, *, training: bool, smoothing: float) -> PerExample:
-        logits = self._logits(batch, training=training)
+    def _loss(self, batch: Batch, *, training: bool) -> PerExample:
+        logits = self._outputs(batch, training=training)
         losses, labels = _cross_entropy(batch["label"], logits)
-        if smoothing:
+        if training and self.label_smoothing:
             uniform = tf.reduce_logsumexp(logits, axis=-1) - tf.reduce_mean(logits, axis=-1)
+            smoothing = self.label_smoothing
             losses = (1.0 - smoothing) * losses + smoothing * uniform
+        if training and self._weights is not None:
+            losses *= _weight_of(batch["label"], tf.constant(self._weights))
         return losses, {"accuracy": tf.cast(tf.argmax(logits, axis=-1) == labels, tf.float32)}
 
-    def _logits(self, batch: Batch, *, training: bool) -> tf.Tensor:
-        return tf.cast(self.models["model"](batch["features"], training=training), tf.float32)
+
+def _weights(asked: list[float] | str, parts: TaskParts) -> tuple[float, ...]:
+    """Return the weight of each class.
+
+    Raises:
+        ConfigError: there is not one for each, or they cannot be computed.
+    """
+    if not isinstance(asked, str):
+        if len(asked) != parts.num_classes:
+            raise ConfigError(
+                f"task.class_weights ({asked}) must have one number for each of the "
+                f"{parts.num_classes} classes; it has {len(asked)}"
+            )
+        return tuple(asked)
+    try:
+        counts = np.array(parts.class_counts)
+    except ConfigError as error:
+        raise ConfigError(
+            f"task.class_weights ({asked}): {error}; give a list, one number for each class"
+        ) from error
+    if not counts.all():
+        raise ConfigError(
+            f"task.class_weights ({asked}): class {int(counts.argmin())} has no example in the "
+            "training split; give a list, one number for each class"
+        )
+    return tuple((counts.sum() / (len(counts) * counts)).tolist())
+
+
+def _weight_of(labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Return the weight of each example, [B]; of shares of classes their mean weight."""
+    if labels.shape.rank == 1:
+        return tf.gather(weights, labels)
+    return tf.linalg.matvec(labels, weights)
 
 
 def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -143,6 +143,8 @@ def build_learner(
         members.check_variables(task, tf_strategy)
         parts.check_used()
         state = _state(experiment, task, dataset, callbacks)
+    if experiment.mode in ("train", "benchmark", "evaluate"):
+        members.check_labels(state.task, dataset)
     return Learner(dataset, plan, sizes, parts.learning_rates, state, builder.placement)
 
 

@@ -67,6 +67,7 @@ class TaskBuilder:
     def _build(self, parts: TaskParts) -> Task:
         task: Task = instantiate(self._experiment.task, "task")
         members.check_task(task)
+        members.check_label_kind(task, parts.label_kind)
         with no_devices_for_variables():
             task.build(parts)
         members.check_built_task(task)

@@ -182,12 +182,12 @@ def _trace(
 
 
 def _outputs(predictions: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Return predictions with floating-point numbers as float32, and of a classifier `label`."""
+    """Return predictions with floating-point numbers as float32, and of one class `label`."""
     outputs = {
         key: tf.cast(value, tf.float32) if value.dtype.is_floating else value
         for key, value in predictions.items()
     }
-    if "probabilities" in outputs:
+    if "probabilities" in outputs and "predicted" not in outputs:
         outputs["label"] = tf.argmax(outputs["probabilities"], axis=-1)
     return outputs
 

@@ -8,12 +8,20 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.acting import Acts
+from trainer.engine.misclassified import batch_spec
 from trainer.errors import ConfigError
+from trainer.labels import IN_WORDS, LabelKind
 from trainer.metric_protocols import Metric, SampleMetric
 from trainer.protocols import Callback, Dataset, Split, Stream, Task
 
 _TASK_METHODS = ("build", "train_step", "eval_step")  # `predict_step` is optional
 _TASK_ATTRIBUTES = tuple(Task.__annotations__)
+_TASKS = {"class": "classification", "number": "regression", "multilabel": "multilabel"}
+_CHANGES = {
+    "class": "a dataset of classes (of a table dataset.label_kind=class)",
+    "number": "a dataset of numbers (of a table dataset.label_kind=number)",
+    "multilabel": "a dataset of several labels (of a table dataset.label_kind=multilabel)",
+}
 
 
 def check_dataset(dataset: Dataset) -> None:
@@ -55,6 +63,37 @@ def check_built_task(task: Task) -> None:
     """
     if problems := _lacking("task", task, _TASK_ATTRIBUTES, " after build()"):
         raise ConfigError(*problems)
+
+
+def check_label_kind(task: Task, kind: LabelKind) -> None:
+    """Check that a task can learn labels of a kind.
+
+    Raises:
+        ConfigError: it learns others.
+    """
+    if (wanted := getattr(task, "label_kind", kind)) != kind:
+        raise ConfigError(
+            f"task ({type(task).__name__}) learns {IN_WORDS[wanted]}, but the dataset's labels are "
+            f"{IN_WORDS[kind]}; choose task={_TASKS[kind]}, or {_CHANGES[wanted]}"
+        )
+
+
+def check_labels(task: Task, dataset: Dataset) -> None:
+    """Check that both splits have the labels that a task is trained and evaluated on.
+
+    Raises:
+        ConfigError: one has none.
+    """
+    if not hasattr(task, "label_kind"):
+        return
+    for name in ("train", "test"):
+        split = getattr(dataset, name)
+        if hasattr(split, "fetch") and "label" not in batch_spec(split):
+            raise ConfigError(
+                f"dataset: the examples of the {name} split have no label, which the task "
+                f"({type(task).__name__}) needs to train and to evaluate; add the labels, or use "
+                "mode=predict"
+            )
 
 
 def check_variables(task: Task, strategy: tf.distribute.Strategy) -> None:

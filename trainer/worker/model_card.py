@@ -9,6 +9,7 @@ from typing import Any
 
 from trainer.config import constraints
 from trainer.config.schema import Experiment
+from trainer.labels import LabelKind, label_kind_of
 from trainer.protocols import Dataset
 from trainer.runs import identity, provenance
 from trainer.runs.checkpoint_marker import read_marker
@@ -25,6 +26,13 @@ _SECTIONS = (
     "train",
 )
 _MAX_CLASS_NAMES = 20
+_RETURNED: Mapping[LabelKind, str] = {
+    "class": "All return float32: of a classifier `probabilities`, [N, classes], and `label`, [N] "
+    "int64, the most probable.",
+    "number": "All return `prediction`, [N, targets] float32, in the unit of the targets.",
+    "multilabel": "All return `probabilities`, [N, labels] float32, and `predicted`, [N, labels] "
+    "int64, 1 for each label that an example is predicted to have.",
+}
 
 
 def text(
@@ -68,7 +76,9 @@ def text(
         "## Input and output",
         _latents_and_samples(input_shape)
         if input_name == "latents"
-        else _input_and_output(experiment, signatures, input_shape, columns),
+        else _input_and_output(
+            experiment, signatures, input_shape, columns, label_kind_of(dataset)
+        ),
         "## Use it",
         _usage(signatures, input_name, columns),
         "## Configuration",
@@ -100,8 +110,9 @@ def _data(name: str, dataset: Dataset) -> dict[str, str]:
     names = getattr(dataset, "class_names", None) or []
     listed = ", ".join(f"{index} {name}" for index, name in enumerate(names[:_MAX_CLASS_NAMES]))
     more = ", ..." if len(names) > _MAX_CLASS_NAMES else ""
-    classes = f"{dataset.num_classes}: {listed}{more}" if names else f"{dataset.num_classes}"
-    return {"data": f"{name}: {train}, {test}", "classes": classes}
+    outputs = f"{dataset.num_classes}: {listed}{more}" if names else f"{dataset.num_classes}"
+    title = {"class": "classes", "number": "targets", "multilabel": "labels"}
+    return {"data": f"{name}: {train}, {test}", title[label_kind_of(dataset)]: outputs}
 
 
 def _metrics(run_dir: Path, step: int) -> str:
@@ -122,6 +133,7 @@ def _input_and_output(
     signatures: Sequence[str],
     input_shape: list[int],
     columns: Mapping[str, str],
+    kind: LabelKind,
 ) -> str:
     shape = ", ".join(["N", *map(str, input_shape)])
     lines = [
@@ -142,9 +154,8 @@ def _input_and_output(
             "inside, as in `dataset.json`."
         )
     lines.append(
-        "\nAll return float32: of a classifier `probabilities`, [N, classes], and `label`, [N] "
-        f"int64, the most probable. It was trained with precision={experiment.precision}. N may be "
-        "any size. Another N may select other kernels, and so differ in the last bits: for "
+        f"\n{_RETURNED[kind]} It was trained with precision={experiment.precision}. N may be any "
+        "size. Another N may select other kernels, and so differ in the last bits: for "
         "bit-equal repetition send batches of one size, the last one filled up."
     )
     return "\n".join(lines)

@@ -1,8 +1,9 @@
 """The formats of a table of predictions, CSV and Parquet, with the same columns and values.
 
 The columns are `id`, `label` and `label_name` if known, `predicted` and `predicted_name` of a
-classifier, then every predicted number, such as `probability_0`. The predictions of an example that
-could not be read are empty.
+classifier, then every predicted number, such as `probability_0`. Of numbers they are `target` and
+`prediction`; of several targets or labels each column ends in the name of its target or label. The
+predictions of an example that could not be read are empty.
 """
 
 from __future__ import annotations
@@ -36,29 +37,62 @@ def columns(rows: np.ndarray, ids: Sequence[Any], class_names: Sequence[str]) ->
         ids: the examples' ids.
         class_names: the names of the classes; may be empty.
     """
-    names = np.array(class_names, object)
-    readable = rows["weight"] > 0
-    all_rows = np.ones(len(rows), bool)
-    table: dict[str, Column] = {"id": (ids, all_rows)}
-    classes = {}
-    if "label" in (rows.dtype.names or ()):
-        classes["label"] = (rows["label"], all_rows)
-    if "probabilities" in (rows.dtype.names or ()):
-        classes["predicted"] = (rows["probabilities"].argmax(axis=-1), readable)
-    for name, (values, present) in classes.items():
-        table[name] = values, present
-        if len(names):
-            table[f"{name}_name"] = names[values], present
-    for name in rows.dtype.names or ():
-        if name not in ("weight", "label"):
-            stem = "probability" if name == "probabilities" else name
-            numbers = rows[name].reshape(len(rows), -1).T
-            titles = [f"{stem}_{index}" for index in range(len(numbers))]
-            if rows[name].ndim == 1:
-                titles = [stem]
-            for title, values in zip(titles, numbers, strict=True):
-                table[title] = values, readable
+    present = rows["weight"] > 0
+    fields = rows.dtype.names or ()
+    table: dict[str, Column] = {"id": (ids, np.ones(len(rows), bool))}
+    if "label" in fields:
+        table |= _labels(rows["label"], class_names)
+    if "probabilities" in fields and "predicted" not in fields:
+        table |= _classes("predicted", rows["probabilities"].argmax(axis=-1), present, class_names)
+    for name in sorted(set(fields) - {"weight", "label"}, key=_place(fields)):
+        stem = "probability" if name == "probabilities" else name
+        names = class_names if "predicted" in fields or name == "prediction" else ()
+        table |= _numbers(stem, rows[name], present, names)
     return table
+
+
+def _place(fields: Sequence[str]) -> Callable[[str], tuple[bool, int]]:
+    """Return the order of the predictions: `predicted` first, as of a classifier."""
+    return lambda name: (name != "predicted", fields.index(name))
+
+
+def _labels(labels: np.ndarray, class_names: Sequence[str]) -> dict[str, Column]:
+    """Return the columns of labels of any kind."""
+    known = np.ones(len(labels), bool)
+    if labels.dtype.kind == "f":
+        return _numbers("target", labels.reshape(len(labels), -1), known, class_names)
+    if labels.ndim > 1:
+        return _numbers("label", labels, known, class_names)
+    return _classes("label", labels, known, class_names)
+
+
+def _classes(
+    title: str, classes: np.ndarray, present: np.ndarray, class_names: Sequence[str]
+) -> dict[str, Column]:
+    """Return a column of classes, and one of their names if they have some."""
+    table: dict[str, Column] = {title: (classes, present)}
+    if len(class_names):
+        table[f"{title}_name"] = np.array(class_names, object)[classes], present
+    return table
+
+
+def _numbers(
+    stem: str, values: np.ndarray, present: np.ndarray, names: Sequence[str]
+) -> dict[str, Column]:
+    """Return a column for each number of an example.
+
+    Args:
+        stem: the title of a single one; of several that begins with it.
+        values: [n, ...].
+        present: which examples have values, [n] bool.
+        names: what the titles of several numbers end in; if there is not one for each, that is the
+            place of the number.
+    """
+    numbers = values.reshape(len(values), -1).T
+    ends = list(names) if len(names) == len(numbers) else list(map(str, range(len(numbers))))
+    is_single = values.ndim == 1 or (len(numbers) == 1 and stem in ("target", "prediction"))
+    titles = [stem] if is_single else [f"{stem}_{end}" for end in ends]
+    return {title: (column, present) for title, column in zip(titles, numbers, strict=True)}
 
 
 def write_csv(path: Path, blocks: Blocks) -> Iterator[None]:

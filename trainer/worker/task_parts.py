@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from trainer.acting import EnvSpec
@@ -14,6 +15,7 @@ from trainer.engine.environment_data import EnvironmentData
 from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
+from trainer.labels import label_kind_of
 from trainer.nodes import ModelNode, OptimizerNode, ScheduleNode
 from trainer.protocols import Callback, Dataset
 from trainer.schedules.base import adjust, slow_down
@@ -31,6 +33,7 @@ class Parts:
         worker: number of this process.
         num_workers: processes that run every step together.
         is_chief: whether this process writes the files of the run.
+        label_kind: what the labels of the dataset are.
 
     Args:
         experiment: the configuration.
@@ -56,6 +59,7 @@ class Parts:
         self.worker = process_group.index
         self.num_workers = process_group.count
         self.is_chief = process_group.is_chief
+        self.label_kind = label_kind_of(dataset)
         self._own: set[str] = set()  # groups of which the task has nodes
         self._used: set[str] = set()  # groups whose choice it uses
         self.learning_rates: dict[str, Schedule] = {}
@@ -63,6 +67,20 @@ class Parts:
     @property
     def input_shape(self) -> tuple[int, ...]:
         return tuple(self._dataset.input_shape)
+
+    @property
+    def class_counts(self) -> Sequence[int]:
+        labels = getattr(self._dataset.train, "labels", None)
+        if labels is None or self.label_kind != "class":
+            raise ConfigError(
+                "the dataset does not know how many examples of each class it has without reading "
+                "all of them"
+            )
+        return np.bincount(labels, minlength=self.num_classes).tolist()
+
+    @property
+    def target_scale(self) -> Sequence[tuple[float, float]] | None:
+        return getattr(self._dataset, "target_scale", None)
 
     @property
     def env(self) -> EnvSpec | None:

@@ -556,6 +556,7 @@ class Centred(Classification):
 CENTRED = [
     "task._target_=tests.engine.graph.test_collectives.Centred",
     "~task.label_smoothing",
+    "~task.class_weights",
     "optimizer=sgd",
     "optimizer.learning_rate=0.05",
 ]

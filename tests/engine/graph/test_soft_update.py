@@ -14,6 +14,7 @@ from trainer.worker import build
 TARGET = [
     "task._target_=tests.support.toy_targets.WithTarget",
     "~task.label_smoothing",
+    "~task.class_weights",
     "model=softmax",
     "optimizer=sgd",
     "optimizer.learning_rate=0.05",

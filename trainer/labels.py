@@ -1,0 +1,60 @@
+"""What the labels of a dataset are, and what a task may know of them before training.
+
+A dataset, a task and a metric may have an attribute `label_kind`; without it a dataset has classes,
+and a task or a metric is not checked. A dataset of numbers may have `target_scale`, see
+`KnownLabels`, and a split of it `labels`, [N, ...], those of all its examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+LabelKind: TypeAlias = Literal["class", "number", "multilabel"]
+"""What an example's `label` is, and what a task's `predict_step` returns.
+
+class: the number of its class, [B] integers; `probabilities`, [B, num_classes] float32.
+number: targets to predict, [B] or [B, targets] float32; `prediction`, [B, targets] float32.
+multilabel: whether it has each label, [B, labels] integers, 0 or 1; `probabilities`, [B, labels]
+float32, and `predicted`, [B, labels] integers.
+"""
+
+PREDICTIONS: Mapping[LabelKind, str] = {
+    "class": "probabilities",
+    "number": "prediction",
+    "multilabel": "probabilities",
+}
+"""Which of a task's predictions its metrics compare with the labels."""
+
+IN_WORDS: Mapping[LabelKind, str] = {
+    "class": "one class an example",
+    "number": "numbers",
+    "multilabel": "several labels an example",
+}
+
+
+def label_kind_of(owner: Any) -> LabelKind:
+    """Return the kind of labels of a dataset, a task or a metric: its `label_kind`, or `class`."""
+    kind: LabelKind = getattr(owner, "label_kind", "class")
+    return kind
+
+
+class KnownLabels(Protocol):
+    """What is known of the labels of the training split.
+
+    Attributes:
+        label_kind: what they are.
+    """
+
+    label_kind: LabelKind
+
+    @property
+    def class_counts(self) -> Sequence[int]:
+        """Number of examples of each class.
+
+        Raises ConfigError where the dataset does not know them without reading all examples.
+        """
+
+    @property
+    def target_scale(self) -> Sequence[tuple[float, float]] | None:
+        """Mean and standard deviation of each target; None: the dataset is not fitted."""

@@ -1,0 +1,98 @@
+"""How well several labels of an example are found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+
+from trainer.metrics.value_keys import value_keys
+
+
+class MultilabelScores:
+    """F1 scores and average precision of a whole split.
+
+    `f1_micro` is that of all labels together, `f1_macro` the mean over the labels that occur among
+    those of the examples or the predictions. `average_precision` is the mean over the labels that
+    some example has; of one label it is the sum over all thresholds of the precision there times
+    what recall rises by (Zhu 2004). `f1/<label>` and `average_precision/<label>` are those of one
+    label, 0.0 where it does not occur. All probabilities of the split are held in memory.
+
+    Attributes:
+        class_names: names of the labels; numbers if it is empty.
+        threshold: probability from which a label is predicted; that of the task, if it has one.
+
+    Args:
+        most_labels: with more labels, only the three values of all labels are computed.
+    """
+
+    label_kind = "multilabel"
+
+    def __init__(self, *, most_labels: Annotated[int, ">= 0"] = 20) -> None:
+        self.class_names: Sequence[str] = ()
+        self.threshold = 0.5
+        self._most_labels = most_labels
+        self.reset_state()
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Add examples: labels of 0 and 1, and probabilities, both [B, K]."""
+        labels = np.asarray(y_true, bool)
+        probabilities = np.asarray(y_pred)
+        weights = np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight)
+        self._blocks.append((labels, probabilities, weights))
+
+    def result(self) -> dict[str, float]:
+        """Return the values by name; NaN where no label occurs."""
+        if not self._blocks:
+            return dict.fromkeys(("f1_micro", "f1_macro", "average_precision"), float("nan"))
+        columns = zip(*self._blocks, strict=True)
+        labels, probabilities, weights = (np.concatenate(column) for column in columns)
+        # As the task compares: in float32.
+        predicted = probabilities >= np.float32(self.threshold)
+        right = 2.0 * (weights @ (labels & predicted))
+        counts = weights @ labels + weights @ predicted
+        f1 = np.divide(right, counts, out=np.zeros_like(right), where=counts > 0)
+        precision = np.array(
+            [
+                _average_precision(labels[:, k], probabilities[:, k], weights)
+                for k in range(labels.shape[1])
+            ]
+        )
+        results = {
+            "f1_micro": float(right.sum() / counts.sum()) if counts.any() else float("nan"),
+            "f1_macro": _mean(f1[counts > 0]),
+            "average_precision": _mean(precision[weights @ labels > 0]),
+        }
+        if len(f1) <= self._most_labels:
+            keys = value_keys(self.class_names, len(f1))
+            for name, values in (("f1", f1), ("average_precision", precision)):
+                pairs = zip(keys, values, strict=True)
+                results |= {f"{name}/{key}": float(value) for key, value in pairs}
+        return results
+
+    def reset_state(self) -> None:
+        """Remove all examples."""
+        self._blocks: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+
+
+def _average_precision(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> float:
+    """Return the average precision of one label; 0.0 where no example has it.
+
+    Args:
+        labels: [N] bool.
+        scores: [N].
+        weights: [N].
+    """
+    order = np.argsort(-scores, kind="stable")
+    found = np.cumsum((weights * labels)[order])
+    if not found[-1]:
+        return 0.0
+    # Examples of one score are at one threshold: only the last of them counts.
+    last = np.append(np.diff(scores[order]) != 0, True)
+    precision = found[last] / np.cumsum(weights[order])[last]
+    return float(np.sum(np.diff(found[last], prepend=0.0) * precision) / found[-1])
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else float("nan")

@@ -1,0 +1,82 @@
+"""Errors of predicted numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+
+from trainer.metrics.value_keys import value_keys
+
+
+class RegressionScores:
+    """Root mean squared error, `rmse`, and coefficient of determination, `r2`, of a whole split.
+
+    With several targets each is the mean over the targets, and `rmse/<target>`, `mae/<target>` and
+    `r2/<target>` are those of one. r2 is 1 - squared errors / squared deviations from the mean of
+    the split's targets (Wright 1921); of a target that is always the same it is 1.0 if all
+    predictions are right, else 0.0.
+
+    Attributes:
+        class_names: names of the targets; numbers if it is empty.
+
+    Args:
+        most_targets: with more targets, only the means are computed.
+    """
+
+    label_kind = "number"
+
+    def __init__(self, *, most_targets: Annotated[int, ">= 0"] = 20) -> None:
+        self.class_names: Sequence[str] = ()
+        self._most_targets = most_targets
+        self.reset_state()
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Add examples: targets and predictions, both [B, T]."""
+        targets = np.asarray(y_true, np.float64)
+        errors = np.asarray(y_pred, np.float64) - targets
+        weights = np.ones(len(targets)) if sample_weight is None else np.asarray(sample_weight)
+        added = float(weights.sum())
+        if not added:
+            return
+        self._squared = self._squared + weights @ errors**2
+        self._absolute = self._absolute + weights @ np.abs(errors)
+        # Sums of blocks are merged around their means (Chan et al. 1979): no digits are lost.
+        total = self._weight + added
+        mean = weights @ targets / added
+        shift = mean - self._mean
+        within = weights @ (targets - mean) ** 2
+        self._deviations = self._deviations + within + shift**2 * self._weight * added / total
+        self._mean = self._mean + shift * added / total
+        self._weight = total
+
+    def result(self) -> dict[str, float]:
+        """Return the values by name; NaN without examples."""
+        if not self._weight:
+            return {"rmse": float("nan"), "r2": float("nan")}
+        rmse = np.sqrt(self._squared / self._weight)
+        constant = np.where(self._squared > 0, 0.0, 1.0)
+        varies = self._deviations > 0
+        unexplained = self._squared / np.where(varies, self._deviations, 1.0)
+        r2 = np.where(varies, 1.0 - unexplained, constant)
+        values = {"rmse": rmse, "mae": self._absolute / self._weight, "r2": r2}
+        results = {name: float(values[name].mean()) for name in ("rmse", "r2")}
+        if 1 < len(rmse) <= self._most_targets:
+            keys = value_keys(self.class_names, len(rmse))
+            results |= {
+                f"{name}/{key}": float(value)
+                for name, each in values.items()
+                for key, value in zip(keys, each, strict=True)
+            }
+        return results
+
+    def reset_state(self) -> None:
+        """Remove all examples."""
+        self._weight = 0.0
+        # Of each target: sums of squared and absolute errors, the mean, and the sum of squared
+        # deviations from it.
+        self._squared: np.ndarray = np.zeros(1)
+        self._absolute: np.ndarray = np.zeros(1)
+        self._mean: np.ndarray = np.zeros(1)
+        self._deviations: np.ndarray = np.zeros(1)

@@ -1,0 +1,43 @@
+"""How often the label is among the most probable classes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+
+
+class TopK:
+    """The share of the examples whose label is among the k most probable classes: `top_<k>`.
+
+    A class is among them if fewer than k classes are more probable.
+
+    Args:
+        k: how many of the most probable classes.
+    """
+
+    label_kind = "class"
+
+    def __init__(self, *, k: Annotated[int, ">= 1"] = 5) -> None:
+        self._k = k
+        self.reset_state()
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Add examples: labels, [B], and probabilities, [B, C]."""
+        labels = np.asarray(y_true)
+        probabilities = np.asarray(y_pred)
+        own = np.take_along_axis(probabilities, labels[:, None], axis=1)
+        found = (probabilities > own).sum(axis=1) < self._k
+        weights = np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight)
+        self._found += float(weights[found].sum())
+        self._weight += float(weights.sum())
+
+    def result(self) -> dict[str, float]:
+        """Return the share as `top_<k>`; NaN without examples."""
+        share = self._found / self._weight if self._weight else float("nan")
+        return {f"top_{self._k}": share}
+
+    def reset_state(self) -> None:
+        """Remove all examples."""
+        self._found = 0.0
+        self._weight = 0.0

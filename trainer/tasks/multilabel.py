@@ -1,0 +1,74 @@
+"""Multilabel classification: an example has any number of labels."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import tensorflow as tf
+
+from trainer.errors import ConfigError
+from trainer.protocols import Batch, PerExample, TaskParts
+from trainer.tasks.supervised import Supervised
+
+
+class Multilabel(Supervised):
+    """Trains `model(features)`, logits of at least [B, labels], on labels of 0 and 1.
+
+    The loss is the mean over the labels of the cross-entropy; the accuracy is the share of the
+    examples of which all labels are predicted right.
+
+    Attributes:
+        threshold: probability from which an example is predicted to have a label.
+
+    Args:
+        positive_weights: by how much the loss of each label counts more where an example has it, in
+            training; None: 1. An evaluation's loss is without them.
+        threshold: as above.
+    """
+
+    metrics = ("loss", "accuracy")
+    label_kind = "multilabel"
+
+    def __init__(
+        self,
+        *,
+        positive_weights: Annotated[list[float] | None, "each: > 0"] = None,
+        threshold: Annotated[float, "> 0, < 1"] = 0.5,
+    ) -> None:
+        super().__init__()
+        self.threshold = threshold
+        self._weights = positive_weights
+
+    def build(self, parts: TaskParts) -> None:
+        """Create the model and its optimizer.
+
+        Raises:
+            ConfigError: there is not one weight for each label.
+        """
+        if self._weights is not None and len(self._weights) != parts.num_classes:
+            raise ConfigError(
+                f"task.positive_weights ({self._weights}) must have one number for each of the "
+                f"{parts.num_classes} labels; it has {len(self._weights)}"
+            )
+        super().build(parts)
+
+    def predict_step(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """Return `probabilities` [B, labels] float32, and `predicted` [B, labels] int64, 0 or 1."""
+        probabilities = tf.sigmoid(self._logits(batch, training=False))
+        return {"probabilities": probabilities, "predicted": self._predicted(probabilities)}
+
+    def _loss(self, batch: Batch, *, training: bool) -> PerExample:
+        logits = self._logits(batch, training=training)
+        labels = tf.cast(batch["label"], tf.float32)
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
+        if training and self._weights is not None:
+            losses *= 1.0 + labels * (tf.constant(self._weights) - 1.0)
+        right = tf.equal(self._predicted(tf.sigmoid(logits)), tf.cast(batch["label"], tf.int64))
+        accuracy = tf.cast(tf.reduce_all(right, axis=-1), tf.float32)
+        return tf.reduce_mean(losses, axis=-1), {"accuracy": accuracy}
+
+    def _logits(self, batch: Batch, *, training: bool) -> tf.Tensor:
+        return self._outputs(batch, training=training)[:, : self.num_outputs]
+
+    def _predicted(self, probabilities: tf.Tensor) -> tf.Tensor:
+        return tf.cast(probabilities >= self.threshold, tf.int64)
