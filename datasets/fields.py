@@ -28,6 +28,9 @@ class Layout:
         encoded: whether the features are the bytes of an image file, which the graph decodes.
         shape: shape of one example's features; of encoded images, what they are resized to.
         dtype: type of the features as they are stored.
+        label_kind: `class`: a label is one integer or a name; `number`: numbers with a fraction;
+            `multilabel`: several integers, 0 or 1.
+        label_shape: shape of one example's label; of a class ().
     """
 
     features: str | int | None
@@ -35,6 +38,8 @@ class Layout:
     encoded: bool
     shape: tuple[int, ...]
     dtype: np.dtype
+    label_kind: str = "class"
+    label_shape: tuple[int, ...] = ()
 
 
 class Fields:
@@ -91,11 +96,18 @@ class Fields:
         features = _key(record, self.features, FEATURES, 0, "features", name)
         label = _key(record, self.label, LABELS, 1, "label", name)
         value = part(record, features)
+        kind, label_shape = ("class", ()) if label is None else _label_kind(part(record, label))
         if (content := encoded_image(value)) is not None:
             size, channels = _image_size(content, name)
             shape = (*(self.image_size or size), self.channels or channels)
             return Layout(
-                features=features, label=label, encoded=True, shape=shape, dtype=np.dtype(np.uint8)
+                features=features,
+                label=label,
+                encoded=True,
+                shape=shape,
+                dtype=np.dtype(np.uint8),
+                label_kind=kind,
+                label_shape=label_shape,
             )
         if isinstance(value, str | bytes):
             raise ValueError(
@@ -108,7 +120,13 @@ class Fields:
         except RecordError as error:
             raise ValueError(f"{name}: record 0 {error}") from error
         return Layout(
-            features=features, label=label, encoded=False, shape=array.shape, dtype=array.dtype
+            features=features,
+            label=label,
+            encoded=False,
+            shape=array.shape,
+            dtype=array.dtype,
+            label_kind=kind,
+            label_shape=label_shape,
         )
 
 
@@ -141,6 +159,15 @@ def _key(
             f"{', '.join(map(str, keys))}; add dataset.fields.{what}=<one of these>"
         )
     return found
+
+
+def _label_kind(value: Any) -> tuple[str, tuple[int, ...]]:
+    """Return what a label is, and its shape; see `Layout`."""
+    array = np.asarray(value)
+    if array.dtype.kind == "f" and array.size:
+        return "number", array.shape
+    is_several = array.dtype.kind in "biu" and array.size > 1
+    return ("multilabel", array.shape) if is_several else ("class", ())
 
 
 def part(record: Any, key: str | int | None) -> Any:
@@ -213,6 +240,30 @@ def as_array(value: Any, shape: tuple[int, ...] | None) -> np.ndarray:
             f"has {array.size} numbers, which do not fill {list(shape)} (dataset.fields.shape)"
         )
     return array.reshape(shape)
+
+
+def label_of(value: Any, layout: Layout) -> np.ndarray:
+    """Return the targets of an example as float32, or which labels it has as int64.
+
+    Raises:
+        RecordError: they are no such numbers, or not as many as in the first record.
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # lists of different lengths
+        raise RecordError("has a label that is no array") from error
+    if array.dtype.kind not in "biuf" or array.shape != layout.label_shape:
+        raise RecordError(
+            f"has a label of {list(array.shape)} {array.dtype}, that of record 0 has the shape "
+            f"{list(layout.label_shape)}"
+        )
+    if layout.label_kind == "number":
+        if not np.isfinite(array).all():
+            raise RecordError("has a label that is not finite")
+        return array.astype(np.float32)
+    if not np.isin(array, (0, 1)).all():
+        raise RecordError("has several labels that are not all 0 or 1")
+    return array.astype(np.int64)
 
 
 def class_of(value: Any, class_names: Mapping[str, int] | None, num_classes: int) -> int:

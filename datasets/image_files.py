@@ -182,7 +182,7 @@ class FileSplit:
         """
         self.num_examples = len(paths)
         self._paths = np.array([os.fsencode(path) for path in paths])
-        self._labels = None if labels is None else np.array(labels, np.int64)
+        self.labels = None if labels is None else np.array(labels, np.int64)
         self._image_shape = image_shape
         self._framing = framing
         self.augments = framing.min_area > 0
@@ -192,7 +192,7 @@ class FileSplit:
 
     def encoded(self, index: int) -> tuple[bytes, int | None]:
         """Return the bytes of a file as it is, and its label, if there are labels."""
-        label = None if self._labels is None else int(self._labels[index])
+        label = None if self.labels is None else int(self.labels[index])
         return Path(os.fsdecode(self._paths[index])).read_bytes(), label
 
     def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
@@ -236,6 +236,6 @@ class FileSplit:
         if self._constants is None:
             with tf.init_scope(), tf.device("CPU:0"):
                 self._constants = tuple(
-                    tf.constant(x) for x in (self._paths, self._labels) if x is not None
+                    tf.constant(x) for x in (self._paths, self.labels) if x is not None
                 )
         return self._constants

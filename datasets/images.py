@@ -25,6 +25,7 @@ class ImageDataset:
         image_shape: (height, width, channels) of what `fetch` of the splits returns.
         num_classes: how many classes `label` counts.
         class_names: their names, in order; None: they have none but their numbers.
+        label_kind: `class`, `number` or `multilabel`, as in `ArrayDataset`.
         max_value: the stored value that stands for white; pixels are divided by it.
         image_size: resize to (height, width), or None. All that follows counts resized pixels.
         framing: which part of an image file becomes an example.
@@ -40,6 +41,7 @@ class ImageDataset:
     image_shape: tuple[int, int, int]
     num_classes: int
     class_names: Sequence[str] | None = None
+    label_kind: str = "class"
     max_value: float = 255.0
     image_size: Sequence[int] | None = None
     framing: Framing = field(default_factory=Framing)
@@ -51,6 +53,11 @@ class ImageDataset:
             check_size(self.image_size)
         if self.augment is not None:
             self.augment.check(self.input_shape)
+            if self.group_size > 1 and self.label_kind != "class":
+                raise ValueError(
+                    "augment.mixup and augment.cutmix mix classes, and the labels are none; set "
+                    "both to 0"
+                )
         if self.normalise is not None:
             self.normalise.check(self.image_shape[2])
 

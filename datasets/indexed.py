@@ -127,6 +127,7 @@ def from_sources(
             image_shape=layout.shape,
             num_classes=_num_classes(sources, fields, layout),
             class_names=fields.class_names or sources.class_names,
+            label_kind=layout.label_kind,
             image_size=None if layout.encoded else fields.image_size,
             augment=augment,
             normalise=normalise,
@@ -142,6 +143,7 @@ def from_sources(
         input_shape=layout.shape,
         num_classes=_num_classes(sources, fields, layout),
         class_names=fields.class_names or sources.class_names,
+        label_kind=layout.label_kind,
         normalise=normalise,
     )
 
@@ -169,12 +171,21 @@ def _splits(
 
 
 def _num_classes(sources: Sources, fields: Fields, layout: Layout) -> int:
-    """Return the number of classes; 1 where records have no label.
+    """Return the number of classes, targets or labels; 1 where records have no label.
 
     Raises:
-        ValueError: nothing tells it.
+        ValueError: nothing tells it, or a record has another number of targets or labels.
     """
     names = fields.class_names or sources.class_names
+    if layout.label_kind != "class":
+        count = int(np.prod(layout.label_shape))
+        wanted = fields.num_classes or (len(names) if names else count)
+        if wanted != count:
+            raise ValueError(
+                f"fields.num_classes or class_names tell of {wanted}, but the label of record 0 "
+                f"has {count} numbers; remove them from dataset.fields"
+            )
+        return count
     number = fields.num_classes or (len(names) if names else sources.num_classes)
     if number is None and layout.label is not None:
         raise ValueError(

@@ -12,7 +12,15 @@ import tensorflow as tf
 
 from trainer.datasets.augment import BOX_COLUMNS
 from trainer.datasets.decoding import decode_batch
-from trainer.datasets.fields import Layout, RecordError, as_array, class_of, encoded_image, part
+from trainer.datasets.fields import (
+    Layout,
+    RecordError,
+    as_array,
+    class_of,
+    encoded_image,
+    label_of,
+    part,
+)
 from trainer.datasets.framing import Framing
 from trainer.datasets.image_files import CorruptFiles, decode
 
@@ -56,8 +64,8 @@ class RecordReader:
         """Return the features and labels of the records `rows`, [B] int64.
 
         Returns:
-            [B, *shape] in the layout's type, or of images [B] bytes; and [B] int64, 0 where records
-            have no label.
+            [B, *shape] in the layout's type, or of images [B] bytes; and [B, *label_shape] float32
+            of numbers, else int64, 0 where records have no label.
 
         Raises:
             ValueError: a record cannot be read, or is not as the first; the message names it.
@@ -68,10 +76,15 @@ class RecordReader:
             pairs = [
                 self._checked(row, record) for row, record in zip(numbers, records, strict=True)
             ]
-        labels = np.array([label for _, label in pairs], np.int64)
+        labels = np.array([label for _, label in pairs], self.label_dtype)
         if self.layout.encoded:
             return np.array([features for features, _ in pairs], object), labels
         return np.stack([features for features, _ in pairs]), labels
+
+    @property
+    def label_dtype(self) -> Any:
+        """Type of the labels."""
+        return np.float32 if self.layout.label_kind == "number" else np.int64
 
     def _records(self, rows: list[int]) -> Sequence[Any]:
         fetch_many = getattr(self.source, "__getitems__", None)
@@ -89,14 +102,14 @@ class RecordReader:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ValueError(f"{self.name}: record {row} cannot be read: {reason}") from None
 
-    def _checked(self, row: int, record: Any) -> tuple[Any, int]:
+    def _checked(self, row: int, record: Any) -> tuple[Any, Any]:
         """Return features and label of a record that must look as the first one."""
         layout = self.layout
         try:
             value = part(record, layout.features)
-            label = 0
+            label: Any = 0
             if layout.label is not None:
-                label = class_of(part(record, layout.label), self.class_names, self.num_classes)
+                label = self._label(part(record, layout.label))
             if not layout.encoded:
                 return self._array(value), label
             content = encoded_image(value)
@@ -104,6 +117,11 @@ class RecordReader:
             return value if content is None and isinstance(value, bytes) else content or b"", label
         except (RecordError, OSError) as error:
             raise ValueError(f"{self.name}: record {row} {error}") from None
+
+    def _label(self, value: Any) -> Any:
+        if self.layout.label_kind == "class":
+            return class_of(value, self.class_names, self.num_classes)
+        return label_of(value, self.layout)
 
     def _array(self, value: Any) -> np.ndarray:
         layout = self.layout
@@ -149,6 +167,14 @@ class IndexedSplit:
         self._framing = framing
         self._corrupt = corrupt
 
+    @property
+    def labels(self) -> np.ndarray | None:
+        """The labels of all examples, [N], if the source has them as an array; else None."""
+        labels = getattr(self._reader.source, "labels", None)
+        if not isinstance(labels, np.ndarray) or self._reader.layout.label is None:
+            return None
+        return np.asarray(labels if self._rows is None else labels[self._rows])
+
     def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Read the records at `indices`, [B] int64.
 
@@ -157,8 +183,8 @@ class IndexedSplit:
             draws: random numbers for training, [B, num_draws] float32 in [0, 1).
 
         Returns:
-            `features` [B, *shape], `label` [B] int64 if records have one, and of encoded images
-            `weight` [B] float32: 0, with a black image, where one cannot be decoded.
+            `features` [B, *shape], `label` [B, *label_shape] if records have one, and of encoded
+            images `weight` [B] float32: 0, with a black image, where one cannot be decoded.
 
         Raises:
             tf.errors.InvalidArgumentError: a record cannot be read or is not as the first, or more
@@ -167,8 +193,9 @@ class IndexedSplit:
         layout = self._reader.layout
         stored = tf.string if layout.encoded else tf.as_dtype(layout.dtype)
         with tf.device("CPU:0"):
-            features, label = tf.numpy_function(self._read, [indices], [stored, tf.int64])
-            label.set_shape(indices.shape)
+            label_dtype = tf.as_dtype(self._reader.label_dtype)
+            features, label = tf.numpy_function(self._read, [indices], [stored, label_dtype])
+            label.set_shape([*indices.shape, *layout.label_shape])
             batch = {"label": label} if layout.label is not None else {}
             if not layout.encoded:
                 features.set_shape([*indices.shape, *layout.shape])

@@ -19,7 +19,10 @@ class NpyPair:
     """A source of records (features, label) over two memory-mapped `.npy` files."""
 
     def __init__(self, features: Path, labels: Path) -> None:
-        """Open features [N, ...] of numbers and labels [N] of integers.
+        """Open features [N, ...] of numbers and labels.
+
+        Labels are classes, [N] integers; flags, [N, labels] integers; or targets, [N] or
+        [N, targets] of a floating-point type.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -27,10 +30,11 @@ class NpyPair:
         """
         self.features = _open(features)
         self.labels = _open(labels)
-        if self.labels.ndim != 1 or self.labels.dtype.kind not in "iu":
+        if self.labels.ndim > 2 or self.labels.dtype.kind not in "biuf":
             raise ValueError(
-                f"{labels}: labels are {list(self.labels.shape)} {self.labels.dtype}, "
-                "they must be [N] integers"
+                f"{labels}: labels are {list(self.labels.shape)} {self.labels.dtype}, they must be "
+                "[N] integers for classes, [N, labels] of 0 and 1 for several labels, or numbers "
+                "with a fraction, [N] or [N, targets]"
             )
         if len(self.features) != len(self.labels):
             raise ValueError(
@@ -41,11 +45,17 @@ class NpyPair:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
-        return self.features[index], int(self.labels[index])
+    @property
+    def num_classes(self) -> int | None:
+        """How many classes there are; None: the labels are no classes."""
+        is_class = self.labels.ndim == 1 and self.labels.dtype.kind in "iu" and len(self.labels)
+        return int(self.labels.max()) + 1 if is_class else None
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, Any]:
+        return self.features[index], self.labels[index]
 
     def __getitems__(self, indices: list[int]) -> list[tuple[Any, int]]:
-        return list(zip(self.features[indices], self.labels[indices].tolist(), strict=True))
+        return list(zip(self.features[indices], self.labels[indices], strict=True))
 
 
 def npy(
@@ -56,7 +66,10 @@ def npy(
     augment: Augmentation | None = None,
     normalise: Normalisation | None = None,
 ) -> ImageDataset | ArrayDataset:
-    """Memory-mapped arrays: `features.npy` [N, ...] and `labels.npy` [N] in a folder.
+    """Memory-mapped arrays: `features.npy` [N, ...] and `labels.npy` [N, ...] in a folder.
+
+    Labels are classes, [N] integers; for `task=multilabel` 0 and 1, [N, labels] integers; for
+    `task=regression` numbers of a floating-point type, [N] or [N, targets].
 
     With `test_features.npy` and `test_labels.npy` in it too, these are the test split.
 
@@ -84,7 +97,7 @@ def npy(
             test,
             test_fraction=test_fraction,
             names=(f"{root / 'features.npy'}", f"{root / 'test_features.npy'}"),
-            num_classes=int(train.labels.max()) + 1 if len(train) else None,
+            num_classes=train.num_classes,
         ),
         fields or Fields(),
         augment=augment,

@@ -29,6 +29,7 @@ class TextSplit:
     Attributes:
         num_examples: how many texts there are.
         in_memory: True, `fetch` only indexes memory.
+        labels: their classes, [N] int64.
     """
 
     in_memory = True
@@ -36,6 +37,7 @@ class TextSplit:
     def __init__(self, tokens: Tokens, length: int) -> None:
         """Take the tokens, and the length that a text is padded to."""
         self.num_examples = len(tokens.labels)
+        self.labels = tokens.labels
         self._arrays = (tokens.numbers, tokens.offsets, tokens.labels)
         self._length = length
         self._constants: tuple[tf.Tensor, ...] | None = None
@@ -101,7 +103,7 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
     test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
     cache: str | None = None,
 ) -> TextDataset:
-    """Labelled texts of files `.jsonl` or `.parquet`, or of folders `<class>/<name>.txt`.
+    """Labelled texts of files `.csv`, `.jsonl` or `.parquet`, or of folders `<class>/<name>.txt`.
 
     `train/` and `test/` (or `val/`) in a folder are the splits. Otherwise a row belongs to the test
     split if a hash of its file's name and its number falls under `test_fraction`.
@@ -110,7 +112,8 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
         path: the file or folder to train on.
         test_path: that to test on; None: a part of `path`.
         text: key or column of the text.
-        label: key or column of the label, a text or an integer; classes are sorted.
+        label: key or column of the label, a text or an integer; classes are sorted. In CSV it is a
+            text.
         tokenizer: `bytes`, or the path of a tokenizers file `.json` or a SentencePiece `.model`.
         length: tokens of an example: longer texts are cut, shorter ones padded.
         test_fraction: about which share to test on if nothing else says it.

@@ -1,4 +1,4 @@
-"""Labelled texts in files: JSON lines, Parquet, or a folder of `.txt` files for each class.
+"""Labelled texts in files: CSV, JSON lines, Parquet, or a folder of `.txt` for each class.
 
 A row is known by a name, `<file>:<number>` or the file's own, relative to the folder: which split
 it belongs to follows from that alone, on every machine.
@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-EXTENSIONS = (".jsonl", ".parquet", ".txt")
-LAYOUT = "give a file .jsonl or .parquet, or a folder of these or of <class>/<name>.txt"
+from trainer.datasets import table_files
+
+EXTENSIONS = (".csv", ".jsonl", ".parquet", ".txt")
+LAYOUT = "give a file .csv, .jsonl or .parquet, or a folder of these or of <class>/<name>.txt"
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,15 @@ def read(files: list[Path], root: Path, text: str, label: str) -> Iterator[Row]:
                 )
             yield Row(name, _decoded(path), path.parent.name)
             continue
-        rows = _json_lines(path) if path.suffix == ".jsonl" else _parquet(path, text, label)
-        for number, row in rows:
+        for number, row in _records(path, text, label):
             yield Row(f"{name}:{number}", *_values(f"{path}, row {number}", row, text, label))
+
+
+def _records(path: Path, text: str, label: str) -> Iterator[tuple[int, Any]]:
+    """Return the number of each row in a file, and its values by key."""
+    if path.suffix == ".csv":
+        return _csv(path)
+    return _json_lines(path) if path.suffix == ".jsonl" else _parquet(path, text, label)
 
 
 def _values(place: str, row: Any, text: str, label: str) -> tuple[str, str | int]:
@@ -103,6 +111,15 @@ def _decoded(path: Path) -> str:
         return path.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text: {error.reason}; save it as UTF-8") from None
+
+
+def _csv(path: Path) -> Iterator[tuple[int, Any]]:
+    names = table_files.column_names(path, ",")
+    number = 0
+    for rows in table_files.read_rows([path], names, ",", ()):
+        for values in zip(*(rows.columns[name] for name in names), strict=True):
+            number += 1
+            yield number, dict(zip(names, values, strict=True))
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:

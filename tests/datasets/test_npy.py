@@ -44,8 +44,8 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
     write_npy(tmp_path, IMAGES, LABELS[:3])
     with pytest.raises(ValueError, match=r"has 20 examples, .*labels.npy has 3"):
         npy(path=str(tmp_path))
-    write_npy(tmp_path, IMAGES, LABELS.astype(np.float32))
-    with pytest.raises(ValueError, match=r"labels are \[20\] float32, they must be \[N\] integers"):
+    write_npy(tmp_path, IMAGES, LABELS[:, None, None])
+    with pytest.raises(ValueError, match=r"labels are \[20, 1, 1\] int64, they must be \[N\] int"):
         npy(path=str(tmp_path))
     write_npy(tmp_path, IMAGES, LABELS)
     os.truncate(tmp_path / "features.npy", 300)

@@ -1,0 +1,31 @@
+"""Runs of any model and dataset inside the test process, such as of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from tests.support.training import variables
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.engine.engine import Engine
+from trainer.worker import build
+
+SMALL = ("train.steps=8", "batch.global_size=16", "writers=[jsonl]")
+
+
+def engine(run_dir: Path, *overrides: str) -> Engine:
+    """Build the engine of a run."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return build.engine(compose([*SMALL, *overrides]), run_dir, Channel(lambda message: None))
+
+
+def train(
+    run_dir: Path, *overrides: str, stop: Callable[[Engine], bool] = lambda engine: False
+) -> dict[str, np.ndarray]:
+    """Train to the end, or until `stop`; return every variable of the state by name."""
+    run = engine(run_dir, *overrides)
+    run.train(lambda: stop(run))
+    return variables(run)

@@ -1,0 +1,160 @@
+"""Regression: its loss and predictions against NumPy, and the same bits however it is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.small_runs import engine, train
+from tests.support.toy_sources import write_npy
+from tests.support.training import assert_same_bits
+from trainer.errors import ConfigError
+from trainer.tasks.regression import Regression
+
+OUTPUTS = np.array([[0.5, -2.0], [1.5, 0.25], [-0.2, 3.0]], np.float32)
+TARGETS = np.array([[105.0, -0.1], [120.0, 0.3], [95.0, 0.2]], np.float32)
+SCALE = [(100.0, 10.0), (0.1, 0.2)]
+
+
+def task(scale: list[tuple[float, float]] | None = SCALE, **options: Any) -> Regression:
+    """Return a task whose model returns its features."""
+    built = Regression(**options)
+    built.build(
+        SimpleNamespace(
+            num_classes=2,
+            target_scale=scale,
+            model=lambda: lambda x, training: x,
+            optimizer=lambda: None,
+        )
+    )
+    return built
+
+
+def batch() -> dict[str, tf.Tensor]:
+    # A model may have more outputs than there are targets.
+    more = np.concatenate([OUTPUTS, np.full((3, 1), 7.0, np.float32)], axis=1)
+    return {"features": tf.constant(more), "label": tf.constant(TARGETS)}
+
+
+@pytest.mark.parametrize("loss", ["squared", "absolute", "huber"])
+def test_loss_is_that_of_normalised_targets_and_mae_in_their_unit(loss: str) -> None:
+    means, deviations = np.array(SCALE, np.float64).T
+    errors = OUTPUTS - (TARGETS - means) / deviations
+    size = np.abs(errors)
+    expected = {
+        "squared": errors**2,
+        "absolute": size,
+        "huber": np.where(size <= 0.8, errors**2 / 2, 0.8 * (size - 0.4)),
+    }[loss]
+    losses, metrics = task(loss=loss, delta=0.8).eval_step(batch())
+    # float32: the targets are about 100, of which a rounding is 4e-6.
+    np.testing.assert_allclose(losses, expected.mean(axis=1), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(metrics["mae"], (size * deviations).mean(axis=1), rtol=1e-5)
+
+
+def test_predictions_are_in_the_unit_of_the_targets() -> None:
+    means, deviations = np.array(SCALE, np.float64).T
+    predicted = task().predict_step(batch())["prediction"]
+    np.testing.assert_allclose(predicted, OUTPUTS * deviations + means, rtol=1e-6)
+    plain = task(scale=None).predict_step(batch())["prediction"]
+    np.testing.assert_array_equal(plain, OUTPUTS)
+
+
+DIABETES = (
+    "task=regression",
+    "dataset=diabetes",
+    "model=mlp",
+    "model.hidden=[8]",
+    "model.dropout=0.2",
+    "batch.shards=2",
+    "evaluate.every_steps=4",
+    "checkpoint.every_steps=2",
+)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    """The variables of an undisturbed run on one device."""
+    return train(tmp_path_factory.mktemp("straight"), *DIABETES)
+
+
+def test_stopped_run_continues_to_the_bit(tmp_path: Path, straight: dict[str, np.ndarray]) -> None:
+    train(tmp_path, *DIABETES, "train.steps_per_loop=1", stop=lambda run: run.step >= 3)
+    assert_same_bits(straight, train(tmp_path, *DIABETES))
+
+
+def test_two_replicas_have_the_bits_of_one(tmp_path: Path, straight: dict[str, np.ndarray]) -> None:
+    two = train(tmp_path, *DIABETES, "strategy=mirrored", "strategy.virtual_devices=2")
+    assert_same_bits(straight, two)
+
+
+def test_metrics_of_the_split_are_those_of_its_predictions(tmp_path: Path) -> None:
+    run = engine(tmp_path, *DIABETES)
+    run.train(lambda: False)
+    found = run.evaluator.evaluate(lambda: False)
+    chunks = list(run.predictor.predict())
+    label, prediction = (
+        np.concatenate([chunk[name] for chunk in chunks]).astype(np.float64)
+        for name in ("label", "prediction")
+    )
+    errors = prediction - label
+    assert label.min() > 25
+    assert label.max() < 347  # in the unit of the table
+    assert found["rmse"] == pytest.approx(np.sqrt((errors**2).mean()), rel=1e-6)
+    assert found["mae"] == pytest.approx(np.abs(errors).mean(), rel=1e-6)
+    assert found["r2"] == pytest.approx(1 - (errors**2).mean() / label.var(), rel=1e-6)
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_arrays_with_a_fraction_are_targets(tmp_path: Path, targets: int) -> None:
+    random = np.random.default_rng(0)
+    features = random.normal(size=(60, 3)).astype(np.float32)
+    labels = features[:, :targets] * 2 + 1
+    write_npy(tmp_path / "data", features, labels[:, 0] if targets == 1 else labels)
+    options = ["task=regression", "dataset=npy", f"dataset.path={tmp_path / 'data'}"]
+    options += ["model=softmax", "optimizer.learning_rate=0.1"]
+    run = engine(tmp_path / "run", *options, "train.steps=60")
+    run.train(lambda: False)
+    found = run.evaluator.evaluate(lambda: False)
+    assert found["r2"] > 0.9
+    assert ("rmse/1" in found) == (targets == 2)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (
+            ["task=regression"],
+            "task (Regression) learns numbers, but the dataset's labels are one class an example; "
+            "choose task=classification, or a dataset of numbers (of a table "
+            "dataset.label_kind=number)",
+        ),
+        (
+            ["dataset=diabetes", "model=softmax"],
+            "task (Classification) learns one class an example, but the dataset's labels are "
+            "numbers; choose task=regression, or a dataset of classes (of a table "
+            "dataset.label_kind=class)",
+        ),
+        (
+            [*DIABETES, "metrics=[confusion,top_5]"],
+            "metrics.confusion (ConfusionMatrix) is for one class an example, the labels are "
+            "numbers; remove it",
+        ),
+        (
+            [*DIABETES, "metrics=[]", "summary.misclassified=3"],
+            "summary.misclassified (3) needs one class an example, the labels are numbers; "
+            "add summary.misclassified=0",
+        ),
+    ],
+)
+def test_what_is_for_other_labels_is_refused_in_one_line(
+    tmp_path: Path, overrides: list[str], problem: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        engine(tmp_path, *overrides)
+    assert raised.value.problems[0] == problem
