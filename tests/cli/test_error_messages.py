@@ -117,7 +117,7 @@ WRONG: dict[str, str | list[str]] = {
         "strategy=parameter_server and mode=evaluate do what they did"
     ),
     "strategy=miror": f"strategy=miror: {NO_STRATEGY}; did you mean 'mirrored'?",
-    "task=regression": f"task=regression: no such choice; choose one of {listed('task')}",
+    "task=ranking": f"task=ranking: no such choice; choose one of {listed('task')}",
     "optimizer=adm": (
         "optimizer=adm: no such choice; choose one of adagrad, adam, adamw, lamb, lars, lion, "
         "rmsprop, sgd; did you mean 'adam'?"

@@ -51,7 +51,7 @@ def test_node_of_a_replaced_task_is_left_out() -> None:
     assert experiment.task == {
         "_target_": "trainer.tasks.classification.Classification",
         "label_smoothing": 0.0,
-        "class_weights": None,
+        "class_weights": [],
     }
     assert experiment.choices["model"] == "cnn"
 

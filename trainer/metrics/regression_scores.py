@@ -26,6 +26,13 @@ class RegressionScores:
     """
 
     label_kind = "number"
+    _weight: float
+    # Of each target: sums of squared and absolute errors, the mean, and the sum of squared
+    # deviations from it, [T].
+    _squared: np.ndarray
+    _absolute: np.ndarray
+    _mean: np.ndarray
+    _deviations: np.ndarray
 
     def __init__(self, *, most_targets: Annotated[int, ">= 0"] = 20) -> None:
         self.class_names: Sequence[str] = ()
@@ -74,9 +81,4 @@ class RegressionScores:
     def reset_state(self) -> None:
         """Remove all examples."""
         self._weight = 0.0
-        # Of each target: sums of squared and absolute errors, the mean, and the sum of squared
-        # deviations from it.
-        self._squared: np.ndarray = np.zeros(1)
-        self._absolute: np.ndarray = np.zeros(1)
-        self._mean: np.ndarray = np.zeros(1)
-        self._deviations: np.ndarray = np.zeros(1)
+        self._squared = self._absolute = self._mean = self._deviations = np.zeros(1)

@@ -23,7 +23,7 @@ class Classification(Supervised):
             2016). The loss that an evaluation reports is without it.
         class_weights: by how much the loss of an example of each class counts, likewise in training
             alone; balanced: examples / (classes * examples of the class), so that all classes count
-            alike (King and Zeng 2001); None: 1.
+            alike (King and Zeng 2001); []: 1 each.
     """
 
     metrics = ("loss", "accuracy")
@@ -33,7 +33,7 @@ class Classification(Supervised):
         self,
         *,
         label_smoothing: Annotated[float, ">= 0, < 1"] = 0.0,
-        class_weights: Annotated[list[float] | Literal["balanced"] | None, "each: >= 0"] = None,
+        class_weights: Annotated[list[float] | Literal["balanced"], "each: >= 0"] = [],  # noqa: B006 - never changed
     ) -> None:
         super().__init__()
         self.label_smoothing = label_smoothing
@@ -47,7 +47,7 @@ class Classification(Supervised):
             ConfigError: the weights of the classes do not fit the dataset, or it does not know
                 them.
         """
-        if self.class_weights is not None:
+        if self.class_weights:
             self._weights = _weights(self.class_weights, parts)
         super().build(parts)
 

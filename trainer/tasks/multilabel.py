@@ -22,7 +22,7 @@ class Multilabel(Supervised):
 
     Args:
         positive_weights: by how much the loss of each label counts more where an example has it, in
-            training; None: 1. An evaluation's loss is without them.
+            training; []: 1 each. An evaluation's loss is without them.
         threshold: as above.
     """
 
@@ -32,7 +32,7 @@ class Multilabel(Supervised):
     def __init__(
         self,
         *,
-        positive_weights: Annotated[list[float] | None, "each: > 0"] = None,
+        positive_weights: Annotated[list[float], "each: > 0"] = [],  # noqa: B006 - never changed
         threshold: Annotated[float, "> 0, < 1"] = 0.5,
     ) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Multilabel(Supervised):
         Raises:
             ConfigError: there is not one weight for each label.
         """
-        if self._weights is not None and len(self._weights) != parts.num_classes:
+        if self._weights and len(self._weights) != parts.num_classes:
             raise ConfigError(
                 f"task.positive_weights ({self._weights}) must have one number for each of the "
                 f"{parts.num_classes} labels; it has {len(self._weights)}"
@@ -61,7 +61,7 @@ class Multilabel(Supervised):
         logits = self._logits(batch, training=training)
         labels = tf.cast(batch["label"], tf.float32)
         losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
-        if training and self._weights is not None:
+        if training and self._weights:
             losses *= 1.0 + labels * (tf.constant(self._weights) - 1.0)
         right = tf.equal(self._predicted(tf.sigmoid(logits)), tf.cast(batch["label"], tf.int64))
         accuracy = tf.cast(tf.reduce_all(right, axis=-1), tf.float32)
