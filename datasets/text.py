@@ -125,7 +125,7 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
     """
     if path is None:
         raise ValueError(f"path (null) must name texts; {text_files.LAYOUT}")
-    sources = _sources(Path(path).expanduser(), test_path and Path(test_path).expanduser())
+    sources = text_files.split_roots(path, test_path)
     files = {root: text_files.find(root) for root in dict.fromkeys(sources) if root is not None}
     encoder = tokenization.load(tokenizer)
     rule = [encoder.fingerprint, *map(str, sources), text, label, length, test_fraction]
@@ -143,20 +143,6 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
         class_names=corpus.classes,
         vocabulary_size=encoder.size + 1,
     )
-
-
-def _sources(path: Path, test_path: Path | None) -> tuple[Path, Path | None]:
-    """Return where to find the texts to train on and those to test on; None: in the same place."""
-    if test_path is not None or not path.is_dir():
-        return path, test_path
-    held_out = next((path / name for name in ("test", "val") if (path / name).is_dir()), None)
-    if not (path / "train").is_dir():
-        if held_out is not None:
-            raise ValueError(
-                f"path ({path}) has {held_out.name}/ but no train/; {text_files.LAYOUT}"
-            )
-        return path, None
-    return path / "train", held_out
 
 
 def _rows(

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from trainer.datasets import table_files
+from trainer.datasets.paths import find_files
 
 EXTENSIONS = (".csv", ".jsonl", ".parquet", ".txt")
 LAYOUT = "give a file .csv, .jsonl or .parquet, or a folder of these or of <class>/<name>.txt"
+PLAIN_LAYOUT = "give a file .txt, .csv, .jsonl or .parquet, a folder of these, or a pattern with *"
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,31 @@ class Row:
     label: str | int
 
 
-def find(root: Path) -> list[Path]:
+def split_roots(train: str, test: str | None) -> tuple[Path, Path | None]:
+    """Return where the texts to train on are, and those to test on; None: in the same place.
+
+    Raises:
+        ValueError: a folder has a test split alone.
+    """
+    path = Path(train).expanduser()
+    if test is not None:
+        return path, Path(test).expanduser()
+    if not path.is_dir():
+        return path, None
+    held_out = next((path / name for name in ("test", "val") if (path / name).is_dir()), None)
+    if not (path / "train").is_dir():
+        if held_out is not None:
+            raise ValueError(f"path ({path}) has {held_out.name}/ but no train/; {LAYOUT}")
+        return path, None
+    return path / "train", held_out
+
+
+def find(root: Path, layout: str = LAYOUT) -> list[Path]:
     """Return the files of texts at or below a path, sorted; hidden ones are left out.
+
+    Args:
+        root: a file, a folder, or a pattern with `*`.
+        layout: what may be given, for messages.
 
     Raises:
         FileNotFoundError: there is no such file or folder.
@@ -45,11 +70,13 @@ def find(root: Path) -> list[Path]:
             and path.is_file()
             and not any(part.startswith(".") for part in path.relative_to(root).parts)
         )
+    elif "*" in str(root):
+        files = find_files(str(root), EXTENSIONS)
     else:
-        raise FileNotFoundError(f"path ({root}): no such file or folder; {LAYOUT}")
+        raise FileNotFoundError(f"path ({root}): no such file or folder; {layout}")
     kinds = sorted({path.suffix for path in files})
     if not files or not set(kinds) <= set(EXTENSIONS):
-        raise ValueError(f"path ({root}) holds no texts; {LAYOUT}")
+        raise ValueError(f"path ({root}) holds no texts; {layout}")
     if len(kinds) > 1:
         raise ValueError(f"path ({root}) holds files {' and '.join(kinds)}; keep one kind")
     return files
@@ -80,30 +107,57 @@ def read(files: list[Path], root: Path, text: str, label: str) -> Iterator[Row]:
             yield Row(f"{name}:{number}", *_values(f"{path}, row {number}", row, text, label))
 
 
-def _records(path: Path, text: str, label: str) -> Iterator[tuple[int, Any]]:
+def read_plain(files: list[Path], text: str) -> Iterator[str]:
+    """Yield the texts of files, in order, without labels.
+
+    Args:
+        files: as `find` returns them, of one kind.
+        text: the key or column of the text.
+
+    Raises:
+        ValueError: a file is damaged, or a row lacks a text; names the file and the row.
+    """
+    for path in files:
+        if path.suffix == ".txt":
+            yield _decoded(path)
+            continue
+        for number, row in _records(path, text):
+            yield _text(f"{path}, row {number}", row, text=text)
+
+
+def _records(path: Path, *columns: str) -> Iterator[tuple[int, Any]]:
     """Return the number of each row in a file, and its values by key."""
     if path.suffix == ".csv":
         return _csv(path)
-    return _json_lines(path) if path.suffix == ".jsonl" else _parquet(path, text, label)
+    return _json_lines(path) if path.suffix == ".jsonl" else _parquet(path, *columns)
 
 
 def _values(place: str, row: Any, text: str, label: str) -> tuple[str, str | int]:
-    if not isinstance(row, dict):
-        raise ValueError(f"{place}: {type(row).__name__} is no object with keys; mend or remove it")
-    for option, key in (("text", text), ("label", label)):
-        if key not in row:
-            raise ValueError(
-                f"{place} has no '{key}', it has {', '.join(row)}; set dataset.{option}=<key>"
-            )
-    if not isinstance(row[text], str):
-        raise ValueError(f"{place}: '{text}' is no text but {row[text]!r}; mend or remove it")
+    content = _text(place, row, text=text, label=label)
     value = row[label]
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError(
             f"{place}: '{label}' is {value!r}, a label must be a text or an integer; "
             "mend or remove it"
         )
-    return row[text], value
+    return content, value
+
+
+def _text(place: str, row: Any, **columns: str) -> str:
+    """Return the text of a row, which must have all the columns, by the option of each."""
+    if not isinstance(row, dict):
+        raise ValueError(f"{place}: {type(row).__name__} is no object with keys; mend or remove it")
+    for option, key in columns.items():
+        if key not in row:
+            raise ValueError(
+                f"{place} has no '{key}', it has {', '.join(row)}; set dataset.{option}=<key>"
+            )
+    content = row[columns["text"]]
+    if not isinstance(content, str):
+        raise ValueError(
+            f"{place}: '{columns['text']}' is no text but {content!r}; mend or remove it"
+        )
+    return content
 
 
 def _decoded(path: Path) -> str:
@@ -135,7 +189,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
                 ) from None
 
 
-def _parquet(path: Path, text: str, label: str) -> Iterator[tuple[int, Any]]:
+def _parquet(path: Path, *keys: str) -> Iterator[tuple[int, Any]]:
     try:
         arrow = importlib.import_module("pyarrow")
         library = importlib.import_module("pyarrow.parquet")
@@ -144,9 +198,9 @@ def _parquet(path: Path, text: str, label: str) -> Iterator[tuple[int, Any]]:
     number = 0
     try:
         with library.ParquetFile(path) as file:
-            columns = [name for name in (text, label) if name in file.schema_arrow.names]
+            columns = [name for name in keys if name in file.schema_arrow.names]
             # With a column missing, all names are wanted for the message.
-            chosen = columns if len(columns) == 2 else None
+            chosen = columns if len(columns) == len(keys) else None
             for batch in file.iter_batches(columns=chosen):
                 for row in batch.to_pylist():
                     number += 1

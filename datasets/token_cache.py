@@ -8,9 +8,10 @@ import logging
 import os
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -79,6 +80,41 @@ def load(cache: str | Path | None, name: str, build: Callable[[], Corpus]) -> Co
     return corpus
 
 
+def load_sequence(
+    cache: str | Path | None,
+    name: str,
+    dtype: np.dtype,
+    build: Callable[[], Iterator[np.ndarray]],
+) -> np.ndarray:
+    """Return the sequence of tokens of that name, [T], mapped from a file of the cache.
+
+    Args:
+        cache: the folder where it is kept; None: ~/.cache/steadfast.
+        name: as `key` makes it.
+        dtype: of its tokens.
+        build: yields its parts, which need not fit in memory together.
+    """
+    folder = Path(cache or "~/.cache/steadfast").expanduser()
+    file = folder / f"tokens-{name}.bin"
+    if not file.is_file():
+        try:
+            _write_parts(file, build())
+        except OSError as error:
+            logger.warning(
+                "cannot keep tokens in %s (%s); set dataset.cache=<folder>", folder, error
+            )
+            return np.concatenate([np.zeros(0, dtype), *build()])
+    if not file.stat().st_size:
+        return np.zeros(0, dtype)  # which cannot be mapped
+    return np.memmap(file, dtype, "r")
+
+
+def _write_parts(file: Path, parts: Iterator[np.ndarray]) -> None:
+    with _replacing(file) as out:
+        for part in parts:
+            out.write(part.tobytes())
+
+
 def _read(file: Path) -> Corpus:
     with np.load(file, allow_pickle=False) as archive:
         train, test = (
@@ -94,11 +130,18 @@ def _write(file: Path, corpus: Corpus) -> None:
         for split in ("train", "test")
         for part, array in getattr(corpus, split)._asdict().items()
     }
+    with _replacing(file) as out:
+        np.savez(out, classes=np.array(json.dumps(corpus.classes)), **arrays)
+
+
+@contextmanager
+def _replacing(file: Path) -> Iterator[IO[bytes]]:
+    """Open a new file that takes the place of `file` when it is complete."""
     file.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(prefix=f".{file.stem}-", dir=file.parent)
     try:
         with os.fdopen(handle, "wb") as out:
-            np.savez(out, classes=np.array(json.dumps(corpus.classes)), **arrays)
+            yield out
         os.replace(partial, file)
     except BaseException:
         os.unlink(partial)

@@ -7,7 +7,9 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
 
 BYTES = "bytes"
 
@@ -18,13 +20,24 @@ class Tokenizer:
 
     Attributes:
         encode: returns the numbers of each text.
+        decode: returns the text of some numbers.
         size: how many different numbers there are.
         fingerprint: differs for tokenizers that encode differently.
     """
 
     encode: Callable[[Sequence[str]], list[Sequence[int]]]
+    decode: Callable[[Sequence[int]], str]
     size: int
     fingerprint: str
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The smallest type for the numbers."""
+        return np.min_scalar_type(self.size - 1)
+
+
+_Parts: TypeAlias = tuple[Callable[[Sequence[str]], list[Any]], Callable[[Sequence[int]], str], int]
+"""What encodes and decodes, and how many numbers there are."""
 
 
 def load(name: str) -> Tokenizer:
@@ -39,7 +52,12 @@ def load(name: str) -> Tokenizer:
         ValueError: the file is not a tokenizer, or the library that reads it is missing.
     """
     if name == BYTES:
-        return Tokenizer(lambda texts: [text.encode() for text in texts], 256, BYTES)
+        return Tokenizer(
+            lambda texts: [text.encode() for text in texts],
+            lambda numbers: bytes(numbers).decode(errors="replace"),
+            256,
+            BYTES,
+        )
     path = Path(name).expanduser()
     if path.suffix not in (".json", ".model"):
         raise ValueError(
@@ -51,7 +69,7 @@ def load(name: str) -> Tokenizer:
     fingerprint = hashlib.sha256(content).hexdigest()
     read = _tokenizers if path.suffix == ".json" else _sentencepiece
     try:
-        encode, size = read(content)
+        encode, decode, size = read(content)
     except ImportError:
         raise ValueError(
             f"tokenizer ({name}) needs a library that is not installed; "
@@ -60,10 +78,10 @@ def load(name: str) -> Tokenizer:
     except Exception as error:  # the libraries raise bare Exceptions
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"tokenizer ({name}) cannot be read: {reason}") from error
-    return Tokenizer(encode, size, fingerprint)
+    return Tokenizer(encode, decode, size, fingerprint)
 
 
-def _tokenizers(content: bytes) -> tuple[Callable[[Sequence[str]], list[Any]], int]:
+def _tokenizers(content: bytes) -> _Parts:
     library = importlib.import_module("tokenizers")
     tokenizer = library.Tokenizer.from_str(content.decode())
     # The file may ask for both; here texts have their own lengths until a batch is made.
@@ -71,11 +89,16 @@ def _tokenizers(content: bytes) -> tuple[Callable[[Sequence[str]], list[Any]], i
     tokenizer.no_truncation()
     return (
         lambda texts: [encoding.ids for encoding in tokenizer.encode_batch(list(texts))],
+        lambda numbers: tokenizer.decode(list(numbers)),
         tokenizer.get_vocab_size(),
     )
 
 
-def _sentencepiece(content: bytes) -> tuple[Callable[[Sequence[str]], list[Any]], int]:
+def _sentencepiece(content: bytes) -> _Parts:
     library = importlib.import_module("sentencepiece")
     processor = library.SentencePieceProcessor(model_proto=content)
-    return lambda texts: processor.encode(list(texts)), processor.get_piece_size()
+    return (
+        lambda texts: processor.encode(list(texts)),
+        lambda numbers: processor.decode(list(numbers)),
+        processor.get_piece_size(),
+    )

@@ -229,6 +229,8 @@ class Task(Protocol):
         metrics: names of the metrics that `train_step` and `eval_step` return; `loss` is the first.
         models: the models by name; the first is the one that is exported.
         optimizers: the optimizers by name; each has the name of the model that it updates.
+
+    Further protocols that it may have are `DerivesMetrics` and `WritesText`.
     """
 
     metrics: tuple[str, ...]

@@ -10,6 +10,7 @@ import numpy as np
 
 from trainer.config.schema import Experiment
 from trainer.engine.extra_metrics import ExtraMetrics
+from trainer.engine.graph.metric_sums import metric_names
 from trainer.engine.metric_names import (
     metric_values,
     require_evaluated,
@@ -131,7 +132,8 @@ def make_prediction_metrics(
             metric.class_names = class_names
         if hasattr(metric, "threshold") and getattr(metric, "label_kind", "") == "multilabel":
             metric.threshold = getattr(task, "threshold", metric.threshold)
-    names = [*task.metrics, *validate_metrics(metrics, dataset.num_classes, task.metrics, kind)]
+    own = metric_names(task)
+    names = own + validate_metrics(metrics, dataset.num_classes, own, kind)
     # The other modes have no writers, and rank no checkpoints.
     num_misclassified = 0
     if experiment.trains:

@@ -9,6 +9,7 @@ import numpy as np
 
 from trainer.config.schema import Experiment
 from trainer.engine.extra_metrics import ExtraMetrics
+from trainer.engine.graph.metric_sums import metric_names
 from trainer.engine.metric_names import require_evaluated
 from trainer.engine.predictor import Predictor
 from trainer.engine.process_group import ProcessGroup
@@ -129,7 +130,10 @@ def make_sample_metrics(
             judge.begin(dataset)
         except ConfigError as error:
             raise ConfigError(*(f"metrics.{name}.{line}" for line in error.problems)) from error
-    names: Sequence[str] = [*task.metrics, *(n for judge in judges.values() for n in judge.names)]
+    names: Sequence[str] = [
+        *metric_names(task),
+        *(n for judge in judges.values() for n in judge.names),
+    ]
     if experiment.trains:
         require_evaluated(experiment, names)
     return SampleMetrics(judges, predictor, process_group, run_dir)

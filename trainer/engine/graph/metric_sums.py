@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.metric_protocols import DerivesMetrics
 from trainer.protocols import Metrics, Task
 
 Sums = dict[str, tuple[tf.Tensor, tf.Tensor]]
@@ -43,9 +44,21 @@ def pack(task: Task, metrics: Metrics) -> tf.Tensor:
 
 
 def unpack(task: Task, sums: Any) -> dict[str, float]:
-    """Return the value of each metric from packed sums; NaN where the weight is zero."""
+    """Return the value of each metric from packed sums; NaN where the weight is zero.
+
+    Metrics that a task derives come last, each from the mean over all examples.
+    """
     values = [float(x) for x in sums]
-    return {
+    means = {
         name: values[2 * i] / values[2 * i + 1] if values[2 * i + 1] else float("nan")
         for i, name in enumerate(task.metrics)
     }
+    if not isinstance(task, DerivesMetrics):
+        return means
+    derived = task.derived_metrics.items()
+    return means | {name: function(means[source]) for name, (source, function) in derived}
+
+
+def metric_names(task: Task) -> list[str]:
+    """Return the names of a task's metrics, as `unpack` returns them."""
+    return list(unpack(task, [1.0] * 2 * len(task.metrics)))

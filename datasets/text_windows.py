@@ -1,0 +1,183 @@
+"""Texts as windows of tokens one after the other, for language models.
+
+All texts are one long sequence of tokens. Example i has the tokens from i * length on, and as its
+label the tokens one further: so every token but the first is predicted once an epoch, and which
+ones an example has follows from its number alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.datasets import text_files, token_cache, tokenization
+
+_IN_MEMORY = 2**28  # bytes of tokens that are held in memory; of more, a batch's alone are read
+_BATCH = 1000  # texts that are encoded at a time
+
+
+class WindowSplit:
+    """A split of a sequence of tokens, in memory or in a file that is mapped.
+
+    Attributes:
+        num_examples: how many windows there are; tokens after the last whole one are left out.
+        in_memory: whether `fetch` only indexes memory.
+    """
+
+    def __init__(self, tokens: np.ndarray, length: int) -> None:
+        """Take the tokens, [T] of an unsigned type, and the length of a window."""
+        self.num_examples = (len(tokens) - 1) // length
+        self.in_memory = tokens.nbytes <= _IN_MEMORY
+        self._tokens = tokens
+        self._length = length
+        self._constant: tf.Tensor | None = None
+
+    def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return the windows `indices`, [B] int64.
+
+        Returns:
+            `features` [B, length] int32 and `label` [B, length] int64, the token after each.
+        """
+        if self.in_memory:
+            with tf.device("CPU:0"):
+                tokens = tf.gather(self._tensor(), self._places(indices))
+        else:
+            tokens = tf.numpy_function(self._read, [indices], self._tokens.dtype, stateful=False)
+            tokens = tf.ensure_shape(tokens, [indices.shape[0], self._length + 1])
+        tokens = tf.cast(tokens, tf.int32)
+        return {"features": tokens[:, :-1], "label": tf.cast(tokens[:, 1:], tf.int64)}
+
+    def _places(self, indices: Any) -> Any:
+        return indices[:, None] * self._length + np.arange(self._length + 1)
+
+    def _read(self, indices: np.ndarray) -> np.ndarray:
+        return self._tokens[self._places(indices)]
+
+    def _tensor(self) -> tf.Tensor:
+        # As in `ArraySplit`: once, at first use, outside of any function that is being traced.
+        if self._constant is None:
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._constant = tf.constant(self._tokens)
+        return self._constant
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowDataset:
+    """Windows of two sequences of tokens.
+
+    Attributes:
+        train: the split that is trained on.
+        test: the split that is evaluated.
+        input_shape: (length,).
+        num_classes: how many different tokens there are; `label` is one for each of `features`.
+        vocabulary_size: the same.
+        tokenizer: turns texts into tokens, and tokens into texts.
+        num_draws: random numbers per example; none.
+    """
+
+    train: WindowSplit
+    test: WindowSplit
+    input_shape: tuple[int, ...]
+    num_classes: int
+    vocabulary_size: int
+    tokenizer: tokenization.Tokenizer
+    num_draws: int = 0
+
+    def transform(self, batch: dict[str, Any], draws: tf.Tensor | None) -> dict[str, Any]:
+        """Return the batch as it is; `draws` is not used."""
+        return batch
+
+
+def text_windows(  # noqa: PLR0913 - every option is a key of the configuration
+    *,
+    path: str | None = None,
+    test_path: str | None = None,
+    text: str = "text",
+    tokenizer: str = "bytes",
+    separator: str = "\n",
+    length: Annotated[int, ">= 1"] = 128,
+    test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
+    cache: str | None = None,
+) -> WindowDataset:
+    """Texts of files `.txt`, `.jsonl` or `.parquet`, as windows of tokens.
+
+    Args:
+        path: the file or folder to train on, or a pattern with `*`; files are read in the order of
+            their names.
+        test_path: that to test on; None: `test/` or `val/` in a folder with `train/`, or the last
+            part of the tokens of `path`.
+        text: key or column of the text.
+        tokenizer: `bytes`, or the path of a tokenizers file `.json` or a SentencePiece `.model`.
+        separator: what is put after each text.
+        length: tokens of an example.
+        test_fraction: the share at the end of the tokens to test on if nothing else says it.
+        cache: folder where the tokens are kept; None: ~/.cache/steadfast.
+
+    Raises:
+        FileNotFoundError: a file or folder is missing.
+        ValueError: a file is damaged, or there are too few tokens for a window.
+    """
+    if path is None:
+        raise ValueError(f"path (null) must name texts; {text_files.PLAIN_LAYOUT}")
+    sources = text_files.split_roots(path, test_path)
+    encoder = tokenization.load(tokenizer)
+
+    def tokens(root: Path) -> np.ndarray:
+        files = text_files.find(root, text_files.PLAIN_LAYOUT)
+        key = token_cache.key([encoder.fingerprint, str(root), text, separator], files)
+
+        def build() -> Iterator[np.ndarray]:
+            texts = text_files.read_plain(files, text)
+            return _encode((content + separator for content in texts), encoder)
+
+        return token_cache.load_sequence(cache, key, encoder.dtype, build)
+
+    train, test = (root and tokens(root) for root in sources)
+    return divided(train, test, test_fraction, encoder, length)
+
+
+def divided(
+    tokens: np.ndarray,
+    test: np.ndarray | None,
+    test_fraction: float,
+    encoder: tokenization.Tokenizer,
+    length: int,
+) -> WindowDataset:
+    """Return a dataset of tokens, [T], and of those to test on; None: a share at their end.
+
+    Raises:
+        ValueError: there are too few for a window.
+    """
+    if test is None:
+        border = round(len(tokens) * (1 - test_fraction))
+        tokens, test = tokens[:border], tokens[border:]
+    splits = {"train": WindowSplit(tokens, length), "test": WindowSplit(test, length)}
+    for name, part in (("train", tokens), ("test", test)):
+        if len(part) <= length:
+            raise ValueError(
+                f"length ({length}) must be < {len(part)}, the tokens of the {name} split; "
+                "choose a smaller dataset.length, or give more text"
+            )
+    return WindowDataset(
+        **splits,
+        input_shape=(length,),
+        num_classes=encoder.size,
+        vocabulary_size=encoder.size,
+        tokenizer=encoder,
+    )
+
+
+def _encode(texts: Iterator[str], encoder: tokenization.Tokenizer) -> Iterator[np.ndarray]:
+    """Yield the tokens of all texts, a block of texts at a time."""
+    while block := list(islice(texts, _BATCH)):
+        encoded = [
+            np.frombuffer(ids, np.uint8) if isinstance(ids, bytes) else np.asarray(ids)
+            for ids in encoder.encode(block)
+        ]
+        yield np.concatenate(encoded).astype(encoder.dtype)

@@ -1,0 +1,81 @@
+"""Language models: each token is predicted from those before it, and texts can be continued."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import tensorflow as tf
+
+from trainer.errors import ConfigError
+from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
+
+
+def _perplexity(loss: float) -> float:
+    return math.inf if loss > 700 else math.exp(loss)  # of more, exp is no float
+
+
+class LanguageModel:
+    """Trains `model(features)`, logits [B, T, vocabulary], on the tokens `label`, [B, T] integers.
+
+    The loss is the mean cross-entropy of a token, in nats; its exponential is the perplexity.
+    """
+
+    metrics = ("loss", "accuracy")
+    derived_metrics: ClassVar[Mapping[str, tuple[str, Callable[[float], float]]]] = {
+        "perplexity": ("loss", _perplexity)
+    }
+
+    def __init__(self) -> None:
+        self.models: dict[str, tf.keras.Model] = {}
+        self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
+
+    def build(self, parts: TaskParts) -> None:
+        """Create the model and its optimizer.
+
+        Raises:
+            ConfigError: the model gives no logits for each token.
+        """
+        model = parts.model()
+        expected = (None, *parts.input_shape, parts.num_classes)
+        if tuple(model.output_shape) != expected:
+            raise ConfigError(
+                f"task (language_model) needs a model with logits {_shape(expected)}, this one "
+                f"gives {_shape(model.output_shape)}; use model=transformer and a dataset of "
+                "tokens, such as dataset=text_windows"
+            )
+        self.models = {"model": model}
+        self.optimizers = {"model": parts.optimizer()}
+
+    def train_step(self, batch: Batch, step: StepContext) -> Metrics:
+        """Make one update on the global batch."""
+        return step.minimize(
+            lambda part: self._loss(part, training=True),
+            batch,
+            self.models["model"],
+            self.optimizers["model"],
+        )
+
+    def eval_step(self, batch: Batch) -> PerExample:
+        """Return the mean loss and accuracy of the tokens of each example, [B]."""
+        return self._loss(batch, training=False)
+
+    def logits(self, tokens: tf.Tensor) -> tf.Tensor:
+        """Return the logits of the token after each, [B, T, vocabulary] float32."""
+        return self._logits(tokens, training=False)
+
+    def _loss(self, batch: Batch, *, training: bool) -> PerExample:
+        logits = self._logits(batch["features"], training=training)
+        labels = batch["label"]
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        is_right = tf.argmax(logits, axis=-1, output_type=labels.dtype) == labels
+        accuracies = tf.reduce_mean(tf.cast(is_right, tf.float32), axis=-1)
+        return tf.reduce_mean(losses, axis=-1), {"accuracy": accuracies}
+
+    def _logits(self, tokens: tf.Tensor, *, training: bool) -> tf.Tensor:
+        return tf.cast(self.models["model"](tokens, training=training), tf.float32)
+
+
+def _shape(shape: object) -> str:
+    return str(shape).replace("None", "B")
