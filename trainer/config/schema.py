@@ -180,8 +180,23 @@ class Summary:
     misclassified: int = key(
         0, "number of misclassified examples that each evaluation shows", ">= 0, <= 100"
     )
+    texts: int = key(
+        2, "number of texts that a language model writes at each evaluation", ">= 0, <= 100"
+    )
     graph: bool = key(False, "write the graph of the model")
     profile: Profile = key(Profile, "the steps that TensorFlow's profiler records")
+
+
+@dataclass
+class Sampling:
+    """How a language model chooses tokens."""
+
+    tokens: int = key(200, "number of tokens that follow a prompt", ">= 1")
+    temperature: float = key(
+        0.8, "larger: more surprising tokens; 0: always the most likely one", ">= 0"
+    )
+    top_k: int | None = key(None, "choose among the N most likely tokens; null: among all", ">= 1")
+    seed: int = key(0, "seed of the choices", ">= 0")
 
 
 @dataclass
@@ -194,9 +209,14 @@ class Predict:
         "a folder of image files to predict instead, preprocessed like the dataset's images",
         "directory",
     )
+    prompts: str | None = key(
+        None, "a text file with a prompt on each line, for a language model to continue", "file"
+    )
+    sampling: Sampling = key(Sampling, "how a language model chooses tokens")
     format: str = key("csv", "file format of the table", "csv | parquet")
     path: str | None = key(
-        None, "file of the table; null: <run>/predictions/<split or folder>-<step>.<format>"
+        None,
+        "file of the table; null: <run>/predictions/<split, folder or prompts>-<step>.<format>",
     )
 
 

@@ -148,7 +148,7 @@ class Engine:
             self.reporter.show_epoch(step)
         ends = False
         if self._test_metrics is not None:
-            self.reporter.write_test_metrics(step, self._test_metrics, self.evaluator.images)
+            self.reporter.write_test_metrics(step, self._test_metrics, self.evaluator)
             ends = self._run_callbacks(self._test_metrics)
         if self.step_inspector is not None and self.step_inspector.due(step):
             self._enter("train" if self.step_inspector.compiled else "compile")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -53,6 +53,11 @@ class EpisodeEvaluator:
     @property
     def images(self) -> Mapping[str, np.ndarray]:
         """None: an episode has no picture."""
+        return {}
+
+    @property
+    def texts(self) -> Mapping[str, Sequence[str]]:
+        """None either."""
         return {}
 
     def evaluate(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -47,6 +47,11 @@ class Evaluator:
     def images(self) -> Mapping[str, np.ndarray]:
         """The images of the last evaluation, in the chief: name -> [N, H, W, 3] uint8."""
         return self._extra_metrics.images if self._extra_metrics else {}
+
+    @property
+    def texts(self) -> Mapping[str, Sequence[str]]:
+        """The texts of the last evaluation, in the chief, by name."""
+        return self._extra_metrics.texts if self._extra_metrics else {}
 
     def evaluate(
         self, stop_requested: Callable[[], bool], enter: Callable[[str], None] = lambda phase: None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,6 +19,7 @@ class ExtraMetrics(ABC):
 
     Attributes:
         images: the images of the last evaluation, in the chief: name -> [N, H, W, 3] uint8.
+        texts: the texts of the last evaluation, in the chief, by name.
 
     Args:
         predictor: predicts the rows.
@@ -29,6 +30,7 @@ class ExtraMetrics(ABC):
         self._predictor = predictor
         self._process_group = process_group
         self.images: Mapping[str, np.ndarray] = {}
+        self.texts: Mapping[str, Sequence[str]] = {}
 
     def compute(
         self, step: int, stop_requested: Callable[[], bool], enter: Callable[[str], None]

@@ -26,6 +26,7 @@ class Predictor:
         num_examples: examples in the split.
         batch_size: examples that a replica predicts at a time.
         class_names: names of the classes; empty if the dataset has none.
+        decode: returns the text of tokens, if texts are predicted.
 
     Args:
         state: the state whose models predict; between two chunks it must hold the trained weights,
@@ -35,6 +36,7 @@ class Predictor:
         process_group: the processes that predict together.
         channel: receives a heartbeat before each graph call.
         class_names: names of the classes.
+        decode: returns the text of tokens.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class Predictor:
         process_group: ProcessGroup,
         channel: Channel,
         class_names: Sequence[str] = (),
+        decode: Callable[[Sequence[int]], str] | None = None,
     ) -> None:
         self.class_names = class_names
+        self.decode = decode
         self._state = state
         self._loop = loop
         self._global_size = source.global_size

@@ -10,6 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.cluster.messages import Channel
+from trainer.engine.episode_evaluator import EpisodeEvaluator
+from trainer.engine.evaluator import Evaluator
 from trainer.engine.graph.metric_sums import unpack
 from trainer.engine.graph.train_loop import TrainLoop
 from trainer.engine.plan import Plan
@@ -171,19 +173,21 @@ class Reporter:
         self._state.summary_sums.assign(tf.zeros_like(self._state.summary_sums))
 
     def write_test_metrics(
-        self, step: int, metrics: Mapping[str, float], images: Mapping[str, np.ndarray]
+        self, step: int, metrics: Mapping[str, float], evaluator: Evaluator | EpisodeEvaluator
     ) -> None:
-        """Write the metrics and images of an evaluation, and show the metrics to the user.
+        """Write what an evaluation has shown, and show the metrics to the user.
 
         Args:
             step: number of updates made.
             metrics: the metrics of the test split.
-            images: name -> [N, H, W, C] uint8.
+            evaluator: has the images and texts of the evaluation.
         """
         self._write("test", step, metrics)
         for writer in self.writers:
-            for name, batch in images.items():
-                writer.images("test", step, name, batch)
+            for name, images in evaluator.images.items():
+                writer.images("test", step, name, images)
+            for name, texts in evaluator.texts.items():
+                writer.texts("test", step, name, texts)
         self._channel.evaluated(step, metrics)
 
     def _show_workers(self, step: int, record: WorkerRecord) -> None:

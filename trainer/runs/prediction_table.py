@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,11 @@ def check(experiment: Experiment) -> None:
         )
     if options.images is not None:
         find_images(options.images)
+    if options.images is not None and options.prompts is not None:
+        raise ConfigError(
+            f"predict.images ({options.images}) and predict.prompts ({options.prompts}) are two "
+            "things to predict; leave one of them out"
+        )
 
 
 def requested_table(experiment: Experiment, run_dir: Path, step: int) -> PredictionTable:
@@ -97,7 +102,12 @@ def requested_table(experiment: Experiment, run_dir: Path, step: int) -> Predict
         "format": options.format,
     }
     inputs |= {key: getattr(experiment, key) for key in _INPUT_KEYS}
-    if options.images is None:
+    inputs["sampling"] = asdict(options.sampling)
+    if options.prompts is not None:
+        file = Path(options.prompts).expanduser().resolve()
+        name = file.stem
+        inputs |= {"prompts": str(file), "files": hashlib.sha256(file.read_bytes()).hexdigest()}
+    elif options.images is None:
         name = options.split
         inputs["split"] = name
     else:

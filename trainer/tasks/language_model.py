@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
+from trainer.tasks.generation import continue_tokens
+from trainer.text_protocols import Sampling
 
 
 def _perplexity(loss: float) -> float:
@@ -64,6 +66,12 @@ class LanguageModel:
     def logits(self, tokens: tf.Tensor) -> tf.Tensor:
         """Return the logits of the token after each, [B, T, vocabulary] float32."""
         return self._logits(tokens, training=False)
+
+    def continue_text(
+        self, prompts: tf.Tensor, sizes: tf.Tensor, numbers: tf.Tensor, sampling: Sampling
+    ) -> tf.Tensor:
+        """Return the tokens that follow prompts, [B, sampling.tokens] int32."""
+        return continue_tokens(self.logits, prompts, sizes, numbers, sampling)
 
     def _loss(self, batch: Batch, *, training: bool) -> PerExample:
         logits = self._logits(batch["features"], training=training)

@@ -25,11 +25,14 @@ from trainer.engine.predictor import Predictor
 from trainer.engine.process_group import ProcessGroup
 from trainer.engine.sample_metrics import make_sample_metrics, num_samples
 from trainer.engine.samples import NumberedSplit, Sampler
+from trainer.engine.texts import FilePrompts, SplitPrompts, TextSamples, TextWriter
+from trainer.errors import ConfigError
 from trainer.metric_protocols import Metric
-from trainer.protocols import Dataset, Generates
+from trainer.protocols import Dataset, Generates, Split
 from trainer.runs import provenance
 from trainer.strategies.base import Strategy
 from trainer.strategies.one_device import OneDevice
+from trainer.text_protocols import HasTokenizer, Tokenizer, WritesText
 from trainer.worker import members
 from trainer.worker.build_model import Learner, build_dataset, build_learner, create_strategy
 from trainer.worker.context import WorkerContext
@@ -84,9 +87,18 @@ class Inference:
     def predictor(self, source: Source) -> Predictor | None:
         """Return what predicts a split; None: the task has no `predict_step`.
 
-        A task that generates makes as many examples as the split has.
+        A task that generates makes as many examples as the split has. One that writes texts
+        continues the requested prompts.
         """
         task = self.state.task
+        options = self.context.experiment.predict
+        if isinstance(task, WritesText):
+            return self._text_predictor(task, source)
+        if options.prompts is not None:
+            raise ConfigError(
+                f"predict.prompts ({options.prompts}) needs a task that writes texts, such as "
+                f"task=language_model; {type(task).__name__} does not"
+            )
         if isinstance(task, Generates):
             return self._generator(task, source, source.split.num_examples)
         if not hasattr(task, "predict_step"):
@@ -107,6 +119,36 @@ class Inference:
         source = replace(source, split=NumberedSplit(count))
         loop = self.loops.predict(sampler, sampler, self.loops.feed(source))
         return Predictor(self.state, loop, source, self.process_group, self.context.channel)
+
+    def _text_predictor(self, task: WritesText, source: Source) -> Predictor | None:
+        """Return what continues the prompts of mode=predict; None in other modes."""
+        experiment = self.context.experiment
+        if experiment.mode != "predict":
+            return None
+        if not isinstance(self.dataset, HasTokenizer):
+            raise ConfigError(
+                "mode (predict) needs a dataset with a `tokenizer`, to read and write texts; "
+                f"{experiment.dataset['_target_']} makes none"
+            )
+        (length,) = self.dataset.input_shape
+        prompts: Split = SplitPrompts(source.split, source.split.num_examples, length)
+        if experiment.predict.prompts is not None:
+            tokenizer = self.dataset.tokenizer
+            prompts = FilePrompts(experiment.predict.prompts, tokenizer, length)
+        return self._writer(task, replace(source, split=prompts), self.dataset.tokenizer)
+
+    def _writer(self, task: WritesText, source: Source, tokenizer: Tokenizer) -> Predictor:
+        """Return what continues the prompts of a source."""
+        writer = TextWriter(task, self.context.experiment.predict.sampling)
+        loop = self.loops.predict(writer, writer, self.loops.feed(source))
+        return Predictor(
+            self.state,
+            loop,
+            source,
+            self.process_group,
+            self.context.channel,
+            decode=tokenizer.decode,
+        )
 
     def evaluator(
         self, source: Source, predictor: Predictor | None
@@ -139,9 +181,28 @@ class Inference:
         if not isinstance(task, Generates):
             return make_prediction_metrics(
                 *parts, predictor, self.process_group, self.context.run_dir
-            )
+            ) or self._text_samples(source)
         generator = self._generator(task, source, num_samples(metrics))
         return make_sample_metrics(*parts, generator, self.process_group, self.context.run_dir)
+
+    def _text_samples(self, source: Source) -> TextSamples | None:
+        """Return what shows texts at each evaluation of a training, one at a time."""
+        task = self.state.task
+        experiment = self.context.experiment
+        count = min(experiment.summary.texts, source.split.num_examples)
+        if not (
+            isinstance(task, WritesText)
+            and isinstance(self.dataset, HasTokenizer)
+            and experiment.trains
+            and count
+        ):
+            return None
+        tokenizer = self.dataset.tokenizer
+        size = max(1, self.dataset.input_shape[0] // 4)
+        prompts = SplitPrompts(source.split, count, size)
+        predictor = self._writer(task, replace(source, split=prompts, per_replica=1), tokenizer)
+        run_dir = self.context.run_dir
+        return TextSamples(predictor, self.process_group, tokenizer.decode, run_dir)
 
 
 def sidecar(context: WorkerContext) -> CheckpointEvaluation:

@@ -20,7 +20,8 @@ from trainer.files import fsync_directory, writing
 from trainer.protocols import Dataset, Generates, Task
 from trainer.runs import checkpoint_selection
 from trainer.runs.directory import fitted_file
-from trainer.worker import model_card
+from trainer.text_protocols import WritesText
+from trainer.worker import model_card, text_export
 from trainer.worker.build_evaluation import build_for_export
 
 SAVED_MODEL = "saved_model"
@@ -45,7 +46,7 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
     path = run_dir / "export" / f"{name}-{step}"
     with writing(path, tf.errors.OpError):
         temporary = _empty_directory_beside(path)
-        signatures = _signatures(state.task, dataset)
+        signatures = _signatures(experiment, state.task, dataset)
         _save(signatures, temporary / SAVED_MODEL)
         if experiment.export.weights is not None:
             _save_weights(model, temporary / f"model.{experiment.export.weights}")
@@ -78,7 +79,7 @@ def _save(signatures: dict[str, Any], path: Path) -> None:
     tf.saved_model.save(owner, str(path), signatures=signatures)
 
 
-def _signatures(task: Task, dataset: Dataset) -> dict[str, Any]:
+def _signatures(experiment: Experiment, task: Task, dataset: Dataset) -> dict[str, Any]:
     """Return the served functions, each from one tensor, or a tensor a column, to name -> tensor.
 
     They are traced without AutoGraph, as the steps are.
@@ -89,6 +90,8 @@ def _signatures(task: Task, dataset: Dataset) -> dict[str, Any]:
                 lambda latents: {"samples": task.generate(latents)}, (task.latent_size,), "latents"
             )
         }
+    if isinstance(task, WritesText):
+        return text_export.signatures(task, dataset, experiment.predict.sampling)
     if not hasattr(task, "predict_step"):
         # Of such a task only its first model is known.
         model = next(iter(task.models.values()))

@@ -76,6 +76,8 @@ def text(
         "## Input and output",
         _latents_and_samples(input_shape)
         if input_name == "latents"
+        else _tokens_and_logits(experiment, input_shape)
+        if "generate" in signatures
         else _input_and_output(
             experiment, signatures, input_shape, columns, label_kind_of(dataset)
         ),
@@ -170,6 +172,22 @@ def _latents_and_samples(latent_shape: list[int]) -> str:
     )
 
 
+def _tokens_and_logits(experiment: Experiment, input_shape: list[int]) -> str:
+    length = input_shape[0]
+    sampling = experiment.predict.sampling
+    among = "all" if sampling.top_k is None else f"the {sampling.top_k} most likely"
+    return (
+        f"- `serving_default`: `features`, [N, {length}] int32, tokens. It returns `logits`, "
+        f"[N, {length}, tokens of the vocabulary] float32, of the token after each.\n"
+        f"- `generate`: `features`, [N, {length}] int32, the tokens of a prompt and then any "
+        "others; `size`, [N] int32, how many tokens the prompt has, at least one; `id`, [N] int64: "
+        "another number is another text. It returns `text`, "
+        f"[N, {sampling.tokens}] int32, the tokens that follow, chosen among {among} at "
+        f"temperature {sampling.temperature:g}. To export other choices, add e.g. "
+        "`predict.sampling.temperature=0.5`."
+    )
+
+
 def _usage(signatures: Sequence[str], name: str, columns: Mapping[str, str]) -> str:
     if columns:
         values = {"string": 'tf.constant([""])', "float64": "tf.constant([0.0], tf.float64)"}
@@ -183,6 +201,15 @@ def _usage(signatures: Sequence[str], name: str, columns: Mapping[str, str]) -> 
         call = [
             'predict = model.signatures["serving_images"]',
             'predictions = predict(images=tf.constant([open("image.png", "rb").read()]))',
+        ]
+    elif "generate" in signatures:
+        call = [
+            'generate = model.signatures["generate"]',
+            'length = generate.structured_input_signature[1]["features"].shape[1]',
+            'prompt = list(b"The")  # tokens of your prompt',
+            "features = tf.constant([prompt + [0] * (length - len(prompt))])",
+            "size = tf.constant([len(prompt)])",
+            "predictions = generate(features=features, size=size, id=tf.constant([0], tf.int64))",
         ]
     else:
         call = [

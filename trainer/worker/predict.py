@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def predict(
             if writer:
                 writer.append(rows)
         channel.phase("save", step)
-        blocks = writer.write(experiment, predictor.class_names) if writer else iter(())
+        blocks = writer.write(experiment, predictor) if writer else iter(())
         _follow_chief(engine, channel, stop, blocks)
     except Stopped:
         return False
@@ -131,7 +132,7 @@ class PredictionWriter:
             done, self._num_examples, rate, (self._num_examples - done) / rate, {}
         )
 
-    def write(self, experiment: Experiment, class_names: Sequence[str]) -> Iterator[None]:
+    def write(self, experiment: Experiment, predictor: Predictor) -> Iterator[None]:
         """Write the table and remove the rows; yield after each block."""
         assert self._rows is not None, "there is at least one example"
         rows = self._rows
@@ -142,12 +143,17 @@ class PredictionWriter:
             else [image_id(path, options.images) for path in find_images(options.images)]
         )
         unreadable = 0
+        columns = (
+            partial(table_formats.columns, class_names=predictor.class_names)
+            if predictor.decode is None
+            else partial(table_formats.text_columns, decode=predictor.decode)
+        )
 
         def blocks(numbers: int) -> Iterator[dict[str, table_formats.Column]]:
             nonlocal unreadable
             done = 0
             for block in rows.blocks(numbers):
-                yield table_formats.columns(block, ids[done : done + len(block)], class_names)
+                yield columns(block, ids[done : done + len(block)])
                 done = done + len(block)
                 unreadable = unreadable + int((block["weight"] == 0).sum())
 

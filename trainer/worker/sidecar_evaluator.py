@@ -145,6 +145,8 @@ class Sidecar:
         for writer in [*self._writers, self._lines]:
             for name, images in self._evaluation.evaluator.images.items():
                 writer.images("test", step, name, images)
+            for name, texts in self._evaluation.evaluator.texts.items():
+                writer.texts("test", step, name, texts)
             writer.scalars(
                 "test", step, {"epoch": self._evaluation.epochs.completed(step), **metrics}
             )

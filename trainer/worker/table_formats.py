@@ -95,6 +95,23 @@ def _numbers(
     return {title: (column, present) for title, column in zip(titles, numbers, strict=True)}
 
 
+def text_columns(
+    rows: np.ndarray, ids: Sequence[Any], decode: Callable[[Sequence[int]], str]
+) -> dict[str, Column]:
+    """Return the columns of some rows of a language model: `id`, `prompt` and `text`.
+
+    Args:
+        rows: a structured array, [n], with tokens `prompt`, of which the first `prompt_size` count,
+            and `text`, those that follow.
+        ids: the examples' ids.
+        decode: returns the text of tokens.
+    """
+    prompts = [decode(row["prompt"][: row["prompt_size"]].tolist()) for row in rows]
+    texts = [decode(row["text"].tolist()) for row in rows]
+    columns = {"id": ids, "prompt": np.array(prompts, object), "text": np.array(texts, object)}
+    return {name: (values, np.ones(len(rows), bool)) for name, values in columns.items()}
+
+
 def write_csv(path: Path, blocks: Blocks) -> Iterator[None]:
     """Write a table; yield after each block. Numbers are read back to the bit."""
     with path.open("w", encoding="utf-8", newline="") as file:

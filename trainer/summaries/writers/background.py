@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,9 @@ class Background(Writer):
 
     def histogram(self, split: str, step: int, name: str, values: np.ndarray) -> None:
         self._call(lambda writer: writer.histogram(split, step, name, values))
+
+    def texts(self, split: str, step: int, name: str, texts: Sequence[str]) -> None:
+        self._call(lambda writer: writer.texts(split, step, name, texts))
 
     def text(self, name: str, text: str) -> None:
         self._call(lambda writer: writer.text(name, text))

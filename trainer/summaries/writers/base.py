@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ class Writer:
 
     def histogram(self, split: str, step: int, name: str, values: np.ndarray) -> None:
         """Show the distribution of values of any shape."""
+
+    def texts(self, split: str, step: int, name: str, texts: Sequence[str]) -> None:
+        """Show texts that a model wrote."""
 
     def text(self, name: str, text: str) -> None:
         """Show a text about the whole run, in Markdown."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
@@ -66,15 +66,22 @@ class TensorBoard(Writer):
             split, step, name, buckets, create_summary_metadata(display_name=name, description="")
         )
 
+    def texts(self, split: str, step: int, name: str, texts: Sequence[str]) -> None:
+        # Indented: TensorBoard reads Markdown, and shows such lines as they are.
+        blocks = ["\n".join(f"    {line}" for line in text.split("\n")) for text in texts]
+        self._texts(split, step, name, blocks)
+
     def text(self, name: str, text: str) -> None:
+        # At a step that is superseded when the run continues from here again.
+        self._texts("train", self._position + 1, name, text)
+
+    def _texts(self, split: str, step: int, name: str, texts: str | list[str]) -> None:
         import numpy as np
         from tensorboard.plugins.text.metadata import create_summary_metadata
 
-        # At a step that is superseded when the run continues from here again.
+        encoded = texts.encode() if isinstance(texts, str) else [text.encode() for text in texts]
         metadata = create_summary_metadata(display_name=name, description="")
-        self._tensor(
-            "train", self._position + 1, name, np.array(text.encode(), dtype=object), metadata
-        )
+        self._tensor(split, step, name, np.array(encoded, dtype=object), metadata)
 
     def graph(self, graph_def: bytes) -> None:
         self._add("train", {"graph_def": graph_def})

@@ -1,0 +1,154 @@
+"""What a language model writes: for the prompts of a file or of a dataset, and while it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.engine.extra_metrics import ExtraMetrics
+from trainer.engine.predictor import Predictor
+from trainer.engine.process_group import ProcessGroup
+from trainer.errors import ConfigError
+from trainer.files import write_atomically
+from trainer.protocols import Batch, Split
+from trainer.text_protocols import Sampling, Tokenizer, WritesText
+
+FILE = "samples.txt"
+"""File of the newest texts, in the run directory."""
+
+
+class SplitPrompts:
+    """The first tokens of a split's examples, as prompts.
+
+    Attributes:
+        num_examples: how many.
+        in_memory: as the split.
+
+    Args:
+        split: has `features` [B, T] int32.
+        num_examples: how many of its first examples to take.
+        size: how many tokens a prompt has.
+    """
+
+    def __init__(self, split: Split, num_examples: int, size: int) -> None:
+        self.num_examples = num_examples
+        self.in_memory = split.in_memory
+        self._split = split
+        self._size = size
+
+    def fetch(self, indices: tf.Tensor) -> Batch:
+        """Return `prompt` [B, T] int32 and `prompt_size` [B] int32."""
+        tokens = self._split.fetch(indices)["features"]
+        return {"prompt": tokens, "prompt_size": tf.fill(tf.shape(indices), self._size)}
+
+
+class FilePrompts:
+    """Prompts in a text file, one on each line.
+
+    Attributes:
+        num_examples: how many.
+        in_memory: True, there are few.
+
+    Args:
+        path: the file, UTF-8; empty lines are left out.
+        tokenizer: turns prompts into tokens.
+        length: how many tokens a model sees; of longer prompts these are the last.
+
+    Raises:
+        ConfigError: there is no prompt in the file.
+    """
+
+    in_memory = True
+
+    def __init__(self, path: str, tokenizer: Tokenizer, length: int) -> None:
+        try:
+            lines = Path(path).expanduser().read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"predict.prompts ({path}) cannot be read: {error}") from error
+        encoded = [list(tokens)[-length:] for tokens in tokenizer.encode([*filter(None, lines)])]
+        if not encoded or not all(encoded):
+            raise ConfigError(
+                f"predict.prompts ({path}) must have a prompt of at least one token on each line"
+            )
+        self.num_examples = len(encoded)
+        self._sizes = np.array([len(tokens) for tokens in encoded], np.int32)
+        self._tokens = np.zeros([len(encoded), length], np.int32)
+        for row, tokens in zip(self._tokens, encoded, strict=True):
+            row[: len(tokens)] = tokens
+
+    def fetch(self, indices: tf.Tensor) -> Batch:
+        """Return `prompt` [B, length] int32 and `prompt_size` [B] int32."""
+        return {
+            "prompt": tf.gather(self._tokens, indices),
+            "prompt_size": tf.gather(self._sizes, indices),
+        }
+
+
+class TextWriter:
+    """Predicts for each prompt the tokens that follow it.
+
+    It stands for the task and for the dataset of a prediction loop.
+
+    Args:
+        task: the task that continues texts.
+        sampling: how tokens are chosen.
+    """
+
+    def __init__(self, task: WritesText, sampling: Sampling) -> None:
+        self._task = task
+        self._sampling = sampling
+
+    def transform(self, batch: Batch, draws: tf.Tensor | None) -> Batch:
+        """Return the batch."""
+        return batch
+
+    def predict_step(self, batch: Batch) -> Batch:
+        """Return `text`, [B, tokens] int32, and the prompts."""
+        prompts = batch["prompt"]
+        sizes = batch["prompt_size"]
+        text = self._task.continue_text(prompts, sizes, batch["id"], self._sampling)
+        return {"prompt": prompts, "prompt_size": sizes, "text": text}
+
+
+class TextSamples(ExtraMetrics):
+    """Shows what the model writes at each evaluation, always after the same prompts.
+
+    Args:
+        predictor: continues the prompts.
+        process_group: the processes that do so together.
+        decode: returns the text of tokens.
+        run_dir: the run directory, for the file of the newest texts.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        process_group: ProcessGroup,
+        decode: Callable[[Sequence[int]], str],
+        run_dir: Path,
+    ) -> None:
+        super().__init__(predictor, process_group)
+        self._decode = decode
+        self._run_dir = run_dir
+        self._texts: list[str] = []
+
+    def reset(self) -> None:
+        """Forget all texts."""
+        self._texts = []
+
+    def update(self, block: Mapping[str, np.ndarray]) -> None:
+        """Add texts."""
+        for prompt, size, text in zip(
+            block["prompt"], block["prompt_size"], block["text"], strict=True
+        ):
+            self._texts.append(self._decode([*prompt[:size].tolist(), *text.tolist()]))
+
+    def results(self, step: int) -> dict[str, float]:
+        """Write the texts; they have no values."""
+        self.texts = {"samples": self._texts}
+        parts = [f"step {step}, text {i}\n{text}\n" for i, text in enumerate(self._texts)]
+        write_atomically(self._run_dir / FILE, "\n".join(parts))
+        return {}
