@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from trainer.models.transformer import transformer
+from trainer.models.transformer_encoder import transformer_encoder
 
 SMALL: dict[str, Any] = {"vocabulary": 11, "layers": 2, "width": 8, "heads": 2, "hidden": 16}
 TOKENS = np.array([[1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1]], np.int32)
@@ -25,7 +26,7 @@ def test_decoder_sees_no_later_token() -> None:
 
 
 def test_encoder_does_not_see_padding() -> None:
-    model = transformer((6,), 3, causal=False, **SMALL)
+    model = transformer_encoder((6,), 3, **SMALL)
     embedding = model.get_layer("embedding").tokens
     tokens = np.array([[1, 2, 3, 0, 0, 0], [0, 0, 0, 0, 0, 0]], np.int32)
     before = model(tokens, training=False).numpy()
@@ -47,9 +48,9 @@ def test_tied_logits_use_the_embedding_of_tokens() -> None:
     np.testing.assert_allclose(tied(TOKENS, training=False), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_saved_model_of_keras_is_the_same_model(tmp_path: Path, causal: bool) -> None:
-    model = transformer((6,), 11, causal=causal, **SMALL)
+@pytest.mark.parametrize("build", [transformer, transformer_encoder])
+def test_saved_model_of_keras_is_the_same_model(tmp_path: Path, build: Any) -> None:
+    model = build((6,), 11, **SMALL)
     model.save(tmp_path / "model.h5")
     loaded = tf.keras.models.load_model(tmp_path / "model.h5", compile=False)
     np.testing.assert_allclose(loaded(TOKENS), model(TOKENS), atol=1e-6)
@@ -58,5 +59,7 @@ def test_saved_model_of_keras_is_the_same_model(tmp_path: Path, causal: bool) ->
 def test_wrong_sizes_are_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"transformer takes tokens \[length\], .*=text_windows$"):
         transformer((8, 8, 1), 10)
+    with pytest.raises(ValueError, match=r"transformer_encoder takes tokens .*; use dataset=text$"):
+        transformer_encoder((8, 8, 1), 10)
     with pytest.raises(ValueError, match=r"heads \(3\) must divide width \(8\)"):
         transformer((8,), 10, width=8, heads=3)

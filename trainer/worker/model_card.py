@@ -57,7 +57,6 @@ def text(
         model_input: name and shape of one example's `features`, or of the `latents`, the random
             vector, that one is made from.
     """
-    input_name, input_shape = model_input
     trained = identity.trained_choice(experiment)
     specs = getattr(dataset, "column_specs", {})
     columns = {name: spec.dtype.name for name, spec in specs.items()}
@@ -74,15 +73,9 @@ def text(
         "## Metrics",
         _metrics(run_dir, step),
         "## Input and output",
-        _latents_and_samples(input_shape)
-        if input_name == "latents"
-        else _tokens_and_logits(experiment, input_shape)
-        if "generate" in signatures
-        else _input_and_output(
-            experiment, signatures, input_shape, columns, label_kind_of(dataset)
-        ),
+        _functions(experiment, signatures, model_input, columns, label_kind_of(dataset)),
         "## Use it",
-        _usage(signatures, input_name, columns),
+        _usage(signatures, model_input[0], columns),
         "## Configuration",
         _table(_configuration(experiment)),
         "## Versions",
@@ -128,6 +121,21 @@ def _metrics(run_dir: Path, step: int) -> str:
         return f"Not evaluated at this step; run `{command}` and export again."
     rows = {name: f"{value:.6g}" for name, value in metrics.items()}
     return f"On the test split:\n\n{_table(rows)}"
+
+
+def _functions(
+    experiment: Experiment,
+    signatures: Sequence[str],
+    model_input: tuple[str, list[int]],
+    columns: Mapping[str, str],
+    kind: LabelKind,
+) -> str:
+    name, shape = model_input
+    if name == "latents":
+        return _latents_and_samples(shape)
+    if "generate" in signatures:
+        return _tokens_and_logits(experiment, shape)
+    return _input_and_output(experiment, signatures, shape, columns, kind)
 
 
 def _input_and_output(

@@ -1,0 +1,50 @@
+"""A transformer encoder, which classifies texts (Devlin et al. 2019)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import tensorflow as tf
+
+from trainer.models.transformer_layers import PaddingMask, Sizes, TokenEmbedding, check, stack
+
+
+def transformer_encoder(  # noqa: PLR0913 - every option is a key of the configuration
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    vocabulary: Annotated[int, ">= 1"] = 257,
+    layers: Annotated[int, ">= 1"] = 2,
+    width: Annotated[int, ">= 1"] = 128,
+    heads: Annotated[int, ">= 1"] = 4,
+    hidden: Annotated[int, ">= 1"] = 512,
+    dropout: Annotated[float, ">= 0, < 1"] = 0.1,
+) -> tf.keras.Model:
+    """Build an encoder: each token sees all others but the padding, and their mean is classified.
+
+    Args:
+        input_shape: (tokens,), the length of a text.
+        num_classes: how many logits.
+        vocabulary: how many different tokens there are, the padding included.
+        layers: blocks of attention and a feed-forward network.
+        width: numbers of a token between the blocks.
+        heads: heads of an attention; they share `width`.
+        hidden: units in the middle of a feed-forward network.
+        dropout: share of activations dropped, also of an attention's weights.
+
+    Returns:
+        A model from features [B, tokens] int32 to logits [B, num_classes] float32.
+
+    Raises:
+        ValueError: the features are not tokens, or the heads do not divide the width.
+    """
+    sizes = Sizes(layers, width, heads, hidden, dropout)
+    check("transformer_encoder", input_shape, sizes, "text")
+    inputs = tf.keras.Input(input_shape, name="features", dtype="int32")
+    mask = PaddingMask(name="mask")(inputs)
+    x = stack(
+        TokenEmbedding(vocabulary, width, input_shape[0], name="embedding")(inputs), sizes, mask
+    )
+    x = tf.keras.layers.GlobalAveragePooling1D(name="mean")(x, mask=mask)
+    outputs = tf.keras.layers.Dense(num_classes, dtype="float32", name="logits")(x)
+    return tf.keras.Model(inputs, outputs, name="transformer_encoder")
