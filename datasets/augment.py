@@ -138,6 +138,39 @@ class Augmentation:
             images = rand_augment(images, draws[:, FIRST_RANDAUGMENT_COLUMN:], self._magnitude)
         return images
 
+    def check_masks(self) -> None:
+        """Raise if a change moves the pixels of an image, and cannot move those of a mask alike.
+
+        Raises:
+            ValueError: one does.
+        """
+        unusable = {
+            "min_area": self.min_area,
+            "randaugment": self._randaugment,
+            "mixup or augment.cutmix": self._mixing,
+        }
+        for name, value in unusable.items():
+            if value:
+                raise ValueError(
+                    f"augment.{name} cannot be used with masks, whose pixels it does not move; of "
+                    "the changes of place there are augment.flip and augment.crop"
+                )
+
+    def apply_to_masks(self, masks: tf.Tensor, draws: tf.Tensor, fill: int) -> tf.Tensor:
+        """Return masks, [B, H, W] integers, moved as `apply` moves images with the same draws.
+
+        Args:
+            masks: the class of each pixel.
+            draws: [B, num_draws] float32 in [0, 1).
+            fill: the class of the pixels that `crop` pads with.
+        """
+        masks = masks[..., None]
+        if self._flip:
+            masks = flip(masks, draws)
+        if self._crop:
+            masks = crop(masks, draws, self._crop, (fill,))
+        return masks[..., 0]
+
     def mix(self, batch: dict[str, Any], draws: tf.Tensor, num_classes: int) -> dict[str, Any]:
         """Return the batch with mixup or CutMix, if they are chosen.
 

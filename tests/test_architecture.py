@@ -31,7 +31,8 @@ ORDER = (
 """A package imports only from rows below its own, and from itself."""
 
 BASE = {
-    "errors", "files", "text", "nodes", "protocols", "metric_protocols", "text_protocols", "labels",
+    "errors", "files", "text", "nodes", "protocols", "metric_protocols", "task_protocols",
+    "text_protocols", "labels",
     "replicas", "logical_devices", "acting",
 }  # fmt: skip
 """Modules that everybody may import; they stand at the top of `trainer/`."""

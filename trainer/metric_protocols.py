@@ -5,25 +5,13 @@ They are structural: a user's class needs no base class and imports nothing from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
 
     from trainer.protocols import Dataset
-
-
-@runtime_checkable
-class DerivesMetrics(Protocol):
-    """A task with metrics that are functions of others, such as the perplexity of the loss.
-
-    Attributes:
-        derived_metrics: name -> (one of its `metrics`, function of that one's mean over all
-            examples).
-    """
-
-    derived_metrics: Mapping[str, tuple[str, Callable[[float], float]]]
 
 
 class Metric(Protocol):

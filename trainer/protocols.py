@@ -31,8 +31,11 @@ Metrics: TypeAlias = Mapping[str, tuple[Any, Any]]
 The metric of any set of batches is the sum of the sums divided by the sum of the weights.
 """
 
-PerExample: TypeAlias = "tuple[tf.Tensor, Mapping[str, tf.Tensor]]"
-"""What a loss function returns: the loss of each example, [B], and name -> other metrics, [B]."""
+PerExampleMetrics: TypeAlias = "Mapping[str, tf.Tensor | tuple[tf.Tensor, tf.Tensor]]"
+"""Name -> the metric of each example, [B]; or its sum and weight in each example, [B] both."""
+
+PerExample: TypeAlias = "tuple[tf.Tensor, PerExampleMetrics]"
+"""What a loss function returns: the loss of each example, [B], and other metrics."""
 
 LossFn: TypeAlias = Callable[[Batch], PerExample]
 
@@ -230,7 +233,7 @@ class Task(Protocol):
         models: the models by name; the first is the one that is exported.
         optimizers: the optimizers by name; each has the name of the model that it updates.
 
-    Further protocols that it may have are `DerivesMetrics` and `WritesText`.
+    Further protocols that it may have are `DerivesMetrics`, `HasPictures` and `WritesText`.
     """
 
     metrics: tuple[str, ...]
@@ -247,12 +250,8 @@ class Task(Protocol):
             The metrics, summed over all replicas.
         """
 
-    def eval_step(self, batch: Batch) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
-        """Evaluate one replica's batch.
-
-        Returns:
-            The loss of each example, [B], and name -> the other metrics of each, [B].
-        """
+    def eval_step(self, batch: Batch) -> PerExample:
+        """Return the loss and the other metrics of each example of one replica's batch."""
 
     def predict_step(self, batch: Batch) -> Mapping[str, tf.Tensor]:
         """Return the first model's predictions for one replica's batch, name -> [B, ...].

@@ -133,7 +133,7 @@ def make_prediction_metrics(
         if hasattr(metric, "threshold") and getattr(metric, "label_kind", "") == "multilabel":
             metric.threshold = getattr(task, "threshold", metric.threshold)
     own = metric_names(task)
-    names = own + validate_metrics(metrics, dataset.num_classes, own, kind)
+    names = [*own, *validate_metrics(metrics, dataset.num_classes, own, kind)]
     # The other modes have no writers, and rank no checkpoints.
     num_misclassified = 0
     if experiment.trains:

@@ -121,8 +121,29 @@ def image_grid(images: np.ndarray, columns: int) -> np.ndarray:
     return grid[:-1, :-1]
 
 
+def class_colours(masks: np.ndarray) -> np.ndarray:
+    """Return a colour for each class: the palette of Pascal VOC (Everingham et al. 2010).
+
+    Class 0 is black, and 255, which counts nowhere, nearly white.
+
+    Args:
+        masks: [...] uint8.
+
+    Returns:
+        [..., 3] uint8.
+    """
+    classes = np.arange(256)
+    palette = np.zeros((256, 3), np.uint8)
+    # Three bits of the number at a time, one for each colour, from its brightest bit down.
+    for place in range(3):
+        for channel in range(3):
+            bit = classes >> (3 * place + channel) & 1
+            palette[:, channel] |= (bit << (7 - place)).astype(np.uint8)
+    return palette[masks]
+
+
 def png(image: np.ndarray) -> bytes:
-    """Return an image, [H, W, 3] uint8, as the content of a PNG file."""
+    """Return an image, [H, W, 3] or [H, W] uint8, as the content of a PNG file."""
     content = io.BytesIO()
     Image.fromarray(image).save(content, "PNG")
     return content.getvalue()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import ClassVar
+from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -14,10 +13,6 @@ from trainer.tasks.generation import continue_tokens
 from trainer.text_protocols import Sampling
 
 
-def _perplexity(loss: float) -> float:
-    return math.inf if loss > 700 else math.exp(loss)  # of more, exp is no float
-
-
 class LanguageModel:
     """Trains `model(features)`, logits [B, T, vocabulary], on the tokens `label`, [B, T] integers.
 
@@ -25,9 +20,7 @@ class LanguageModel:
     """
 
     metrics = ("loss", "accuracy")
-    derived_metrics: ClassVar[Mapping[str, tuple[str, Callable[[float], float]]]] = {
-        "perplexity": ("loss", _perplexity)
-    }
+    derived_metrics = ("perplexity",)
 
     def __init__(self) -> None:
         self.models: dict[str, tf.keras.Model] = {}
@@ -62,6 +55,12 @@ class LanguageModel:
     def eval_step(self, batch: Batch) -> PerExample:
         """Return the mean loss and accuracy of the tokens of each example, [B]."""
         return self._loss(batch, training=False)
+
+    def derive_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics with the perplexity, the exponential of the mean loss."""
+        loss = metrics["loss"]
+        # Of more than 700 it is no float.
+        return {**metrics, "perplexity": math.inf if loss > 700 else math.exp(loss)}
 
     def logits(self, tokens: tf.Tensor) -> tf.Tensor:
         """Return the logits of the token after each, [B, T, vocabulary] float32."""

@@ -19,6 +19,7 @@ from trainer.engine.extra_metrics import ExtraMetrics
 from trainer.engine.graph.input import Source
 from trainer.engine.graph.loops import Loops
 from trainer.engine.graph.state import TrainState
+from trainer.engine.pictures import FirstExamples, Pictures
 from trainer.engine.plan import Epochs, make_plan
 from trainer.engine.prediction_metrics import make_prediction_metrics
 from trainer.engine.predictor import Predictor
@@ -32,6 +33,7 @@ from trainer.protocols import Dataset, Generates, Split
 from trainer.runs import provenance
 from trainer.strategies.base import Strategy
 from trainer.strategies.one_device import OneDevice
+from trainer.task_protocols import HasPictures
 from trainer.text_protocols import HasTokenizer, Tokenizer, WritesText
 from trainer.worker import members
 from trainer.worker.build_model import Learner, build_dataset, build_learner, create_strategy
@@ -101,12 +103,13 @@ class Inference:
             )
         if isinstance(task, Generates):
             return self._generator(task, source, source.split.num_examples)
-        if not hasattr(task, "predict_step"):
-            return None
+        return self._predictor(source) if hasattr(task, "predict_step") else None
+
+    def _predictor(self, source: Source) -> Predictor:
         class_names = getattr(self.dataset, "class_names", None) or ()
         return Predictor(
             self.state,
-            self.loops.predict(task, self.dataset, self.loops.feed(source)),
+            self.loops.predict(self.state.task, self.dataset, self.loops.feed(source)),
             source,
             self.process_group,
             self.context.channel,
@@ -179,9 +182,10 @@ class Inference:
         task = self.state.task
         parts = (experiment, metrics, task, self.dataset)
         if not isinstance(task, Generates):
-            return make_prediction_metrics(
+            configured = make_prediction_metrics(
                 *parts, predictor, self.process_group, self.context.run_dir
-            ) or self._text_samples(source)
+            )
+            return configured or self._text_samples(source) or self._pictures(source, predictor)
         generator = self._generator(task, source, num_samples(metrics))
         return make_sample_metrics(*parts, generator, self.process_group, self.context.run_dir)
 
@@ -203,6 +207,16 @@ class Inference:
         predictor = self._writer(task, replace(source, split=prompts, per_replica=1), tokenizer)
         run_dir = self.context.run_dir
         return TextSamples(predictor, self.process_group, tokenizer.decode, run_dir)
+
+    def _pictures(self, source: Source, predictor: Predictor | None) -> Pictures | None:
+        """Return what draws the first examples of a split; None: the task does not draw."""
+        task = self.state.task
+        if predictor is None or not isinstance(task, HasPictures):
+            return None
+        first = replace(source, split=FirstExamples(source.split, task.num_pictures))
+        return Pictures(
+            task, self.dataset, self._predictor(first), self.process_group, self.context.run_dir
+        )
 
 
 def sidecar(context: WorkerContext) -> CheckpointEvaluation:

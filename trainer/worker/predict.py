@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from trainer.errors import ConfigError
 from trainer.files import write_atomically, writing
 from trainer.runs.prediction_table import PredictionTable, find_images, image_id, requested_table
 from trainer.worker import table_formats
+from trainer.worker.predicted_images import image_columns, write_images
 from trainer.worker.row_file import RowFile, columns_of
 
 
@@ -143,17 +143,22 @@ class PredictionWriter:
             else [image_id(path, options.images) for path in find_images(options.images)]
         )
         unreadable = 0
-        columns = (
-            partial(table_formats.columns, class_names=predictor.class_names)
-            if predictor.decode is None
-            else partial(table_formats.text_columns, decode=predictor.decode)
-        )
+
+        def columns(block: np.ndarray, own: Sequence[Any]) -> dict[str, table_formats.Column]:
+            if predictor.decode is not None:
+                return table_formats.text_columns(block, own, predictor.decode)
+            paths = {
+                name: write_images(self._table.path, name, block, own)
+                for name in image_columns(block)
+            }
+            return table_formats.columns(block, own, predictor.class_names, paths)
 
         def blocks(numbers: int) -> Iterator[dict[str, table_formats.Column]]:
             nonlocal unreadable
             done = 0
             for block in rows.blocks(numbers):
-                yield columns(block, ids[done : done + len(block)])
+                own = ids[done : done + len(block)]
+                yield columns(block, own)
                 done = done + len(block)
                 unreadable = unreadable + int((block["weight"] == 0).sum())
 

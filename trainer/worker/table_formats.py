@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +29,32 @@ _CSV_NUMBERS = 2**18
 _PARQUET_NUMBERS = 2**22
 
 
-def columns(rows: np.ndarray, ids: Sequence[Any], class_names: Sequence[str]) -> dict[str, Column]:
+def columns(
+    rows: np.ndarray,
+    ids: Sequence[Any],
+    class_names: Sequence[str],
+    paths: Mapping[str, np.ndarray] | None = None,
+) -> dict[str, Column]:
     """Return the columns of some rows.
 
     Args:
         rows: a structured array, [n], with `weight`, maybe `label`, and the predictions.
         ids: the examples' ids.
         class_names: the names of the classes; may be empty.
+        paths: the files of the predictions that are written to files, name -> [n].
     """
     present = rows["weight"] > 0
     fields = rows.dtype.names or ()
+    paths = paths or {}
     table: dict[str, Column] = {"id": (ids, np.ones(len(rows), bool))}
     if "label" in fields:
         table |= _labels(rows["label"], class_names)
     if "probabilities" in fields and "predicted" not in fields:
         table |= _classes("predicted", rows["probabilities"].argmax(axis=-1), present, class_names)
     for name in sorted(set(fields) - {"weight", "label"}, key=_place(fields)):
+        if name in paths:
+            table[name] = paths[name], present
+            continue
         stem = "probability" if name == "probabilities" else name
         names = class_names if "predicted" in fields or name == "prediction" else ()
         table |= _numbers(stem, rows[name], present, names)

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from trainer.metric_protocols import DerivesMetrics
-from trainer.protocols import Metrics, Task
+from trainer.protocols import Metrics, PerExampleMetrics, Task
+from trainer.task_protocols import DerivesMetrics
 
 Sums = dict[str, tuple[tf.Tensor, tf.Tensor]]
 """Name of a metric -> (sum, weight), float32 scalars."""
 
 
-def sums_of(losses: tf.Tensor, metrics: Mapping[str, tf.Tensor], weight: tf.Tensor) -> Sums:
+def sums_of(losses: tf.Tensor, metrics: PerExampleMetrics, weight: tf.Tensor) -> Sums:
     """Add up the loss and the metrics of each example, weighted.
 
     Args:
         losses: the loss of each example, [b].
-        metrics: name -> the metric of each example, [b].
+        metrics: name -> the metric of each example, [b]; or its sum and weight, [b] each.
         weight: the weight of each example, [b] float32.
     """
     total = tf.reduce_sum(weight)
+
+    def add_up(x: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(tf.cast(x, tf.float32) * weight)
+
     return {
-        name: (tf.reduce_sum(tf.cast(x, tf.float32) * weight), total)
+        name: (add_up(x[0]), add_up(x[1])) if isinstance(x, tuple) else (add_up(x), total)
         for name, x in {"loss": losses, **metrics}.items()
     }
 
@@ -44,21 +47,19 @@ def pack(task: Task, metrics: Metrics) -> tf.Tensor:
 
 
 def unpack(task: Task, sums: Any) -> dict[str, float]:
-    """Return the value of each metric from packed sums; NaN where the weight is zero.
+    """Return the value of each metric from packed sums, and of those that the task derives.
 
-    Metrics that a task derives come last, each from the mean over all examples.
+    NaN where the weight is zero.
     """
     values = [float(x) for x in sums]
-    means = {
+    metrics = {
         name: values[2 * i] / values[2 * i + 1] if values[2 * i + 1] else float("nan")
         for i, name in enumerate(task.metrics)
     }
-    if not isinstance(task, DerivesMetrics):
-        return means
-    derived = task.derived_metrics.items()
-    return means | {name: function(means[source]) for name, (source, function) in derived}
+    return task.derive_metrics(metrics) if isinstance(task, DerivesMetrics) else metrics
 
 
 def metric_names(task: Task) -> list[str]:
-    """Return the names of a task's metrics, as `unpack` returns them."""
-    return list(unpack(task, [1.0] * 2 * len(task.metrics)))
+    """Return the names of all metrics that a task reports."""
+    derived = task.derived_metrics if isinstance(task, DerivesMetrics) else ()
+    return [*task.metrics, *derived]

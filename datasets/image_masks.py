@@ -1,0 +1,233 @@
+"""A folder of images and one of masks with the same names.
+
+`images/` and `masks/` in it, or in `train/` and `test/` (or `val/`) below it. Without a test split a
+pair belongs to it if a hash of its name falls under `test_fraction`: pairs that are added later
+move no other. Files are read while training; hidden ones and other formats are ignored.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.datasets.augment import Augmentation
+from trainer.datasets.decoding import decode_batch
+from trainer.datasets.framing import Framing
+from trainer.datasets.hashed_split import divide, hash_texts
+from trainer.datasets.image_files import CorruptFiles, decode
+from trainer.datasets.image_folder import EXTENSIONS
+from trainer.datasets.images import check_size
+from trainer.datasets.masks import IGNORED, MaskDataset
+from trainer.datasets.normalise import Normalisation
+
+_LAYOUT = "it must hold images/<name>.jpg or .png and masks/<name>.png, or both in train/ and test/"
+_GREY_OF_8_BITS = b"\x08\x00"
+"""Bytes 24 and 25 of a PNG file: the bits of a number, and that pixels are grey numbers."""
+
+
+def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
+    *,
+    path: Annotated[str | None, "directory"] = None,
+    class_names: list[str] | None = None,
+    image_size: Annotated[list[int], "each: >= 1"] = [224, 224],  # noqa: B006 - never changed
+    channels: Annotated[int, ">= 1, <= 3"] = 3,
+    antialias: bool = False,
+    test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
+    max_corrupt_files: Annotated[int, ">= 0"] = 0,
+    augment: Augmentation | None = None,
+    normalise: Normalisation | None = None,
+) -> MaskDataset:
+    """Images with masks: `<path>/images/<name>.jpg` or .png and `<path>/masks/<name>.png`.
+
+    A mask is a grey PNG of 8 bits, of the size of its image: the number of the class of each pixel,
+    or 255, which does not count.
+
+    Args:
+        path: the folder.
+        class_names: the names of the classes, in the order of their numbers.
+        image_size: [height, width] that images and masks are resized to; a pixel of a mask has the
+            class of the nearest one.
+        channels: 3 for colour, 1 for grey; images are converted.
+        antialias: whether to average when an image is made smaller; finer, twice as slow to decode.
+        test_fraction: about which share of the pairs to test on if there is no `test/` or `val/`.
+        max_corrupt_files: how many unreadable pairs each process skips before it is an error.
+        augment: random changes in training.
+        normalise: what is subtracted from the pixels and what they are divided by.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: the folder has no such files, or an option is wrong.
+    """
+    check_size(image_size)
+    if channels not in (1, 3):
+        raise ValueError(f"channels ({channels}) must be 1 or 3")
+    if not class_names or len(class_names) > IGNORED:
+        raise ValueError(
+            f"class_names ({'null' if class_names is None else len(class_names)}) must name the 1 "
+            f"to {IGNORED} classes of the masks, in the order of their numbers; "
+            "add dataset.class_names=[background,...]"
+        )
+    train, test = _splits(path, test_fraction)
+    shape = (image_size[0], image_size[1], channels)
+    framing = Framing(antialias=antialias)
+    corrupt = CorruptPairs(max_corrupt_files, len(class_names))
+    return MaskDataset(
+        train=MaskFileSplit(train, shape, framing, corrupt),
+        test=MaskFileSplit(test, shape, framing, corrupt),
+        image_shape=shape,
+        num_classes=len(class_names),
+        class_names=class_names,
+        framing=framing,
+        augment=augment,
+        normalise=normalise,
+    )
+
+
+class CorruptPairs(CorruptFiles):
+    """Counts images that cannot be read with their masks, against a limit."""
+
+    def __init__(self, max_corrupt_files: int, num_classes: int):
+        """Take how many may be skipped, and how many classes masks have."""
+        super().__init__(max_corrupt_files)
+        self.num_classes = num_classes
+
+    def problem(self, path: str) -> tuple[str, str]:
+        """Return how an error and a warning about a file begin."""
+        rule = (
+            "the mask must be a grey PNG of 8 bits, not one with a palette, of the image's size, "
+            f"with numbers below {self.num_classes} or {IGNORED}"
+        )
+        return (
+            f"cannot read {path} with its mask; {rule}",
+            f"skipped {path}, which cannot be read with its mask: {rule}",
+        )
+
+
+class MaskFileSplit:
+    """A split of image files with masks. Nothing is read before `fetch`.
+
+    Attributes:
+        num_examples: how many pairs there are.
+        in_memory: False, `fetch` reads files.
+    """
+
+    in_memory = False
+
+    def __init__(
+        self,
+        pairs: Sequence[tuple[Path, Path]],
+        image_shape: tuple[int, int, int],
+        framing: Framing,
+        corrupt: CorruptPairs,
+    ):
+        """Take the files of images and masks, and the shape that images are brought to."""
+        self.num_examples = len(pairs)
+        self._pairs = np.array([[os.fsencode(path) for path in pair] for pair in pairs])
+        self._image_shape = image_shape
+        self._framing = framing
+        self._corrupt = corrupt
+        self._constant: tf.Tensor | None = None
+
+    def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Read the pairs at `indices`, [B] int64.
+
+        Returns:
+            `features` [B, *image_shape] uint8, `mask` [B, H, W] uint8, and `weight` [B] float32: 0,
+            with a black image, for a pair that cannot be read.
+        """
+        height, width, channels = self._image_shape
+        with tf.device("CPU:0"):
+            pairs = tf.gather(self._tensor(), indices)
+            both, good = decode_batch(
+                (pairs,), self._decode, (height, width, channels + 1), tf.uint8
+            )
+            batch = self._corrupt.count(both[..., :channels], good, pairs[:, 0])
+            return {**batch, "mask": both[..., channels]}
+
+    def _decode(self, pair: tf.Tensor) -> tf.Tensor:
+        """Return an image and its mask as the last channel, [H, W, C + 1] uint8."""
+        content = tf.io.read_file(pair[0])
+        mask_content = tf.io.read_file(pair[1])
+        mask = decode_mask(mask_content, self._corrupt.num_classes)
+        # Not with the image's other channels: a decoded image need not have the mask's size.
+        size = tf.shape(tf.io.decode_image(content, expand_animations=False))[:2]
+        checked = tf.debugging.assert_equal(size, tf.shape(mask)[:2])
+        with tf.control_dependencies([checked]):
+            image = decode(content, self._image_shape, self._framing)
+            nearest = tf.image.resize(mask, self._image_shape[:2], method="nearest")
+        return tf.concat([image, tf.ensure_shape(nearest, [*self._image_shape[:2], 1])], axis=-1)
+
+    def _tensor(self) -> tf.Tensor:
+        # As in `ArraySplit`: once, at first use, outside of any function that is being traced.
+        if self._constant is None:
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._constant = tf.constant(self._pairs)
+        return self._constant
+
+
+def decode_mask(content: tf.Tensor, num_classes: int) -> tf.Tensor:
+    """Decode a mask.
+
+    Args:
+        content: the bytes of a PNG file, scalar string.
+        num_classes: how many classes there are.
+
+    Returns:
+        The numbers of the classes, [H, W, 1] uint8. If it is no such mask, TensorFlow raises
+        InvalidArgumentError at run time.
+    """
+    # TensorFlow would turn the numbers of a palette into colours, and stretch those of fewer bits.
+    is_grey = tf.equal(tf.strings.substr(content, 24, 2), _GREY_OF_8_BITS)
+    with tf.control_dependencies([tf.debugging.assert_equal(is_grey, True)]):
+        mask = tf.io.decode_png(content, channels=1)
+    is_class = (mask < num_classes) | tf.equal(mask, IGNORED)
+    with tf.control_dependencies([tf.debugging.assert_equal(tf.reduce_all(is_class), True)]):
+        return tf.identity(mask)
+
+
+_Pairs = list[tuple[Path, Path]]
+
+
+def _splits(path: str | None, test_fraction: float) -> tuple[_Pairs, _Pairs]:
+    """Return the pairs to train on and those to test on."""
+    if path is None:
+        raise ValueError(f"path (null) must name a folder of images and masks; {_LAYOUT}")
+    root = Path(path).expanduser()
+    if not root.is_dir():
+        raise FileNotFoundError(f"path ({root}): no such folder; {_LAYOUT}")
+    held_out = next((folder for name in ("test", "val") if (folder := root / name).is_dir()), None)
+    has_train = (root / "train").is_dir()
+    if held_out is not None and not has_train:
+        raise ValueError(f"path ({root}) has {held_out.name}/ but no train/; {_LAYOUT}")
+    pairs = _scan(root / "train" if has_train else root)
+    if held_out is not None:
+        return pairs, _scan(held_out)
+    names = [image.name for image, _ in pairs]
+    train, test = divide(hash_texts(names), test_fraction, "images", str(root))
+    return [pairs[row] for row in train], [pairs[row] for row in test]
+
+
+def _scan(root: Path) -> _Pairs:
+    """List the images of a folder with their masks, sorted by name."""
+    for name in ("images", "masks"):
+        if not (root / name).is_dir():
+            raise ValueError(f"path ({root}) has no {name}/; {_LAYOUT}")
+    images = sorted(
+        file
+        for file in (root / "images").iterdir()
+        if file.suffix.lower() in EXTENSIONS and not file.name.startswith(".")
+    )
+    if not images:
+        raise ValueError(f"path ({root / 'images'}) holds no .jpg, .jpeg or .png")
+    pairs = [(image, root / "masks" / f"{image.stem}.png") for image in images]
+    if missing := [mask for _, mask in pairs if not mask.is_file()]:
+        raise ValueError(
+            f"path ({root}): {len(missing)} of {len(images)} images have no mask, the first one is "
+            f"{missing[0]}; add them, or remove these images"
+        )
+    return pairs

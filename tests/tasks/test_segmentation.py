@@ -1,0 +1,172 @@
+"""Segmentation: loss and metrics by formula, the same on any layout, masks as files and exported."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from tests.support import processes
+from tests.support.training import ROUNDING, assert_same_bits, distance, variables
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.engine.graph.metric_sums import pack, sums_of, unpack
+from trainer.errors import ConfigError
+from trainer.tasks.segmentation import Segmentation
+from trainer.worker import build
+
+TINY = [
+    "task=segmentation",
+    "dataset=shapes",
+    "dataset.num_examples=48",
+    "dataset.num_test=20",
+    "dataset.image_size=[16,16]",
+    "model.width=2",
+    "model.depth=1",
+    "augment.flip=true",
+    "augment.crop=2",
+    "optimizer=sgd",
+    "batch.global_size=16",
+    "train.steps=4",
+    "train.epochs=null",
+    "evaluate.every_epochs=null",
+    "writers=[jsonl]",
+]
+TWO = ["strategy=mirrored", "strategy.virtual_devices=2"]
+
+
+def make(run_dir, *overrides):
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return build.engine(compose([*TINY, *overrides]), run_dir, Channel(lambda message: None))
+
+
+def trained(run_dir, *overrides, stop=lambda run: False):
+    run = make(run_dir, *overrides)
+    run.train(lambda: stop(run))
+    return variables(run)
+
+
+def toy(num_classes):
+    """Return a task whose features are the logits."""
+    task = Segmentation()
+    task._num_classes = num_classes
+    task.metrics = ("loss", "accuracy", *task._iou_names())
+    task.models = {"model": lambda features, training: features}
+    return task
+
+
+def test_loss_and_metrics_equal_numpy_over_unequal_batches():
+    random = np.random.default_rng(0)
+    logits = random.normal(size=[7, 4, 5, 4]).astype(np.float32)
+    masks = random.integers(0, 3, [7, 4, 5]).astype(np.uint8)  # class 3 is never right
+    masks[random.random(masks.shape) < 0.2] = 255
+    masks[2] = 255  # nothing counts
+    weight = np.array([1, 1, 1, 0, 1, 1, 1], np.float32)
+    task = toy(4)
+    total = np.zeros(2 * len(task.metrics))
+    for part in (slice(0, 3), slice(3, 4), slice(4, 7)):
+        batch = {"features": tf.constant(logits[part]), "mask": tf.constant(masks[part])}
+        total += pack(task, sums_of(*task.eval_step(batch), tf.constant(weight[part]))).numpy()
+    values = unpack(task, total)
+
+    log_p = logits - np.log(np.exp(logits.astype(np.float64)).sum(-1, keepdims=True))
+    losses = []
+    for example in np.flatnonzero(weight):
+        rows, columns = np.nonzero(masks[example] != 255)
+        picked = log_p[example, rows, columns, masks[example, rows, columns]]
+        losses.append(-picked.mean() if len(rows) else 0.0)
+    valid = (masks != 255) & (weight > 0)[:, None, None]
+    labels, found = masks[valid], logits.argmax(-1)[valid]
+    each = [
+        ((labels == k) & (found == k)).sum() / ((labels == k) | (found == k)).sum()
+        for k in range(4)
+    ]
+    assert values["loss"] == pytest.approx(np.mean(losses), rel=1e-6)
+    assert values["accuracy"] == pytest.approx((labels == found).mean(), rel=1e-6)
+    assert [values[f"iou/{k}"] for k in range(4)] == pytest.approx(each, rel=1e-6)
+    assert values["mean_iou"] == pytest.approx(np.mean(each), rel=1e-6)
+
+
+def test_class_that_does_not_occur_does_not_count_in_the_mean():
+    values = toy(3).derive_metrics(
+        {"loss": 1.0, "accuracy": 0.5, "iou/0": 0.5, "iou/1": float("nan"), "iou/2": 0.25}
+    )
+    assert values["mean_iou"] == pytest.approx(0.375)
+
+
+def test_many_classes_have_only_their_mean():
+    task = toy(21)
+    values = task.derive_metrics(dict.fromkeys(task.metrics, 0.5))
+    assert list(values) == ["loss", "accuracy", "mean_iou"]
+
+
+def test_metrics_are_those_of_the_predictions_and_the_picture_is_written(tmp_path):
+    run = make(tmp_path)
+    run.train(lambda: False)
+    metrics = run.evaluator.evaluate(lambda: False)
+    (rows,) = list(run.predictor.predict())
+    test = run.evaluator._extra_metrics._dataset.test.fetch(tf.range(20, dtype=tf.int64))
+    masks = test["mask"].numpy()
+    each = []
+    for k in range(3):
+        union = ((masks == k) | (rows["mask"] == k)).sum()
+        each.append(((masks == k) & (rows["mask"] == k)).sum() / union if union else np.nan)
+    assert metrics["accuracy"] == pytest.approx((masks == rows["mask"]).mean(), rel=1e-6)
+    assert metrics["mean_iou"] == pytest.approx(np.nanmean(each), rel=1e-6)
+    (picture,) = run.evaluator.images["masks"]
+    # Eight rows of image, mask and prediction, enlarged to 32 pixels, with lines between them.
+    assert picture.shape == (8 * 33 - 1, 3 * 33 - 1, 3)
+    np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "masks.png")), picture)
+
+
+def test_stopped_run_continues_to_the_bit(tmp_path):
+    straight = trained(tmp_path / "straight")
+    one = ["train.steps_per_loop=1"]
+    trained(tmp_path / "stopped", *one, stop=lambda run: run.step >= 2)
+    assert_same_bits(straight, trained(tmp_path / "stopped", *one))
+
+
+def test_two_replicas_agree_with_one_and_to_the_bit_with_shards(tmp_path):
+    initial = variables(make(tmp_path / "initial"))
+    one = trained(tmp_path / "one")
+    assert distance(one, trained(tmp_path / "two", *TWO), initial) <= ROUNDING
+    sharded = trained(tmp_path / "sharded", "batch.shards=2")
+    assert_same_bits(sharded, trained(tmp_path / "sharded two", *TWO, "batch.shards=2"))
+
+
+REFUSED = {
+    "no masks": (
+        ["dataset=digits"],
+        r"task=segmentation needs examples with a mask, the dataset's have features, id, label",
+    ),
+    "a classifier": (
+        ["model=cnn"],
+        r"model: task=segmentation needs logits of each pixel, \[B, 16, 16, 3\], the model gives "
+        r"\[B, 3\]; choose model=unet",
+    ),
+    "sizes": (["model.depth=5"], r"unet takes images .* sides are multiples of 32"),
+    "mixup": (["augment.mixup=0.2"], r"augment.mixup or augment.cutmix cannot be used with masks"),
+    "boxes": (["augment.min_area=0.5"], r"augment.min_area cannot be used with masks"),
+    "labels": (["metrics=confusion"], r"metrics \(confusion\) needs examples with a 'label'"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "problem"), REFUSED.values(), ids=REFUSED)
+def test_what_does_not_fit_is_refused_in_one_line(tmp_path, overrides, problem):
+    tiny = TINY
+    if "dataset=digits" in overrides or "model=cnn" in overrides:
+        groups = {item.partition("=")[0] for item in overrides}
+        tiny = [item for item in TINY if item.partition(".")[0] not in groups]
+        tiny = [item for item in tiny if item.partition("=")[0] not in groups]
+    with pytest.raises(ConfigError, match=problem) as caught:
+        run = build.engine(compose([*tiny, *overrides]), tmp_path, Channel(lambda message: None))
+        run.train(lambda: False)
+    assert len(caught.value.problems) == 1
+
+
+@pytest.mark.slow
+def test_killed_run_ends_with_the_same_bits_and_its_masks_equal_the_export(tmp_path):
+    verify = ["mode=verify", "verify.steps=4", "verify.kills=1", "verify.seed=1"]
+    quick = ["checkpoint.every_steps=2", "checkpoint.every_epochs=null", "restart.backoff_secs=0"]
+    code, out, err = processes.run(tmp_path, *TINY, *quick, *verify)
+    assert code == 0, err + out
+    assert "Equal: step 4" in out

@@ -1,0 +1,90 @@
+"""Pictures of the first examples of the test split, with what is predicted of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.engine.extra_metrics import ExtraMetrics
+from trainer.engine.predictor import Predictor
+from trainer.engine.process_group import ProcessGroup
+from trainer.files import write_atomically
+from trainer.protocols import Batch, Dataset, Split
+from trainer.summaries import figures
+from trainer.task_protocols import HasPictures
+
+
+class FirstExamples:
+    """The first examples of a split.
+
+    Attributes:
+        num_examples: how many there are.
+        in_memory: as the split's.
+
+    Args:
+        split: the split.
+        count: how many examples at most.
+    """
+
+    def __init__(self, split: Split, count: int) -> None:
+        self.num_examples = min(split.num_examples, count)
+        self.in_memory = split.in_memory
+        self.fetch = split.fetch
+
+
+class Pictures(ExtraMetrics):
+    """Draws examples with their predictions, in the chief; returns no metrics.
+
+    Args:
+        task: draws them.
+        dataset: the dataset; its test split begins with them.
+        predictor: predicts them.
+        process_group: the processes that predict together.
+        run_dir: the run directory, for the pictures.
+    """
+
+    def __init__(
+        self,
+        task: HasPictures,
+        dataset: Dataset,
+        predictor: Predictor,
+        process_group: ProcessGroup,
+        run_dir: Path,
+    ) -> None:
+        super().__init__(predictor, process_group)
+        self._task = task
+        self._dataset = dataset
+        self._run_dir = run_dir
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all predictions."""
+        self._blocks: list[Mapping[str, np.ndarray]] = []
+
+    def update(self, block: Mapping[str, np.ndarray]) -> None:
+        """Add predictions."""
+        self._blocks.append(block)
+
+    def results(self, step: int) -> dict[str, float]:
+        """Draw and write the pictures."""
+        if not self._blocks:
+            return {}
+        predictions = {
+            name: np.concatenate([block[name] for block in self._blocks])
+            for name in self._blocks[0]
+        }
+        drawn = self._task.pictures(self._examples(predictions["id"]), predictions)
+        self.images = {name: picture[None] for name, picture in drawn.items()}
+        for name, picture in drawn.items():
+            write_atomically(self._run_dir / f"{name}.png", figures.png(picture))
+        return {}
+
+    def _examples(self, ids: np.ndarray) -> Batch:
+        """Return the examples with these numbers, as the model receives them."""
+        with tf.device("CPU:0"):
+            batch = self._dataset.test.fetch(tf.constant(ids, tf.int64))
+            transformed = self._dataset.transform(batch, None)
+        return {name: np.asarray(value) for name, value in transformed.items()}

@@ -1,0 +1,52 @@
+"""The protocols of what a task may do besides: metrics of metrics, pictures.
+
+They are structural, as those of `trainer.protocols`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@runtime_checkable
+class DerivesMetrics(Protocol):
+    """A task with metrics that are functions of others, each over the whole split.
+
+    So the mean of ratios is that of the split's ratios, not a mean over batches.
+
+    Attributes:
+        derived_metrics: names of these metrics; known after `build`.
+    """
+
+    derived_metrics: Sequence[str]
+
+    def derive_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return all metrics that are reported, from those in `metrics`, NaN where none counted."""
+
+
+@runtime_checkable
+class HasPictures(Protocol):
+    """A task whose predictions can be seen, as an image in TensorBoard and `<name>.png`.
+
+    Attributes:
+        num_pictures: how many examples of the test split are drawn: its first ones.
+    """
+
+    num_pictures: int
+
+    def pictures(
+        self, examples: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]
+    ) -> Mapping[str, np.ndarray]:
+        """Draw examples with what is predicted of them.
+
+        Args:
+            examples: name -> [n, ...], as the model receives them.
+            predictions: name -> [n, ...], of `predict_step`.
+
+        Returns:
+            Name -> [H, W, 3] uint8.
+        """

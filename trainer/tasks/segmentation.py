@@ -1,0 +1,168 @@
+"""Semantic segmentation: the class of each pixel, with the mean intersection over union."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.errors import ConfigError
+from trainer.protocols import (
+    Batch,
+    Metrics,
+    PerExample,
+    PerExampleMetrics,
+    StepContext,
+    TaskParts,
+)
+from trainer.summaries import figures
+
+IGNORED = 255
+"""Value of a mask's pixels that count neither in the loss nor in a metric."""
+_MOST_NAMED_CLASSES = 20
+
+
+class Segmentation:
+    """Trains `model(features)`, logits [B, H, W, classes], on masks, [B, H, W] integers.
+
+    The loss of an example is the mean cross-entropy of its pixels; those of value 255 do not count.
+    The metrics are exact over a whole split, for they are computed from sums over all its pixels:
+    `accuracy` of the pixels, and `mean_iou`, the mean over the classes of the intersection of label
+    and prediction over their union (Everingham et al. 2010). A class that occurs in neither does
+    not count in the mean. With up to 20 classes that of each is a metric too, `iou/<number>`.
+
+    Attributes:
+        num_pictures: examples in the picture of an evaluation.
+    """
+
+    num_pictures = 8
+
+    def __init__(self) -> None:
+        self._num_classes = 0
+        self.metrics: tuple[str, ...] = ("loss", "accuracy")
+        self.derived_metrics: Sequence[str] = ("mean_iou",)
+        self.models: dict[str, tf.keras.Model] = {}
+        self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
+
+    def build(self, parts: TaskParts) -> None:
+        """Create the model and its optimizer.
+
+        Raises:
+            ConfigError: the model has no class for each pixel, or there are too many classes.
+        """
+        self._num_classes = parts.num_classes
+        if self._num_classes > IGNORED:
+            raise ConfigError(
+                f"task: a mask has at most {IGNORED} classes, 0 to {IGNORED - 1}, and the dataset "
+                f"has {self._num_classes}; join some of them"
+            )
+        self.metrics = ("loss", "accuracy", *self._iou_names())
+        model = parts.model()
+        wanted = (None, *parts.input_shape[:2], self._num_classes)
+        if tuple(model.output_shape) != wanted:
+            raise ConfigError(
+                f"model: task=segmentation needs logits of each pixel, {_shape(wanted)}, the model "
+                f"gives {_shape(model.output_shape)}; choose model=unet"
+            )
+        self.models = {"model": model}
+        self.optimizers = {"model": parts.optimizer()}
+
+    def train_step(self, batch: Batch, step: StepContext) -> Metrics:
+        """Make one update on the global batch."""
+        return step.minimize(
+            lambda part: self._loss(part, training=True),
+            batch,
+            self.models["model"],
+            self.optimizers["model"],
+        )
+
+    def eval_step(self, batch: Batch) -> PerExample:
+        """Return the loss of each example, [B], and sums over its pixels."""
+        return self._loss(batch, training=False)
+
+    def predict_step(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """Return the most probable class of each pixel, `mask` [B, H, W] uint8."""
+        logits = self._logits(batch, training=False)
+        return {"mask": tf.cast(tf.argmax(logits, axis=-1), tf.uint8)}
+
+    def derive_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics with the mean over the classes that occur."""
+        each = {name: metrics[name] for name in self._iou_names()}
+        present = [value for value in each.values() if not np.isnan(value)]
+        others = {name: value for name, value in metrics.items() if name not in each}
+        mean = float(np.mean(present)) if present else float("nan")
+        return {
+            **others,
+            "mean_iou": mean,
+            **(each if len(each) <= _MOST_NAMED_CLASSES else {}),
+        }
+
+    def pictures(
+        self, examples: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Draw images, masks and predicted masks side by side, an example a row."""
+        features = examples["features"].astype(np.float64)
+        low = features.min(axis=(1, 2, 3), keepdims=True)
+        width = np.maximum(features.max(axis=(1, 2, 3), keepdims=True) - low, 1e-6)
+        # Normalised images are stretched to what can be shown.
+        is_plain = (low >= 0.0) & (low + width <= 1.0)
+        shown = np.where(is_plain, features, (features - low) / width)
+        if shown.shape[-1] not in (1, 3):
+            shown = shown[..., :1]
+        images = np.rint(255 * shown).astype(np.uint8)
+        columns = [
+            np.broadcast_to(images, (*images.shape[:3], 3)),
+            figures.class_colours(examples["mask"]),
+            figures.class_colours(predictions["mask"]),
+        ]
+        tiles = np.stack(columns, axis=1).reshape(-1, *images.shape[1:3], 3)
+        return {"masks": figures.image_grid(tiles, 3)}
+
+    def _loss(self, batch: Batch, *, training: bool) -> PerExample:
+        if "mask" not in batch:
+            raise ConfigError(
+                "task=segmentation needs examples with a mask, the dataset's have "
+                f"{', '.join(sorted(batch))}; choose dataset=image_masks or dataset=shapes"
+            )
+        logits = self._logits(batch, training=training)
+        mask = tf.cast(batch["mask"], tf.int32)
+        is_valid = tf.not_equal(mask, IGNORED)
+        labels = tf.where(is_valid, mask, 0)
+        valid = tf.cast(is_valid, tf.float32)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits) * valid
+        count = tf.reduce_sum(valid, axis=[1, 2])
+        loss = tf.reduce_sum(losses, axis=[1, 2]) / tf.maximum(count, 1.0)
+        return loss, self._counts(labels, tf.argmax(logits, -1, tf.int32), valid)
+
+    def _counts(self, labels: tf.Tensor, found: tf.Tensor, valid: tf.Tensor) -> PerExampleMetrics:
+        """Return the numbers of pixels that the metrics are made of, [B] each.
+
+        Args:
+            labels: [B, H, W] int32.
+            found: the predictions, [B, H, W] int32.
+            valid: which pixels count, [B, H, W] float32.
+        """
+        is_right = tf.cast(tf.equal(labels, found), tf.float32) * valid
+        labelled = tf.one_hot(labels, self._num_classes) * valid[..., None]
+        predicted = tf.one_hot(found, self._num_classes) * valid[..., None]
+        pixels = [1, 2]
+        intersection = tf.reduce_sum(labelled * predicted, pixels)
+        union = tf.reduce_sum(labelled, pixels) + tf.reduce_sum(predicted, pixels) - intersection
+        return {
+            "accuracy": (tf.reduce_sum(is_right, pixels), tf.reduce_sum(valid, pixels)),
+            **{
+                name: (intersection[:, number], union[:, number])
+                for number, name in enumerate(self._iou_names())
+            },
+        }
+
+    def _iou_names(self) -> list[str]:
+        return [f"iou/{number}" for number in range(self._num_classes)]
+
+    def _logits(self, batch: Batch, *, training: bool) -> tf.Tensor:
+        return tf.cast(self.models["model"](batch["features"], training=training), tf.float32)
+
+
+def _shape(shape: Sequence[int | None]) -> str:
+    return f"[{', '.join('B' if side is None else str(side) for side in shape)}]"
