@@ -38,15 +38,10 @@ def digits(
         augment: random changes of the images in training.
         normalise: what is subtracted from the pixels and what they are divided by.
     """
-    data = read_npz(Path(__file__).with_name("digits.npz"), ("images", "labels"))
-    images = data["images"][..., None]
-    labels = data["labels"]
-    order = np.random.RandomState(0).permutation(len(images))
-    train = order[:NUM_TRAIN]
-    test = order[NUM_TRAIN:]
+    train, test = read_digits()
     return ImageDataset(
-        train=ArraySplit(images[train], labels[train]),
-        test=ArraySplit(images[test], labels[test]),
+        train=ArraySplit(*train),
+        test=ArraySplit(*test),
         image_shape=(8, 8, 1),
         num_classes=10,
         max_value=16.0,
@@ -54,3 +49,12 @@ def digits(
         augment=augment,
         normalise=normalise,
     )
+
+
+def read_digits() -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return images [N, 8, 8, 1] uint8, 0 to 16, and labels [N] uint8, to train and to test on."""
+    data = read_npz(Path(__file__).with_name("digits.npz"), ("images", "labels"))
+    images = data["images"][..., None]
+    labels = data["labels"]
+    order = np.random.RandomState(0).permutation(len(images))
+    return [(images[rows], labels[rows]) for rows in (order[:NUM_TRAIN], order[NUM_TRAIN:])]

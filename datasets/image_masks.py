@@ -1,8 +1,8 @@
 """A folder of images and one of masks with the same names.
 
-`images/` and `masks/` in it, or in `train/` and `test/` (or `val/`) below it. Without a test split a
-pair belongs to it if a hash of its name falls under `test_fraction`: pairs that are added later
-move no other. Files are read while training; hidden ones and other formats are ignored.
+`images/` and `masks/` lie in it, or in `train/` and `test/` (or `val/`) below it. Without a test
+split a pair belongs to it if a hash of its name falls under `test_fraction`: pairs that are added
+later move no other. Files are read while training; hidden ones and other formats are ignored.
 """
 
 from __future__ import annotations
@@ -66,12 +66,7 @@ def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
     check_size(image_size)
     if channels not in (1, 3):
         raise ValueError(f"channels ({channels}) must be 1 or 3")
-    if not class_names or len(class_names) > IGNORED:
-        raise ValueError(
-            f"class_names ({'null' if class_names is None else len(class_names)}) must name the 1 "
-            f"to {IGNORED} classes of the masks, in the order of their numbers; "
-            "add dataset.class_names=[background,...]"
-        )
+    class_names = _check_names(class_names)
     train, test = _splits(path, test_fraction)
     shape = (image_size[0], image_size[1], channels)
     framing = Framing(antialias=antialias)
@@ -86,6 +81,21 @@ def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
         augment=augment,
         normalise=normalise,
     )
+
+
+def _check_names(class_names: list[str] | None) -> list[str]:
+    """Return the names.
+
+    Raises:
+        ValueError: there are none, or too many.
+    """
+    if not class_names or len(class_names) > IGNORED:
+        raise ValueError(
+            f"class_names ({'null' if class_names is None else len(class_names)}) must name the 1 "
+            f"to {IGNORED} classes of the masks, in the order of their numbers; "
+            "add dataset.class_names=[background,...]"
+        )
+    return class_names
 
 
 class CorruptPairs(CorruptFiles):

@@ -101,21 +101,27 @@ class ImageDataset:
 
         Returns:
             The batch with `features` [B, *input_shape] float32, in [0, 1] unless normalised. With
-            mixup or CutMix `label` is [B, num_classes] float32, the share of each class.
+            mixup or CutMix `label` is [B, num_classes] float32, the share of each class. With
+            `two_views` there are `views`, [B, 2, *input_shape]; the first are the features.
         """
         images = tf.cast(batch["features"], tf.float32) / self.max_value
         if self.input_shape != self.image_shape:
             images = resize(images, self.input_shape[:2])
-        if draws is not None and self.augment is not None:
-            is_cut = getattr(self.train, "augments", False)
-            fill = (0.0,) if self.normalise is None else self.normalise.mean
-            images = self.augment.apply(images, draws, is_cut=is_cut, fill=fill)
-        if self.normalise is not None:
-            images = self.normalise.apply(images)
-        batch = {**batch, "features": images}
         if draws is None or self.augment is None:
-            return batch
+            return {**batch, "features": self._normalised(images)}
+        is_cut = getattr(self.train, "augments", False)
+        fill = (0.0,) if self.normalise is None else self.normalise.mean
+        views = [
+            self._normalised(self.augment.apply(images, own, is_cut=is_cut, fill=fill))
+            for own in self.augment.views(draws)
+        ]
+        batch = {**batch, "features": views[0]}
+        if len(views) > 1:
+            batch["views"] = tf.stack(views, axis=1)
         return self.augment.mix(batch, draws, self.num_classes)
+
+    def _normalised(self, images: tf.Tensor) -> tf.Tensor:
+        return images if self.normalise is None else self.normalise.apply(images)
 
 
 def resize(images: tf.Tensor, size: Sequence[int]) -> tf.Tensor:

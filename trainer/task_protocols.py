@@ -1,4 +1,4 @@
-"""The protocols of what a task may do besides: metrics of metrics, pictures.
+"""The protocols of what a task may do besides: metrics of metrics, pictures, embeddings.
 
 They are structural, as those of `trainer.protocols`.
 """
@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
+    import tensorflow as tf
+
+    from trainer.protocols import Batch
 
 
 @runtime_checkable
@@ -33,7 +36,7 @@ class HasPictures(Protocol):
     """A task whose predictions can be seen, as an image in TensorBoard and `<name>.png`.
 
     Attributes:
-        num_pictures: how many examples of the test split are drawn: its first ones.
+        num_pictures: how many examples of the test split are drawn, spread evenly over it.
     """
 
     num_pictures: int
@@ -49,4 +52,28 @@ class HasPictures(Protocol):
 
         Returns:
             Name -> [H, W, 3] uint8.
+        """
+
+
+@runtime_checkable
+class Embeds(Protocol):
+    """A task that learns features from comparisons of examples with each other.
+
+    It needs no `eval_step`: an evaluation compares the examples of the whole test split, and finds
+    the class of each among its nearest neighbours of the training split.
+
+    Attributes:
+        neighbours: number of nearest neighbours; 0: no class is predicted.
+    """
+
+    neighbours: int
+
+    def project(self, batch: Batch) -> tf.Tensor:
+        """Return what is compared of both `views`, [B, 2, P] float32."""
+
+    def compare(self, projections: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        """Compare examples with each other; return name -> the metric of each, [N].
+
+        Args:
+            projections: [N, 2, P] float32.
         """

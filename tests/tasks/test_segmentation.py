@@ -1,4 +1,4 @@
-"""Segmentation: loss and metrics by formula, the same on any layout, masks as files and exported."""
+"""Segmentation: loss and metrics by formula, on any layout; masks as files and exported."""
 
 import numpy as np
 import pytest
@@ -103,7 +103,8 @@ def test_metrics_are_those_of_the_predictions_and_the_picture_is_written(tmp_pat
     run = make(tmp_path)
     run.train(lambda: False)
     metrics = run.evaluator.evaluate(lambda: False)
-    (rows,) = list(run.predictor.predict())
+    chunks = list(run.predictor.predict())
+    rows = {"mask": np.concatenate([chunk["mask"] for chunk in chunks])}
     test = run.evaluator._extra_metrics._dataset.test.fetch(tf.range(20, dtype=tf.int64))
     masks = test["mask"].numpy()
     each = []
@@ -157,9 +158,9 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path, overrides, problem):
         groups = {item.partition("=")[0] for item in overrides}
         tiny = [item for item in TINY if item.partition(".")[0] not in groups]
         tiny = [item for item in tiny if item.partition("=")[0] not in groups]
+    experiment = compose([*tiny, *overrides])
     with pytest.raises(ConfigError, match=problem) as caught:
-        run = build.engine(compose([*tiny, *overrides]), tmp_path, Channel(lambda message: None))
-        run.train(lambda: False)
+        build.engine(experiment, tmp_path, Channel(lambda message: None)).train(lambda: False)
     assert len(caught.value.problems) == 1
 
 

@@ -154,7 +154,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     source = Source(dataset.files(files), 16, 1)
     context = WorkerContext(compose([*SMALL, *EVERY_LAYER]), run_dir, trained_engine.channel)
     inference = Inference(
-        context, dataset, trained_engine.state, loops, trained_engine.process_group
+        context, dataset, trained_engine.state, loops, trained_engine.process_group, 16
     )
     of_files = inference.predictor(source)
     directory = exported(run_dir, *EVERY_LAYER, "export.tflite=true")

@@ -1,4 +1,4 @@
-"""Pictures of the first examples of the test split, with what is predicted of them."""
+"""Pictures of some examples of the test split, with what is predicted of them."""
 
 from __future__ import annotations
 
@@ -17,30 +17,13 @@ from trainer.summaries import figures
 from trainer.task_protocols import HasPictures
 
 
-class FirstExamples:
-    """The first examples of a split.
-
-    Attributes:
-        num_examples: how many there are.
-        in_memory: as the split's.
-
-    Args:
-        split: the split.
-        count: how many examples at most.
-    """
-
-    def __init__(self, split: Split, count: int) -> None:
-        self.num_examples = min(split.num_examples, count)
-        self.in_memory = split.in_memory
-        self.fetch = split.fetch
-
-
 class Pictures(ExtraMetrics):
     """Draws examples with their predictions, in the chief; returns no metrics.
 
     Args:
         task: draws them.
-        dataset: the dataset; its test split begins with them.
+        dataset: turns them into what the model sees.
+        split: these examples.
         predictor: predicts them.
         process_group: the processes that predict together.
         run_dir: the run directory, for the pictures.
@@ -50,6 +33,7 @@ class Pictures(ExtraMetrics):
         self,
         task: HasPictures,
         dataset: Dataset,
+        split: Split,
         predictor: Predictor,
         process_group: ProcessGroup,
         run_dir: Path,
@@ -57,6 +41,7 @@ class Pictures(ExtraMetrics):
         super().__init__(predictor, process_group)
         self._task = task
         self._dataset = dataset
+        self._split = split
         self._run_dir = run_dir
         self.reset()
 
@@ -85,6 +70,6 @@ class Pictures(ExtraMetrics):
     def _examples(self, ids: np.ndarray) -> Batch:
         """Return the examples with these numbers, as the model receives them."""
         with tf.device("CPU:0"):
-            batch = self._dataset.test.fetch(tf.constant(ids, tf.int64))
+            batch = self._split.fetch(tf.constant(ids, tf.int64))
             transformed = self._dataset.transform(batch, None)
         return {name: np.asarray(value) for name, value in transformed.items()}

@@ -132,13 +132,12 @@ def make_prediction_metrics(
             metric.class_names = class_names
         if hasattr(metric, "threshold") and getattr(metric, "label_kind", "") == "multilabel":
             metric.threshold = getattr(task, "threshold", metric.threshold)
-    own = metric_names(task)
-    names = [*own, *validate_metrics(metrics, dataset.num_classes, own, kind)]
+    names = metric_names(task)
+    names += validate_metrics(metrics, dataset.num_classes, names, kind)
     # The other modes have no writers, and rank no checkpoints.
-    num_misclassified = 0
+    num_misclassified = experiment.summary.misclassified if experiment.trains else 0
     if experiment.trains:
         require_evaluated(experiment, names)
-        num_misclassified = experiment.summary.misclassified
     if not metrics and not num_misclassified:
         return None
     options = {"metrics": ", ".join(metrics), "summary.misclassified": num_misclassified}

@@ -36,6 +36,10 @@ def _several(value: Any) -> bool:
     return value is not None and bool(value > 1)
 
 
+def _compares_examples(target: Any) -> bool:
+    return str(target).endswith(".Contrastive")
+
+
 def _rests_in_steps(faults: Mapping[str, Fault]) -> bool:
     return any(fault.action == "slow" and fault.phase == "step" for fault in faults.values())
 
@@ -104,6 +108,27 @@ RULES = (
         message="{strategy} and synchronised batch normalisation: replicas cannot communicate "
         "within what XLA compiles; add jit=false, or choose a model without it",
         condition=_has_synchronized_batch_norm,
+    ),
+    Rule(
+        name="jit_communication",
+        keys={"task._target_": _compares_examples, "jit": bool},
+        message="{strategy}: replicas exchange their projections within the loss, and cannot "
+        "communicate within what XLA compiles; add jit=false",
+    ),
+    Rule(
+        name="global_loss",
+        keys={"task._target_": _compares_examples},
+        message="{strategy}: an example is compared with all others of the global batch, and each "
+        "of its workers has a batch of its own; add strategy=multi_worker",
+    ),
+    *(
+        Rule(
+            name=None,
+            keys={"task._target_": _compares_examples, f"batch.{name}": test},
+            message="each other: an example is compared with all others of the global batch, and "
+            f"a part of it is computed alone; add batch.{name}={off}",
+        )
+        for name, test, off in (("accumulate", _several, "1"), ("shards", _is_set, "null"))
     ),
     Rule(
         name=None,

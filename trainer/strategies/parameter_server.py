@@ -39,6 +39,7 @@ class ParameterServer(Strategy):
         {
             "loss_scaling",
             "shards_asynchronous",
+            "global_loss",
             "actors",
             "partitioned_precision",
             "jit",

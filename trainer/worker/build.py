@@ -112,7 +112,8 @@ def engine(
     builder = LoopBuilder(context, strategy, tf_strategy, learner, options, process_group, faults)
     loop = builder.build(loops, train)
     training = _Training(context, learner, options, loop, process_group, faults, exchange)
-    return _engine(training, Inference(context, dataset, learner.state, loops, process_group), test)
+    inference = Inference(context, dataset, learner.state, loops, process_group, sizes.global_size)
+    return _engine(training, inference, test)
 
 
 def _engine(training: _Training, inference: Inference, test: Source) -> Engine:

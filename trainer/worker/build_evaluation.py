@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -12,6 +13,13 @@ from trainer.config import batch_sizes
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import Experiment
 from trainer.engine.checkpointer import Checkpointer
+from trainer.engine.embedding_evaluator import (
+    MAX_NEIGHBOURS,
+    NEIGHBOUR_METRIC,
+    EmbeddingEvaluator,
+    ViewEmbedder,
+    refuse_classifier_options,
+)
 from trainer.engine.environment_data import EnvironmentData
 from trainer.engine.episode_evaluator import EpisodeEvaluator
 from trainer.engine.evaluator import Evaluator
@@ -19,13 +27,16 @@ from trainer.engine.extra_metrics import ExtraMetrics
 from trainer.engine.graph.input import Source
 from trainer.engine.graph.loops import Loops
 from trainer.engine.graph.state import TrainState
-from trainer.engine.pictures import FirstExamples, Pictures
+from trainer.engine.metric_names import require_evaluated
+from trainer.engine.misclassified import batch_spec
+from trainer.engine.pictures import Pictures
 from trainer.engine.plan import Epochs, make_plan
 from trainer.engine.prediction_metrics import make_prediction_metrics
 from trainer.engine.predictor import Predictor
 from trainer.engine.process_group import ProcessGroup
 from trainer.engine.sample_metrics import make_sample_metrics, num_samples
 from trainer.engine.samples import NumberedSplit, Sampler
+from trainer.engine.subset import SpreadExamples
 from trainer.engine.texts import FilePrompts, SplitPrompts, TextSamples, TextWriter
 from trainer.errors import ConfigError
 from trainer.metric_protocols import Metric
@@ -33,11 +44,13 @@ from trainer.protocols import Dataset, Generates, Split
 from trainer.runs import provenance
 from trainer.strategies.base import Strategy
 from trainer.strategies.one_device import OneDevice
-from trainer.task_protocols import HasPictures
+from trainer.task_protocols import Embeds, HasPictures
 from trainer.text_protocols import HasTokenizer, Tokenizer, WritesText
 from trainer.worker import members
 from trainer.worker.build_model import Learner, build_dataset, build_learner, create_strategy
 from trainer.worker.context import WorkerContext
+
+AnyEvaluator: TypeAlias = Evaluator | EpisodeEvaluator | EmbeddingEvaluator
 
 
 @dataclass(frozen=True)
@@ -64,7 +77,7 @@ class CheckpointEvaluation:
     """
 
     checkpointer: Checkpointer
-    evaluator: Evaluator | EpisodeEvaluator
+    evaluator: AnyEvaluator
     epochs: Epochs
 
 
@@ -78,6 +91,7 @@ class Inference:
         state: whose models are evaluated.
         loops: makes the compiled loops.
         process_group: the processes that evaluate together.
+        global_size: examples in one step of the training.
     """
 
     context: WorkerContext
@@ -85,6 +99,7 @@ class Inference:
     state: TrainState
     loops: Loops
     process_group: ProcessGroup
+    global_size: int
 
     def predictor(self, source: Source) -> Predictor | None:
         """Return what predicts a split; None: the task has no `predict_step`.
@@ -105,11 +120,12 @@ class Inference:
             return self._generator(task, source, source.split.num_examples)
         return self._predictor(source) if hasattr(task, "predict_step") else None
 
-    def _predictor(self, source: Source) -> Predictor:
+    def _predictor(self, source: Source, embedder: ViewEmbedder | None = None) -> Predictor:
         class_names = getattr(self.dataset, "class_names", None) or ()
+        task, dataset = (embedder, embedder) if embedder else (self.state.task, self.dataset)
         return Predictor(
             self.state,
-            self.loops.predict(self.state.task, self.dataset, self.loops.feed(source)),
+            self.loops.predict(task, dataset, self.loops.feed(source)),
             source,
             self.process_group,
             self.context.channel,
@@ -153,9 +169,7 @@ class Inference:
             decode=tokenizer.decode,
         )
 
-    def evaluator(
-        self, source: Source, predictor: Predictor | None
-    ) -> Evaluator | EpisodeEvaluator:
+    def evaluator(self, source: Source, predictor: Predictor | None) -> AnyEvaluator:
         """Return what evaluates a split, with the configured metrics; or whole episodes."""
         task = self.state.task
         if isinstance(self.dataset, EnvironmentData):
@@ -167,6 +181,8 @@ class Inference:
                 process_group=self.process_group,
                 channel=self.context.channel,
             )
+        if isinstance(task, Embeds):
+            return self._embedding_evaluator(source)
         return Evaluator(
             self.state,
             self.loops.evaluate(task, self.dataset, self.loops.feed(source)),
@@ -213,9 +229,35 @@ class Inference:
         task = self.state.task
         if predictor is None or not isinstance(task, HasPictures):
             return None
-        first = replace(source, split=FirstExamples(source.split, task.num_pictures))
+        split = SpreadExamples(source.split, task.num_pictures)
         return Pictures(
-            task, self.dataset, self._predictor(first), self.process_group, self.context.run_dir
+            task,
+            self.dataset,
+            split,
+            self._predictor(replace(source, split=split)),
+            self.process_group,
+            self.context.run_dir,
+        )
+
+    def _embedding_evaluator(self, source: Source) -> EmbeddingEvaluator:
+        task = self.state.task
+        assert isinstance(task, Embeds)
+        train = self.dataset.train
+        has_neighbours = (
+            task.neighbours > 0 and hasattr(train, "fetch") and "label" in batch_spec(self.dataset)
+        )
+        refuse_classifier_options(self.context.experiment, task)
+        if self.context.experiment.trains:
+            names = [*task.metrics, *([NEIGHBOUR_METRIC] if has_neighbours else [])]
+            require_evaluated(self.context.experiment, names)
+        bank = replace(source, split=SpreadExamples(train, MAX_NEIGHBOURS))
+        embedder = ViewEmbedder(task, self.dataset)
+        return EmbeddingEvaluator(
+            task,
+            self._predictor(source, embedder),
+            self._predictor(bank) if has_neighbours else None,
+            self.global_size,
+            self.process_group,
         )
 
 
@@ -246,6 +288,7 @@ def sidecar(context: WorkerContext) -> CheckpointEvaluation:
             in_order=learner.sizes.shards is not None,
         ),
         ProcessGroup(tf_strategy),
+        learner.sizes.global_size,
     )
     evaluator = inference.evaluator(test, inference.predictor(test))
     return CheckpointEvaluation(saved.checkpointer, evaluator, learner.plan.epochs)

@@ -13,6 +13,7 @@ from trainer.errors import ConfigError
 from trainer.labels import IN_WORDS, LabelKind
 from trainer.metric_protocols import Metric, SampleMetric
 from trainer.protocols import Callback, Dataset, Split, Stream, Task
+from trainer.task_protocols import Embeds
 
 _TASK_METHODS = ("build", "train_step", "eval_step")  # `predict_step` is optional
 _TASK_ATTRIBUTES = tuple(Task.__annotations__)
@@ -49,9 +50,10 @@ def check_task(task: Task) -> None:
         ConfigError: it lacks one.
     """
     acts = [*_members(Acts)] if hasattr(task, "act") else []
-    # What acts is evaluated by whole episodes.
-    methods = [name for name in _TASK_METHODS if not acts or name != "eval_step"]
-    if problems := _lacking("task", task, [*methods, *acts]):
+    embeds = ["predict_step", *_members(Embeds)] if hasattr(task, "project") else []
+    # What acts is evaluated by whole episodes, and what embeds by comparing all examples.
+    methods = [name for name in _TASK_METHODS if not (acts or embeds) or name != "eval_step"]
+    if problems := _lacking("task", task, [*methods, *acts, *embeds]):
         raise ConfigError(*problems)
 
 
