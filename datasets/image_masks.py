@@ -64,9 +64,7 @@ def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
         ValueError: the folder has no such files, or an option is wrong.
     """
     check_size(image_size)
-    if channels not in (1, 3):
-        raise ValueError(f"channels ({channels}) must be 1 or 3")
-    class_names = _check_names(class_names)
+    class_names = _check(channels, class_names)
     train, test = _splits(path, test_fraction)
     shape = (image_size[0], image_size[1], channels)
     framing = Framing(antialias=antialias)
@@ -83,12 +81,14 @@ def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
     )
 
 
-def _check_names(class_names: list[str] | None) -> list[str]:
-    """Return the names.
+def _check(channels: int, class_names: list[str] | None) -> list[str]:
+    """Return the names of the classes.
 
     Raises:
-        ValueError: there are none, or too many.
+        ValueError: there are none, or too many, or there is no such number of channels.
     """
+    if channels not in (1, 3):
+        raise ValueError(f"channels ({channels}) must be 1 or 3")
     if not class_names or len(class_names) > IGNORED:
         raise ValueError(
             f"class_names ({'null' if class_names is None else len(class_names)}) must name the 1 "

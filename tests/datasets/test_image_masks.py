@@ -1,0 +1,115 @@
+"""A folder of images and masks: pairs, splits, sizes, and what cannot be read."""
+
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from tests.support.dataset_contract import arrays, check_dataset
+from trainer.datasets.augment import Augmentation
+from trainer.datasets.image_masks import image_masks
+
+NAMES = ["ground", "thing"]
+OPTIONS = {"class_names": NAMES, "image_size": [4, 6]}
+
+
+def write(root, name, value, *, size=(8, 12), suffix=".png"):
+    """Write an image of one colour, and a mask: its left half is class 1, one pixel 255."""
+    for folder in ("images", "masks"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    image = np.full((*size, 3), value, np.uint8)
+    Image.fromarray(image).save(root / "images" / f"{name}{suffix}")
+    mask = np.zeros(size, np.uint8)
+    mask[:, : size[1] // 2] = 1
+    mask[: size[0] // 4, -size[1] // 6 :] = 255
+    Image.fromarray(mask).save(root / "masks" / f"{name}.png")
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for number in range(4):
+        write(tmp_path / "train", f"{number}", 10 * number)
+    write(tmp_path / "test", "a", 200, suffix=".jpg")
+    return tmp_path
+
+
+def test_pairs_are_read_and_resized_alike(tree):
+    data = image_masks(path=str(tree), **OPTIONS)
+    assert (data.input_shape, data.num_classes, data.class_names) == ((4, 6, 3), 2, NAMES)
+    batch = arrays(data.train, [2, 0])
+    assert batch["features"][:, 0, 0, 0].tolist() == [20, 0]
+    expected = np.zeros((4, 6), np.uint8)
+    expected[:, :3] = 1
+    expected[0, 5] = 255
+    np.testing.assert_array_equal(batch["mask"], [expected, expected])
+    assert arrays(data.test, [0])["features"][0, 0, 0, 0] == 200
+
+
+def test_folder_with_masks_keeps_the_contract(tree):
+    check_dataset(image_masks(path=str(tree), augment=Augmentation(flip=True, crop=1), **OPTIONS))
+
+
+def test_without_test_folder_names_decide_the_split(tmp_path):
+    for number in range(20):
+        write(tmp_path, f"{number}", number)
+    whole = image_masks(path=str(tmp_path), test_fraction=0.3, **OPTIONS)
+    tests = set(arrays(whole.test, range(whole.test.num_examples))["features"][:, 0, 0, 0].tolist())
+    write(tmp_path, "new", 100)
+    more = image_masks(path=str(tmp_path), test_fraction=0.3, **OPTIONS)
+    later = set(arrays(more.test, range(more.test.num_examples))["features"][:, 0, 0, 0].tolist())
+    assert tests == later - {100}
+    assert 1 <= len(tests) <= 12
+
+
+def palette(path):
+    Image.open(path).convert("P").save(path)
+
+
+def other_size(path):
+    Image.fromarray(np.zeros((12, 8), np.uint8)).save(path)
+
+
+def unknown_class(path):
+    Image.fromarray(np.full((8, 12), 2, np.uint8)).save(path)
+
+
+def one_bit(path):
+    Image.fromarray(np.zeros((8, 12), np.uint8)).convert("1").save(path)
+
+
+@pytest.mark.parametrize("damage", [palette, other_size, unknown_class, one_bit])
+def test_mask_that_is_none_is_an_error_or_skipped_with_weight_0(tree, damage, caplog):
+    damage(tree / "train" / "masks" / "1.png")
+    rows = tf.range(4, dtype=tf.int64)
+    with pytest.raises(ValueError, match=r"cannot read .*1.png with its mask; the mask must be a"):
+        image_masks(path=str(tree), **OPTIONS).train.fetch(rows)
+    with caplog.at_level(logging.WARNING):
+        batch = image_masks(path=str(tree), max_corrupt_files=1, **OPTIONS).train.fetch(rows)
+    assert batch["weight"].numpy().tolist() == [1, 0, 1, 1]
+    assert not batch["features"][1].numpy().any()
+    assert "1 of at most 1" in caplog.text
+
+
+def test_what_is_missing_is_told(tmp_path):
+    with pytest.raises(ValueError, match=r"path \(null\) must name a folder of images and masks"):
+        image_masks(**OPTIONS)
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        image_masks(path=str(tmp_path / "none"), **OPTIONS)
+    with pytest.raises(ValueError, match=r"has no images/"):
+        image_masks(path=str(tmp_path), **OPTIONS)
+    write(tmp_path, "a", 1)
+    with pytest.raises(ValueError, match=r"class_names \(null\) must name the 1 to 255 classes"):
+        image_masks(path=str(tmp_path))
+    (tmp_path / "masks" / "a.png").unlink()
+    with pytest.raises(ValueError, match=r"1 of 1 images have no mask, the first one is .*a.png"):
+        image_masks(path=str(tmp_path), **OPTIONS)
+
+
+def test_images_of_a_folder_are_read_without_masks(tree):
+    data = image_masks(path=str(tree), **OPTIONS)
+    files = data.files([tree / "test" / "images" / "a.jpg"])
+    batch = data.transform(files.fetch(tf.constant([0], tf.int64)), None)
+    assert "mask" not in batch
+    np.testing.assert_allclose(batch["features"][0, 0, 0], [200 / 255] * 3, atol=0.01)
