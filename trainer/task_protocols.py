@@ -1,4 +1,4 @@
-"""The protocols of what a task may do besides: metrics of metrics, pictures, embeddings.
+"""The protocols of what a task may do besides: metrics of metrics, pictures, exports, embeddings.
 
 They are structural, as those of `trainer.protocols`.
 """
@@ -53,6 +53,14 @@ class HasPictures(Protocol):
         Returns:
             Name -> [H, W, 3] uint8.
         """
+
+
+@runtime_checkable
+class Serves(Protocol):
+    """A task whose export returns more than a table of predictions holds."""
+
+    def serve_step(self, batch: Batch) -> Mapping[str, tf.Tensor]:
+        """Return what the exported model returns for a batch, name -> [B, ...]."""
 
 
 @runtime_checkable

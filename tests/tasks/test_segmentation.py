@@ -6,6 +6,7 @@ import tensorflow as tf
 from PIL import Image
 
 from tests.support import processes
+from tests.support.outputs import exported_outputs, predicted_rows
 from tests.support.training import ROUNDING, assert_same_bits, distance, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
@@ -134,6 +135,20 @@ def test_two_replicas_agree_with_one_and_to_the_bit_with_shards(tmp_path):
     assert_same_bits(sharded, trained(tmp_path / "sharded two", *TWO, "batch.shards=2"))
 
 
+def test_masks_are_files_and_equal_the_export(tmp_path):
+    make(tmp_path).train(lambda: False)
+    rows = predicted_rows(tmp_path, TINY)
+    assert [row["mask"] for row in rows] == [f"test-4-mask/{number}.png" for number in range(20)]
+    folder = tmp_path / "predictions"
+    masks = np.stack([np.asarray(Image.open(folder / row["mask"])) for row in rows])
+    assert (masks.dtype, masks.shape, list(rows[0])) == (np.uint8, (20, 16, 16), ["id", "mask"])
+    outputs, card = exported_outputs(tmp_path, TINY, 16)
+    # Another kernel may round a pixel whose two best classes are as good as equal.
+    assert (outputs["mask"] != masks).mean() < 0.001
+    np.testing.assert_array_equal(outputs["mask"], outputs["probabilities"].argmax(-1))
+    assert "`mask`, [N, 16, 16] uint8" in card
+
+
 REFUSED = {
     "no masks": (
         ["dataset=digits"],
@@ -165,7 +180,7 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path, overrides, problem):
 
 
 @pytest.mark.slow
-def test_killed_run_ends_with_the_same_bits_and_its_masks_equal_the_export(tmp_path):
+def test_killed_run_ends_with_the_same_bits(tmp_path):
     verify = ["mode=verify", "verify.steps=4", "verify.kills=1", "verify.seed=1"]
     quick = ["checkpoint.every_steps=2", "checkpoint.every_epochs=null", "restart.backoff_secs=0"]
     code, out, err = processes.run(tmp_path, *TINY, *quick, *verify)

@@ -24,7 +24,7 @@ from trainer.engine.graph.loops import Loops
 from trainer.errors import ConfigError
 from trainer.strategies import select
 from trainer.worker import export, model_card
-from trainer.worker.build_evaluation import Inference
+from trainer.worker.build_inference import Inference
 from trainer.worker.context import WorkerContext
 
 PLAIN = '''

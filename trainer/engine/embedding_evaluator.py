@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,6 +97,11 @@ class EmbeddingEvaluator:
     @property
     def images(self) -> Mapping[str, np.ndarray]:
         """None: features have no picture."""
+        return {}
+
+    @property
+    def texts(self) -> Mapping[str, Sequence[str]]:
+        """None either."""
         return {}
 
     def evaluate(

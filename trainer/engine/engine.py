@@ -26,9 +26,7 @@ from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
 from trainer.engine.agreement import Requests, agree
 from trainer.engine.checkpointer import Checkpointer
-from trainer.engine.embedding_evaluator import EmbeddingEvaluator
-from trainer.engine.episode_evaluator import EpisodeEvaluator
-from trainer.engine.evaluator import Evaluator
+from trainer.engine.evaluators import AnyEvaluator
 from trainer.engine.graph.collective_log import first_difference
 from trainer.engine.graph.divergence import DivergenceStatus
 from trainer.engine.graph.state import TrainState
@@ -68,7 +66,7 @@ class Engine:
     run_dir: Path
     plan: Plan
     loop: TrainLoop
-    evaluator: Evaluator | EpisodeEvaluator | EmbeddingEvaluator
+    evaluator: AnyEvaluator
     predictor: Predictor | None
     reporter: Reporter
     step_inspector: StepInspector | None

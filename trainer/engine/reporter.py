@@ -10,8 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.cluster.messages import Channel
-from trainer.engine.episode_evaluator import EpisodeEvaluator
-from trainer.engine.evaluator import Evaluator
+from trainer.engine.evaluators import AnyEvaluator
 from trainer.engine.graph.metric_sums import unpack
 from trainer.engine.graph.train_loop import TrainLoop
 from trainer.engine.plan import Plan
@@ -173,7 +172,7 @@ class Reporter:
         self._state.summary_sums.assign(tf.zeros_like(self._state.summary_sums))
 
     def write_test_metrics(
-        self, step: int, metrics: Mapping[str, float], evaluator: Evaluator | EpisodeEvaluator
+        self, step: int, metrics: Mapping[str, float], evaluator: AnyEvaluator
     ) -> None:
         """Write what an evaluation has shown, and show the metrics to the user.
 

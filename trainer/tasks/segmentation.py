@@ -86,6 +86,11 @@ class Segmentation:
         logits = self._logits(batch, training=False)
         return {"mask": tf.cast(tf.argmax(logits, axis=-1), tf.uint8)}
 
+    def serve_step(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """Return `mask` and the probability of each class, [B, H, W, classes] float32."""
+        probabilities = tf.nn.softmax(self._logits(batch, training=False))
+        return {**self.predict_step(batch), "probabilities": probabilities}
+
     def derive_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics with the mean over the classes that occur."""
         each = {name: metrics[name] for name in self._iou_names()}

@@ -42,7 +42,7 @@ from trainer.strategies.select import select_strategy
 from trainer.summaries.profiler import Profiler, boundary_steps
 from trainer.summaries.run_summary import writer_factory
 from trainer.worker.announcement import announce
-from trainer.worker.build_evaluation import Inference
+from trainer.worker.build_inference import Inference
 from trainer.worker.build_loop import LoopBuilder
 from trainer.worker.build_model import (
     Learner,

@@ -20,6 +20,7 @@ from trainer.files import fsync_directory, writing
 from trainer.protocols import Dataset, Generates, Task
 from trainer.runs import checkpoint_selection
 from trainer.runs.directory import fitted_file
+from trainer.task_protocols import Serves
 from trainer.text_protocols import WritesText
 from trainer.worker import model_card, text_export
 from trainer.worker.build_evaluation import build_for_export
@@ -60,7 +61,7 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
                 run_dir,
                 step,
                 dataset,
-                list(signatures),
+                {name: _output_types(function) for name, function in signatures.items()},
                 parameters={name: model.count_params()},
                 model_input=(
                     "latents" if isinstance(state.task, Generates) else "features",
@@ -70,6 +71,14 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
         )
         _replace(path, temporary)
     channel.line(f"Exported step {step} to {path}.")
+
+
+def _output_types(function: Any) -> dict[str, str]:
+    """Return shape and type of each output of a served function, such as `[N, 10] float32`."""
+    return {
+        name: f"[{', '.join(['N', *map(str, spec.shape[1:])])}] {spec.dtype.name}"
+        for name, spec in function.structured_outputs.items()
+    }
 
 
 def _save(signatures: dict[str, Any], path: Path) -> None:
@@ -106,10 +115,9 @@ def _signatures(experiment: Experiment, task: Task, dataset: Dataset) -> dict[st
     def features_to_predictions(features: tf.Tensor) -> dict[str, tf.Tensor]:
         count = tf.shape(features, tf.int64)[0]
         # Every batch has the engine's own names too.
+        batch = {"features": features, "weight": tf.ones([count]), "id": tf.range(count)}
         return dict(
-            task.predict_step(
-                {"features": features, "weight": tf.ones([count]), "id": tf.range(count)}
-            )
+            task.serve_step(batch) if isinstance(task, Serves) else task.predict_step(batch)
         )
 
     signatures = {
@@ -190,7 +198,8 @@ def _outputs(predictions: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         key: tf.cast(value, tf.float32) if value.dtype.is_floating else value
         for key, value in predictions.items()
     }
-    if "probabilities" in outputs and "predicted" not in outputs:
+    is_classifier = "probabilities" in outputs and "predicted" not in outputs
+    if is_classifier and outputs["probabilities"].shape.rank == 2:
         outputs["label"] = tf.argmax(outputs["probabilities"], axis=-1)
     return outputs
 

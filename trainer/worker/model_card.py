@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,12 @@ _SECTIONS = (
     "train",
 )
 _MAX_CLASS_NAMES = 20
-_RETURNED: Mapping[LabelKind, str] = {
-    "class": "All return float32: of a classifier `probabilities`, [N, classes], and `label`, [N] "
-    "int64, the most probable.",
-    "number": "All return `prediction`, [N, targets] float32, in the unit of the targets.",
-    "multilabel": "All return `probabilities`, [N, labels] float32, and `predicted`, [N, labels] "
-    "int64, 1 for each label that an example is predicted to have.",
+_LAST_OUTPUT: Mapping[LabelKind, str] = {
+    "class": "the most probable class",
+    "number": "in the unit of the targets",
+    "multilabel": "1 for each label that an example is predicted to have",
 }
+"""What the last of the outputs means, or its numbers."""
 
 
 def text(
@@ -40,7 +39,7 @@ def text(
     run_dir: Path,
     step: int,
     dataset: Dataset,
-    signatures: Sequence[str],
+    signatures: Mapping[str, Mapping[str, str]],
     *,
     parameters: Mapping[str, int],
     model_input: tuple[str, list[int]],
@@ -52,7 +51,7 @@ def text(
         run_dir: the run directory.
         step: the checkpoint's step.
         dataset: the data.
-        signatures: names of the served functions.
+        signatures: name of each served function -> shape and type of its outputs, by name.
         parameters: number of parameters of the exported model, by its name in the task.
         model_input: name and shape of one example's `features`, or of the `latents`, the random
             vector, that one is made from.
@@ -125,7 +124,7 @@ def _metrics(run_dir: Path, step: int) -> str:
 
 def _functions(
     experiment: Experiment,
-    signatures: Sequence[str],
+    signatures: Mapping[str, Mapping[str, str]],
     model_input: tuple[str, list[int]],
     columns: Mapping[str, str],
     kind: LabelKind,
@@ -140,7 +139,7 @@ def _functions(
 
 def _input_and_output(
     experiment: Experiment,
-    signatures: Sequence[str],
+    signatures: Mapping[str, Mapping[str, str]],
     input_shape: list[int],
     columns: Mapping[str, str],
     kind: LabelKind,
@@ -163,10 +162,15 @@ def _input_and_output(
             'is NaN, a missing string ""; dates are days since 1970. Scaling and categories are '
             "inside, as in `dataset.json`."
         )
+    outputs = signatures["serving_default"]
+    listed = ", ".join(f"`{name}`, {specification}" for name, specification in outputs.items())
+    is_explained = kind != "class" or "label" in outputs
+    meaning = f" ({_LAST_OUTPUT[kind]})" if is_explained else ""
     lines.append(
-        f"\n{_RETURNED[kind]} It was trained with precision={experiment.precision}. N may be any "
-        "size. Another N may select other kernels, and so differ in the last bits: for "
-        "bit-equal repetition send batches of one size, the last one filled up."
+        f"\nAll return {listed}{meaning}. It was trained with "
+        f"precision={experiment.precision}. N may be any size. Another N may select other kernels, "
+        "and so differ in the last bits: for bit-equal repetition send batches of one size, the "
+        "last one filled up."
     )
     return "\n".join(lines)
 
@@ -196,7 +200,9 @@ def _tokens_and_logits(experiment: Experiment, input_shape: list[int]) -> str:
     )
 
 
-def _usage(signatures: Sequence[str], name: str, columns: Mapping[str, str]) -> str:
+def _usage(
+    signatures: Mapping[str, Mapping[str, str]], name: str, columns: Mapping[str, str]
+) -> str:
     if columns:
         values = {"string": 'tf.constant([""])', "float64": "tf.constant([0.0], tf.float64)"}
         row = ", ".join(f'"{column}": {values[kind]}' for column, kind in columns.items())

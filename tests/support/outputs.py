@@ -1,0 +1,56 @@
+"""What a trained run predicts and exports, made in the test process."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.config.instantiate import instantiate
+from trainer.runs import prediction_table
+from trainer.worker import build, export
+from trainer.worker.predict import predict
+
+_QUIET = Channel(lambda message: None)
+
+
+def predicted_rows(run_dir: Path, overrides: Sequence[str]) -> list[dict[str, str]]:
+    """Predict the test split with the newest checkpoint; return the rows of the table."""
+    experiment = compose([*overrides, "mode=predict"])
+    engine = build.engine(experiment, run_dir, _QUIET)
+    engine.checkpointer.restore_latest()
+    step = int(engine.state.step)
+    assert predict(experiment, engine, run_dir, _QUIET, step, lambda: False)
+    table = prediction_table.requested_table(experiment, run_dir, step)
+    with table.path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def exported_outputs(
+    run_dir: Path, overrides: Sequence[str], batch_size: int
+) -> tuple[dict[str, np.ndarray], str]:
+    """Export the newest checkpoint; return what it makes of the test split, and the card.
+
+    Args:
+        run_dir: the run directory.
+        overrides: what the run was trained with.
+        batch_size: examples that are predicted at a time.
+    """
+    experiment = compose([*overrides, "mode=export", "export.weights=null"])
+    export.run(experiment, run_dir, _QUIET)
+    (directory,) = (run_dir / "export").glob("[!.]*")
+    served = tf.saved_model.load(str(directory / "saved_model")).signatures["serving_default"]
+    dataset = instantiate(experiment.dataset, "dataset")
+    batch = dataset.test.fetch(tf.range(dataset.test.num_examples, dtype=tf.int64))
+    features = dataset.transform(batch, None)["features"]
+    parts = [
+        served(features=features[start : start + batch_size])
+        for start in range(0, len(features), batch_size)
+    ]
+    outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return outputs, (directory / "MODEL_CARD.md").read_text()
