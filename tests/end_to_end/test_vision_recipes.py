@@ -36,5 +36,5 @@ def test_features_without_labels_find_more_digits_than_pixels(tmp_path: Path) ->
     first, last = evaluations(tmp_path / "run", "experiment=contrastive_digits", *short)
     assert last["loss"] < first["loss"]
     assert last["accuracy"] > first["accuracy"]
-    # Of raw pixels 0.69 after any number of steps; the whole recipe reaches 0.85.
+    # Of raw pixels 0.69 after any number of steps; the whole recipe reaches 0.86.
     assert last["knn_accuracy"] > 0.6

@@ -110,7 +110,7 @@ RULES = (
         condition=_has_synchronized_batch_norm,
     ),
     Rule(
-        name="jit_communication",
+        name="global_loss_jit",
         keys={"task._target_": _compares_examples, "jit": bool},
         message="{strategy}: replicas exchange their projections within the loss, and cannot "
         "communicate within what XLA compiles; add jit=false",

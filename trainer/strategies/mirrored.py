@@ -44,7 +44,7 @@ class Mirrored(Strategy):
             the layers' paths, to the devices' numbers from 0; or balanced, by what layers cost.
     """
 
-    unsupported: ClassVar[frozenset[str]] = frozenset({"jit_communication"})
+    unsupported: ClassVar[frozenset[str]] = frozenset({"jit_communication", "global_loss_jit"})
 
     def __init__(
         self,

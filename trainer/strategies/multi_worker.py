@@ -54,6 +54,7 @@ class MultiWorker(Strategy):
             "compressed_loss_scaling",
             "shards_compressed",
             "jit_communication",
+            "global_loss_jit",
             "inline",
         }
     )
