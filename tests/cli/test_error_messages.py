@@ -119,12 +119,11 @@ WRONG: dict[str, str | list[str]] = {
     "strategy=miror": f"strategy=miror: {NO_STRATEGY}; did you mean 'mirrored'?",
     "task=ranking": f"task=ranking: no such choice; choose one of {listed('task')}",
     "optimizer=adm": (
-        "optimizer=adm: no such choice; choose one of adagrad, adam, adamw, lamb, lars, lion, "
-        "rmsprop, sgd; did you mean 'adam'?"
+        f"optimizer=adm: no such choice; choose one of {listed('optimizer')}; did you mean 'adam'?"
     ),
     "schedule=cosin": (
-        "schedule=cosin: no such choice; choose one of constant, cosine, cosine_restarts, "
-        "exponential, inverse_sqrt, one_cycle, polynomial, step; did you mean 'cosine'?"
+        f"schedule=cosin: no such choice; choose one of {listed('schedule')}; "
+        "did you mean 'cosine'?"
     ),
     "checkpoint=defualt": (
         "checkpoint=defualt: no such choice; choose one of best, default, every_50_steps, "

@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainer.optimizers.adafactor import adafactor as build_adafactor
 from trainer.optimizers.adagrad import adagrad as build_adagrad
 from trainer.optimizers.adam import adam as build_adam
 from trainer.optimizers.adamw import adamw as build_adamw
 from trainer.optimizers.lamb import lamb as build_lamb
 from trainer.optimizers.lars import lars as build_lars
 from trainer.optimizers.lion import lion as build_lion
+from trainer.optimizers.muon import muon as build_muon
+from trainer.optimizers.nadam import nadam as build_nadam
 from trainer.optimizers.rmsprop import rmsprop as build_rmsprop
 from trainer.optimizers.sgd import sgd as build_sgd
 from trainer.schedules.step import step as step_schedule
@@ -108,6 +111,64 @@ def lamb(beta_1, beta_2, weight_decay):
     return update
 
 
+def decayed(update, weight_decay):
+    """Return an update after `x -= rate * decay * x`, of matrices alone."""
+    return lambda x, g, state, t: update(
+        x * (1 - RATE * weight_decay) if x.ndim > 1 else x, g, state, t
+    )
+
+
+def nadam(beta_1, beta_2, epsilon):
+    def update(x, g, state, t):
+        state["m"] = beta_1 * state.get("m", 0.0) + (1 - beta_1) * g
+        state["v"] = beta_2 * state.get("v", 0.0) + (1 - beta_2) * g * g
+        rate = RATE * np.sqrt(1 - beta_2**t) / (1 - beta_1**t)
+        ahead = beta_1 * state["m"] + (1 - beta_1) * g
+        return x - rate * ahead / (np.sqrt(state["v"]) + epsilon)
+
+    return update
+
+
+def adafactor(power, threshold, weight_decay):
+    def size(values):
+        return np.sqrt(np.mean(values**2))
+
+    def update(x, g, state, t):
+        kept = 1 - t**-power
+        if x.ndim > 1:
+            for name, axis in (("row", 1), ("column", 0)):
+                state[name] = kept * state.get(name, 0.0) + (1 - kept) * np.mean(g * g, axis)
+            square = np.outer(state["row"], state["column"]) / np.mean(state["row"])
+        else:
+            square = state["v"] = kept * state.get("v", 0.0) + (1 - kept) * g * g
+        u = g / np.sqrt(square)
+        u = u / max(1.0, size(u) / threshold)
+        return x - RATE * (max(1e-3, size(x)) * u + weight_decay * x * (x.ndim > 1))
+
+    return update
+
+
+def muon(momentum, iterations, weight_decay):
+    def vector(x, g, state, t):
+        state["m"] = 0.9 * state.get("m", 0.0) + 0.1 * g
+        state["v"] = 0.95 * state.get("v", 0.0) + 0.05 * g * g
+        scale = np.sqrt(state["v"] / (1 - 0.95**t)) + 1e-8
+        return x - RATE * state["m"] / (1 - 0.9**t) / scale
+
+    def update(x, g, state, t):
+        if x.ndim < 2:
+            return vector(x, g, state, t)
+        state["m"] = momentum * state.get("m", 0.0) + g
+        u = (g + momentum * state["m"]).T
+        u /= np.linalg.norm(u)
+        for _ in range(iterations):
+            a = u @ u.T
+            u = 3.4445 * u + (-4.7750 * a + 2.0315 * a @ a) @ u
+        return x - RATE * (0.2 * np.sqrt(max(x.shape)) * u.T + weight_decay * x)
+
+    return update
+
+
 def reference(update):
     values, states = list(start()), [{}, {}]
     for t, step in enumerate(gradients(), start=1):
@@ -152,6 +213,27 @@ CASES = {
     "lamb with options": (
         build_lamb(RATE, beta_1=0.5, beta_2=0.9, weight_decay=0.5),
         lamb(0.5, 0.9, 0.5),
+    ),
+    "sgd with decay": (build_sgd(RATE, weight_decay=0.3), decayed(sgd(0.9, False), 0.3)),
+    "rmsprop with decay": (
+        build_rmsprop(RATE, weight_decay=0.3),
+        decayed(rmsprop(0.9, 0.0, 1e-7), 0.3),
+    ),
+    "adagrad with decay": (build_adagrad(RATE, weight_decay=0.3), decayed(adagrad, 0.3)),
+    "nadam": (build_nadam(RATE), nadam(0.9, 0.999, 1e-7)),
+    "nadam with options": (
+        build_nadam(RATE, beta_1=0.5, beta_2=0.9, epsilon=1e-3, weight_decay=0.3),
+        decayed(nadam(0.5, 0.9, 1e-3), 0.3),
+    ),
+    "adafactor": (build_adafactor(RATE), adafactor(0.8, 1.0, 0.0)),
+    "adafactor with options": (
+        build_adafactor(RATE, decay_power=0.5, clip_threshold=0.5, weight_decay=0.3),
+        adafactor(0.5, 0.5, 0.3),
+    ),
+    "muon": (build_muon(RATE), muon(0.95, 5, 0.01)),
+    "muon with options": (
+        build_muon(RATE, momentum=0.5, iterations=2, weight_decay=0.3),
+        muon(0.5, 2, 0.3),
     ),
     "adamw without decay": (build_adamw(RATE, weight_decay=0.0), adam(0.9, 0.999, 1e-7)),
 }
@@ -202,6 +284,8 @@ def test_adamw_decays_with_the_scheduled_rate():
         (build_rmsprop(RATE, momentum=0.9), "ResourceApplyRMSProp"),
         (build_adam(RATE), "ResourceApplyAdam"),
         (build_adamw(RATE), "ResourceApplyAdam"),
+        (build_nadam(RATE), "ResourceApplyAdam"),
+        (build_adagrad(RATE, weight_decay=0.1), "ResourceApplyAdagradV2"),
     ],
 )
 def test_optimizer_updates_each_variable_with_one_fused_kernel(optimizer, kernel):
@@ -218,3 +302,36 @@ def test_optimizer_updates_each_variable_with_one_fused_kernel(optimizer, kernel
 
 def test_adamw_config_has_the_weight_decay():
     assert build_adamw(RATE, weight_decay=0.3).get_config()["weight_decay"] == 0.3
+
+
+def test_adafactor_keeps_a_row_and_a_column_of_a_matrix():
+    shapes = {(4, 3): {(4,), (3,)}, (2, 2, 4, 3): {(2, 2, 4), (2, 2, 3)}, (5,): {(5,)}}
+    for shape, expected in shapes.items():
+        optimizer = build_adafactor(RATE)
+        variable = tf.Variable(tf.ones(shape))
+        optimizer.apply_gradients([(tf.ones(shape), variable)])
+        slots = [slot for slot in optimizer.variables() if slot.shape.rank]
+        assert {tuple(slot.shape) for slot in slots} == expected
+        assert np.isfinite(variable.numpy()).all()
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (3, 6), (3, 3, 2, 4)])
+def test_muon_makes_an_update_nearly_orthogonal_and_as_large_as_one_of_adam(shape):
+    gradient = np.random.RandomState(2).standard_normal(shape)
+    variable = tf.Variable(tf.zeros(shape))
+    build_muon(1.0, weight_decay=0.0).apply_gradients(
+        [(tf.constant(gradient, tf.float32), variable)]
+    )
+    update = -variable.numpy().reshape(-1, shape[-1])
+    sizes = np.linalg.svd(update, compute_uv=False) / (0.2 * max(update.shape) ** 0.5)
+    # The iteration is steep, not exact: singular values end between 0.7 and 1.2.
+    assert sizes.min() > 0.5
+    assert sizes.max() < 1.3
+    assert np.vdot(update, gradient) > 0
+
+
+def test_muon_updates_embeddings_by_adam():
+    table = tf.Variable(tf.zeros([6, 3]), name="token/embeddings")
+    optimizer = build_muon(RATE)
+    optimizer.apply_gradients([(tf.ones([6, 3]), table)])
+    np.testing.assert_allclose(table.numpy(), np.full((6, 3), -RATE), rtol=1e-5)

@@ -6,12 +6,15 @@ from typing import Annotated, Any
 
 import tensorflow as tf
 
+from trainer.optimizers.weight_decay import WeightDecay
+
 
 def adagrad(
     learning_rate: Any,
     *,
     initial_accumulator: Annotated[float, ">= 0"] = 0.1,
     epsilon: Annotated[float, "> 0"] = 1e-7,
+    weight_decay: Annotated[float, ">= 0"] = 0.0,
 ) -> tf.keras.optimizers.legacy.Optimizer:
     """Adaptive gradients (Duchi, Hazan and Singer 2011): for rare features.
 
@@ -19,7 +22,15 @@ def adagrad(
         learning_rate: the learning rate before any gradient.
         initial_accumulator: the first sum of squared gradients.
         epsilon: keeps the division finite.
+        weight_decay: decoupled, and of matrices and kernels alone.
     """
-    return tf.keras.optimizers.legacy.Adagrad(
-        learning_rate, initial_accumulator_value=initial_accumulator, epsilon=epsilon
+    return Adagrad(
+        learning_rate,
+        initial_accumulator_value=initial_accumulator,
+        epsilon=epsilon,
+        weight_decay=weight_decay,
     )
+
+
+class Adagrad(WeightDecay, tf.keras.optimizers.legacy.Adagrad):
+    """Adagrad's fused kernel after the decay."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any
 
 import tensorflow as tf
 
-from trainer.optimizers.slot_optimizer import SlotOptimizer, is_decayed, norm_ratio
+from trainer.optimizers.slot_optimizer import (
+    SlotOptimizer,
+    Slots,
+    adam_direction,
+    norm_ratio,
+    same_shape,
+)
+from trainer.optimizers.weight_decay import is_decayed
 
 
 def lamb(
@@ -20,6 +26,8 @@ def lamb(
 ) -> tf.keras.optimizers.legacy.Optimizer:
     """Layer-wise adaptive moments (You et al. 2020).
 
+    u = Adam's direction + decay * w; w -= rate * |w| / |u| * u.
+
     Args:
         learning_rate: the global learning rate.
         beta_1: decay of the running mean of gradients.
@@ -27,43 +35,14 @@ def lamb(
         epsilon: keeps the division finite.
         weight_decay: decoupled; of matrices and kernels alone, as is the scaling.
     """
-    return Lamb(learning_rate, beta_1, beta_2, epsilon, weight_decay)
 
-
-class Lamb(SlotOptimizer):
-    """u = Adam's direction + decay * w; w -= rate * |w| / |u| * u."""
-
-    slots = ("m", "v")
-
-    def __init__(
-        self,
-        learning_rate: Any,
-        beta_1: float,
-        beta_2: float,
-        epsilon: float,
-        weight_decay: float,
-    ) -> None:
-        super().__init__(learning_rate, "Lamb")
-        self._beta_1 = beta_1
-        self._beta_2 = beta_2
-        self._epsilon = epsilon
-        self._weight_decay = weight_decay
-
-    def changed(
-        self, grad: tf.Tensor, value: tf.Tensor, slots: dict[str, tf.Tensor], rate: tf.Tensor
-    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        count = tf.cast(self.iterations + 1, value.dtype)
-        mean = self._beta_1 * slots["m"] + (1.0 - self._beta_1) * grad
-        square = self._beta_2 * slots["v"] + (1.0 - self._beta_2) * tf.square(grad)
-        unbiased = mean / _complement(self._beta_1, count)
-        scale = square / _complement(self._beta_2, count)
-        update = unbiased / (tf.sqrt(scale) + self._epsilon)
+    def change(
+        grad: tf.Tensor, value: tf.Tensor, slots: Slots, rate: tf.Tensor, count: tf.Tensor
+    ) -> tuple[tf.Tensor, Slots]:
+        update, slots = adam_direction(grad, slots, count, (beta_1, beta_2), epsilon)
         if is_decayed(value):
-            update += self._weight_decay * value
+            update += weight_decay * value
             update *= norm_ratio(value, update)
-        return value - rate * update, {"m": mean, "v": square}
+        return rate * update, slots
 
-
-def _complement(beta: float, count: tf.Tensor) -> tf.Tensor:
-    """Return 1 - beta ** count without the cancellation, for at first the two are nearly equal."""
-    return -tf.math.expm1(count * math.log(beta)) if beta else tf.ones_like(count)
+    return SlotOptimizer("Lamb", learning_rate, change, same_shape("m", "v"))

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import tensorflow as tf
 
-from trainer.optimizers.slot_optimizer import SlotOptimizer, is_decayed, norm_ratio
+from trainer.optimizers.slot_optimizer import SlotOptimizer, Slots, norm_ratio, same_shape
+from trainer.optimizers.weight_decay import is_decayed
 
 
 def lars(
@@ -18,33 +19,22 @@ def lars(
 ) -> tf.keras.optimizers.legacy.Optimizer:
     """Layer-wise adaptive rate scaling (You, Gitman and Ginsburg 2017).
 
+    v = momentum * v + rate * trust * |w| / |g + decay * w| * (g + decay * w); w -= v.
+
     Args:
         learning_rate: the global learning rate.
         momentum: share of the last update that is kept.
         trust_coefficient: size of a layer's update in proportion to its weights.
         weight_decay: added to the gradient; of matrices and kernels alone, as is the scaling.
     """
-    return Lars(learning_rate, momentum, trust_coefficient, weight_decay)
 
-
-class Lars(SlotOptimizer):
-    """v = momentum * v + rate * trust * |w| / |g + decay * w| * (g + decay * w); w -= v."""
-
-    slots = ("v",)
-
-    def __init__(
-        self, learning_rate: Any, momentum: float, trust_coefficient: float, weight_decay: float
-    ) -> None:
-        super().__init__(learning_rate, "Lars")
-        self._momentum = momentum
-        self._trust_coefficient = trust_coefficient
-        self._weight_decay = weight_decay
-
-    def changed(
-        self, grad: tf.Tensor, value: tf.Tensor, slots: dict[str, tf.Tensor], rate: tf.Tensor
-    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    def change(
+        grad: tf.Tensor, value: tf.Tensor, slots: Slots, rate: tf.Tensor, **_: Any
+    ) -> tuple[tf.Tensor, Slots]:
         if is_decayed(value):
-            grad += self._weight_decay * value
-            grad *= norm_ratio(self._trust_coefficient * value, grad)
-        moved = self._momentum * slots["v"] + rate * grad
-        return value - moved, {"v": moved}
+            grad += weight_decay * value
+            grad *= norm_ratio(trust_coefficient * value, grad)
+        moved = momentum * slots["v"] + rate * grad
+        return moved, {"v": moved}
+
+    return SlotOptimizer("Lars", learning_rate, change, same_shape("v"))

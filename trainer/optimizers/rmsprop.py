@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import tensorflow as tf
 
+from trainer.optimizers.weight_decay import WeightDecay
+
 
 def rmsprop(
     learning_rate: Any,
@@ -13,12 +15,21 @@ def rmsprop(
     rho: Annotated[float, ">= 0, < 1"] = 0.9,
     momentum: Annotated[float, ">= 0, < 1"] = 0.0,
     epsilon: Annotated[float, "> 0"] = 1e-7,
+    weight_decay: Annotated[float, ">= 0"] = 0.0,
 ) -> tf.keras.optimizers.legacy.Optimizer:
     """RMSprop (Tieleman and Hinton 2012).
 
     The kernel adds its epsilon inside the root; squared, it is the same floor of the root mean
     square. Momentum is a function, because Keras does not use the fused kernel for the value 0.
     """
-    return tf.keras.optimizers.legacy.RMSprop(
-        learning_rate, rho=rho, momentum=lambda: momentum, epsilon=epsilon**2
+    return RMSprop(
+        learning_rate,
+        rho=rho,
+        momentum=lambda: momentum,
+        epsilon=epsilon**2,
+        weight_decay=weight_decay,
     )
+
+
+class RMSprop(WeightDecay, tf.keras.optimizers.legacy.RMSprop):
+    """RMSprop's fused kernel after the decay."""

@@ -1,65 +1,83 @@
-"""The base of optimizers that TensorFlow has no fused kernel for."""
+"""What optimizers that TensorFlow has no fused kernel for have in common."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import tensorflow as tf
+
+from trainer.optimizers.weight_decay import is_decayed
+
+Slots: TypeAlias = dict[str, tf.Tensor]
+Change: TypeAlias = Callable[..., tuple[tf.Tensor, Slots]]
+"""Returns what is subtracted from a variable, and the new values of its slots.
+
+It is called with keywords: `grad`, `value` and `slots` are the gradient of a variable, its value
+and those of its slots; `rate` and `count` are scalars: the learning rate, and the number of the
+update, from 1.
+"""
+
+
+SlotShapes: TypeAlias = Callable[[tf.Variable], Mapping[str, tf.TensorShape]]
 
 
 class SlotOptimizer(tf.keras.optimizers.legacy.Optimizer):
     """Computes an update in TensorFlow, from a variable, its gradient and its slots.
 
-    Attributes:
-        slots: names of the variables that are kept beside each trained one.
+    The change is subtracted from the variable in one operation, so no update is lost where workers
+    update without waiting for each other.
 
     Args:
-        learning_rate: a number or a schedule.
         name: name of the optimizer.
+        learning_rate: a number or a schedule.
+        change: computes the change of a variable.
+        slots: returns the shapes of what is kept beside a variable, by name.
+        weight_decay: decoupled, of matrices and kernels alone.
     """
 
-    slots: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, learning_rate: Any, name: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        learning_rate: Any,
+        change: Change,
+        slots: SlotShapes,
+        weight_decay: float = 0.0,
+    ) -> None:
         super().__init__(name)
         self._set_hyper("learning_rate", learning_rate)
-
-    def changed(
-        self, grad: tf.Tensor, value: tf.Tensor, slots: dict[str, tf.Tensor], rate: tf.Tensor
-    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the new value of a variable and of its slots.
-
-        Args:
-            grad: its gradient.
-            value: its value.
-            slots: the values of its slots, by name.
-            rate: the learning rate, a scalar.
-        """
-        raise NotImplementedError
+        self._change = change
+        self._slot_shapes = slots
+        self._weight_decay = weight_decay
 
     def _create_slots(self, var_list: list[tf.Variable]) -> None:
         for variable in var_list:
-            for slot in self.slots:
-                self.add_slot(variable, slot)
+            for slot, shape in self._slot_shapes(variable).items():
+                self.add_slot(variable, slot, shape=shape)
 
     def _resource_apply_dense(
         self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None
     ) -> tf.Operation:
         rate = apply_state[(var.device, var.dtype.base_dtype)]["lr_t"]
-        kept = {slot: self.get_slot(var, slot) for slot in self.slots}
-        value, slots = self.changed(
-            grad,
-            var.read_value(),
-            {slot: variable.read_value() for slot, variable in kept.items()},
-            rate,
+        kept = {slot: self.get_slot(var, slot) for slot in self._slot_shapes(var)}
+        value = var.read_value()
+        change, slots = self._change(
+            grad=grad,
+            value=value,
+            slots={slot: variable.read_value() for slot, variable in kept.items()},
+            rate=rate,
+            count=tf.cast(self.iterations + 1, value.dtype),
         )
+        if self._weight_decay and is_decayed(value):
+            change += rate * self._weight_decay * value
         updates = [variable.assign(slots[slot]) for slot, variable in kept.items()]
-        return tf.group(var.assign(value), *updates)
+        return tf.group(var.assign_sub(change), *updates)
 
 
-def is_decayed(value: tf.Tensor) -> bool:
-    """Return whether weight decay applies: not to biases, nor to scales of normalisations."""
-    return value.shape.rank >= 2
+def same_shape(*names: str) -> SlotShapes:
+    """Return the shapes of slots that are as large as the variable."""
+    return lambda variable: dict.fromkeys(names, variable.shape)
 
 
 def norm_ratio(value: tf.Tensor, update: tf.Tensor) -> tf.Tensor:
@@ -67,3 +85,19 @@ def norm_ratio(value: tf.Tensor, update: tf.Tensor) -> tf.Tensor:
     numerator, denominator = tf.norm(value), tf.norm(update)
     is_usable = (numerator > 0.0) & (denominator > 0.0)
     return tf.where(is_usable, numerator / tf.where(is_usable, denominator, 1.0), 1.0)
+
+
+def adam_direction(
+    grad: tf.Tensor, slots: Slots, count: tf.Tensor, betas: tuple[float, float], epsilon: float
+) -> tuple[tf.Tensor, Slots]:
+    """Return Adam's update at the learning rate 1 (Kingma and Ba 2015), and its slots `m`, `v`."""
+    beta_1, beta_2 = betas
+    mean = beta_1 * slots["m"] + (1.0 - beta_1) * grad
+    square = beta_2 * slots["v"] + (1.0 - beta_2) * tf.square(grad)
+    scale = tf.sqrt(square / _complement(beta_2, count)) + epsilon
+    return mean / _complement(beta_1, count) / scale, {"m": mean, "v": square}
+
+
+def _complement(beta: float, count: tf.Tensor) -> tf.Tensor:
+    """Return 1 - beta ** count without the cancellation, for at first the two are nearly equal."""
+    return -tf.math.expm1(count * math.log(beta)) if beta else tf.ones_like(count)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from trainer.cluster.spec import Cluster
     from trainer.strategies.base import Strategy
 
+_OF_WHOLE_LAYERS = (".lars", ".lamb", ".adafactor", ".muon")
+"""Optimizers whose update depends on all of a layer's weights."""
+
 
 def _equals(word: str) -> Callable[[Any], bool]:
     return lambda value: bool(value == word)
@@ -90,10 +93,10 @@ RULES = (
     Rule(
         name=None,
         keys={
-            "optimizer._target_": lambda target: str(target).endswith((".lars", ".lamb")),
+            "optimizer._target_": lambda target: str(target).endswith(_OF_WHOLE_LAYERS),
             "strategy.partitioner": _is_not_none_choice,
         },
-        message="each other: a layer's size is needed, and the layer is in pieces; "
+        message="each other: an update depends on the whole layer, and the layer is in pieces; "
         "add strategy.partitioner=none or another optimizer",
     ),
     Rule(

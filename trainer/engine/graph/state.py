@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -245,15 +246,25 @@ def optimizer_trackables(
     Not by Keras' own tracking of slots: it creates the slots of split variables anew whenever they
     are requested, and then misses them.
     """
-    slots = {
-        slot: [optimizer.get_slot(variable, slot) for variable in variables]
-        for slot in optimizer.get_slot_names()
-    }
-    in_slots = {id(variable) for group in slots.values() for variable in group}
+    slots = {slot: _slots(optimizer, slot, variables) for slot in optimizer.get_slot_names()}
+    in_slots = {id(slot) for group in slots.values() for slot, _ in group}
     return {
-        "slots": {slot: split_alike(group, variables) for slot, group in slots.items()},
+        "slots": {
+            name: split_alike(*zip(*group, strict=True)) for name, group in slots.items() if group
+        },
         "others": [variable for variable in optimizer.variables() if id(variable) not in in_slots],
     }
+
+
+def _slots(
+    optimizer: tf.keras.optimizers.legacy.Optimizer, name: str, variables: list[tf.Variable]
+) -> list[tuple[tf.Variable, tf.Variable]]:
+    """Return the slots of a name, each with its variable; not every variable need have one."""
+    slots = []
+    for variable in variables:
+        with suppress(KeyError):
+            slots.append((optimizer.get_slot(variable, name), variable))
+    return slots
 
 
 def _variables(owner: Callback) -> dict[str, tf.Variable]:

@@ -1,0 +1,99 @@
+"""Optimizers on several replicas and workers: the same bits with shards, and no update lost."""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.choices import listed
+from tests.support.processes import only_run, run
+from tests.support.training import assert_same_bits, variables
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.cluster.spec import Cluster
+from trainer.errors import ConfigError
+from trainer.optimizers.lion import lion
+from trainer.strategies import compatibility, select
+from trainer.worker import build
+
+ELSEWHERE = ("adam", "adamw", "rmsprop", "sgd")
+"""Trained on several replicas by other tests."""
+
+OPTIMIZERS = [
+    pytest.param(name, marks=[] if name == "muon" else [pytest.mark.slow])
+    for name in listed("optimizer").split(", ")
+    if name not in ELSEWHERE
+]
+SHORT = ("model=softmax", "batch.global_size=16", "writers=[jsonl]")
+LAYOUTS = {
+    "mirrored": ("strategy=mirrored", "strategy.virtual_devices=2"),
+    "central": ("strategy=central_storage", "strategy.virtual_devices=2"),
+}
+
+
+def trained(run_dir, *overrides):
+    run_dir.mkdir()
+    training = build.engine(compose([*SHORT, *overrides]), run_dir, Channel(lambda message: None))
+    training.train(lambda: False)
+    return variables(training)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_replicas_have_the_bits_of_one_device(tmp_path, optimizer):
+    options = ("train.steps=3", "batch.shards=2", f"optimizer={optimizer}")
+    one = trained(tmp_path / "one", *options)
+    for name, layout in LAYOUTS.items():
+        assert_same_bits(one, trained(tmp_path / name, *options, *layout))
+
+
+def test_no_update_is_lost_where_workers_do_not_wait_for_each_other():
+    """Each moves a weight by the learning rate, a power of two: their sum is exact."""
+    variable = tf.Variable(tf.zeros([3, 2]))
+    optimizer = lion(2.0**-10)
+    optimizer._create_all_weights([variable])
+
+    @tf.function
+    def update():
+        optimizer.apply_gradients([(tf.ones_like(variable), variable)])
+
+    update()
+    threads = [
+        threading.Thread(target=lambda: [update() for _ in range(50)], daemon=True)
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    np.testing.assert_array_equal(variable.numpy(), np.full((3, 2), -201 * 2.0**-10))
+    assert int(optimizer.iterations) == 201
+
+
+@pytest.mark.parametrize("optimizer", ["lars", "lamb", "adafactor", "muon"])
+def test_optimizers_of_whole_layers_exclude_partitioned_variables(optimizer):
+    overrides = ["strategy=parameter_server", "strategy.partitioner=min_size"]
+    experiment = compose([*overrides, f"optimizer={optimizer}"])
+    strategy = select.select_strategy(experiment)
+    with pytest.raises(ConfigError, match="an update depends on the whole layer") as caught:
+        compatibility.check(experiment, strategy, Cluster())
+    assert len(caught.value.problems) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("optimizer", "strategy"), [("adafactor", "parameter_server"), ("muon", "multi_worker")]
+)
+def test_workers_train_and_save_all_slots(tmp_path, optimizer, strategy):
+    code, out, err = run(
+        tmp_path, *SHORT, "train.steps=4", f"optimizer={optimizer}", f"strategy={strategy}"
+    )
+    assert code == 0, out + err
+    run_dir = only_run(tmp_path)
+    assert json.loads((run_dir / "result.json").read_text())["step"] == 4
+    saved = tf.train.load_checkpoint(str(run_dir / "checkpoints" / "ckpt-4"))
+    slots = [name for name in saved.get_variable_to_shape_map() if "/slots/" in name]
+    # adafactor: a row, a column, and the bias; muon: the kernel, and two of the bias.
+    assert len(slots) == 3
+    assert all(np.abs(saved.get_tensor(name)).max() > 0 for name in slots)

@@ -1,0 +1,68 @@
+"""Adafactor: adaptive rates whose memory grows with a matrix's sides, not with its area."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import tensorflow as tf
+
+from trainer.optimizers.slot_optimizer import SlotOptimizer, Slots
+from trainer.optimizers.weight_decay import is_decayed
+
+
+def adafactor(
+    learning_rate: Any,
+    *,
+    decay_power: Annotated[float, "> 0"] = 0.8,
+    clip_threshold: Annotated[float, "> 0"] = 1.0,
+    smallest_scale: Annotated[float, "> 0"] = 1e-3,
+    epsilon: Annotated[float, "> 0"] = 1e-30,
+    weight_decay: Annotated[float, ">= 0"] = 0.0,
+) -> tf.keras.optimizers.legacy.Optimizer:
+    """Adafactor without momentum (Shazeer and Stern 2018, algorithms 4 and 5).
+
+    The squared gradients of a matrix are kept as means of its rows and of its columns; of a kernel
+    of more dimensions, those of the last two.
+
+    Args:
+        learning_rate: in proportion to the size of a variable's values.
+        decay_power: the running mean of squared gradients decays by 1 - step ** -decay_power.
+        clip_threshold: greatest root mean square of an update, before the learning rate.
+        smallest_scale: a variable's values count as at least so large.
+        epsilon: added to the squared gradients.
+        weight_decay: decoupled, and of matrices and kernels alone.
+    """
+
+    def change(
+        grad: tf.Tensor, value: tf.Tensor, slots: Slots, rate: tf.Tensor, count: tf.Tensor
+    ) -> tuple[tf.Tensor, Slots]:
+        kept = 1.0 - tf.pow(count, -decay_power)
+        square = tf.square(grad) + epsilon
+        means = {"v": square}
+        if is_decayed(value):
+            means = {"row": tf.reduce_mean(square, -1), "column": tf.reduce_mean(square, -2)}
+        new = {name: kept * slots[name] + (1.0 - kept) * mean for name, mean in means.items()}
+        update = grad * _inverse_root(new)
+        update /= tf.maximum(1.0, _root_mean_square(update) / clip_threshold)
+        return rate * tf.maximum(smallest_scale, _root_mean_square(value)) * update, new
+
+    return SlotOptimizer("Adafactor", learning_rate, change, _slot_shapes, weight_decay)
+
+
+def _slot_shapes(variable: tf.Variable) -> dict[str, tf.TensorShape]:
+    shape = variable.shape
+    if shape.rank < 2:
+        return {"v": shape}
+    return {"row": shape[:-1], "column": shape[:-2] + shape[-1:]}
+
+
+def _inverse_root(slots: Slots) -> tf.Tensor:
+    """Return 1 / sqrt(mean of the squared gradients), of a shape that the variable's fits."""
+    if "v" in slots:
+        return tf.math.rsqrt(slots["v"])
+    row = slots["row"] / tf.reduce_mean(slots["row"], -1, keepdims=True)
+    return tf.math.rsqrt(row)[..., None] * tf.math.rsqrt(slots["column"])[..., None, :]
+
+
+def _root_mean_square(value: tf.Tensor) -> tf.Tensor:
+    return tf.sqrt(tf.reduce_mean(tf.square(value)))

@@ -1,0 +1,72 @@
+"""Muon: momentum whose matrices are made orthogonal."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import tensorflow as tf
+
+from trainer.optimizers.slot_optimizer import SlotOptimizer, Slots, adam_direction
+
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the quintic Newton-Schulz iteration (Jordan et al. 2024): steepest at zero, not exact at 1."""
+
+
+def muon(
+    learning_rate: Any,
+    *,
+    momentum: Annotated[float, ">= 0, < 1"] = 0.95,
+    iterations: Annotated[int, ">= 1"] = 5,
+    beta_1: Annotated[float, ">= 0, < 1"] = 0.9,
+    beta_2: Annotated[float, ">= 0, < 1"] = 0.95,
+    epsilon: Annotated[float, "> 0"] = 1e-8,
+    weight_decay: Annotated[float, ">= 0"] = 0.01,
+) -> tf.keras.optimizers.legacy.Optimizer:
+    """Momentum made orthogonal by Newton-Schulz (Jordan et al. 2024), for matrices and kernels.
+
+    A kernel counts as the matrix of its last dimension by all others. Vectors, scalars and the
+    tables of embeddings are updated by Adam. An update has the size of Adam's (Liu et al. 2025), so
+    one learning rate fits both.
+
+    Args:
+        learning_rate: as Adam's.
+        momentum: share of the last update that is kept (Nesterov 1983).
+        iterations: of Newton-Schulz.
+        beta_1: of Adam: decay of the running mean of gradients.
+        beta_2: of Adam: decay of the running mean of squared gradients.
+        epsilon: of Adam: keeps the division finite.
+        weight_decay: decoupled, and of matrices and kernels alone.
+    """
+
+    def change(
+        grad: tf.Tensor, slots: Slots, rate: tf.Tensor, count: tf.Tensor, **_: Any
+    ) -> tuple[tf.Tensor, Slots]:
+        if "v" in slots:
+            update, slots = adam_direction(grad, slots, count, (beta_1, beta_2), epsilon)
+            return rate * update, slots
+        mean = momentum * slots["m"] + grad
+        return rate * _orthogonal(grad + momentum * mean, iterations), {"m": mean}
+
+    return SlotOptimizer("Muon", learning_rate, change, _slot_shapes, weight_decay)
+
+
+def _slot_shapes(variable: tf.Variable) -> dict[str, tf.TensorShape]:
+    is_table = "embeddings" in variable.name  # as Keras calls the variable of an Embedding
+    is_matrix = variable.shape.rank >= 2 and not is_table
+    return dict.fromkeys(("m",) if is_matrix else ("m", "v"), variable.shape)
+
+
+def _orthogonal(update: tf.Tensor, iterations: int) -> tf.Tensor:
+    """Return a matrix of the same singular vectors whose singular values are near one size."""
+    rows, columns = update.shape.num_elements() // update.shape[-1], update.shape[-1]
+    matrix = tf.reshape(update, [rows, columns])
+    if rows > columns:  # so that the products are of the smaller side
+        matrix = tf.transpose(matrix)
+    matrix /= tf.norm(matrix) + 1e-7
+    a, b, c = _COEFFICIENTS
+    for _ in range(iterations):
+        product = tf.matmul(matrix, matrix, transpose_b=True)
+        matrix = a * matrix + tf.matmul(b * product + c * tf.matmul(product, product), matrix)
+    if rows > columns:
+        matrix = tf.transpose(matrix)
+    return 0.2 * max(rows, columns) ** 0.5 * tf.reshape(matrix, update.shape)

@@ -1,0 +1,46 @@
+"""Decoupled weight decay (Loshchilov and Hutter 2019): the same of all optimizers that have it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def is_decayed(value: tf.Tensor) -> bool:
+    """Return whether weight decay applies: not to biases, nor to scales of normalisations."""
+    return value.shape.rank >= 2
+
+
+class WeightDecay:
+    """Precedes a fused kernel by `variable -= learning_rate * weight_decay * variable`.
+
+    For a subclass of it and then of an optimizer of `tf.keras.optimizers.legacy`. Only matrices and
+    convolution kernels are decayed; vectors and scalars are not, as is usual.
+
+    Args:
+        learning_rate: a number or a schedule; the decay follows it.
+        weight_decay: the share of the learning rate by which a weight shrinks at each update.
+        options: the optimizer's own.
+    """
+
+    def __init__(self, learning_rate: Any, *, weight_decay: float, **options: Any) -> None:
+        optimizer: Any = super()
+        optimizer.__init__(learning_rate, **options)
+        self.weight_decay = weight_decay
+
+    def _resource_apply_dense(
+        self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None
+    ) -> tf.Operation:
+        optimizer: Any = super()
+        if not is_decayed(var) or not self.weight_decay:
+            return optimizer._resource_apply_dense(grad, var, apply_state)
+        rate = apply_state[(var.device, var.dtype.base_dtype)]["lr_t"]
+        # The decay must come before the kernel reads the variable.
+        with tf.control_dependencies([var.assign_sub(rate * self.weight_decay * var)]):
+            return optimizer._resource_apply_dense(grad, var, apply_state)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the options of the optimizer."""
+        optimizer: Any = super()
+        return {**optimizer.get_config(), "weight_decay": self.weight_decay}
