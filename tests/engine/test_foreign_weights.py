@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainer.engine.graph.keras3_model import Keras3Model
 from trainer.engine.initial_weights import restore_weights
 from trainer.errors import CheckpointError
 
@@ -90,6 +92,40 @@ def test_checkpoint_of_keras_3_is_matched_by_order_and_name(tmp_path):
         key = f"model/_functional/_operations/{path}/.ATTRIBUTES/VARIABLE_VALUE"
         saved = tf.train.load_variable(prefix, key)
         np.testing.assert_array_equal(fresh.layers[layer].kernel, saved)
+
+
+def keras_3_model(units=5):
+    return keras.Sequential(
+        [
+            keras.Input((4, 4)),
+            keras.layers.Reshape((4, 4, 1)),
+            keras.layers.Conv2D(3, 2, activation="relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(units),
+        ]
+    )
+
+
+def test_model_of_keras_3_reads_weights_that_keras_3_has_saved(tmp_path):
+    saved = keras_3_model()
+    random = np.random.default_rng(0)
+    saved.set_weights([random.normal(size=w.shape) for w in saved.get_weights()])
+    prefix = save(tmp_path, model=saved)
+    fresh = Keras3Model(keras_3_model())
+    assert restore_weights(tmp_path, {"model": fresh}) == (prefix, warning(prefix))
+    assert_same(fresh, saved)
+
+
+def test_model_of_keras_3_names_what_does_not_fit(tmp_path):
+    prefix = save(tmp_path, model=keras_3_model())
+    other = Keras3Model(keras_3_model(units=6))
+    before = other.get_weights()
+    with pytest.raises(CheckpointError, match=r"has the shape .*, this one") as caught:
+        restore_weights(tmp_path, {"model": other})
+    assert prefix in str(caught.value)
+    for old, value in zip(before, other.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, value)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,32 @@ def test_every_configured_choice_makes_a_metric(file):
         instantiate({**node, "nonsense": 1}, f"metrics.{name}")
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("SparseTopKCategoricalAccuracy", {"k": 2}), ("SparseCategoricalCrossentropy", {})],
+)
+def test_metric_of_keras_3_is_exact_over_blocks_of_a_split(name, options):
+    node = {"_target_": f"keras.metrics.{name}", **options}
+    own = {"metric": instantiate(node, "metrics.metric")}
+    twin = {"metric": getattr(tf.keras.metrics, name)(**options)}
+    assert validate_metrics(own, 3, ("loss",)) == ["metric"]
+    labels = np.arange(50) % 3
+    probabilities = np.random.default_rng(0).dirichlet([1.0] * 3, 50).astype(np.float32)
+    for metrics in (own, twin):
+        metrics["metric"].reset_state()
+        for start in (0, 20, 40):
+            rows = slice(start, start + 20)
+            update_metrics(metrics, labels[rows], probabilities[rows])
+    value = metric_values("metric", own["metric"])
+    assert value == pytest.approx(metric_values("metric", twin["metric"]), rel=1e-6)
+
+
+def test_metric_of_keras_3_of_another_shape_is_refused():
+    metric = instantiate({"_target_": "keras.metrics.F1Score"}, "metrics.f1")
+    with pytest.raises(ConfigError, match=r"metrics.f1 \(F1Score\) must give numbers for labels"):
+        validate_metrics({"f1": metric}, 3, ())
+
+
 def test_single_value_has_name_of_metric_and_several_have_their_own():
     metrics = {
         "mine": Margin(),

@@ -6,11 +6,13 @@ import json
 import subprocess
 import sys
 
+import keras
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework import config as tensorflow_config
 from tf_keras.src.mixed_precision import autocast_variable
 
+from tests.support import keras3_models, toy_models
 from tests.support.command_line import run_apart, run_here
 from tests.support.processes import ROOT, only_run, run
 from tests.support.training import variables
@@ -19,6 +21,7 @@ from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.config.instantiate import instantiate
 from trainer.engine.graph.gradient_exchange import CompressedExchange
+from trainer.engine.graph.keras3_model import Keras3Model
 from trainer.engine.graph.variables import replicated
 from trainer.errors import ConfigError
 from trainer.strategies import compatibility, devices, select
@@ -163,16 +166,22 @@ NO_NEXT_STEP = (
     "replicas; add summary.{}=null"
 )
 
+NO_OVERFLOW = (
+    "precision (mixed_float16) cannot be used with strategy={}: replicas cannot leave an update "
+    "out together there, as an overflow of float16 needs; add precision=mixed_bfloat16 or "
+    "precision=float32"
+)
+
 EARLY = {
     **{
-        (name, "mixed_float16"): [NO_LOSS_SCALE]
-        for name in ("central_storage", "parameter_server", "tpu")
+        (name, "mixed_float16"): [NO_LOSS_SCALE] for name in ("central_storage", "parameter_server")
     },
+    ("tpu", "mixed_float16"): [NO_OVERFLOW],
     **{
         (name, feature): [NO_JIT]
         for name in ("central_storage", "parameter_server")
         for feature in FEATURES
-        if "jit" in feature
+        if "jit" in feature and feature != "jit, normalisation"
     },
     **{
         ("parameter_server", feature): [UNORDERED]
@@ -203,6 +212,8 @@ LATE = {
         (name, "jit, synchronised normalisation"): JIT_NORM for name in ("mirrored", "multi_worker")
     },
     ("central_storage", "accumulation, normalisation"): ACCUMULATED_NORM,
+    # A function from elsewhere may return a model of Keras 3, for which these rules do not hold.
+    **{(name, "jit, normalisation"): NO_JIT for name in ("central_storage", "parameter_server")},
     **{
         (name, "deterministic, jit, max pooling"): POOLED
         for name in STRATEGIES
@@ -517,6 +528,51 @@ def test_partitioned_variables_exclude_mixed_precision():
     pieces = tf.__internal__.distribute.ShardedVariable([tf.Variable([1.0]), tf.Variable([2.0])])
     with pytest.raises(ValueError, match="ShardedVariable"):
         autocast_variable.create_autocast_variable(pieces)
+
+
+KERAS_3 = ["model=softmax", "~model.l2", "model._target_=tests.support.keras3_models.conv_net"]
+ONLY_TF_KERAS = {
+    "central_storage": [
+        ["jit=true"],
+        ["precision=mixed_float16"],
+        ["batch.accumulate=2"],
+    ],
+    "parameter_server": [
+        ["jit=true"],
+        ["precision=mixed_float16"],
+        ["precision=mixed_bfloat16", "strategy.partitioner=min_size"],
+    ],
+}
+
+
+@pytest.mark.parametrize("name", ONLY_TF_KERAS)
+def test_what_only_tf_keras_cannot_do_is_allowed_for_keras_3(name):
+    composer = Composer(None)
+    own = Keras3Model(keras3_models.conv_net((8, 8, 1), 10))
+    other = toy_models.normalised((8, 8, 1), 10)
+    for overrides in ONLY_TF_KERAS[name]:
+        experiment = composer.compose([*STRATEGIES[name], *KERAS_3, *overrides])
+        assert refusal(experiment) == [], "known once the model is built"
+        assert refusal(experiment, models=[own]) == []
+        assert refusal(experiment, models=[own, other]), "one of them is of tf_keras"
+
+
+def test_xla_compiles_one_model_of_keras_3_on_central_storage():
+    models = [Keras3Model(keras3_models.conv_net((8, 8, 1), 10)) for _ in range(2)]
+    experiment = compose([*STRATEGIES["central_storage"], *KERAS_3, "jit=true"])
+    (problem,) = refusal(experiment, models=models)
+    assert problem.startswith("jit (true) cannot be used with strategy=central_storage and several")
+
+
+def test_tpus_refuse_a_loss_scale_for_either_keras():
+    experiment = compose([*STRATEGIES["tpu"], *KERAS_3, "precision=mixed_float16"])
+    assert refusal(experiment) == [NO_OVERFLOW.format("tpu")]
+
+
+def test_max_pooling_of_keras_3_is_found():
+    model = Keras3Model(keras.Sequential([keras.Input((8, 8, 1)), keras.layers.MaxPooling2D()]))
+    experiment = compose([*KERAS_3, "jit=true", "deterministic=true"])
+    assert refusal(experiment, models=[model]) == [POOLED]
 
 
 def test_message_names_the_strategy_that_auto_chose():

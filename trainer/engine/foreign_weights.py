@@ -80,7 +80,7 @@ def _assign_in_order(prefix: str, names: list[str], model: tf.keras.Model) -> No
                 raise ValueError(f"it lacks {layer.name}/{name}")
             value = tf.train.load_variable(prefix, keys[name])
             if tuple(value.shape) != tuple(variable.shape):
-                shapes = f"{list(value.shape)}, this one {variable.shape.as_list()}"
+                shapes = f"{list(value.shape)}, this one {list(variable.shape)}"
                 raise ValueError(f"its {layer.name}/{name} has the shape {shapes}")
             values.append((variable, value))
     for variable, value in values:

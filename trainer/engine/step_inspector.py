@@ -161,7 +161,8 @@ class GradientOnlyStep(Step):
         self, loss_fn: LossFn, batch: Batch, model: tf.keras.Model, optimizer: Optimizer
     ) -> Metrics:
         """Keep the gradients of the global batch; return the same metrics as `Step.minimize`."""
-        own = self._contribution(loss_fn, batch, model)
+        scale = self.read_loss_scale()
+        own = self._contribution(loss_fn, batch, model, scale)
         gradients, sums = own.gradients, own.sums
         packed = tf.stack([number for pair in sums.values() for number in pair])
         if self.options.shards is not None:
@@ -169,8 +170,8 @@ class GradientOnlyStep(Step):
         elif self.num_replicas > 1:
             # Exact, though a step may compress its gradients on their way.
             *gradients, packed = self.all_reduce([*gradients, packed])
-        if (scale := self.options.loss_scale) is not None:
-            gradients = [gradient / scale.value for gradient in gradients]
+        if scale is not None:
+            gradients = [gradient / scale for gradient in gradients]
         self.gradients[id(model)] = gradients
         return {
             name: (packed[2 * number], packed[2 * number + 1]) for number, name in enumerate(sums)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import yaml
 
 from trainer.config import loading
-from trainer.config.instantiate import instantiate
+from trainer.config.instantiate import import_target, instantiate
 from trainer.engine.initial_weights import restore_weights
 from trainer.errors import CheckpointError, ConfigError
 from trainer.protocols import Dataset
@@ -41,18 +45,16 @@ class TrainedClassifier:
                 "has trained a classifier on the same dataset"
             ) from error
         node = loading.restore(yaml.safe_load(text)).model
-        policy = tf.keras.mixed_precision.global_policy()
+        import_target(node)  # and with it the Keras that it uses
         try:
-            tf.keras.mixed_precision.set_global_policy("float32")
-            with tf.device("CPU:0"):
+            with _in_float32(), tf.device("CPU:0"):
                 model = instantiate(node, name, tuple(dataset.input_shape), dataset.num_classes)
-                restore_weights(source, {"model": model})
+                library, saved = _kind(model)
+                restore_weights(source, {"model": saved})
         except CheckpointError as error:
             reason = str(error).removeprefix(f"init_from ({source}): ")
             raise ConfigError(f"{name}: {reason}; is it a classifier of this dataset?") from error
-        finally:
-            tf.keras.mixed_precision.set_global_policy(policy)
-        self._model = tf.keras.Model(model.input, [model.layers[-1].input, model.output])
+        self._model = library.Model(model.inputs, [model.layers[-1].input, model.outputs[0]])
 
     def judge(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return what the last layer sees of examples, and their probabilities.
@@ -71,3 +73,30 @@ class TrainedClassifier:
                 seen.append(tf.reshape(inputs, [inputs.shape[0], -1]).numpy())
                 probabilities.append(tf.nn.softmax(logits).numpy())
         return np.concatenate(seen), np.concatenate(probabilities)
+
+
+def _kind(model: Any) -> tuple[Any, Any]:
+    """Return the Keras that a model is of, and the model as a checkpoint knows it."""
+    keras = sys.modules.get("keras")
+    if keras is None or not isinstance(model, keras.Layer):
+        return tf.keras, model
+    from trainer.engine.graph.keras3_model import Keras3Model
+
+    return keras, Keras3Model(model)
+
+
+@contextmanager
+def _in_float32() -> Iterator[None]:
+    """Have layers of both Keras that are built inside compute in float32."""
+    policies = [tf.keras.mixed_precision.global_policy()]
+    setters = [tf.keras.mixed_precision.set_global_policy]
+    if keras := sys.modules.get("keras"):
+        policies.append(keras.config.dtype_policy())
+        setters.append(keras.config.set_dtype_policy)
+    try:
+        for set_policy in setters:
+            set_policy("float32")
+        yield
+    finally:
+        for set_policy, policy in zip(setters, policies, strict=True):
+            set_policy(policy)

@@ -29,7 +29,7 @@ class CentralStorage(Strategy):
     """
 
     unsupported: ClassVar[frozenset[str]] = frozenset(
-        {"loss_scaling", "jit", "accumulate_statistics"}
+        {"loss_scaling", "jit", "jit_several_models", "accumulate_statistics"}
     )
     optimizer_reduces: ClassVar[bool] = True
 

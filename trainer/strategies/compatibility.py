@@ -74,6 +74,13 @@ RULES = (
         keys={"precision": _equals("mixed_float16")},
         message="{strategy}: tf_keras scales no loss there, and float16 gradients would vanish; "
         "add precision=mixed_bfloat16 or precision=float32",
+        tf_keras=True,
+    ),
+    Rule(
+        name="conditional_loss_scaling",
+        keys={"precision": _equals("mixed_float16")},
+        message="{strategy}: replicas cannot leave an update out together there, as an overflow "
+        "of float16 needs; add precision=mixed_bfloat16 or precision=float32",
     ),
     Rule(
         name="compressed_loss_scaling",
@@ -89,6 +96,7 @@ RULES = (
         },
         message="{strategy}: tf_keras cannot cast a variable that is in pieces; "
         "add precision=float32 or strategy.partitioner=none",
+        tf_keras=True,
     ),
     Rule(
         name=None,
@@ -104,6 +112,15 @@ RULES = (
         keys={"jit": bool},
         message="{strategy}: XLA compiles only what has its variables on the device that computes, "
         "and there they are on another; add jit=false",
+        tf_keras=True,
+    ),
+    Rule(
+        name="jit_several_models",
+        keys={"jit": bool},
+        message="{strategy} and several models: XLA compiles only what has its variables on the "
+        "device that computes, and those of the models beside the updated one are on another; "
+        "add jit=false",
+        condition=lambda context: len(list(context.models)) > 1,
     ),
     Rule(
         name="jit_communication",
@@ -163,6 +180,7 @@ RULES = (
         "batch.accumulate=1, or choose a model that normalises over the global batch",
         condition=_has_local_batch_norm,
         unless="batch.shards",
+        tf_keras=True,
     ),
     Rule(
         name="shards_asynchronous",

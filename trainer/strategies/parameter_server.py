@@ -43,6 +43,7 @@ class ParameterServer(Strategy):
             "actors",
             "partitioned_precision",
             "jit",
+            "jit_several_models",
             "eager",
             "deterministic",
             "inline",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import constraints
+from trainer.config import constraints, model_kind
 from trainer.config.schema import Experiment
 
 if TYPE_CHECKING:
@@ -32,7 +32,15 @@ class Context:
 
     def layers(self) -> Iterator[tf.keras.layers.Layer]:
         """Yield the layers of all models, also those within other layers."""
-        return (layer for model in self.models for layer in model.submodules)
+        for model in self.models:
+            yield from getattr(model, "all_layers", model.submodules)
+
+    def trains_tf_keras(self, experiment: Experiment) -> bool:
+        """Return whether some model is of tf_keras; not if that is known only once it is built."""
+        models = list(self.models)
+        if not models:
+            return not model_kind.may_be_keras3(experiment)
+        return any(not hasattr(model, "all_layers") for model in models)
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,7 @@ class Rule:
         message: the rest of the message: what they cannot be used with, the reason, the fix.
         condition: what else must hold.
         unless: a key that lifts the rule when it is set.
+        tf_keras: whether models of Keras 3 are exempt.
     """
 
     name: str | None
@@ -52,6 +61,7 @@ class Rule:
     message: str
     condition: Callable[[Context], bool] = lambda context: True
     unless: str | None = None
+    tf_keras: bool = False
 
     def problem(self, experiment: Experiment, context: Context) -> str | None:
         """Return the message, or None if nothing is refused."""
@@ -60,6 +70,8 @@ class Rule:
             return None
         is_lifted = self.unless is not None and _value(experiment, self.unless) is not None
         if is_lifted or not self.condition(context):
+            return None
+        if self.tf_keras and not context.trains_tf_keras(experiment):
             return None
         settings = " and ".join(f"{key} ({_value_text(value)})" for key, value in values.items())
         message = self.message.format(strategy=_strategy_text(experiment, context.strategy))

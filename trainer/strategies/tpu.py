@@ -27,7 +27,14 @@ class Tpu(Strategy):
     """
 
     unsupported: ClassVar[frozenset[str]] = frozenset(
-        {"loss_scaling", "eager", "conditional_update", "shards_order", "slow_steps", "actors"}
+        {
+            "conditional_loss_scaling",
+            "eager",
+            "conditional_update",
+            "shards_order",
+            "slow_steps",
+            "actors",
+        }
     )
     uses_gpus: ClassVar[bool] = False
     input_outside: ClassVar[bool] = True

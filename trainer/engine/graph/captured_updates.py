@@ -8,7 +8,7 @@ variables between replicas could not do it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,14 +45,21 @@ class CapturedUpdates:
         variables: the variables.
         noted: whether the model notes its updates itself (`note_update`), and assigns nothing.
         differences: whether differences to the old values are kept; of noted updates alone.
+        read: reads a variable that was not assigned to.
     """
 
     def __init__(
-        self, variables: Sequence[tf.Variable], *, noted: bool = False, differences: bool = False
+        self,
+        variables: Sequence[tf.Variable],
+        *,
+        noted: bool = False,
+        differences: bool = False,
+        read: Callable[[tf.Variable], tf.Tensor] = lambda variable: variable.read_value(),
     ) -> None:
         self._variables = variables
         self.differences = differences
         self._shadowed = () if noted else variables
+        self._read = read
         self._values: dict[int, list[tf.Tensor]] = {}
 
     @contextmanager
@@ -94,7 +101,7 @@ class CapturedUpdates:
         """
         means = []
         for variable in self._variables:
-            values = self._values.get(id(variable)) or [variable.read_value()]
+            values = self._values.get(id(variable)) or [self._read(variable)]
             mean = tf.cast(values[0], tf.float32)
             for value in values[1:]:
                 mean += tf.cast(value, tf.float32)

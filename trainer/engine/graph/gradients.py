@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 import tensorflow as tf
 
@@ -55,6 +57,7 @@ def accumulate_gradients(
     options: StepOptions,
     num_replicas: int,
     reduce: Reduce,
+    scale: tf.Tensor | None = None,
 ) -> Contribution:
     """Add up gradients and metric sums over shards and micro-batches, on this replica alone.
 
@@ -64,8 +67,8 @@ def accumulate_gradients(
         model: the model whose trainable variables the gradients are of.
         options: what all steps have in common.
         num_replicas: replicas that share the step.
-        reduce: sums over the replicas what every pass needs of the others: statistics of
-            synchronised normalisation.
+        reduce: sums over the replicas statistics of synchronised normalisation.
+        scale: what the loss is multiplied by; None: it is not scaled.
 
     Raises:
         ConfigError: an operation of the forward pass requests a device of its own, or the batch
@@ -78,11 +81,10 @@ def accumulate_gradients(
     moving = moving_variables(model) if captures else []
     passes = (options.shards or num_replicas) * options.accumulate
 
-    def add_up(compute: Compute, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
-        return _sum_over_parts(batch, options, num_replicas, compute, specs)
-
+    add_up = partial(_sum_over_parts, batch, options, num_replicas)
     statistics = GlobalStatistics(options.synchronised, passes, add_up, reduce)
-    work = _Work(loss_fn, model, options, statistics, size * num_replicas, moving)
+    examples = size * num_replicas
+    work = _Work(loss_fn, model, options, statistics, examples, moving, scale)
     specs = [tf.TensorSpec(variable.shape, tf.float32) for variable in [*weights, *moving]]
     specs.append(tf.TensorSpec([None], tf.float32))  # the metrics, known when a pass is traced
     with randomness.part_of_size(size):
@@ -143,6 +145,7 @@ class _Work:
         statistics: of synchronised normalisation over the passes.
         examples: examples of the update, over all replicas.
         moving: variables whose updates are captured.
+        scale: what the loss is multiplied by; None: it is not scaled.
         updated: positions of those that are updated; complete once a pass has been traced.
         names: the metrics; complete once a pass has been traced.
     """
@@ -153,6 +156,7 @@ class _Work:
     statistics: GlobalStatistics
     examples: int
     moving: list[tf.Variable]
+    scale: tf.Tensor | None
     updated: set[int] = field(default_factory=set)
     names: list[str] = field(default_factory=list)
 
@@ -164,7 +168,7 @@ class _Work:
         moving = moving_variables(self.model)
         captured = CapturedUpdates(moving, noted=notes_updates(self.model))
         with captured.capture(), forward_pass():
-            return self._loss(batch, self._scale())[0]
+            return self._loss(batch, self.scale)[0]
 
     def gradients(self, batch: Batch) -> list[tf.Tensor]:
         """Return the gradients, the captured updates and the metric sums of one pass."""
@@ -174,18 +178,19 @@ class _Work:
             if self.options.jit
             else self._gradients
         )
-        return compute(batch, self._scale())
+        values = self.model.read_values() if notes_updates(self.model) else []
+        return compute(batch, self.scale, values)
 
-    def _gradients(self, batch: Batch, scale: tf.Tensor | None) -> list[tf.Tensor]:
+    def _gradients(
+        self, batch: Batch, scale: tf.Tensor | None, values: list[tf.Tensor]
+    ) -> list[tf.Tensor]:
         graph = tf.compat.v1.get_default_graph()
         num_before = len(graph.get_operations())
-        captured = CapturedUpdates(
-            self.moving,
-            noted=notes_updates(self.model),
-            differences=self.options.adds_differences,
-        )
+        captured = self._captured()
         statistics = self.statistics
-        with tf.GradientTape() as tape:
+        trained = self.model.trainable_variables
+        with tf.GradientTape() as tape, self._computed_from(values):
+            tape.watch(values[: len(trained)])
             with (
                 captured.capture(),
                 forward_pass(),
@@ -198,7 +203,7 @@ class _Work:
             num_before = len(graph.get_operations())
             gradients = tape.gradient(
                 objective,
-                self.model.trainable_variables,
+                values[: len(trained)] or trained,
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
             )
             if self.options.shards is not None:
@@ -209,9 +214,18 @@ class _Work:
         numbers = tf.stack([number for pair in sums.values() for number in pair])
         return [*dense, *captured.means(), numbers]
 
-    def _scale(self) -> tf.Tensor | None:
-        loss_scale = self.options.loss_scale
-        return None if loss_scale is None else loss_scale.value.read_value()
+    def _computed_from(self, values: list[tf.Tensor]) -> AbstractContextManager[None]:
+        return self.model.computed_from(values) if values else nullcontext()
+
+    def _captured(self) -> CapturedUpdates:
+        if not notes_updates(self.model):
+            return CapturedUpdates(self.moving)
+        return CapturedUpdates(
+            self.moving,
+            noted=True,
+            differences=self.options.adds_differences,
+            read=self.model.value_of,
+        )
 
     def _loss(self, batch: Batch, scale: tf.Tensor | None) -> tuple[tf.Tensor, Sums]:
         losses, metrics = self.loss_fn(batch)

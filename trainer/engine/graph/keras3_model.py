@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -62,7 +63,7 @@ class Keras3Model(tf.Module):
                 generator.
         """
         weights = list(self._model.weights)
-        before = [tf.convert_to_tensor(v.value) for v in weights]
+        before = [self._value(v) for v in weights]
         numbers = {id(v): self._first_draw + i for i, v in enumerate(self._seeds)}
         seeds = [(v, keras3_random.seed_of(numbers[id(v)])) for v in self._seeds]
         mapping = [*zip(weights, before, strict=True), *seeds]
@@ -77,6 +78,27 @@ class Keras3Model(tf.Module):
             if new is not old and tf.is_tensor(new):
                 self._note(variable, new, old)
         return outputs
+
+    def read_values(self) -> list[tf.Tensor]:
+        """Return the values of `variables`."""
+        return [variable.read_value() for variable in self.variables]
+
+    @contextmanager
+    def computed_from(self, values: Sequence[tf.Tensor]) -> Iterator[None]:
+        """Have forward passes inside take the values of `variables` from here, and read none.
+
+        XLA compiles only what has its variables on the device that computes.
+        """
+        self._traced.values = dict(zip(map(id, self.variables), values, strict=True))
+        try:
+            yield
+        finally:
+            self._traced.values = {}
+
+    def value_of(self, variable: tf.Variable) -> tf.Tensor:
+        """Return the value of one of `variables`, within a forward pass or outside of it."""
+        value = getattr(self._traced, "values", {}).get(id(variable))
+        return variable.read_value() if value is None else value
 
     def number_draws(self, offset: int) -> int:
         """Number the seed generators from `offset` on; return how many there are."""
@@ -124,7 +146,7 @@ class Keras3Model(tf.Module):
             loss for loss in getattr(self._traced, "losses", ()) if _graph_of(loss) in (None, graph)
         ]
         regularization = [
-            v.regularizer(tf.convert_to_tensor(v.value))
+            v.regularizer(self._value(v))
             for v in self._model.trainable_variables
             if v.regularizer is not None
         ]
@@ -134,6 +156,11 @@ class Keras3Model(tf.Module):
     def layers(self) -> list[keras.Layer]:
         """The layers of the model."""
         return self._model.layers
+
+    @property
+    def all_layers(self) -> list[keras.Layer]:
+        """The layers of the model, and those within them."""
+        return list(self._model._flatten_layers())
 
     @property
     def inputs(self) -> Any:
@@ -174,6 +201,10 @@ class Keras3Model(tf.Module):
     def save(self, path: Any) -> None:
         """Write the model as Keras 3 does."""
         self._model.save(path)
+
+    def _value(self, variable: keras.Variable) -> tf.Tensor:
+        parts = [self.value_of(part) for part in parts_of(variable.value)]
+        return parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)
 
     def _note(self, variable: keras.Variable, value: tf.Tensor, old: tf.Tensor) -> None:
         if variable.trainable:

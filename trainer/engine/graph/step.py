@@ -70,12 +70,16 @@ class Step(StepBase):
         """
         self._count(optimizer)
         statistics = MovingStatistics(model, self.options, self.num_replicas)
-        own = self._contribution(loss_fn, batch, model)
+        scale = self.read_loss_scale()
+        own = self._contribution(loss_fn, batch, model, scale)
         names = list(own.sums)
         gradients, (packed, *totals) = self.sum_over_replicas(
             own.gradients,
             [tf.stack([x for name in names for x in own.sums[name]]), *statistics.added(own)],
         )
+        if scale is not None:
+            unscale = 1.0 / scale
+            gradients = [on_own_device(tf.multiply, gradient, unscale) for gradient in gradients]
         statistics.assign(totals)
         assign_alike(own.moving)
         reduced = {name: (packed[2 * i], packed[2 * i + 1]) for i, name in enumerate(names)}
@@ -123,7 +127,14 @@ class Step(StepBase):
         _, count = self._updates.get(id(optimizer), (None, 0))
         self._updates[id(optimizer)] = (optimizer, count + 1)
 
-    def _contribution(self, loss_fn: LossFn, batch: Batch, model: tf.keras.Model) -> Contribution:
+    def read_loss_scale(self) -> tf.Tensor | None:
+        """Return the loss scale, once: other workers may change it before this update is made."""
+        loss_scale = self.options.loss_scale
+        return None if loss_scale is None else loss_scale.value.read_value()
+
+    def _contribution(
+        self, loss_fn: LossFn, batch: Batch, model: tf.keras.Model, scale: tf.Tensor | None
+    ) -> Contribution:
         return accumulate_gradients(
             loss_fn,
             batch,
@@ -131,6 +142,7 @@ class Step(StepBase):
             self.options,
             self.num_replicas,
             lambda tensors: self.sum_over_replicas([], tensors)[1],
+            scale,
         )
 
     def sum_over_replicas(
@@ -166,8 +178,6 @@ class Step(StepBase):
         monitor = self.options.divergence_monitor
         conditions = []  # of the update: all of them
         if loss_scale is not None:
-            unscale = 1.0 / loss_scale.value
-            gradients = [on_own_device(tf.multiply, gradient, unscale) for gradient in gradients]
             finite = [on_own_device(_is_finite, gradient) for gradient in gradients]
             conditions.append(tf.reduce_all(finite))
         norm = tf.linalg.global_norm(gradients)

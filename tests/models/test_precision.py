@@ -1,0 +1,92 @@
+"""Every shipped model in bfloat16, and compiled by XLA: the update of float32 but for rounding."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import yaml
+
+from tests.support.choices import CONF, listed
+from trainer.config.instantiate import instantiate
+from trainer.errors import ConfigError
+
+IMAGES = (28, 28, 1)
+TINY = {
+    "cnn": {"width": 4, "dropout": 0.0},
+    "mobilenet": {"alpha": 0.35},
+    "resnet": {"depth": 8},
+    "text_cnn": {"width": 8, "dropout": 0.0},
+}
+"""Options of models: without dropout, of which XLA draws other numbers."""
+
+DEEP = ("mobilenet", "resnet50")
+"""Models of fifty and more layers, and nearly as many normalisations.
+
+Untrained and of a small batch, each of these subtracts nearly all of a gradient, and what is left
+of it in the end is rounding: they are compared with the moving statistics in their place.
+"""
+
+
+def model_of(choice, precision):
+    """Build a model with the same weights whatever the precision."""
+    node = yaml.safe_load((CONF / "model" / f"{choice}.yaml").read_text())
+    options = {**node, **TINY.get(choice, {})}
+    tf.keras.utils.set_random_seed(0)
+    tf.keras.mixed_precision.set_global_policy(precision)
+    try:
+        return instantiate(options, "model", (12,) if "vocabulary" in node else IMAGES, 10)
+    except ConfigError as error:
+        pytest.skip(f"takes no such features: {error}")
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+
+
+def gradient(model, *, training=True, jit=False):
+    """Return the loss of a batch, and its gradient as one vector."""
+    random = np.random.RandomState(0)
+    shape = (16, *model.input_shape[1:])
+    is_text = len(shape) == 2
+    values = random.randint(0, 200, shape) if is_text else random.uniform(size=shape)
+    features = tf.constant(values, tf.int64 if is_text else tf.float32)
+    labels = tf.constant(random.randint(0, 10, 16))
+
+    def compute():
+        with tf.GradientTape() as tape:
+            logits = model(features, training=training)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+            loss = tf.reduce_mean(losses)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        return loss, [tf.reshape(tf.convert_to_tensor(part), [-1]) for part in gradients]
+
+    loss, parts = tf.function(compute, jit_compile=True)() if jit else compute()
+    return float(loss), np.concatenate([part.numpy() for part in parts]).astype(np.float64)
+
+
+def compare(choice, *, precision="float32", jit=False):
+    """Return how far off a loss is, and the cosine of the angle between the gradients."""
+    training = choice not in DEEP
+    loss, exact = gradient(model_of(choice, "float32"), training=training)
+    other, rounded = gradient(model_of(choice, precision), training=training, jit=jit)
+    cosine = exact @ rounded / np.linalg.norm(exact) / np.linalg.norm(rounded)
+    return abs(other - loss) / loss, cosine
+
+
+MODELS = listed("model").split(", ")
+
+
+@pytest.mark.parametrize(
+    "choice", [pytest.param(name, marks=[pytest.mark.slow] * (name in DEEP)) for name in MODELS]
+)
+def test_bfloat16_updates_in_the_direction_of_float32(choice):
+    """It has 8 bits, so a layer rounds by 2**-9, and fifty of them by 2% in sum, or more."""
+    error, cosine = compare(choice, precision="mixed_bfloat16")
+    assert error <= 0.05
+    assert cosine >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", [name for name in MODELS if name not in DEEP])
+def test_xla_makes_the_update_of_tensorflow(choice):
+    """XLA adds up in another order. Measured: 1e-6."""
+    error, cosine = compare(choice, jit=True)
+    assert error <= 1e-4
+    assert cosine >= 1 - 1e-4
