@@ -221,3 +221,31 @@ def globally_normalised(input_shape: tuple[int, ...], num_classes: int) -> tf.ke
     return tf.keras.Sequential(
         [tf.keras.Input(input_shape), layers.Flatten(), *hidden, layers.Dense(num_classes)]
     )
+
+
+def blocks(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    width: Annotated[int, ">= 1"] = 4,
+    dropout: Annotated[float, ">= 0, < 1"] = 0.3,
+    batch_norm: bool = True,
+    synchronized: bool = False,
+    l2: Annotated[float, ">= 0"] = 1e-3,
+) -> tf.keras.Model:
+    """Build a net of layers with names: `stem`, `body` and `head`, and a normalisation of two.
+
+    The options are those of `cnn`.
+    """
+    layers = tf.keras.layers
+    kernel = {"kernel_regularizer": tf.keras.regularizers.L2(l2)}
+    inputs = tf.keras.Input(input_shape)
+    x = layers.Conv2D(width, 3, padding="same", name="stem", **kernel)(inputs)
+    if batch_norm:
+        x = layers.BatchNormalization(momentum=0.9, synchronized=synchronized, name="stem_norm")(x)
+    x = layers.Flatten()(layers.AveragePooling2D()(layers.Activation("tanh")(x)))
+    x = layers.Dense(4 * width, name="body", **kernel)(x)
+    if batch_norm:
+        x = layers.BatchNormalization(momentum=0.9, name="body_norm")(x)
+    x = layers.Dropout(dropout)(layers.Activation("tanh")(x))
+    return tf.keras.Model(inputs, layers.Dense(num_classes, name="head")(x))

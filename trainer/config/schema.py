@@ -70,6 +70,15 @@ class Train:
     clip_norm: float | None = key(
         None, "clip the gradient of the global batch to this global norm; null: do not clip", "> 0"
     )
+    clip_value: float | None = key(
+        None, "clip each element of that gradient to this absolute value; null: do not clip", "> 0"
+    )
+    freeze: list[str] = key(
+        [], "regular expressions: layers whose weights they are found in are not trained"
+    )
+    unfreeze: Any = key(
+        None, "regular expression -> step from which such layers are trained; null: from the first"
+    )
     ema_decay: float | None = key(
         None,
         "decay of a moving average of the weights, which is evaluated and exported; null: none",
@@ -482,6 +491,11 @@ class Experiment:
     )
     init_from: str | None = key(
         None, "start with the weights, and nothing else, of this run or checkpoint", "checkpoint"
+    )
+    init_allow: list[str] = key(
+        [],
+        "regular expressions: weights that init_from may lack, or have in another shape, and that "
+        "then start fresh",
     )
     train: Train = key(Train, "length of training, and how its steps are run")
     batch: Batch = key(Batch, "batch sizes")

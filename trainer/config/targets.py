@@ -13,7 +13,11 @@ from trainer.config import constraints, option_types, signatures
 from trainer.config.signatures import Option, Signature
 
 ENGINE_KEYS: Mapping[str, Mapping[str, str]] = {
-    "optimizer": {"learning_rate": "Annotated[float, '> 0']"},
+    "optimizer": {
+        "learning_rate": "Annotated[float, '> 0']",
+        "groups": "dict | None",
+        "layer_decay": "Annotated[float | None, '> 0, <= 1']",
+    },
     "schedule": {"reference_batch": "Annotated[int | None, '>= 1']"},
     "writers": {"tracker": "bool | None"},
 }

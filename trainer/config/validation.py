@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trainer.config import augment, constraints, environments, own_loop, targets
+from trainer.config import augment, constraints, environments, finetuning, own_loop, targets
 from trainer.config.constraints import format_value
 from trainer.config.schema import MODES, PAIRS, Experiment
 
@@ -56,6 +56,7 @@ def check(experiment: Experiment) -> list[str]:
         *_check_faults(experiment),
         *_check_divergence(experiment),
         *_check_targets(experiment),
+        *finetuning.check(experiment),
         *augment.check(experiment),
     ]
 

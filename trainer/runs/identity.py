@@ -40,13 +40,14 @@ KINDS: Mapping[Kind, tuple[str, ...]] = {
     ),
     Kind.SEMANTIC: (
         "seed", "precision", "jit", "eager", "deterministic", "init_from",
-        "train.steps_per_epoch", "train.clip_norm", "train.ema_decay", "batch", "evaluate",
+        "init_allow", "train.steps_per_epoch", "train.clip_norm", "train.clip_value",
+        "train.unfreeze", "train.ema_decay", "batch", "evaluate",
         "divergence", "dataset", "augment", "env", "buffer", "task", "optimizer", "schedule",
         "callbacks", "loop", "fault", "model.dropout", "model.l2", "model.momentum",
         "model.synchronized", "model.weights",
     ),
     Kind.STRUCTURAL: (
-        "model", "env._target_", "env.id", "dataset._target_", "dataset.image_size",
+        "model", "train.freeze", "env._target_", "env.id", "dataset._target_", "dataset.image_size",
         "dataset.channels", "dataset.num_classes", "dataset.fields", "task._target_",
         "optimizer._target_", "callbacks.*._target_", "loop._target_", "divergence.window",
     ),

@@ -79,6 +79,22 @@ def slow_down(schedule: Rate, updates_per_step: int) -> Rate:
     return schedule if updates_per_step == 1 else _SlowedSchedule(schedule, updates_per_step)
 
 
+class _ScaledSchedule(tf.keras.optimizers.schedules.LearningRateSchedule):
+    def __init__(self, schedule: Rate, factor: float, delay: int) -> None:
+        self._schedule = schedule
+        self._factor = factor
+        self._delay = delay
+
+    def __call__(self, step: tf.Tensor) -> tf.Tensor:
+        rate = self._schedule(tf.cast(step, tf.int64) + self._delay)
+        return rate if self._factor == 1.0 else self._factor * rate
+
+
+def scale(schedule: Rate, factor: float, delay: int = 0) -> Rate:
+    """Return a schedule whose rate is multiplied, and that begins `delay` updates later."""
+    return schedule if (factor, delay) == (1.0, 0) else _ScaledSchedule(schedule, factor, delay)
+
+
 def adjust(schedule: Rate, adjustments: Sequence[Rate]) -> Rate:
     """Return a schedule whose rate is passed through further functions, in order."""
     return _AdjustedSchedule(schedule, adjustments) if adjustments else schedule

@@ -16,6 +16,7 @@ from trainer.config.instantiate import instantiate
 from trainer.config.schema import Experiment
 from trainer.engine.environment_data import EnvironmentData
 from trainer.engine.graph.divergence import DivergenceMonitor
+from trainer.engine.graph.freezing import freeze_layers, hold_layers
 from trainer.engine.graph.random_layers import layers_of, make_stateless
 from trainer.engine.graph.state import TrainState
 from trainer.engine.graph.variables import read_from_first_replica
@@ -141,6 +142,8 @@ def build_learner(
         with read_from_one():
             task = builder.build(parts)
         members.check_variables(task, tf_strategy)
+        freeze_layers(task.models, experiment.train.freeze)
+        hold_layers(task.models, task.optimizers, experiment.train.unfreeze or {})
         parts.check_used()
         state = _state(experiment, task, dataset, callbacks)
     if experiment.mode in ("train", "benchmark", "evaluate"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainer.config.schema import Experiment
+from trainer.engine.graph.clipping import Clip
 from trainer.engine.graph.exchange_timer import ExchangeTimer
 from trainer.engine.graph.global_statistics import synchronised_layers
 from trainer.engine.graph.shard_tree import TreeExchange
@@ -45,7 +46,7 @@ def _options(experiment: Experiment, strategy: Strategy, learner: Learner) -> St
     exchange = strategy.gradient_exchange(state.gradient_peak, in_tree=shards is not None)
     return StepOptions(
         learner.sizes.accumulate,
-        experiment.train.clip_norm,
+        Clip(experiment.train.clip_norm, experiment.train.clip_value),
         experiment.jit,
         state.loss_scale,
         optimizer_reduces=strategy.optimizer_reduces,

@@ -11,14 +11,16 @@ import tensorflow as tf
 from trainer.acting import EnvSpec
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import Experiment
+from trainer.config.targets import ENGINE_KEYS
 from trainer.engine.environment_data import EnvironmentData
+from trainer.engine.graph.grouped_optimizer import GroupedOptimizer, GroupRules
 from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.labels import label_kind_of
 from trainer.nodes import ModelNode, OptimizerNode, ScheduleNode
 from trainer.protocols import Callback, Dataset
-from trainer.schedules.base import adjust, slow_down
+from trainer.schedules.base import adjust, scale, slow_down
 from trainer.worker import keras3
 
 Schedule: TypeAlias = Callable[[Any], Any]
@@ -118,10 +120,19 @@ class Parts:
         key, options = self._node(node, "optimizer")
         rate = self._learning_rate(options["learning_rate"], schedule)
         self.learning_rates["learning_rate" + ("" if node is None else f"/{node.name}")] = rate
-        optimizer = instantiate(
-            options, key, slow_down(rate, updates_per_step), leave_out=("learning_rate",)
-        )
-        keras3.check_optimizer(key, optimizer)
+
+        def make(own: Mapping[str, Any], factor: float, start: int) -> Any:
+            peak = own.get("learning_rate")
+            followed = rate if peak is None else self._learning_rate(peak, schedule)
+            slowed = slow_down(followed, updates_per_step)
+            return _optimizer({**options, **own}, key, scale(slowed, factor, start))
+
+        groups = options.get("groups") or {}
+        decay = options.get("layer_decay")
+        if groups or decay is not None or self._experiment.train.unfreeze:
+            optimizer = GroupedOptimizer(GroupRules(key, groups, decay), make)
+        else:
+            optimizer = make({}, 1.0, 0)
         optimizer.updates_per_step = updates_per_step
         return optimizer
 
@@ -186,3 +197,10 @@ class Parts:
             if hasattr(callback, "adjust_learning_rate")
         ]
         return adjust(schedule, adjustments)
+
+
+def _optimizer(options: Mapping[str, Any], key: str, rate: Schedule) -> Any:
+    """Build an optimizer of these options, which follows a learning rate."""
+    optimizer = instantiate(options, key, rate, leave_out=tuple(ENGINE_KEYS["optimizer"]))
+    keras3.check_optimizer(key, optimizer)
+    return optimizer

@@ -153,6 +153,11 @@ class Keras3Model(tf.Module):
         return [*added, *regularization]
 
     @property
+    def keras_model(self) -> keras.Model:
+        """The model that is called."""
+        return self._model
+
+    @property
     def layers(self) -> list[keras.Layer]:
         """The layers of the model."""
         return self._model.layers

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.engine.graph.clipping import clip
 from trainer.engine.graph.collective_log import CollectiveLog
 from trainer.engine.graph.divergence import DivergenceMonitor, Verdict, no_verdict
 from trainer.engine.graph.gradients import Contribution, accumulate_gradients
@@ -69,7 +70,7 @@ class Step(StepBase):
                 cannot be cut into its shards and micro-batches.
         """
         self._count(optimizer)
-        statistics = MovingStatistics(model, self.options, self.num_replicas)
+        statistics = MovingStatistics(model, optimizer, self.options, self.num_replicas)
         scale = self.read_loss_scale()
         own = self._contribution(loss_fn, batch, model, scale)
         names = list(own.sums)
@@ -180,13 +181,14 @@ class Step(StepBase):
         if loss_scale is not None:
             finite = [on_own_device(_is_finite, gradient) for gradient in gradients]
             conditions.append(tf.reduce_all(finite))
+        if hasattr(optimizer, "without_held"):
+            gradients = optimizer.without_held(gradients, variables)
         norm = tf.linalg.global_norm(gradients)
         if monitor is not None:
             # With a loss scale, gradients that are not finite are to be expected.
             judged = norm if loss_scale is None else tf.where(tf.math.is_finite(norm), norm, 0.0)
             self._note(monitor.check(optimizer, *sums["loss"], judged), monitor)
-        if self.options.clip_norm is not None:
-            gradients, _ = tf.clip_by_global_norm(gradients, self.options.clip_norm, norm)
+        gradients = clip(gradients, norm, variables, optimizer, self.options.clip)
         if monitor is not None and monitor.skips:
             conditions.append(tf.logical_not(self.dropped))
         if conditions:

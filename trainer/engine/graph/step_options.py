@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import tensorflow as tf
 
+from trainer.engine.graph.clipping import Clip
 from trainer.engine.graph.divergence import DivergenceMonitor
 from trainer.engine.graph.exchange_timer import ExchangeTimer
 from trainer.engine.graph.variables import LossScale
@@ -27,7 +28,7 @@ class StepOptions:
         accumulate: micro-batches in a replica's batch, or in each of its shards.
         shards: parts that the global batch is always computed in; None: one for each replica, and
             sums are in no fixed order.
-        clip_norm: global norm to which the global batch's gradient is clipped; None: no clipping.
+        clip: how the global batch's gradient is clipped.
         jit: whether forward and backward pass are compiled by XLA.
         loss_scale: the loss scale of mixed_float16; None: not needed.
         optimizer_reduces: whether the optimizer's own reduction cannot be left out; it is then
@@ -45,7 +46,7 @@ class StepOptions:
     """
 
     accumulate: int = 1
-    clip_norm: float | None = None
+    clip: Clip = field(default_factory=Clip)
     jit: bool = False
     loss_scale: LossScale | None = None
     optimizer_reduces: bool = False

@@ -1,0 +1,103 @@
+"""The rules of keys that treat some weights apart: frozen layers, groups, initial weights.
+
+Which weights there are is known only when the models have been built. No TensorFlow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainer.config import constraints, targets
+from trainer.config.constraints import format_value
+from trainer.config.schema import Experiment
+
+_TIMES = re.compile(r"\d+(\.\d*)?(e-?\d+)?x")
+_CLIPS = {"clip_norm": "> 0", "clip_value": "> 0"}
+
+
+def check(experiment: Experiment) -> Iterator[str]:
+    """Yield the problems of an experiment, one line each."""
+    train = experiment.train
+    unfreeze = {} if train.unfreeze is None else train.unfreeze
+    if not isinstance(unfreeze, Mapping):
+        yield (
+            f"train.unfreeze ({format_value(unfreeze)}) must be a mapping from regular expressions "
+            "to steps, such as {backbone: 200}"
+        )
+        unfreeze = {}
+    for key, patterns in (
+        ("train.freeze", train.freeze),
+        ("train.unfreeze", unfreeze),
+        ("init_allow", experiment.init_allow),
+    ):
+        yield from _check_patterns(key, patterns)
+    for pattern, step in unfreeze.items():
+        if type(step) is not int or step < 1:
+            yield f"train.unfreeze.{pattern} ({format_value(step)}) must be a step, an int >= 1"
+    if experiment.init_allow and experiment.init_from is None:
+        yield (
+            f"init_allow ({', '.join(experiment.init_allow)}) needs init_from; "
+            "add init_from=<run or file>"
+        )
+    yield from _check_clips("train", {name: getattr(train, name) for name in _CLIPS})
+    yield from _check_groups(experiment.optimizer, "optimizer")
+    task = experiment.task if isinstance(experiment.task, Mapping) else {}
+    for name, group in targets.node_groups(task.get("_target_")).items():
+        if group == "optimizer":
+            yield from _check_groups(task.get(name), f"task.{name}")
+
+
+def _check_groups(node: Any, key: str) -> Iterator[str]:
+    """Check the groups of an optimizer; those that are no mapping are reported elsewhere."""
+    groups = node.get("groups") if isinstance(node, Mapping) else None
+    if not isinstance(groups, Mapping):
+        return
+    yield from _check_patterns(f"{key}.groups", groups)
+    for pattern, options in groups.items():
+        name = f"{key}.groups.{pattern}"
+        if not isinstance(options, Mapping) or not options:
+            yield (
+                f"{name} ({format_value(options)}) must be a mapping from options to values, such "
+                "as {learning_rate: 10x}"
+            )
+            continue
+        yield from _check_rate(name, options.get("learning_rate"))
+        yield from _check_clips(name, {key: options.get(key) for key in _CLIPS})
+        own = {key: value for key, value in options.items() if key not in _CLIPS}
+        own["learning_rate"] = 1.0  # checked above
+        yield from targets.check(
+            {"_target_": node.get("_target_"), **own},
+            name,
+            targets.ENGINE_ARGUMENTS["optimizer"],
+            {"learning_rate": "float"},
+        )
+
+
+def _check_rate(key: str, value: Any) -> Iterator[str]:
+    is_factor = isinstance(value, str) and _TIMES.fullmatch(value) is not None
+    if not is_factor and (isinstance(value, str) or constraints.violation(value, "> 0")):
+        yield (
+            f"{key}.learning_rate ({value}) must be a number > 0, or a multiple of the common rate "
+            "such as 10x"
+        )
+
+
+def _check_clips(key: str, values: Mapping[str, Any]) -> Iterator[str]:
+    for name, rule in _CLIPS.items():
+        if line := constraints.check_value(f"{key}.{name}", values[name], rule):
+            yield line
+    if None not in values.values():
+        yield (
+            f"{key}.clip_norm ({values['clip_norm']}) and {key}.clip_value "
+            f"({values['clip_value']}) are both set, at most one may be; add {key}.clip_value=null"
+        )
+
+
+def _check_patterns(key: str, patterns: Any) -> Iterator[str]:
+    for pattern in patterns:
+        try:
+            re.compile(str(pattern))
+        except re.error as error:
+            yield f"{key} ('{pattern}') is no regular expression: {error}"
