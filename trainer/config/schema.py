@@ -490,7 +490,9 @@ class Experiment:
         "keys that may differ on resume despite other results, e.g. [optimizer.learning_rate]",
     )
     init_from: str | None = key(
-        None, "start with the weights, and nothing else, of this run or checkpoint", "checkpoint"
+        None,
+        "start with the weights, and nothing else, of this run, checkpoint, or .keras or .h5 file",
+        "checkpoint",
     )
     init_allow: list[str] = key(
         [],

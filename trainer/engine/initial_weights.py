@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tensorflow as tf
@@ -11,19 +11,27 @@ import tensorflow as tf
 from trainer.engine.checkpointer import CONNECTION_ERRORS, describe_mismatch
 from trainer.engine.foreign_weights import find_foreign, restore_foreign
 from trainer.engine.graph.variables import whole
+from trainer.engine.named_weights import checkpoint_weights, file_weights, take_by_name
 from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps, verify
 
+FILES = (".h5", ".keras")
+"""Names of weights files end so."""
 
-def restore_weights(source: Path, models: Mapping[str, tf.keras.Model]) -> tuple[str, list[str]]:
+
+def restore_weights(
+    source: Path, models: Mapping[str, tf.keras.Model], allow: Sequence[str] = ()
+) -> tuple[str, list[str]]:
     """Restore the weights of the models, and nothing else.
 
     Where a run has kept averages of its weights, those are restored: they were evaluated.
 
     Args:
-        source: a run directory, or the path prefix of a checkpoint. A checkpoint that another
-            program has saved has the weights of one model, the first.
+        source: a run directory, the path prefix of a checkpoint, or a `.keras` or `.h5` file. A
+            file, or a checkpoint that another program has saved, has the weights of one model,
+            the first.
         models: the models by name.
+        allow: patterns of weights that may be missing, or of another shape, and then start fresh.
 
     Returns:
         What was restored, for the user, and what to know about it, one line each: why newer
@@ -32,7 +40,15 @@ def restore_weights(source: Path, models: Mapping[str, tf.keras.Model]) -> tuple
     Raises:
         CheckpointError: no checkpoint there verifies, or its models have other variables.
     """
+    first = dict([next(iter(models.items()))])
+    if source.suffix in FILES:
+        return take_by_name(str(source), file_weights(source), first, allow), []
     if prefix := find_foreign(source):
+        if allow:
+            raise CheckpointError(
+                f"init_allow ({', '.join(allow)}) needs a run, or a .keras or .h5 file, in "
+                f"init_from; {source} is neither"
+            )
         restore_foreign(prefix, next(iter(models.values())))
         unverified = f"{prefix} has no marker of a run, so its content could not be verified"
         return prefix, [unverified]
@@ -48,14 +64,18 @@ def restore_weights(source: Path, models: Mapping[str, tf.keras.Model]) -> tuple
         if problem := verify(directory, step):
             skipped.append(f"skipped the checkpoint of step {step}: {problem}")
             continue
+        prefix = str(directory / f"ckpt-{step}")
+        if allow:
+            saved = checkpoint_weights(prefix, models)
+            return take_by_name(f"step {step} of {source}", saved, models, allow), skipped
         try:
-            _restore_models(str(directory / f"ckpt-{step}"), models)
+            _restore_models(prefix, models)
         except CONNECTION_ERRORS:
             raise
         except (AssertionError, ValueError, tf.errors.OpError) as error:
             raise CheckpointError(
-                f"init_from ({source}): the checkpoint of step {step} does not fit this model: "
-                f"{describe_mismatch(error)}"
+                f"init_from ({source}): the checkpoint of step {step} does not fit this model, "
+                f"and init_allow names no weights to start fresh: {describe_mismatch(error)}"
             ) from error
         return f"step {step} of {source}", skipped
     raise CheckpointError(f"init_from ({source}): there is no checkpoint that verifies")

@@ -159,7 +159,9 @@ def _load_initial_weights(job: Job, source: str) -> None:
     """
     state = job.engine.state
     try:
-        restored, warnings = restore_weights(Path(source).expanduser(), state.task.models)
+        restored, warnings = restore_weights(
+            Path(source).expanduser(), state.task.models, job.experiment.init_allow
+        )
     except CheckpointError as error:
         # The user has named the checkpoint, and nothing has been trained.
         raise ConfigError(str(error)) from error

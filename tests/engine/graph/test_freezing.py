@@ -55,7 +55,7 @@ def test_groups_on_two_replicas_have_the_bits_of_one_device(tmp_path):
     ("strategy", "synchronized"),
     [
         ((), "false"),
-        pytest.param((*THREE, "batch.accumulate=1"), "false", marks=pytest.mark.slow),
+        pytest.param(THREE, "false", marks=pytest.mark.slow),
         pytest.param((*TWO, *SHARDS), "true", marks=pytest.mark.slow),
     ],
 )

@@ -210,7 +210,9 @@ def digests(
 
 def _average_of(variable: tf.Variable) -> tf.Variable:
     with variables_beside(variable):
-        return replicated(variable.read_value(), "average")
+        # The name tells, in a checkpoint, what it is the average of.
+        name = variable.name.removesuffix(":0")
+        return replicated(variable.read_value(), f"{name}/average")
 
 
 def _check_names(task: Task) -> None:

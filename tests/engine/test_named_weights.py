@@ -1,0 +1,109 @@
+"""Initial weights by name, for a model with another head."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.training import engine, train
+from trainer.engine.graph.keras3_model import Keras3Model
+from trainer.engine.graph.weight_paths import weights_of
+from trainer.engine.initial_weights import restore_weights
+from trainer.errors import CheckpointError
+
+BLOCKS = ("model._target_=tests.support.toy_models.blocks", "model.batch_norm=true")
+
+
+def net(layers, head, name="head", seed=0):
+    """Return a net of one of the two Keras with a head of so many outputs."""
+    (keras if layers is keras.layers else tf.keras).utils.set_random_seed(seed)
+    inputs = layers.Input([4])
+    x = layers.BatchNormalization(name="norm")(layers.Dense(3, name="body")(inputs))
+    model = keras.Model if layers is keras.layers else tf.keras.Model
+    return model(inputs, layers.Dense(head, name=name)(x), name="net")
+
+
+def adapted(model):
+    return Keras3Model(model) if isinstance(model, keras.Model) else model
+
+
+def values(model):
+    return {
+        weight.path: weight.container.numpy() for weight in weights_of({"model": adapted(model)})
+    }
+
+
+def same(a, b):
+    return [name for name in a if name in b and np.array_equal(a[name], b[name])]
+
+
+@pytest.mark.parametrize(
+    ("layers", "suffix"),
+    [(tf.keras.layers, ".h5"), (tf.keras.layers, ".keras"), (keras.layers, ".keras")],
+)
+def test_file_gives_all_but_the_head(tmp_path, layers, suffix):
+    path = tmp_path / f"saved{suffix}"
+    saved = net(layers, 2)
+    saved.save(path)
+    model = net(layers, 5, seed=1)
+    before = values(model)
+    with pytest.raises(CheckpointError, match=r"has head/kernel as \[3, 2\].*init_allow=\[head\]"):
+        restore_weights(path, {"model": adapted(model)})
+    assert len(same(before, values(model))) == 8
+    text, warnings = restore_weights(path, {"model": adapted(model)}, ["^head/"])
+    assert text == (
+        f"6 of 8 weights from {path}; fresh: head/kernel, head/bias; "
+        "not used: head/kernel, head/bias"
+    )
+    assert warnings == []
+    assert len(same(values(saved), values(model))) == 6
+    assert same(before, values(model))[-2:] == ["head/kernel", "head/bias"]
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [(tf.keras.layers, keras.layers), (keras.layers, tf.keras.layers)]
+)
+def test_file_of_the_other_keras_fits(tmp_path, source, target):
+    path = tmp_path / "saved.keras"
+    saved = net(source, 2)
+    saved.save(path)
+    model = net(target, 2, seed=1)
+    restore_weights(path, {"model": adapted(model)})
+    assert len(same(values(saved), values(model))) == 8
+
+
+def test_missing_weights_are_named(tmp_path):
+    path = tmp_path / "saved.h5"
+    net(tf.keras.layers, 2).save_weights(path)
+    model = net(tf.keras.layers, 2, name="classifier")
+    with pytest.raises(CheckpointError, match="lacks classifier/kernel, classifier/bias; to start"):
+        restore_weights(path, {"model": model})
+
+
+@pytest.mark.parametrize("content", ["nothing", "keras_3"])
+def test_file_without_names_is_refused(tmp_path, content):
+    path = tmp_path / "saved.weights.h5"
+    if content == "nothing":
+        path.write_bytes(b"nothing")
+    else:
+        net(keras.layers, 2).save_weights(path)
+    with pytest.raises(CheckpointError, match=r"init_from \(.*\) cannot be read: "):
+        restore_weights(path, {"model": net(tf.keras.layers, 2)})
+
+
+@pytest.mark.parametrize("averaged", [False, True])
+def test_run_gives_all_but_the_head(tmp_path, averaged):
+    options = ("train.ema_decay=0.9",) if averaged else ()
+    train(tmp_path / "run", *BLOCKS, *options, "train.steps=2")
+    saved = engine(tmp_path / "run", *BLOCKS, *options)
+    saved.checkpointer.restore(2)
+    if averaged:
+        saved.state.swap_averages()
+    models = saved.state.task.models
+    expected = {weight.path: weight.container.numpy() for weight in weights_of(models)}
+    other = tf.keras.models.clone_model(next(iter(models.values())))
+    features = other.get_layer("body").output
+    model = tf.keras.Model(other.input, tf.keras.layers.Dense(3, name="new")(features))
+    text, _ = restore_weights(tmp_path / "run", {"model": model}, ["new"])
+    assert text.startswith(f"8 of 10 weights from step 2 of {tmp_path / 'run'}; fresh: new/kernel")
+    assert len(same(expected, values(model))) == 8

@@ -1,0 +1,193 @@
+"""Weights by name: of a run's checkpoint, or of a file that either Keras has written.
+
+The name of a weight is that of its layers and its own, as Keras makes it: `conv1/kernel`. So a
+model with another head takes what it has in common with the one that was saved.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+
+from trainer.engine.graph.weight_paths import Weight, shown, weights_of
+from trainer.errors import CheckpointError
+
+_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_AVERAGE = "/average"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A weight that was saved.
+
+    Attributes:
+        shape: its shape.
+        read: returns its value.
+    """
+
+    shape: tuple[int, ...]
+    read: Callable[[], np.ndarray]
+
+
+def take_by_name(
+    source: str, saved: Mapping[str, Saved], models: Mapping[str, Any], allow: Sequence[str]
+) -> str:
+    """Assign saved weights to the weights of the same name and shape.
+
+    Args:
+        source: what is read, for messages.
+        saved: the saved weights by name; with several models, the model's name comes first.
+        models: the models by name.
+        allow: patterns of paths; weights that they match may be missing.
+
+    Returns:
+        What was taken and what not, in words.
+
+    Raises:
+        CheckpointError: a weight is missing or has another shape, and is not allowed to.
+    """
+    found = [(weight, _find(weight, saved, models)) for weight in weights_of(models)]
+    fits = [(w, name) for w, name in found if name is not None and _fits(w, saved[name])]
+    taken = {id(weight) for weight, _ in fits}
+    fresh = [(weight, name) for weight, name in found if id(weight) not in taken]
+    refused = [
+        (weight, name)
+        for weight, name in fresh
+        if not any(re.search(pattern, weight.path) for pattern in allow)
+    ]
+    if refused:
+        raise CheckpointError(_refusal(source, refused, saved))
+    if not fits:
+        raise CheckpointError(f"init_from ({source}) has none of the weights of this model")
+    for weight, name in fits:
+        weight.container.assign(tf.cast(saved[name].read(), weight.container.dtype))
+    text = f"{len(fits)} of {len(found)} weights from {source}"
+    if fresh:
+        text += f"; fresh: {shown(weight.path for weight, _ in fresh)}"
+    used = {name for _, name in fits}
+    if unused := [name for name in saved if name not in used]:
+        text += f"; not used: {shown(unused)}"
+    return text
+
+
+def checkpoint_weights(prefix: str, models: Mapping[str, Any]) -> dict[str, Saved]:
+    """Return the weights of the models in a run's checkpoint, averaged ones where it has them."""
+    reader = tf.train.load_checkpoint(prefix)
+    shapes = reader.get_variable_to_shape_map()
+    graph = TrackableObjectGraph.FromString(reader.get_tensor(_GRAPH))
+    attributes = [a for node in graph.nodes for a in node.attributes if a.name == "VARIABLE_VALUE"]
+    saved: dict[str, Saved] = {}
+    # Averages after the weights that they replace.
+    for section in ("models/", "averages/"):
+        for attribute in attributes:
+            key = attribute.checkpoint_key
+            if not key.startswith(section):
+                continue
+            model = key.split("/")[1]
+            name = attribute.full_name.removesuffix(_AVERAGE)
+            prefixed = f"{model}/{name}" if len(models) > 1 else name
+            saved[prefixed] = Saved(
+                tuple(shapes[key]), lambda key=key: np.asarray(reader.get_tensor(key))
+            )
+    return saved
+
+
+def file_weights(path: Path) -> dict[str, Saved]:
+    """Return the weights in a `.keras` or `.h5` file of one model.
+
+    Raises:
+        CheckpointError: it is no such file, or one that names no weights.
+    """
+    try:
+        return _archive(path) if path.suffix == ".keras" else _hdf5(path)
+    except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"init_from ({path}) cannot be read: {reason}") from error
+
+
+def _archive(path: Path) -> dict[str, Saved]:
+    """Load a model with the Keras that saved it."""
+    with zipfile.ZipFile(path) as archive:
+        version = json.loads(archive.read("metadata.json"))["keras_version"]
+    if version.startswith("2."):
+        load = tf.keras.models.load_model
+    else:
+        import keras
+
+        load = keras.saving.load_model
+    weights = weights_of({"model": load(path, compile=False)})
+    return {weight.path: _known(weight) for weight in weights}
+
+
+def _hdf5(path: Path) -> dict[str, Saved]:
+    saved = {}
+    with h5py.File(path, "r") as file:
+        group = file.get("model_weights", file)
+        if "layer_names" not in group.attrs:
+            raise ValueError(
+                "its weights have no names, as in a .weights.h5 of Keras 3; save the whole model "
+                "as .keras"
+            )
+        for layer in group.attrs["layer_names"]:
+            inner = group[_text(layer)]
+            for name in inner.attrs["weight_names"]:
+                value = np.asarray(inner[_text(name)])
+                saved[_text(name).removesuffix(":0")] = Saved(
+                    value.shape, lambda value=value: value
+                )
+    return saved
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name
+
+
+def _known(weight: Weight) -> Saved:
+    value = weight.container.numpy()
+    return Saved(value.shape, lambda: value)
+
+
+def _find(weight: Weight, saved: Mapping[str, Saved], models: Mapping[str, Any]) -> str | None:
+    """Return the name by which a weight was saved, or None.
+
+    It is the path, or the name that Keras gave the variable: without the models that contain its
+    layer, or (Keras 3) with the name of the whole model.
+    """
+    path = weight.path
+    owner = f"{path.partition('/')[0]}/" if len(models) > 1 else ""
+    scope = owner + re.sub(r"/part_\d+$", "", str(weight.container.name).removesuffix(":0"))
+    if path in saved or scope in saved:
+        return path if path in saved else scope
+    inner = path.removeprefix(owner)
+    longer = [name for name in saved if name.startswith(owner) and name.endswith(f"/{inner}")]
+    return longer[0] if len(longer) == 1 else None
+
+
+def _fits(weight: Weight, saved: Saved) -> bool:
+    return tuple(saved.shape) == tuple(weight.container.shape)
+
+
+def _refusal(
+    source: str, refused: Sequence[tuple[Weight, str | None]], saved: Mapping[str, Saved]
+) -> str:
+    missing = [weight.path for weight, name in refused if name is None]
+    reshaped = [
+        f"{weight.path} as {list(saved[name].shape)}, this model as {list(weight.container.shape)}"
+        for weight, name in refused
+        if name is not None
+    ]
+    problems = [f"lacks {shown(missing)}"] if missing else []
+    problems += [f"has {shown(reshaped, 2)}"] if reshaped else []
+    layers = dict.fromkeys(weight.path.rpartition("/")[0] for weight, _ in refused)
+    fix = f"to start them fresh add init_allow=[{shown(layers, 3)}]"
+    return f"init_from ({source}) {', and '.join(problems)}; {fix}"
