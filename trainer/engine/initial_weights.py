@@ -74,8 +74,8 @@ def restore_weights(
             raise
         except (AssertionError, ValueError, tf.errors.OpError) as error:
             raise CheckpointError(
-                f"init_from ({source}): the checkpoint of step {step} does not fit this model, "
-                f"and init_allow names no weights to start fresh: {describe_mismatch(error)}"
+                f"init_from ({source}): the checkpoint of step {step} does not fit this model: "
+                f"{describe_mismatch(error)} (init_allow=[<pattern>] lets weights start fresh)"
             ) from error
         return f"step {step} of {source}", skipped
     raise CheckpointError(f"init_from ({source}): there is no checkpoint that verifies")

@@ -89,7 +89,8 @@ def shown(paths: Iterable[str], count: int = _SHOWN) -> str:
 
 def _near(pattern: str, weights: Sequence[Weight]) -> str:
     paths = [weight.path for weight in weights]
-    parts = dict.fromkeys(part for path in paths for part in path.split("/"))
+    parts = [part for path in paths for part in path.split("/")]
+    parts = [*dict.fromkeys([*parts, *(piece for part in parts for piece in part.split("_"))])]
     words = re.findall(r"\w+", pattern)
     near = [
         part for word in words for part in difflib.get_close_matches(word, parts, n=3, cutoff=0.6)
