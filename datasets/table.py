@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from trainer.datasets.paths import find_files
@@ -29,18 +29,15 @@ def table(  # noqa: PLR0913 - every option is a key of the configuration
 ) -> TableDataset:
     """Rows of CSV or Parquet files, whose columns become one vector of features.
 
-    Numbers are normalised by mean and standard deviation of the training rows; categories are
-    one-hot, and those that no training row has share one feature. What is fitted to the training
-    rows is kept in the run directory, and used whenever the run is continued or predicts.
+    Numbers are normalised by mean and standard deviation of the training rows, as the run keeps
+    them; categories are one-hot, and those that no training row has share one feature.
 
     Args:
         path: the files to train on: one, a folder, or a pattern with *.
-        test_path: the files to test on; None: a part of the others. To predict, they may lack the
-            column of labels.
+        test_path: those to test on, or without labels to predict; None: a part of the others.
         label: the column of labels; of `number` and `multilabel` also several.
-        label_kind: class: each value of the column is a class; number: the columns are numbers to
-            predict (task=regression); multilabel: each column says whether a row has a label, by
-            0 or 1 (task=multilabel).
+        label_kind: class: each value is a class; number: numbers to predict; multilabel: each
+            column says by 0 or 1 whether a row has a label.
         columns: kinds, name -> numeric, categorical, date or ignored; all others are found.
         missing: fill: a missing number becomes the mean, and a missing category is one of its own;
             error: it is an error.
@@ -62,18 +59,30 @@ def table(  # noqa: PLR0913 - every option is a key of the configuration
         test_fraction=test_fraction,
         split_by=split_by,
     )
+    labels = _labels(files, label, label_kind, split_by, columns)
+    strict = missing == "error"
+    return TableDataset(
+        files, labels, label_kind, kinds=columns, max_categories=max_categories, strict=strict
+    )
+
+
+def _labels(
+    files: TableFiles,
+    label: str | Sequence[str],
+    label_kind: str,
+    split_by: str | None,
+    kinds: Mapping[str, str],
+) -> Sequence[str]:
+    """Return the columns of labels, after a check of all columns that options name.
+
+    Raises:
+        ValueError: one does not exist, or they do not suit each other.
+    """
     labels = [label] if isinstance(label, str) else label
     _check_labels(labels, label_kind)
     _check_names(files, ("label", labels), ("split_by", [split_by] if split_by else []))
-    check_kinds(columns, [name for name in files.names if name not in labels], labels)
-    return TableDataset(
-        files,
-        labels,
-        label_kind=label_kind,
-        kinds=columns,
-        max_categories=max_categories,
-        refuse_missing=missing == "error",
-    )
+    check_kinds(kinds, [name for name in files.names if name not in labels], labels)
+    return labels
 
 
 def _check_labels(labels: Sequence[str], label_kind: str) -> None:

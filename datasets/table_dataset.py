@@ -96,6 +96,7 @@ class TableDataset:
 
     Attributes:
         num_draws: random numbers per example; none.
+        labels: the columns of labels.
         label_kind: `class`: `label` is [B] int64; `number`: [B, targets] float32, in the unit of
             the table; `multilabel`: [B, labels] int64, 0 or 1.
         train: the split that is trained on, after `fit` or `restore`.
@@ -110,11 +111,11 @@ class TableDataset:
         self,
         files: TableFiles,
         labels: Sequence[str],
-        *,
         label_kind: str,
+        *,
         kinds: Mapping[str, str],
         max_categories: int,
-        refuse_missing: bool,
+        strict: bool,
     ) -> None:
         """Take where the table is.
 
@@ -124,14 +125,14 @@ class TableDataset:
             label_kind: what they hold: `class`, `number` or `multilabel`.
             kinds: kinds of columns that are known.
             max_categories: how many categories of a column are kept.
-            refuse_missing: whether a missing value is an error.
+            strict: whether a missing value is an error.
         """
         self._files = files
-        self._labels = tuple(labels)
+        self.labels = tuple(labels)
         self.label_kind = label_kind
         self._kinds = dict(kinds)
         self._max_categories = max_categories
-        self._refuse_missing = refuse_missing
+        self._strict = strict
         self._fit: TableFit
 
     def fit(self) -> str:
@@ -142,12 +143,12 @@ class TableDataset:
                 file and line.
         """
         self._require_labels()
-        names = [name for name in self._files.names if name not in self._labels]
+        names = [name for name in self._files.names if name not in self.labels]
 
         def read(columns: Sequence[str]) -> Iterator[Rows]:
             return self._files.read("train", columns)
 
-        labels = LabelFitter(self._labels, self.label_kind)
+        labels = LabelFitter(self.labels, self.label_kind)
         fit = fit_table(read, names, labels, self._kinds, self._max_categories)
         self._use(fit)
         return fit.to_text()
@@ -159,9 +160,9 @@ class TableDataset:
             ValueError: it is of another label or kind, or a row is damaged.
         """
         fit = fit_from(fitted)
-        if fit.label.names != self._labels:
+        if fit.label.names != self.labels:
             raise ValueError(
-                f"label ({', '.join(self._labels)}) is another than that of the run, "
+                f"label ({', '.join(self.labels)}) is another than that of the run, "
                 f"{fit.label.title}; start another run"
             )
         if fit.label.kind != self.label_kind:
@@ -271,10 +272,8 @@ class TableDataset:
         names = [column.name for column in fit.used]
         features: list[np.ndarray] = []
         labels: list[np.ndarray] = []
-        for rows in self._files.read(split, [*names, *self._labels] if labelled else names):
-            encoded = [
-                column.encode(rows, refuse_missing=self._refuse_missing) for column in fit.used
-            ]
+        for rows in self._files.read(split, [*names, *self.labels] if labelled else names):
+            encoded = [column.encode(rows, refuse_missing=self._strict) for column in fit.used]
             features.append(np.stack(encoded, axis=1))
             if labelled:
                 labels.append(fit.label.encode(rows))
@@ -284,13 +283,13 @@ class TableDataset:
 
     def _has_label(self) -> bool:
         names = column_names(self._files.test[0], self._files.delimiter)
-        return any(name in names for name in self._labels)
+        return any(name in names for name in self.labels)
 
     def _require_labels(self) -> None:
         """Raise ValueError unless the files to test on have the columns of labels."""
         for file in self._files.test:
             names = column_names(file, self._files.delimiter)
-            if lacking := [name for name in self._labels if name not in names]:
+            if lacking := [name for name in self.labels if name not in names]:
                 raise ValueError(
                     f"test_path ({file}): a run that trains is tested, and this file has no column "
                     f"{lacking[0]!r} (dataset.label), it has {', '.join(names)}; add the column, "

@@ -112,8 +112,7 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
         path: the file or folder to train on.
         test_path: that to test on; None: a part of `path`.
         text: key or column of the text.
-        label: key or column of the label, a text or an integer; classes are sorted. In CSV it is a
-            text.
+        label: key or column of the label, a text or, not in CSV, an integer; classes are sorted.
         tokenizer: `bytes`, or the path of a tokenizers file `.json` or a SentencePiece `.model`.
         length: tokens of an example: longer texts are cut, shorter ones padded.
         test_fraction: about which share to test on if nothing else says it.

@@ -1,5 +1,6 @@
 """Labelled texts: reading, encoding, the cache, and what is wrong with files."""
 
+import csv
 import json
 import threading
 from pathlib import Path
@@ -73,6 +74,20 @@ def test_parquet_columns_are_the_same_as_json_lines(tmp_path: Path) -> None:
         for kind in ("jsonl", "parquet")
     )
     assert sorted(one) == sorted(two)
+
+
+def test_csv_columns_are_the_same_as_json_lines(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["number", "label", "text"])
+        writer.writeheader()
+        writer.writerows({"number": 1, **row} for row in rows)
+    one, two = (
+        texts_of(text(path=str(tmp_path / f"rows.{kind}"), length=64)) for kind in ("jsonl", "csv")
+    )
+    # Spaces around a field are no part of it.
+    assert sorted((words.strip(), label) for words, label in one) == sorted(two)
 
 
 def test_folders_of_text_files_have_splits_and_classes(tmp_path: Path) -> None:
@@ -188,7 +203,13 @@ def test_folder_that_cannot_be_written_is_told(tmp_path: Path, caplog) -> None:
         ("x.jsonl", '{"text": "a", "label": 1}\n', r"leaves no text of .*x\.jsonl in the"),
         ("x.parquet", "no parquet", r"x\.parquet cannot be read as Parquet"),
         ("x.txt", "a", r"x\.txt is in no folder of a class"),
-        ("x.csv", "a", r"path \(.*x\.csv\) holds no texts; give a file \.jsonl or"),
+        (
+            "x.csv",
+            "text,mood\na,1\n",
+            r"row 1 has no 'label', it has text, mood; set dataset.label",
+        ),
+        ("x.csv", "text,label\na\n", r"x\.csv, line 2: 1 fields, the header has 2; repair"),
+        ("x.tsv", "a", r"path \(.*x\.tsv\) holds no texts; give a file \.csv, \.jsonl or"),
     ],
 )
 def test_damaged_file_is_named_in_one_line(

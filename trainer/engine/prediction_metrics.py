@@ -112,8 +112,7 @@ def make_prediction_metrics(
 
     Args:
         experiment: the configuration.
-        metrics: the configured metrics by name; an attribute `class_names` is set to the dataset's,
-            and of metrics of several labels `threshold` to the task's.
+        metrics: the configured metrics by name, which are told what they ask for.
         task: the task, with metrics of its own.
         dataset: the dataset.
         predictor: predicts its test split; None: the task has no `predict_step`.
@@ -127,11 +126,7 @@ def make_prediction_metrics(
     _refuse_sample_metrics(metrics, task)
     class_names = class_names_of(dataset)
     kind = label_kind_of(task)
-    for metric in metrics.values():
-        if hasattr(metric, "class_names"):
-            metric.class_names = class_names
-        if hasattr(metric, "threshold") and getattr(metric, "label_kind", "") == "multilabel":
-            metric.threshold = getattr(task, "threshold", metric.threshold)
+    _adapt(metrics, class_names, task)
     names = metric_names(task)
     names += validate_metrics(metrics, dataset.num_classes, names, kind)
     # The other modes have no writers, and rank no checkpoints.
@@ -151,13 +146,31 @@ def make_prediction_metrics(
         raise ConfigError(f"{configured} needs examples with a 'label'; leave the option out")
     misclassified = None
     if num_misclassified:
-        if kind != "class":
-            raise ConfigError(
-                f"summary.misclassified ({num_misclassified}) needs one class an example, the "
-                f"labels are {IN_WORDS[kind]}; add summary.misclassified=0"
-            )
+        _require_classes(num_misclassified, kind)
         misclassified = MisclassifiedExamples(num_misclassified, dataset, class_names)
     return PredictionMetrics(metrics, misclassified, predictor, process_group, run_dir, kind)
+
+
+def _adapt(metrics: Mapping[str, Metric], class_names: list[str], task: Task) -> None:
+    """Tell metrics what they ask for: the names of classes, and from when on a label is there."""
+    for metric in metrics.values():
+        if hasattr(metric, "class_names"):
+            metric.class_names = class_names
+        if hasattr(metric, "threshold") and getattr(metric, "label_kind", "") == "multilabel":
+            metric.threshold = getattr(task, "threshold", metric.threshold)
+
+
+def _require_classes(num_misclassified: int, kind: LabelKind) -> None:
+    """Raise unless examples have one class, which can be wrong.
+
+    Raises:
+        ConfigError: the labels are others.
+    """
+    if kind != "class":
+        raise ConfigError(
+            f"summary.misclassified ({num_misclassified}) needs one class an example, the "
+            f"labels are {IN_WORDS[kind]}; add summary.misclassified=0"
+        )
 
 
 def _refuse_sample_metrics(metrics: Mapping[str, Metric], task: Task) -> None:
