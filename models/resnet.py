@@ -28,6 +28,7 @@ def resnet(  # noqa: PLR0913 - every option is a key of the configuration
     *,
     variant: Annotated[str, "cifar | imagenet"] = "cifar",
     depth: Annotated[int, ">= 8"] = 20,
+    v1_5: bool = True,
     zero_gamma: bool = False,
     momentum: Annotated[float, ">= 0, < 1"] = 0.9,
     synchronized: bool = False,
@@ -40,6 +41,8 @@ def resnet(  # noqa: PLR0913 - every option is a key of the configuration
         num_classes: how many logits.
         variant: `cifar` as in section 4.2 of the paper, or `imagenet` as in its table 1.
         depth: layers with weights: 6n + 2 for `cifar`; 18, 34, 50, 101 or 152 for `imagenet`.
+        v1_5: whether bottlenecks, from depth 50 on, halve the image in their 3 x 3 convolution
+            (Goyal et al. 2017); otherwise in the first one, as in the paper.
         zero_gamma: whether each block begins as the identity: its last scale is 0 (Goyal et al.
             2017, section 5.1).
         momentum: how much of batch normalisation's moving averages is kept at each step.
@@ -52,8 +55,10 @@ def resnet(  # noqa: PLR0913 - every option is a key of the configuration
     """
     check_images("resnet", input_shape)
     stages = _stages(variant, depth)
+    _check_version(variant, depth, v1_5)
     regularizer = tf.keras.regularizers.L2(l2) if l2 else None
-    layers = _Layers(regularizer, momentum, synchronized, "zeros" if zero_gamma else "ones")
+    gamma = "zeros" if zero_gamma else "ones"
+    layers = _Layers(regularizer, momentum, synchronized, gamma, v1_5)
     inputs = tf.keras.Input(input_shape, name="features")
     if variant == "cifar":
         x = _cifar(layers, inputs, stages)
@@ -87,6 +92,19 @@ def _stages(variant: str, depth: int) -> Sequence[int]:
     return [(depth - 2) // 6] * 3
 
 
+def _check_version(variant: str, depth: int, v1_5: bool) -> None:
+    """Refuse the choice of the paper's bottlenecks where there are none.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if not v1_5 and (variant == "cifar" or depth < _BOTTLENECK_DEPTH):
+        raise ValueError(
+            f"v1_5 (false) needs bottlenecks, which {variant} of depth {depth} does not have; "
+            f"leave it out, or use variant=imagenet and a depth from {_BOTTLENECK_DEPTH} on"
+        )
+
+
 _Block = Callable[[tf.Tensor, int, int, str], tf.Tensor]
 """Computes a tensor from another: with what width or channels, stride and name."""
 
@@ -102,8 +120,7 @@ def _imagenet(
 ) -> tf.Tensor:
     """A stem that makes images four times smaller, and four stages from 64 channels.
 
-    Shortcuts are projections where the shape changes (option B). Bottlenecks halve the image in
-    their 3 x 3 convolution, not in the first one: v1.5 (Goyal et al. 2017).
+    Shortcuts are projections where the shape changes (option B).
     """
     x = _relu(layers.convolve(images, 64, 7, 2, "stem"), "stem")
     x = tf.keras.layers.ZeroPadding2D(1, name="stem_pool_pad")(x)
@@ -136,12 +153,14 @@ class _Layers:
         momentum: of the moving averages.
         synchronized: whether normalisation is over the global batch.
         last_gamma: initializer of the scale of each block's last normalisation.
+        v1_5: whether bottlenecks halve the image in their 3 x 3 convolution, not in the first.
     """
 
     regularizer: tf.keras.regularizers.L2 | None
     momentum: float
     synchronized: bool
     last_gamma: str
+    v1_5: bool
 
     def basic(self, x: tf.Tensor, width: int, stride: int, name: str) -> tf.Tensor:
         """Apply two 3 x 3 convolutions."""
@@ -150,8 +169,9 @@ class _Layers:
 
     def bottleneck(self, x: tf.Tensor, width: int, stride: int, name: str) -> tf.Tensor:
         """Apply a 1 x 1, a 3 x 3 and a 1 x 1 convolution, the last to four times the width."""
-        x = _relu(self.convolve(x, width, 1, 1, f"{name}_1"), f"{name}_1")
-        x = _relu(self.convolve(x, width, 3, stride, f"{name}_2"), f"{name}_2")
+        first, second = (1, stride) if self.v1_5 else (stride, 1)
+        x = _relu(self.convolve(x, width, 1, first, f"{name}_1"), f"{name}_1")
+        x = _relu(self.convolve(x, width, 3, second, f"{name}_2"), f"{name}_2")
         return self.convolve(x, 4 * width, 1, 1, f"{name}_3", self.last_gamma)
 
     def project(self, x: tf.Tensor, channels: int, stride: int, name: str) -> tf.Tensor:

@@ -49,6 +49,14 @@ def test_bottlenecks_halve_the_image_in_their_3_x_3_convolution() -> None:
     assert model.get_layer("stage2_block1_2_conv").kernel_size == (3, 3)
 
 
+def test_bottlenecks_of_the_paper_halve_the_image_in_their_first_convolution() -> None:
+    model = resnet((64, 64, 3), 10, variant="imagenet", depth=50, v1_5=False)
+    assert strides(model) == {
+        "stem_conv": 2,
+        **{f"stage{n}_block1_{part}_conv": 2 for n in (2, 3, 4) for part in ("1", "shortcut")},
+    }
+
+
 def test_zero_gamma_makes_each_block_the_identity() -> None:
     model = resnet((8, 8, 1), 10, depth=14, zero_gamma=True)
     inner = tf.keras.Model(
@@ -79,6 +87,10 @@ def test_options_reach_every_layer() -> None:
     ("options", "message"),
     [
         ({"depth": 18}, r"^depth \(18\) must be 6n \+ 2 where variant is cifar; use 14 or 20$"),
+        (
+            {"variant": "imagenet", "depth": 34, "v1_5": False},
+            r"^v1_5 \(false\) needs bottlenecks, which imagenet of depth 34 does not have; leave",
+        ),
         (
             {"variant": "imagenet"},
             r"^depth \(20\) must be one of 18, 34, 50, 101, 152 where variant is imagenet$",
