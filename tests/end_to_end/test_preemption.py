@@ -2,8 +2,12 @@
 
 import json
 import os
+import random
 import signal
 import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +20,7 @@ from tests.support.processes import (
     final_variables,
     finish,
     only_run,
+    pause,
     run,
     start,
     wait_gone,
@@ -245,3 +250,45 @@ def test_signal_to_all_processes_at_once_stops_the_run_once(tmp_path):
         os.kill(pid, signal.SIGTERM)
     code, out, err = finish(process)
     assert code == 143, out + err
+
+
+def storm(generator: random.Random, process) -> None:
+    """Send up to six signals to processes of a command, at least one of which is to stop it."""
+    targets = [process.pid, *descendants(process.pid)]
+    others = [signal.SIGCONT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGTERM]
+    numbers = generator.choices(others, k=generator.randint(0, 5))
+    numbers.insert(generator.randint(0, len(numbers)), signal.SIGTERM)
+    # The command itself gets the first that stops: a fork server, for one, takes none.
+    pids = generator.choices(targets, k=len(numbers))
+    pids[numbers.index(signal.SIGTERM)] = process.pid
+    for pid, number in zip(pids, numbers, strict=True):
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+        time.sleep(generator.uniform(0.0, 0.02))
+
+
+@pytest.mark.slow
+def test_storms_of_signals_save_each_time_and_the_run_ends_the_same(straight, tmp_path):
+    generator = random.Random(5)
+    command = [*OPTIONS, "checkpoint.every_steps=1000", pause(tmp_path, [4, 8, 12])]
+    for step in (4, 8, 12):
+        process = start(tmp_path, *command, **OWN_SERVER)
+        wait_for(tmp_path / f"paused-{step}", process)
+        storm(generator, process)
+        code, out, err = finish(process)
+        # A signal may come when the command has said all, and ends it.
+        assert code in (130, 143, -signal.SIGINT, -signal.SIGTERM), out + err
+        assert markers(only_run(tmp_path))[-1] == step, out + err
+    code, out, err = run(tmp_path, *command)
+    assert code == 0, out + err
+    assert "Continuing from the checkpoint of step 12." in out
+    assert_same_bits(final_variables(straight), final_variables(only_run(tmp_path)))
+
+
+def wait_for(path: Path, process) -> None:
+    """Wait until a process has created a file."""
+    end = time.monotonic() + TIMEOUT_SECS
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end, f"no {path.name}"
+        time.sleep(0.05)

@@ -13,47 +13,17 @@ from tests.support.processes import (
     final_variables,
     log,
     only_run,
+    pause,
     worker_pids,
 )
 from tests.support.slurm import slurm_cluster, why_not
 from tests.support.training import assert_same_bits
 
 SECS = 240
-PAUSE = '''
-import os, pathlib, threading
-
-from trainer.cluster.signals import Signals
-
-IS_CHIEF = '"index": 0}' in os.environ.get("TF_CONFIG", "")
-requested, request = threading.Event(), Signals.request
-
-
-def noticed(self, number):
-    request(self, number)
-    requested.set()
-
-
-Signals.request = noticed
-
-
-class Pause:
-    """Waits at some evaluations for a stop request, each once; then a file says that it does."""
-
-    def __init__(self, *, at: list[int]) -> None:
-        self.at = list(at)
-
-    def on_evaluate(self, step, metrics):
-        file = pathlib.Path(f"paused-{step}")
-        if IS_CHIEF and step in self.at and not file.exists():
-            file.touch()
-            assert requested.wait(200), "no request came"
-        return False
-'''
 COMMAND = [
     *OPTIONS,
     "strategy=multi_worker",
     "checkpoint.every_steps=1000",
-    "+callbacks.pause={_target_:pause.Pause,at:[4,8,12]}",
 ]
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"})
 
@@ -71,9 +41,9 @@ def cluster(tmp_path_factory):
 
 def submit(cluster, directory, *options):
     """Submit the script that the command writes; return the number of the job."""
-    (directory / "pause.py").write_text(PAUSE)
+    command = [*COMMAND, pause(directory, [4, 8, 12]), "--output=job.log", *options]
     script = subprocess.run(
-        [sys.executable, str(ROOT / "train.py"), "slurm", *COMMAND, "--output=job.log", *options],
+        [sys.executable, str(ROOT / "train.py"), "slurm", *command],
         cwd=directory,
         capture_output=True,
         text=True,
