@@ -1,5 +1,6 @@
 """Jobs of a real Slurm of two hosts: disturbed in every way that it has, they end the same."""
 
+import json
 import subprocess
 import sys
 import time
@@ -116,10 +117,7 @@ def reach_time_limit(cluster, job):
     hours, minutes, _ = cluster.field(job, "RunTime").split(":")
     # In one to two minutes. Slurm looks every 30 s whether it must send the signal.
     cluster.update(job, f"timelimit={60 * int(hours) + int(minutes) + 2}")
-    end = time.monotonic() + SECS
-    while cluster.field(job, "Restarts") == num_restarts:
-        assert time.monotonic() < end, "the job is not requeued"
-        time.sleep(0.5)
+    until(lambda: cluster.field(job, "Restarts") != num_restarts, "the job is not requeued")
     cluster.update(job, "timelimit=60")
 
 
@@ -134,3 +132,37 @@ def test_job_over_several_time_limits_ends_the_same(cluster, straight, tmp_path)
     assert "TIME LIMIT" not in text
     for step in (4, 8):
         assert f"Continuing from the checkpoint of step {step}." in text, text
+
+
+def test_submitit_sweep_whose_job_times_out_is_watched_to_its_end(cluster, tmp_path):
+    pytest.importorskip(
+        "hydra_plugins.hydra_submitit_launcher", reason="steadfast[submitit] is not installed"
+    )
+    sweep = ["-m", "hydra/launcher=submitit_slurm", "seed=1", pause(tmp_path, [4])]
+    program = [sys.executable, str(ROOT / "train.py")]
+    process = cluster.begin("n1", *program, *sweep, *OPTIONS, cwd=tmp_path)
+    try:
+        until(lambda: (tmp_path / "paused-4").exists() or process.poll() is not None, "no pause")
+        assert process.poll() is None, process.communicate()
+        job = cluster.run("n1", "squeue", "-h", "-t", "running", "-o", "%A").strip()
+        # What submitit asks Slurm for before the time is over; every process of the step gets it.
+        cluster.run("n1", "scancel", "--signal=USR2", job)
+        until(lambda: cluster.field(job, "Restarts") == "1", "not requeued")
+        cluster.wait(job, ENDED.__contains__, SECS)
+        out, err = process.communicate(timeout=SECS)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, out + err
+    assert "1 point: 1 done" in out
+    (run_dir,) = (path for path in (tmp_path / "runs").iterdir() if path.name != "sweeps")
+    result = json.loads((run_dir / "result.json").read_text())
+    assert (result["step"], result["attempts"]) == (24, 2)
+
+
+def until(condition, problem):
+    """Wait for a condition."""
+    end = time.monotonic() + SECS
+    while not condition():
+        assert time.monotonic() < end, problem
+        time.sleep(0.5)

@@ -84,6 +84,18 @@ class SlurmCluster:
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout
 
+    def begin(self, host: str, *command: str, cwd: Path) -> subprocess.Popen[str]:
+        """Start a command on a host."""
+        return subprocess.Popen(
+            self._on(host, *command),
+            cwd=cwd,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
     def state(self, job: str) -> str:
         """Return the state of a job: `RUNNING`."""
         return self.field(job, "JobState")
