@@ -91,7 +91,7 @@ def test_run_that_was_stopped_ends_the_command(trained):
         (["batch.per_replica=8"], "use batch.global_size"),
         (["batch.shards=8"], "batch.shards (8) cannot be used with strategy=parameter_server"),
         (["train.stepz=1"], "train.stepz"),
-        (["--sort"], "unrecognized arguments: --sort"),
+        (["--sort"], "unknown option --sort"),
     ],
 )
 def test_incomparable_options_are_refused_before_anything_is_trained(trained, words, problem):

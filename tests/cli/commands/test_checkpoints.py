@@ -136,7 +136,7 @@ def test_run_without_checkpoints_is_reported(here):
         ),
         ([], "the following arguments are required: run; usage: checkpoints [-h] run"),
         (["a", "b"], "unrecognized arguments: b; usage: checkpoints [-h] run"),
-        (["a", "--verbose"], "unrecognized arguments: --verbose; usage: checkpoints [-h] run"),
+        (["a", "--verbose"], "unknown option --verbose; usage: checkpoints [-h] run"),
     ],
 )
 def test_wrong_command_is_reported_in_one_line(tmp_path, monkeypatch, arguments, problem):

@@ -89,7 +89,7 @@ USAGE = "usage: report [-h] [--output FILE] run [run ...]"
     ("arguments", "problem"),
     [
         ([], f"the following arguments are required: run; {USAGE}"),
-        (["{a}", "--outptu=x"], f"unrecognized arguments: --outptu=x; {USAGE}"),
+        (["{a}", "--outptu=x"], "unknown option --outptu=x; did you mean '--output'?"),
         (["{a}x"], "report ({a}x): no run there: it has no config.yaml; did you mean '{a}'?"),
         (
             ["zzz"],

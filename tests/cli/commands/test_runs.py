@@ -174,7 +174,7 @@ USAGE = "usage: runs [-h] [--sort METRIC] [--json] [folder]"
             ),
         ),
         (["runs", "a", "b"], f"unrecognized arguments: b; {USAGE}"),
-        (["runs", "--srot", "x"], f"unrecognized arguments: --srot; {USAGE}"),
+        (["runs", "--srot", "x"], "unknown option --srot; did you mean '--sort'?"),
         (["runs", "--sort"], f"argument --sort: expected one argument; {USAGE}"),
         (
             ["rusn"],

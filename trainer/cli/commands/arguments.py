@@ -25,12 +25,13 @@ class Parser(argparse.ArgumentParser):
         Raises:
             ConfigError: always.
         """
-        word = message.removeprefix("unrecognized arguments: ").split()[0]
-        if word != message.split()[0] and word.startswith("-"):
+        usage = " ".join(self.format_usage().split())
+        prefix, _, rest = message.partition(": ")
+        if prefix == "unrecognized arguments" and rest.startswith("-"):
+            word = rest.split()[0]
             options = [name.strip("-") for name in self._option_string_actions]
             hint = did_you_mean(word.partition("=")[0].strip("-"), options).replace(" '", " '--")
-            raise ConfigError(f"unknown option {word}{hint or f'; see {self.prog} --help'}")
-        usage = " ".join(self.format_usage().split())
+            raise ConfigError(f"unknown option {word}{hint or f'; {usage}'}")
         raise ConfigError(f"{message}; {usage}")
 
 
