@@ -136,3 +136,17 @@ def deferred(input_shape, num_classes):
 def optimizer(learning_rate):
     """Return an optimizer of Keras 3."""
     return keras.optimizers.SGD(0.1)
+
+
+def named(input_shape, num_classes):
+    """Layers with names: `body`, `norm` and `head`."""
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            layers.Flatten(),
+            layers.Dense(6, name="body"),
+            layers.BatchNormalization(momentum=0.9, name="norm"),
+            layers.Activation("tanh"),
+            layers.Dense(num_classes, name="head"),
+        ]
+    )

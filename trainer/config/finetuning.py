@@ -30,6 +30,7 @@ def check(experiment: Experiment) -> Iterator[str]:
     for key, patterns in (
         ("train.freeze", train.freeze),
         ("train.unfreeze", unfreeze),
+        ("train.lora.layers", train.lora.layers),
         ("init_allow", experiment.init_allow),
     ):
         yield from _check_patterns(key, patterns)

@@ -36,6 +36,7 @@ _KEYS = {
     "mixed_precision": "write precision=<policy>",
     "gradient_accumulation_steps": "write batch.accumulate=<micro-batches>",
     "clipnorm": "write train.clip_norm=<norm>",
+    "clipvalue": "write train.clip_value=<value>",
     "global_clipnorm": "write train.clip_norm=<norm>",
     "max_to_keep": "write checkpoint.keep=<number>",
     # TF-Replicator's name for it is a replica's logical devices.

@@ -52,6 +52,16 @@ def key(default: Any, help: str, rule: str | None = None) -> Any:
 
 
 @dataclass
+class Lora:
+    """Low-rank adapters (LoRA, Hu et al. 2021) in layers of a Keras 3 model."""
+
+    rank: int | None = key(None, "rank of the adapters; null: none", ">= 1")
+    layers: list[str] = key(
+        ["."], "regular expressions: layers whose kernels they are found in have adapters"
+    )
+
+
+@dataclass
 class Train:
     """Length of training, and how its steps are run."""
 
@@ -79,6 +89,7 @@ class Train:
     unfreeze: Any = key(
         None, "regular expression -> step from which such layers are trained; null: from the first"
     )
+    lora: Lora = key(Lora, "low-rank adapters in layers of a Keras 3 model")
     ema_decay: float | None = key(
         None,
         "decay of a moving average of the weights, which is evaluated and exported; null: none",

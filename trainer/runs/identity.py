@@ -47,9 +47,10 @@ KINDS: Mapping[Kind, tuple[str, ...]] = {
         "model.synchronized", "model.weights",
     ),
     Kind.STRUCTURAL: (
-        "model", "train.freeze", "env._target_", "env.id", "dataset._target_", "dataset.image_size",
-        "dataset.channels", "dataset.num_classes", "dataset.fields", "task._target_",
-        "optimizer._target_", "callbacks.*._target_", "loop._target_", "divergence.window",
+        "model", "train.freeze", "train.lora", "env._target_", "env.id", "dataset._target_",
+        "dataset.image_size", "dataset.channels", "dataset.num_classes", "dataset.fields",
+        "task._target_", "optimizer._target_", "callbacks.*._target_", "loop._target_",
+        "divergence.window",
     ),
 }  # fmt: skip
 """Every key, or a section for all keys in it; the longest entry applies. Unknown keys, such as the

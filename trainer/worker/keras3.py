@@ -33,12 +33,15 @@ def adapted(
         ConfigError: the model cannot be trained here.
     """
     import_target(node)  # and with it the Keras that it uses
+    lora = experiment.train.lora
     if keras := sys.modules.get("keras"):
         keras.config.set_dtype_policy(experiment.precision)
     model = build()
     keras = sys.modules.get("keras")  # a function that loads a model from a file imports it then
     if keras is None or not isinstance(model, keras.Layer):
+        _refuse_adapters(model, lora.rank)
         return model
+    from trainer.engine.graph.adapters import add_adapters
     from trainer.engine.graph.keras3_model import Keras3Model
 
     if not model.built:
@@ -46,6 +49,8 @@ def adapted(
         with suppress(NotImplementedError, TypeError, ValueError):
             model.build((None, *input_shape))
     _check(model, experiment)
+    if lora.rank is not None and model.built:
+        add_adapters(model, lora.rank, lora.layers)
     return Keras3Model(model)
 
 
@@ -60,6 +65,14 @@ def check_optimizer(key: str, optimizer: Any) -> None:
             f"{key} ({type(optimizer).__name__}) is an optimizer of Keras 3, which clips before "
             "gradients are summed and loses counts under parameter servers; its models are trained "
             "by the optimizers here too: choose one, such as optimizer=adam"
+        )
+
+
+def _refuse_adapters(model: Any, rank: int | None) -> None:
+    if rank is not None:
+        raise ConfigError(
+            f"train.lora.rank ({rank}) needs a model of Keras 3, and {model.name} is of tf_keras; "
+            "add train.lora.rank=null, or train some of its layers with train.freeze"
         )
 
 
