@@ -256,8 +256,7 @@ class Task(Protocol):
     def predict_step(self, batch: Batch) -> Mapping[str, tf.Tensor]:
         """Return the first model's predictions for one replica's batch, name -> [B, ...].
 
-        What they are called follows from the labels (`trainer.labels`). A task without this method
-        has no predictions, and no metrics but its own.
+        Their names are in `trainer.labels`. Without this method a task has no metrics but its own.
         """
 
 

@@ -44,21 +44,8 @@ def restore_weights(
     if source.suffix in FILES:
         return take_by_name(str(source), file_weights(source), first, allow), []
     if prefix := find_foreign(source):
-        if allow:
-            raise CheckpointError(
-                f"init_allow ({', '.join(allow)}) needs a run, or a .keras or .h5 file, in "
-                f"init_from; {source} is neither"
-            )
-        restore_foreign(prefix, next(iter(models.values())))
-        unverified = f"{prefix} has no marker of a run, so its content could not be verified"
-        return prefix, [unverified]
-    if source.is_dir():
-        directory = source / "checkpoints"
-        steps = committed_steps(directory)
-    else:
-        directory = source.parent
-        match = re.search(r"ckpt-(\d+)", source.name)
-        steps = [int(match[1])] if match else committed_steps(directory)
+        return _take_foreign(source, prefix, first, allow)
+    directory, steps = _checkpoints(source)
     skipped = []
     for step in reversed(steps):
         if problem := verify(directory, step):
@@ -79,6 +66,28 @@ def restore_weights(
             ) from error
         return f"step {step} of {source}", skipped
     raise CheckpointError(f"init_from ({source}): there is no checkpoint that verifies")
+
+
+def _take_foreign(
+    source: Path, prefix: str, first: Mapping[str, tf.keras.Model], allow: Sequence[str]
+) -> tuple[str, list[str]]:
+    """Restore the weights of a model that another program has saved, as `restore_weights` does."""
+    if allow:
+        raise CheckpointError(
+            f"init_allow ({', '.join(allow)}) needs a run, or a .keras or .h5 file, in "
+            f"init_from; {source} is neither"
+        )
+    restore_foreign(prefix, next(iter(first.values())))
+    return prefix, [f"{prefix} has no marker of a run, so its content could not be verified"]
+
+
+def _checkpoints(source: Path) -> tuple[Path, list[int]]:
+    """Return the folder of a run's checkpoints, and the steps of those that a path names."""
+    if source.is_dir():
+        directory = source / "checkpoints"
+        return directory, committed_steps(directory)
+    match = re.search(r"ckpt-(\d+)", source.name)
+    return source.parent, [int(match[1])] if match else committed_steps(source.parent)
 
 
 def _restore_models(prefix: str, models: Mapping[str, tf.keras.Model]) -> None:

@@ -11,6 +11,7 @@ import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +97,7 @@ def checkpoint_weights(prefix: str, models: Mapping[str, Any]) -> dict[str, Save
             model = key.split("/")[1]
             name = attribute.full_name.removesuffix(_AVERAGE)
             prefixed = f"{model}/{name}" if len(models) > 1 else name
-            saved[prefixed] = Saved(
-                tuple(shapes[key]), lambda key=key: np.asarray(reader.get_tensor(key))
-            )
+            saved[prefixed] = Saved(tuple(shapes[key]), partial(reader.get_tensor, key))
     return saved
 
 
@@ -142,9 +141,8 @@ def _hdf5(path: Path) -> dict[str, Saved]:
             inner = group[_text(layer)]
             for name in inner.attrs["weight_names"]:
                 value = np.asarray(inner[_text(name)])
-                saved[_text(name).removesuffix(":0")] = Saved(
-                    value.shape, lambda value=value: value
-                )
+                name = _text(name).removesuffix(":0")
+                saved[name] = Saved(value.shape, partial(np.asarray, value))
     return saved
 
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from trainer.cli.overrides import resume_override
 from trainer.cluster import discovery, environment, network_namespace, schedulers
@@ -18,7 +17,7 @@ from trainer.config import batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError
 from trainer.files import clear_temporaries
-from trainer.launch import inline, membership
+from trainer.launch import inline, membership, result_summary
 from trainer.launch.console import Console
 from trainer.launch.fork_server import ForkServer
 from trainer.launch.resolved_run import Command, ResolvedRun, open_network, resolve
@@ -32,9 +31,7 @@ from trainer.runs import checkpoint_selection, crash_report, prediction_table, p
 from trainer.runs.crash_report import Failure
 from trainer.runs.directory import RunDirectory, join_run, open_run
 from trainer.runs.ledger import Ledger, format_sizes, process_start_time
-from trainer.runs.time_tally import CATEGORIES
 from trainer.strategies.base import Strategy
-from trainer.text import format_duration, without_classes
 
 
 def run(
@@ -155,8 +152,8 @@ def _conclude(code: int, location: str, resolved: ResolvedRun, context: RunConte
     if code == WRONG_INPUT and resolved.cluster.is_chief:
         directory.discard()
     elif code == DONE and experiment.trains and (result := directory.result(experiment)):
-        console.line(f"Done: {_summary(result)}")
-        console.line(f"Time: {_times(result)}")
+        console.line(f"Done: {result_summary.summary(result)}")
+        console.line(f"Time: {result_summary.times(result)}")
         if workers := format_sizes(result.get("workers", [])):
             console.line(f"Workers: {workers}")
     if code in (WRONG_INPUT, CRASHED):
@@ -174,7 +171,7 @@ def _result(experiment: Experiment, directory: RunDirectory) -> tuple[str | None
     location = f"Run directory: {directory.path}"
     if experiment.trains:
         result = directory.result(experiment)
-        return (_summary(result) if result else None), location
+        return (result_summary.summary(result) if result else None), location
     step = checkpoint_selection.select_step(directory.path, experiment.checkpoint)
     if experiment.mode != "predict":
         return None, location
@@ -276,27 +273,3 @@ def _record_crash(
     else:
         path = crash_report.report_path(directory.path)
         console.error(f"what is known of it, and how to go on: {path}")
-
-
-def _summary(result: dict[str, Any]) -> str:
-    split = result.get("split", "test")
-    metrics = "".join(
-        f", {split} {name} {value:.4f}"
-        for name, value in without_classes(result["metrics"]).items()
-    )
-    attempts = f" in {result['attempts']} attempts" if result["attempts"] > 1 else ""
-    goodput = f"goodput {100 * result['goodput']:.0f} %"
-    duration = format_duration(result["wall_secs"])
-    return f"step {result['step']}{metrics}, {duration}{attempts}, {goodput}"
-
-
-def _times(result: dict[str, Any]) -> str:
-    """Return where the time went, the largest share first: `93 % steps, 4 % start, 2 % compile`."""
-    percent = {
-        CATEGORIES[name]: 100 * secs / result["wall_secs"] for name, secs in result["time"].items()
-    }
-    return ", ".join(
-        f"{share:.0f} % {name}"
-        for name, share in sorted(percent.items(), key=lambda item: -item[1])
-        if share >= 0.5
-    )
