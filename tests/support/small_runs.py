@@ -18,8 +18,14 @@ SMALL = ("train.steps=8", "batch.global_size=16", "writers=[jsonl]")
 
 def engine(run_dir: Path, *overrides: str) -> Engine:
     """Build the engine of a run."""
+    return recipe(run_dir, *SMALL, *overrides)
+
+
+def recipe(run_dir: Path, *overrides: str) -> Engine:
+    """Build the engine of a run of the length that its recipe has."""
     run_dir.mkdir(parents=True, exist_ok=True)
-    return build.engine(compose([*SMALL, *overrides]), run_dir, Channel(lambda message: None))
+    experiment = compose(["writers=[jsonl]", *overrides])
+    return build.engine(experiment, run_dir, Channel(lambda message: None))
 
 
 def train(

@@ -133,8 +133,8 @@ def make_prediction_metrics(
     num_misclassified = experiment.summary.misclassified if experiment.trains else 0
     if experiment.trains:
         require_evaluated(experiment, names)
-    if not metrics and not num_misclassified:
-        return None
+    if experiment.mode == "predict" or not (metrics or num_misclassified):
+        return None  # nothing is evaluated, or nothing more
     options = {"metrics": ", ".join(metrics), "summary.misclassified": num_misclassified}
     configured = " and ".join(f"{key} ({value})" for key, value in options.items() if value)
     if predictor is None:
