@@ -85,7 +85,7 @@ def keras_application(
     _check_size(name, input_shape)
     family = build.__module__.rpartition(".")[2]
     is_nested = family in _NESTED
-    scaled = _scaled(images, family)
+    scaled = scale_images(images, family)
     backbone = build(
         input_shape=tuple(scaled.shape[1:]),
         input_tensor=None if is_nested else scaled,
@@ -114,7 +114,7 @@ def _check_size(name: str, input_shape: tuple[int, ...]) -> None:
         )
 
 
-def _scaled(images: tf.Tensor, family: str) -> tf.Tensor:
+def scale_images(images: tf.Tensor, family: str) -> tf.Tensor:
     """Scale images in [0, 1] as the networks of a family expect them, in float32.
 
     Args:

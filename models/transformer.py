@@ -44,7 +44,7 @@ def transformer(  # noqa: PLR0913 - every option is a key of the configuration
     check("transformer", input_shape, sizes, "text_windows")
     inputs = tf.keras.Input(input_shape, name="features", dtype="int32")
     embedding = TokenEmbedding(vocabulary, width, input_shape[0], name="embedding")
-    x = stack(embedding(inputs), sizes)
+    x = stack(embedding(inputs), sizes, causal=True)
     if tied:
         outputs = embedding(x, logits=num_classes)
     else:

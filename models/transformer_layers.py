@@ -42,25 +42,37 @@ def check(name: str, input_shape: tuple[int, ...], sizes: Sizes, dataset: str) -
             f"{name} takes tokens [length], the dataset gives {list(input_shape)}; "
             f"use dataset={dataset}"
         )
+    check_heads(sizes)
+
+
+def check_heads(sizes: Sizes) -> None:
+    """Check that the heads can share the width.
+
+    Raises:
+        ValueError: they cannot.
+    """
     if sizes.width % sizes.heads:
         raise ValueError(
             f"heads ({sizes.heads}) must divide width ({sizes.width}); change one of them"
         )
 
 
-def stack(x: tf.Tensor, sizes: Sizes, mask: tf.Tensor | None = None) -> tf.Tensor:
+def stack(
+    x: tf.Tensor, sizes: Sizes, mask: tf.Tensor | None = None, *, causal: bool = False
+) -> tf.Tensor:
     """Return what all blocks make of vectors, [B, T, width], normalised (Xiong et al. 2020).
 
     Args:
         x: [B, T, width].
         sizes: those of the blocks.
-        mask: which tokens are seen by all, [B, T] bool; None: each is by itself and later ones.
+        mask: which tokens are seen, [B, T] bool; None: all.
+        causal: whether a token is seen by itself and later ones alone.
     """
     layers = tf.keras.layers
     x = layers.Dropout(sizes.dropout, name="dropout")(x)
     for i in range(sizes.layers):
         name = f"block{i}"
-        y = _attention(_normalised(x, f"{name}_norm1"), sizes, mask, f"{name}_attention")
+        y = _attention(_normalised(x, f"{name}_norm1"), sizes, mask, causal, f"{name}_attention")
         y = layers.Dropout(sizes.dropout, name=f"{name}_dropout1")(y)
         x = layers.Add(name=f"{name}_add1")([x, y])
         y = layers.Dense(sizes.hidden, "gelu", name=f"{name}_dense1")(
@@ -72,12 +84,14 @@ def stack(x: tf.Tensor, sizes: Sizes, mask: tf.Tensor | None = None) -> tf.Tenso
     return _normalised(x, "norm")
 
 
-def _attention(x: tf.Tensor, sizes: Sizes, mask: tf.Tensor | None, name: str) -> tf.Tensor:
+def _attention(
+    x: tf.Tensor, sizes: Sizes, mask: tf.Tensor | None, causal: bool, name: str
+) -> tf.Tensor:
     attention = tf.keras.layers.MultiHeadAttention(
         sizes.heads, sizes.width // sizes.heads, dropout=sizes.dropout, name=name
     )
     seen = None if mask is None else mask[:, None, :]
-    return attention(x, x, attention_mask=seen, use_causal_mask=mask is None)
+    return attention(x, x, attention_mask=seen, use_causal_mask=causal)
 
 
 def _normalised(x: tf.Tensor, name: str) -> tf.Tensor:
@@ -118,6 +132,20 @@ class TokenEmbedding(tf.keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the constructor."""
         return {**super().get_config(), **self._config}
+
+
+@tf.keras.utils.register_keras_serializable("steadfast")
+class Positions(tf.keras.layers.Layer):
+    """Adds a learned vector of its position to each token."""
+
+    def build(self, input_shape: Any) -> None:
+        """Create the vectors, [tokens, width]."""
+        self.positions = self.add_weight("positions", input_shape[1:], initializer=_small())
+        super().build(input_shape)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Return [B, tokens, width] of the same shape."""
+        return inputs + tf.convert_to_tensor(self.positions)
 
 
 @tf.keras.utils.register_keras_serializable("steadfast")

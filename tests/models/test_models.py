@@ -1,9 +1,11 @@
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.choices import CONF
 from trainer.datasets.digits import digits
 from trainer.models.cnn import cnn
 from trainer.models.softmax import softmax
@@ -106,3 +108,10 @@ def test_cnn_learns_the_digits() -> None:
     batch = data.transform(data.test.fetch(tf.range(data.test.num_examples, dtype=tf.int64)), None)
     accuracy = float(np.mean(np.argmax(model(batch["features"]), axis=1) == batch["label"].numpy()))
     assert accuracy >= 0.96
+
+
+def test_every_model_is_in_the_table_of_the_documentation() -> None:
+    page = (CONF.parent / "docs" / "how-to" / "model.md").read_text()
+    table = page.partition("## The shipped models")[2].partition("\n\nParameters")[0]
+    names = {file.stem for file in (CONF / "model").glob("*.yaml")}
+    assert names <= set(re.findall(r"`(\w+)`", table))

@@ -9,11 +9,11 @@ from tests.support.model_runs import assert_continues, train
 from tests.support.training import assert_same_bits
 from trainer.models.vit import vit
 
-SMALL = ("model=vit", "model.width=8", "model.depth=1", "model.heads=2")
+SMALL = ("model=vit", "model.width=8", "model.layers=1", "model.heads=2")
 
 
 def test_network_has_the_parameters_of_its_parts() -> None:
-    model = vit((8, 12, 3), 10, patch=4, width=16, depth=2, heads=2)
+    model = vit((8, 12, 3), 10, patch=4, width=16, layers=2, heads=2, hidden=64)
     block = 2 * 2 * 16 + 4 * (16 * 16 + 16) + (16 * 64 + 64) + (64 * 16 + 16)
     patches = 4 * 4 * 3 * 16 + 16
     assert model.count_params() == patches + 6 * 16 + 2 * block + 2 * 16 + 16 * 10 + 10
@@ -22,7 +22,7 @@ def test_network_has_the_parameters_of_its_parts() -> None:
 
 
 def test_patches_are_told_apart_by_their_positions() -> None:
-    model = vit((8, 8, 1), 10, width=16, depth=1, heads=2)
+    model = vit((8, 8, 1), 10, width=16, layers=1, heads=2)
     image = np.random.RandomState(0).uniform(size=(1, 8, 8, 1)).astype(np.float32)
     turned = np.roll(image, 4, axis=1)
     assert np.abs(model(image) - model(turned)).max() > 1e-6
@@ -33,7 +33,7 @@ def test_patches_are_told_apart_by_their_positions() -> None:
 def test_mixed_precision_keeps_logits_and_variables_in_float32() -> None:
     tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
     try:
-        model = vit((8, 8, 1), 10, width=16, depth=1, heads=2)
+        model = vit((8, 8, 1), 10, width=16, layers=1, heads=2)
     finally:
         tf.keras.mixed_precision.set_global_policy("float32")
     assert model.get_layer("block0_attention").compute_dtype == "bfloat16"
@@ -46,7 +46,7 @@ def test_mixed_precision_keeps_logits_and_variables_in_float32() -> None:
     [
         ((64,), {}, r"^vit takes images \[height, width, channels\], the dataset gives \[64\]"),
         ((8, 10, 1), {}, r"^patch \(4\) must divide the sides of the images, the dataset gives"),
-        ((8, 8, 1), {"heads": 3}, r"^width \(128\) must be a multiple of heads \(3\); use 129$"),
+        ((8, 8, 1), {"heads": 3}, r"^heads \(3\) must divide width \(128\); change one of them$"),
     ],
 )
 def test_wrong_shapes_are_refused(
