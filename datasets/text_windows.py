@@ -105,7 +105,7 @@ def text_windows(  # noqa: PLR0913 - every option is a key of the configuration
     test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
     cache: str | None = None,
 ) -> WindowDataset:
-    """Texts of files `.txt`, `.jsonl` or `.parquet`, as windows of tokens.
+    """Texts of files `.txt`, `.csv`, `.jsonl` or `.parquet`, as windows of tokens.
 
     Args:
         path: the file or folder to train on, or a pattern with `*`; files are read in the order of

@@ -226,14 +226,12 @@ class Task(Protocol):
     """What is trained and how: owns models and optimizers, and computes a replica's part of a step.
 
     Steps are traced without AutoGraph: a function that has `if` or `for` on tensors needs
-    `tf.function` around it.
+    `tf.function` around it. It may also be `DerivesMetrics`, `HasPictures` or `WritesText`.
 
     Attributes:
         metrics: names of the metrics that `train_step` and `eval_step` return; `loss` is the first.
         models: the models by name; the first is the one that is exported.
         optimizers: the optimizers by name; each has the name of the model that it updates.
-
-    Further protocols that it may have are `DerivesMetrics`, `HasPictures` and `WritesText`.
     """
 
     metrics: tuple[str, ...]
