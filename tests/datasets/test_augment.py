@@ -3,7 +3,8 @@ import pytest
 import tensorflow as tf
 
 from trainer.datasets import augment
-from trainer.datasets.images import resize
+from trainer.datasets.arrays import ArraySplit
+from trainer.datasets.images import ImageDataset, resize
 from trainer.datasets.normalise import Normalisation
 
 IMAGES = np.random.RandomState(0).uniform(size=(6, 5, 7, 3)).astype(np.float32)
@@ -76,3 +77,37 @@ def test_resize_is_bilinear() -> None:
     enlarged = resize(tf.constant([[[[0.0], [1.0]]]]), [1, 4])
     np.testing.assert_allclose(enlarged[0, 0, :, 0], [0.0, 0.25, 0.75, 1.0], atol=1e-6)
     assert resize(tf.constant(IMAGES, tf.float32), [2, 3]).shape == (6, 2, 3, 3)
+
+
+def test_two_views_are_what_two_draws_make_and_differ() -> None:
+    options = {"flip": True, "crop": 1, "brightness": 0.2}
+    one = augment.Augmentation(**options)
+    two = augment.Augmentation(**options, two_views=True)
+    assert two.num_draws == 2 * one.num_draws
+    assert augment.Augmentation(min_area=0.2).min_area == 0.2
+    assert augment.Augmentation(min_area=0.2, two_views=True).min_area == 0.0, "a file is cut once"
+    split = ArraySplit(IMAGES, None)
+    data = [
+        ImageDataset(
+            train=split, test=split, image_shape=(5, 7, 3), num_classes=1, max_value=1.0, augment=a
+        )
+        for a in (one, two)
+    ]
+    columns = np.random.RandomState(2).uniform(size=(6, two.num_draws)).astype(np.float32)
+    batch = {"features": tf.constant(IMAGES)}
+    views = data[1].transform(batch, tf.constant(columns))
+    for number, half in enumerate(np.split(columns, 2, axis=1)):
+        alone = data[0].transform(batch, tf.constant(half))["features"]
+        np.testing.assert_array_equal(views["views"][:, number], alone)
+    np.testing.assert_array_equal(views["features"], views["views"][:, 0])
+    assert (views["views"][:, 0] != views["views"][:, 1]).numpy().any()
+    assert "views" not in data[1].transform(batch, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [({}, "needs a random change"), ({"mixup": 0.2}, "cannot be used with mixup or cutmix")],
+)
+def test_views_that_make_no_sense_are_refused(options: dict[str, float], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        augment.Augmentation(two_views=True, **options)

@@ -82,3 +82,11 @@ def test_image_grid_keeps_the_pixels_row_by_row(channels):
 def test_png_is_read_back_to_the_bit():
     image = np.random.default_rng(0).integers(0, 255, (5, 7, 3), dtype=np.uint8)
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(figures.png(image)))), image)
+
+
+def test_classes_have_the_colours_of_pascal_voc():
+    colours = figures.class_colours(np.array([[0, 1, 2], [3, 15, 255]], np.uint8))
+    assert colours.tolist() == [
+        [[0, 0, 0], [128, 0, 0], [0, 128, 0]],
+        [[128, 128, 0], [192, 128, 128], [224, 224, 192]],
+    ]

@@ -9,7 +9,10 @@ from tests.support.outputs import exported_outputs, predicted_rows
 from tests.support.training import ROUNDING, assert_same_bits, distance, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
+from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
+from trainer.strategies import compatibility
+from trainer.strategies.parameter_server import ParameterServer
 from trainer.tasks.contrastive import nt_xent
 from trainer.worker import build
 
@@ -162,6 +165,14 @@ def test_what_cannot_be_right_is_refused_in_one_line(tmp_path, overrides, proble
     with pytest.raises(ConfigError, match=problem) as caught:
         build.engine(experiment, tmp_path, Channel(lambda message: None)).train(lambda: False)
     assert len(caught.value.problems) == 1
+
+
+def test_parameter_servers_are_refused_before_a_process_starts():
+    experiment = compose([*TINY, "strategy=parameter_server"])
+    with pytest.raises(
+        ConfigError, match="with strategy=parameter_server: an example is compared with all others"
+    ):
+        compatibility.check(experiment, ParameterServer(), Cluster())
 
 
 def test_model_without_vector_before_its_last_layer_is_refused(tmp_path):

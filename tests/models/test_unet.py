@@ -1,0 +1,37 @@
+"""A U-Net: its shapes, what it sees, and the sizes that it refuses."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.models.unet import unet
+
+
+def test_unet_has_logits_of_each_pixel_and_the_expected_parameters():
+    model = unet((16, 24, 3), 5, width=4, depth=2)
+    assert model.output_shape == (None, 16, 24, 5)
+    logits = model(tf.random.stateless_uniform([2, 16, 24, 3], [0, 1]))
+    assert logits.dtype == tf.float32
+    # A level of c channels from i has 9ic + 9cc in convolutions and 8c of normalisation; the way up
+    # also 4(2c)c + c.
+    down = (9 * 3 * 4 + 9 * 16 + 32) + (9 * 4 * 8 + 9 * 64 + 64)
+    middle = 9 * 8 * 16 + 9 * 256 + 128
+    up = (4 * 16 * 8 + 8 + 9 * 16 * 8 + 9 * 64 + 64) + (4 * 8 * 4 + 4 + 9 * 8 * 4 + 9 * 16 + 32)
+    assert model.count_params() == down + middle + up + 4 * 5 + 5
+
+
+def test_pixel_depends_on_its_neighbourhood():
+    model = unet((16, 16, 1), 2, width=2, depth=2, batch_norm=False)
+    # No weight is negative, so that no activation function hides a change.
+    model.set_weights([np.full(weight.shape, 0.1, np.float32) for weight in model.get_weights()])
+    plain = np.zeros([1, 16, 16, 1], np.float32)
+    changed = plain.copy()
+    changed[0, 8, 8] = 1.0
+    differs = np.any(model(changed).numpy() != model(plain).numpy(), axis=-1)[0]
+    assert differs[8, 8]
+    assert differs.sum() > 25
+
+
+def test_sizes_that_cannot_be_halved_are_refused():
+    with pytest.raises(ValueError, match=r"unet takes images .* sides are multiples of 8"):
+        unet((16, 20, 3), 2, depth=3)
