@@ -109,12 +109,16 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
         ]
 
     def get_slot_names(self) -> list[str]:
-        """Return the names of the slots, which all groups have."""
-        names: list[str] = self._members[0].get_slot_names()
-        return names
+        """Return the names of the slots; not every weight need have each."""
+        names = (name for member in self._members for name in member.get_slot_names())
+        return list(dict.fromkeys(names))
 
     def get_slot(self, var: tf.Variable, slot_name: str) -> tf.Variable:
-        """Return a slot of a variable."""
+        """Return a slot of a variable.
+
+        Raises:
+            KeyError: it has none of this name.
+        """
         return self._member(var).get_slot(var, slot_name)
 
     def variables(self) -> list[tf.Variable]:
@@ -136,13 +140,6 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
         for number, member in enumerate(self._members):
             member._create_all_weights(self._own(number, var_list))
-        names = [set(member.get_slot_names()) for member in self._members]
-        if any(other != names[0] for other in names):
-            raise ConfigError(
-                f"{self.rules.key}.groups: the groups keep different variables beside each weight "
-                f"({', '.join(sorted(set.union(*names)))}); give an option such as momentum to all "
-                "or to none"
-            )
 
     def _create_slots_for_sharded_variables(self, var_list: Sequence[tf.Variable]) -> None:
         """Do nothing: the optimizers of the groups do it."""
