@@ -1,8 +1,7 @@
-"""Parts for models around `tf.keras.applications`: classifier, published weights, freezing."""
+"""Parts for models around `tf.keras.applications`: classifier, published weights."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import Any
 import h5py
 import numpy as np
 import tensorflow as tf
-
-ALL = "backbone"  # `freeze` with this word: all but the classifier
 
 
 def network_layers(momentum: float, synchronized: bool) -> SimpleNamespace:
@@ -39,8 +36,6 @@ class Head:
         outputs: how many logits; None: as many as classes. If it is given, the weights must have a
             classifier of this size, which is loaded too.
         weights: path of a weights file; None: all weights are random.
-        freeze: the last layer that is not trained, nor any before it; `backbone`: all but the
-            classifier; None: everything is trained.
 
     Raises:
         ValueError: there are fewer outputs than classes.
@@ -49,7 +44,6 @@ class Head:
     num_classes: int
     outputs: int | None
     weights: str | None
-    freeze: str | None
 
     def __post_init__(self) -> None:
         if self.outputs is not None and self.outputs < self.num_classes:
@@ -74,7 +68,7 @@ class Head:
             features: what it computes from the inputs, [B, channels]; None: its output.
 
         Raises:
-            ValueError: the weights do not fit, or there is no layer to freeze.
+            ValueError: the weights do not fit.
         """
         # The published classifier is a layer called predictions.
         logits = tf.keras.layers.Dense(
@@ -86,29 +80,7 @@ class Head:
         if self.weights is not None:
             loaded = backbone if self.outputs is None else model
             load_weights(loaded, Path(self.weights).expanduser())
-        if self.freeze is not None:
-            freeze_layers(backbone, self.freeze)
         return model
-
-
-def freeze_layers(backbone: tf.keras.Model, last: str) -> None:
-    """Set the layers up to `last` to be not trained; their batch normalisation does not learn.
-
-    It normalises by its moving averages, in training too, and leaves them as they are.
-
-    Raises:
-        ValueError: there is no such layer.
-    """
-    names = [layer.name for layer in backbone.layers]
-    if last != ALL and last not in names:
-        close = difflib.get_close_matches(last, names, 1, 0.0)
-        raise ValueError(
-            f"freeze ({last}) must be {ALL}, or the name of a layer of {backbone.name}, "
-            f"such as {close[0]}"
-        )
-    end = len(names) if last == ALL else names.index(last) + 1
-    for layer in backbone.layers[:end]:
-        layer.trainable = False
 
 
 def set_normalisation(backbone: tf.keras.Model, momentum: float, synchronized: bool) -> None:

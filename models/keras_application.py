@@ -54,7 +54,6 @@ def keras_application(
     momentum: Annotated[float, ">= 0, < 1"] = 0.9,
     synchronized: bool = False,
     weights: Annotated[str | None, "file"] = None,
-    freeze: str | None = None,
 ) -> tf.keras.Model:
     """Build a network of `tf.keras.applications` with a linear classifier.
 
@@ -69,16 +68,12 @@ def keras_application(
         synchronized: whether batch normalisation is over the global batch; otherwise over each
             replica's part of it, or each shard.
         weights: an HDF5 weights file of this network, with or without the top.
-        freeze: the name of a layer: it and all before it keep their weights, and their batch
-            normalisation its moving averages, by which it normalises in training too. `backbone`:
-            all layers but the classifier; None: none.
 
     Returns:
         A model from features [B, height, width, channels] in [0, 1] to logits [B, num_classes].
 
     Raises:
-        ValueError: the features are not images or too small, the weights do not fit, or there is no
-            such layer.
+        ValueError: the features are not images or too small, or the weights do not fit.
     """
     build = getattr(tf.keras.applications, name)
     inputs, images = image_input(name, input_shape)
@@ -95,7 +90,7 @@ def keras_application(
     )
     set_normalisation(backbone, momentum, synchronized)
     features = backbone(scaled) if is_nested else backbone.output
-    return Head(num_classes, None, weights, freeze).attach(name, inputs, backbone, features)
+    return Head(num_classes, None, weights).attach(name, inputs, backbone, features)
 
 
 def _check_size(name: str, input_shape: tuple[int, ...]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Literal
+from typing import Annotated
 
 import keras
 import numpy as np
@@ -16,7 +16,6 @@ def keras_hub(
     num_classes: int,
     *,
     preset: Annotated[str, "directory"],
-    freeze: Literal["backbone"] | None = None,
 ) -> keras.Model:
     """Build a classifier on the backbone of a preset, whose weights it begins with.
 
@@ -27,8 +26,6 @@ def keras_hub(
         input_shape: (height, width, channels).
         num_classes: how many classes.
         preset: a folder that `save_to_preset` wrote, or a preset that was downloaded.
-        freeze: `backbone`: all layers but the classifier keep their weights, and their batch
-            normalisation its moving averages; None: all are trained.
 
     Returns:
         A model of Keras 3 from features [B, height, width, channels] float32 in [0, 1] to logits
@@ -42,8 +39,6 @@ def keras_hub(
     classifier = _load(hub, preset, num_classes)
     size = tuple(classifier.backbone.input.shape)[1:]
     _check(preset, size, input_shape)
-    if freeze:
-        classifier.backbone.trainable = False
     inputs = x = keras.Input(input_shape, name="features")
     if input_shape[-1] == 1 and size[-1] == 3:
         x = keras.layers.Concatenate(dtype="float32", name="grey_to_rgb")([x, x, x])

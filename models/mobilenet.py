@@ -10,7 +10,7 @@ from trainer.models.backbones import Head, network_layers
 from trainer.models.inputs import image_input
 
 
-def mobilenet(  # noqa: PLR0913 - every option is a key of the configuration
+def mobilenet(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
@@ -19,7 +19,6 @@ def mobilenet(  # noqa: PLR0913 - every option is a key of the configuration
     synchronized: bool = False,
     outputs: Annotated[int | None, ">= 1"] = None,
     weights: Annotated[str | None, "file"] = None,
-    freeze: str | None = None,
 ) -> tf.keras.Model:
     """Build MobileNetV2 with a linear classifier.
 
@@ -36,18 +35,15 @@ def mobilenet(  # noqa: PLR0913 - every option is a key of the configuration
         outputs: how many logits, 1000 for the published network; None: one for each class.
         weights: an HDF5 weights file of `tf.keras.applications.MobileNetV2`, with or without the
             top.
-        freeze: the name of a layer: it and all before it keep their weights, and their batch
-            normalisation its moving averages, by which it normalises in training too. `backbone`:
-            all layers but the classifier; None: none.
 
     Returns:
         A model from features [B, height, width, channels] float32 in [0, 1] to logits
         [B, outputs] float32.
 
     Raises:
-        ValueError: the features are not images, the weights do not fit, or there is no such layer.
+        ValueError: the features are not images, or the weights do not fit.
     """
-    head = Head(num_classes, outputs, weights, freeze)
+    head = Head(num_classes, outputs, weights)
     inputs, images = image_input("mobilenet", input_shape)
     scaled = tf.keras.layers.Rescaling(2.0, -1.0, dtype="float32", name="scale")(images)
     backbone = tf.keras.applications.MobileNetV2(

@@ -21,7 +21,6 @@ def resnet50(
     synchronized: bool = False,
     outputs: Annotated[int | None, ">= 1"] = None,
     weights: Annotated[str | None, "file"] = None,
-    freeze: str | None = None,
 ) -> tf.keras.Model:
     """Build ResNet-50 with a linear classifier.
 
@@ -37,18 +36,15 @@ def resnet50(
             replica's part of it, or each shard.
         outputs: how many logits, 1000 for the published network; None: one for each class.
         weights: an HDF5 weights file of `tf.keras.applications.ResNet50`, with or without the top.
-        freeze: the name of a layer: it and all before it keep their weights, and their batch
-            normalisation its moving averages, by which it normalises in training too. `backbone`:
-            all layers but the classifier; None: none.
 
     Returns:
         A model from features [B, height, width, channels] float32 in [0, 1] to logits
         [B, outputs] float32.
 
     Raises:
-        ValueError: the features are not images, the weights do not fit, or there is no such layer.
+        ValueError: the features are not images, or the weights do not fit.
     """
-    head = Head(num_classes, outputs, weights, freeze)
+    head = Head(num_classes, outputs, weights)
     inputs, images = image_input("resnet50", input_shape)
     scaled = tf.keras.layers.Rescaling(
         255.0, [-mean for mean in _MEANS_BGR], dtype="float32", name="scale"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.models.backbones import freeze_layers, load_weights
+from trainer.models.backbones import load_weights
 from trainer.models.mobilenet import mobilenet
 from trainer.models.resnet50 import resnet50
 
@@ -161,16 +161,3 @@ def test_outputs_load_the_published_classifier(
         ValueError, match=r"^outputs \(4\) must be at least the number of classes, 5"
     ):
         mobilenet((8, 40, 1), 5, alpha=0.35, outputs=4)
-
-
-def test_freezing_leaves_the_layers_behind_it_trainable() -> None:
-    model = mobilenet((32, 32, 3), 10, alpha=0.35, freeze="block_15_add")
-    frozen = [layer.name for layer in model.layers if not layer.trainable]
-    assert frozen[-1] == "block_15_add"
-    assert model.layers[len(frozen)].name == "block_16_expand"
-    with pytest.raises(
-        ValueError,
-        match=r"^freeze \(block_15\) must be backbone, or the name of a layer of mobilenet, "
-        r"such as block_15_add$",
-    ):
-        freeze_layers(model, "block_15")

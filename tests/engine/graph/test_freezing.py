@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from tests.support.training import assert_same_bits, engine, train
+from trainer.engine.graph.freezing import freeze_layers
 from trainer.engine.graph.weight_paths import variable_key, weights_of
 from trainer.errors import ConfigError
+from trainer.models.mobilenet import mobilenet
 
 EVERYTHING = (
     "model._target_=tests.support.toy_models.blocks", "train.ema_decay=0.9",
@@ -121,3 +123,12 @@ def test_rate_of_zero_keeps_some_weights_of_a_layer(tmp_path):
     run.train(lambda: False)
     kept = [v.name for v in model.trainable_variables if np.array_equal(v, before[v.name])]
     assert kept == [name for name in before if "bias" in name]
+
+
+def test_all_but_the_classifier_of_a_published_network_is_frozen():
+    model = mobilenet((32, 32, 3), 10, alpha=0.35)
+    freeze_layers({"model": model}, ["^(?!logits)"])
+    assert [variable.name for variable in model.trainable_variables] == [
+        "logits/kernel:0", "logits/bias:0",
+    ]  # fmt: skip
+    assert not model.get_layer("bn_Conv1").trainable
