@@ -41,7 +41,7 @@ def test_parameter_servers_keep_the_bits_of_frozen_and_held_layers(tmp_path, mon
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     run_dir, _ = trained(
         tmp_path / "run", *TUNED, "train.freeze=[stem]", "train.unfreeze={body:8}",
-        "strategy=parameter_server", "strategy.partitioner=fixed_shards",
+        "strategy=parameter_server", "strategy.partitioner=fixed_shards", "strategy.ps=2",
     )  # fmt: skip
     first, last = (
         tf.train.load_checkpoint(str(run_dir / "checkpoints" / f"ckpt-{step}")) for step in (3, 8)

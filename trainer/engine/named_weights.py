@@ -163,7 +163,7 @@ def _find(weight: Weight, saved: Mapping[str, Saved], models: Mapping[str, Any])
     """
     path = weight.path
     owner = f"{path.partition('/')[0]}/" if len(models) > 1 else ""
-    scope = owner + re.sub(r"/part_\d+$", "", str(weight.container.name).removesuffix(":0"))
+    scope = owner + weight.name
     if path in saved or scope in saved:
         return path if path in saved else scope
     inner = path.removeprefix(owner)

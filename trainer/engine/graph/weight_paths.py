@@ -39,6 +39,11 @@ class Weight:
     variables: tuple[tf.Variable, ...]
     container: Any
 
+    @property
+    def name(self) -> str:
+        """The name that Keras gave the variable, which has scopes but not all layers."""
+        return scope_name(self.variables[0])
+
 
 def weights_of(models: Mapping[str, Any]) -> list[Weight]:
     """Return the weights of models of either Keras in the order of their layers, each once.
@@ -61,6 +66,11 @@ def variable_key(variable: Any) -> str:
         container = getattr(variable.handle, "_distributed_container", None)
         variable = variable if container is None else container()
     return str(variable._unique_id)
+
+
+def scope_name(variable: tf.Variable) -> str:
+    """Return the name of a variable, of a piece that of the whole."""
+    return _PART.sub("", str(variable.name).removesuffix(":0"))
 
 
 def select(key: str, pattern: str, weights: Sequence[Weight]) -> list[Weight]:
@@ -108,7 +118,9 @@ def _within(layer: Any, prefix: str) -> Iterator[Weight]:
         )
         containers.setdefault(id(container), container)
     for container in containers.values():
-        yield Weight(f"{prefix}{_leaf(container)}", layer, tuple(parts_of(container)), container)
+        parts = tuple(parts_of(container))
+        leaf = scope_name(parts[0]).rpartition("/")[2]
+        yield Weight(f"{prefix}{leaf}", layer, parts, container)
     for inner in layers_within(layer):
         yield from _within(inner, f"{prefix}{inner.name}/")
 
@@ -119,9 +131,3 @@ def _own(layer: Any) -> list[Any]:
         return own_variables(layer)
     variables = [*layer._trainable_variables, *layer._non_trainable_variables]  # of Keras 3
     return [variable.value for variable in variables]
-
-
-def _leaf(container: Any) -> str:
-    """Return the own name of a variable, without the scopes in which it was made."""
-    name = str(container.name).removesuffix(":0")
-    return _PART.sub("", name).rpartition("/")[2]
