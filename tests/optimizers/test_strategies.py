@@ -48,6 +48,16 @@ def test_replicas_have_the_bits_of_one_device(tmp_path, optimizer):
         assert_same_bits(one, trained(tmp_path / name, *options, *layout))
 
 
+@pytest.mark.parametrize("optimizer", ["adafactor", "muon"])
+def test_groups_may_keep_different_slots(tmp_path, optimizer):
+    """The kernel's are not the bias's; grouped by an option that changes nothing."""
+    options = ("train.steps=2", f"optimizer={optimizer}")
+    groups = "optimizer.groups={bias: {weight_decay: 0.0}}"
+    plain = trained(tmp_path / "plain", *options)
+    grouped = trained(tmp_path / "grouped", *options, groups)
+    assert_same_bits(plain, grouped)
+
+
 def test_no_update_is_lost_where_workers_do_not_wait_for_each_other():
     """Each moves a weight by the learning rate, a power of two: their sum is exact."""
     variable = tf.Variable(tf.zeros([3, 2]))

@@ -46,7 +46,8 @@ def adafactor(
         update /= tf.maximum(1.0, _root_mean_square(update) / clip_threshold)
         return rate * tf.maximum(smallest_scale, _root_mean_square(value)) * update, new
 
-    return SlotOptimizer("Adafactor", learning_rate, change, _slot_shapes, weight_decay)
+    slots = ("v", "row", "column")
+    return SlotOptimizer("Adafactor", learning_rate, change, slots, weight_decay, _slot_shapes)
 
 
 def _slot_shapes(variable: tf.Variable) -> dict[str, tf.TensorShape]:

@@ -11,7 +11,6 @@ from trainer.optimizers.slot_optimizer import (
     Slots,
     adam_direction,
     norm_ratio,
-    same_shape,
 )
 from trainer.optimizers.weight_decay import is_decayed
 
@@ -45,4 +44,4 @@ def lamb(
             update *= norm_ratio(value, update)
         return rate * update, slots
 
-    return SlotOptimizer("Lamb", learning_rate, change, same_shape("m", "v"))
+    return SlotOptimizer("Lamb", learning_rate, change, ("m", "v"))

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import tensorflow as tf
 
-from trainer.optimizers.slot_optimizer import SlotOptimizer, Slots, norm_ratio, same_shape
+from trainer.optimizers.slot_optimizer import SlotOptimizer, Slots, norm_ratio
 from trainer.optimizers.weight_decay import is_decayed
 
 
@@ -37,4 +37,4 @@ def lars(
         moved = momentum * slots["v"] + rate * grad
         return moved, {"v": moved}
 
-    return SlotOptimizer("Lars", learning_rate, change, same_shape("v"))
+    return SlotOptimizer("Lars", learning_rate, change, ("v",))

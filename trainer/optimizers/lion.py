@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import tensorflow as tf
 
-from trainer.optimizers.slot_optimizer import SlotOptimizer, Slots, same_shape
+from trainer.optimizers.slot_optimizer import SlotOptimizer, Slots
 
 
 def lion(
@@ -29,4 +29,4 @@ def lion(
         direction = tf.sign(beta_1 * slots["m"] + (1.0 - beta_1) * grad)
         return rate * direction, {"m": beta_2 * slots["m"] + (1.0 - beta_2) * grad}
 
-    return SlotOptimizer("Lion", learning_rate, change, same_shape("m"), weight_decay)
+    return SlotOptimizer("Lion", learning_rate, change, ("m",), weight_decay)

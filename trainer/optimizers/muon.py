@@ -47,7 +47,8 @@ def muon(
         mean = momentum * slots["m"] + grad
         return rate * _orthogonal(grad + momentum * mean, iterations), {"m": mean}
 
-    return SlotOptimizer("Muon", learning_rate, change, _slot_shapes, weight_decay)
+    slots = ("m", "v")
+    return SlotOptimizer("Muon", learning_rate, change, slots, weight_decay, _slot_shapes)
 
 
 def _slot_shapes(variable: tf.Variable) -> dict[str, tf.TensorShape]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -33,8 +33,10 @@ class SlotOptimizer(tf.keras.optimizers.legacy.Optimizer):
         name: name of the optimizer.
         learning_rate: a number or a schedule.
         change: computes the change of a variable.
-        slots: returns the shapes of what is kept beside a variable, by name.
+        slots: the names of all that is kept beside a variable.
         weight_decay: decoupled, of matrices and kernels alone.
+        shapes: returns the shapes of a variable's slots by name, of all or of some; None: all are
+            as large as the variable.
     """
 
     def __init__(
@@ -42,14 +44,25 @@ class SlotOptimizer(tf.keras.optimizers.legacy.Optimizer):
         name: str,
         learning_rate: Any,
         change: Change,
-        slots: SlotShapes,
+        slots: Sequence[str],
         weight_decay: float = 0.0,
+        shapes: SlotShapes | None = None,
     ) -> None:
         super().__init__(name)
         self._set_hyper("learning_rate", learning_rate)
         self._change = change
-        self._slot_shapes = slots
+        self._all_slots = list(slots)
+        self._shapes = shapes
         self._weight_decay = weight_decay
+
+    def get_slot_names(self) -> list[str]:
+        """Return the names of all slots, also if no variable has one of them."""
+        return self._all_slots
+
+    def _slot_shapes(self, variable: tf.Variable) -> Mapping[str, tf.TensorShape]:
+        if self._shapes is None:
+            return dict.fromkeys(self._all_slots, variable.shape)
+        return self._shapes(variable)
 
     def _create_slots(self, var_list: list[tf.Variable]) -> None:
         for variable in var_list:
@@ -73,11 +86,6 @@ class SlotOptimizer(tf.keras.optimizers.legacy.Optimizer):
             change += rate * self._weight_decay * value
         updates = [variable.assign(slots[slot]) for slot, variable in kept.items()]
         return tf.group(var.assign_sub(change), *updates)
-
-
-def same_shape(*names: str) -> SlotShapes:
-    """Return the shapes of slots that are as large as the variable."""
-    return lambda variable: dict.fromkeys(names, variable.shape)
 
 
 def norm_ratio(value: tf.Tensor, update: tf.Tensor) -> tf.Tensor:
