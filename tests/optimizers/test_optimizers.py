@@ -330,8 +330,17 @@ def test_muon_makes_an_update_nearly_orthogonal_and_as_large_as_one_of_adam(shap
     assert np.vdot(update, gradient) > 0
 
 
-def test_muon_updates_embeddings_by_adam():
-    table = tf.Variable(tf.zeros([6, 3]), name="token/embeddings")
-    optimizer = build_muon(RATE)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("token/embeddings", {}), ("text/tokens", {}), ("head", {"adam": "^head"})],
+)
+def test_muon_updates_tables_and_what_it_is_told_by_adam(name, options):
+    table = tf.Variable(tf.zeros([6, 3]), name=name)
+    optimizer = build_muon(RATE, **options)
     optimizer.apply_gradients([(tf.ones([6, 3]), table)])
     np.testing.assert_allclose(table.numpy(), np.full((6, 3), -RATE), rtol=1e-5)
+
+
+def test_muon_refuses_what_is_no_regular_expression():
+    with pytest.raises(ValueError, match=r"adam \(head\(\) must be a regular expression: "):
+        build_muon(RATE, adam="head(")

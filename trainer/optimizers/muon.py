@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 import tensorflow as tf
@@ -12,7 +13,7 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic Newton-Schulz iteration (Jordan et al. 2024): steepest at zero, not exact at 1."""
 
 
-def muon(
+def muon(  # noqa: PLR0913 - every option is a key of the configuration
     learning_rate: Any,
     *,
     momentum: Annotated[float, ">= 0, < 1"] = 0.95,
@@ -21,12 +22,13 @@ def muon(
     beta_2: Annotated[float, ">= 0, < 1"] = 0.95,
     epsilon: Annotated[float, "> 0"] = 1e-8,
     weight_decay: Annotated[float, ">= 0"] = 0.01,
+    adam: str = "embeddings|tokens|positions",
 ) -> tf.keras.optimizers.legacy.Optimizer:
     """Momentum made orthogonal by Newton-Schulz (Jordan et al. 2024), for matrices and kernels.
 
-    A kernel counts as the matrix of its last dimension by all others. Vectors, scalars and the
-    tables of embeddings are updated by Adam. An update has the size of Adam's (Liu et al. 2025), so
-    one learning rate fits both.
+    A kernel counts as the matrix of its last dimension by all others. Vectors, scalars and tables
+    are updated by Adam. An update has the size of Adam's (Liu et al. 2025), so one learning rate
+    fits both.
 
     Args:
         learning_rate: as Adam's.
@@ -36,7 +38,19 @@ def muon(
         beta_2: of Adam: decay of the running mean of squared gradients.
         epsilon: of Adam: keeps the division finite.
         weight_decay: decoupled, and of matrices and kernels alone.
+        adam: what the names of weights have in them that Adam updates, a regular expression.
+
+    Raises:
+        ValueError: that is none.
     """
+    try:
+        by_adam = re.compile(adam)
+    except re.error as error:
+        raise ValueError(f"adam ({adam}) must be a regular expression: {error}") from error
+
+    def shapes(variable: tf.Variable) -> dict[str, tf.TensorShape]:
+        is_matrix = variable.shape.rank >= 2 and not by_adam.search(variable.name)
+        return dict.fromkeys(("m",) if is_matrix else ("m", "v"), variable.shape)
 
     def change(
         grad: tf.Tensor, slots: Slots, rate: tf.Tensor, count: tf.Tensor, **_: Any
@@ -47,14 +61,7 @@ def muon(
         mean = momentum * slots["m"] + grad
         return rate * _orthogonal(grad + momentum * mean, iterations), {"m": mean}
 
-    slots = ("m", "v")
-    return SlotOptimizer("Muon", learning_rate, change, slots, weight_decay, _slot_shapes)
-
-
-def _slot_shapes(variable: tf.Variable) -> dict[str, tf.TensorShape]:
-    is_table = "embeddings" in variable.name  # as Keras calls the variable of an Embedding
-    is_matrix = variable.shape.rank >= 2 and not is_table
-    return dict.fromkeys(("m",) if is_matrix else ("m", "v"), variable.shape)
+    return SlotOptimizer("Muon", learning_rate, change, ("m", "v"), weight_decay, shapes)
 
 
 def _orthogonal(update: tf.Tensor, iterations: int) -> tf.Tensor:
