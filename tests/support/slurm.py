@@ -11,7 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "nsenter", "unshare", "ip")
+PROGRAMS = (
+    "slurmctld",
+    "slurmd",
+    "munged",
+    "sbatch",
+    "srun",
+    "nsenter",
+    "unshare",
+    "setpriv",
+    "ip",
+)
 _SECS = 60
 _HOSTS = {"n1": "10.77.0.11", "n2": "10.77.0.12"}
 _CONF = """\
@@ -56,6 +66,10 @@ def why_not() -> str | None:
         return "needs root, for network namespaces"
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     return f"{', '.join(missing)} not installed" if missing else None
+
+
+class NoSlurmError(Exception):
+    """There can be no Slurm on this machine."""
 
 
 class SlurmCluster:
@@ -121,7 +135,18 @@ class SlurmCluster:
         return state
 
     def start(self) -> None:
-        """Create the hosts, and start the daemons."""
+        """Create the hosts, and start the daemons.
+
+        Raises:
+            NoSlurmError: the system refuses.
+        """
+        try:
+            self._create_hosts()
+            self._start_daemons()
+        except subprocess.CalledProcessError as error:
+            raise NoSlurmError(error.stderr.strip()) from error
+
+    def _create_hosts(self) -> None:
         names = [self._prefix + host for host in _HOSTS]
         for name in names:
             _ip("netns", "add", name)
@@ -131,6 +156,8 @@ class SlurmCluster:
         for name, address in zip(names, _HOSTS.values(), strict=True):
             _ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
             _ip("-n", name, "link", "set", "eth0", "up")
+
+    def _start_daemons(self) -> None:
         root = self._root
         hosts = "".join(f"{address} {host}\n" for host, address in _HOSTS.items())
         (root / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
@@ -180,7 +207,7 @@ class SlurmCluster:
     def _daemon(self, host: str, *command: str) -> None:
         with (self._root / f"{command[0]}.{host}.out").open("wb") as output:
             daemon = subprocess.Popen(
-                self._on(host, *command),
+                self._on(host, "setpriv", "--pdeathsig", "KILL", *command),
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -196,7 +223,8 @@ class SlurmCluster:
                 if condition():
                     return
             logs = [path.read_text()[-500:] for path in self._root.glob("*.out")]
-            assert time.monotonic() < end, f"Slurm does not start: {logs}"
+            if time.monotonic() > end:
+                raise NoSlurmError(f"it does not start: {logs}")
             time.sleep(0.2)
 
 
