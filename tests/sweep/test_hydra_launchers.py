@@ -225,6 +225,16 @@ def test_unsupported_settings_are_reported_together():
     ]
 
 
+def test_points_that_start_afresh_cannot_be_requeued():
+    pytest.importorskip(
+        "hydra_plugins.hydra_submitit_launcher", reason="steadfast[submitit] is not installed"
+    )
+    problem = "resume (never) would start a point afresh each time its job is started again"
+    assert problems_of(["hydra/launcher=submitit_slurm"], "resume=never") == [
+        f"{problem}; leave it out"
+    ]
+
+
 def test_unknown_launcher_option_is_one_line_and_nothing_is_written(tmp_path):
     require_joblib()
     code, out, err = run(tmp_path, "-m", *JOBLIB, "hydra.launcher.njobs=2", "seed=1,2")

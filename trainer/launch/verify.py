@@ -22,6 +22,7 @@ from pathlib import Path
 from trainer.cluster import environment
 from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import Cluster
+from trainer.cluster.stop_requests import STOP
 from trainer.config import loading
 from trainer.config.schema import Experiment, Fault
 from trainer.errors import CRASHED, DONE, ConfigError
@@ -246,7 +247,7 @@ def run_command(
         text=True,
     )
     assert process.stdin is not None
-    with forward_to(process.send_signal):
+    with forward_to(process.send_signal, STOP):
         # It stays open: the process ends when it is closed, also because this one was killed.
         process.stdin.write(json.dumps(assignment) + "\n")
         process.stdin.flush()

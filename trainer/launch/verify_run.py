@@ -11,6 +11,7 @@ import sys
 import threading
 
 from trainer.cluster import environment
+from trainer.cluster.signals import survive_saves
 from trainer.config import loading
 from trainer.errors import CRASHED, WRONG_INPUT, ConfigError
 from trainer.launch import launcher
@@ -19,6 +20,7 @@ from trainer.launch.resolved_run import Command
 
 def main() -> None:
     """Run the experiment of the assignment, and exit with its code."""
+    survive_saves()
     environment.add_working_directory()
     assignment = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()

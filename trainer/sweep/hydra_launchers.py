@@ -95,6 +95,11 @@ def _unsupported_settings(
             f"sweep.on_error ({sweep.on_error}) must be continue with {launcher}; "
             "the same command retries what failed"
         )
+    if name == "submitit_slurm" and experiment.resume == "never":
+        yield (
+            "resume (never) would start a point afresh each time its job is started again; "
+            "leave it out"
+        )
     if declared:
         yield (
             f"{declared.source} declares a cluster for one point at a time; leave {launcher} out"

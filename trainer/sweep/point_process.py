@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
-from trainer.cluster import environment
+from trainer.cluster import environment, signals
 from trainer.cluster.fork_protocol import SOCKET
 from trainer.cluster.messages import Exit, Message, decode
 from trainer.config import loading
@@ -61,16 +61,17 @@ class PointProcess:
         descriptor = point_socket.fileno()
 
         def start_fresh() -> subprocess.Popen[bytes]:
-            return subprocess.Popen(
-                [sys.executable, "-P", "-m", "trainer.sweep.point_main", str(descriptor)],
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._output,
-                pass_fds=(descriptor,),
-                # Ctrl-C in the terminal must reach the parent alone, which forwards it once.
-                start_new_session=True,
-                env=variables,
-            )
+            with signals.blocked():  # until it handles them: a scheduler signals all processes
+                return subprocess.Popen(
+                    [sys.executable, "-P", "-m", "trainer.sweep.point_main", str(descriptor)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._output,
+                    stderr=self._output,
+                    pass_fds=(descriptor,),
+                    # Ctrl-C in the terminal must reach the parent alone, which forwards it once.
+                    start_new_session=True,
+                    env=variables,
+                )
 
         output = self._output.fileno()
         connection = None
