@@ -180,7 +180,7 @@ def _row(key: str, default: Any, value: str, metadata: Mapping[str, Any]) -> str
     )
     cells = [
         f"`{key}`",
-        f"`{_yaml(default)}`",
+        _code(_yaml(default)),
         _cell(_ARTICLE.sub("", value)),
         _cell(metadata["help"]),
         _later(key),
@@ -201,6 +201,11 @@ def _expression(text: str) -> ast.expr:
 def _yaml(value: Any) -> str:
     """Format a value as YAML writes it."""
     return yaml.safe_dump(value, default_flow_style=True, width=1000).partition("\n")[0]
+
+
+def _code(text: str) -> str:
+    """Return code for a cell; within backticks a bar could not be written."""
+    return f"<code>{_cell(text)}</code>".replace("\\|", "&#124;") if "|" in text else f"`{text}`"
 
 
 def _cell(text: str) -> str:

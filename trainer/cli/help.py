@@ -76,6 +76,10 @@ Row = tuple[str, Any, str]
 """A key, its value and its explanation."""
 
 
+_NAMED_ONLY = frozenset({"fault"})
+"""Groups whose choices the overview only names: the names say what they are."""
+
+
 def render(
     program: str, topics: Sequence[str], composed: Mapping[str, Any], choices: Choices
 ) -> str:
@@ -129,7 +133,7 @@ def _groups(choices: Choices) -> str:
     for group in choices.groups():
         lines += [
             f"  {_chosen(group, choices):24}{_ABOUT.get(group, '')}".rstrip(),
-            *_choices(group, choices, "    "),
+            *(_names if group in _NAMED_ONLY else _choices)(group, choices, "    "),
             *_places(group, choices),
         ]
     return "\n".join(lines) + "\n"
@@ -154,6 +158,11 @@ def _chosen(group: str, choices: Choices) -> str:
 
 def _choices(group: str, choices: Choices, indent: str) -> list[str]:
     return [f"{indent}{choice:22}  {text}".rstrip() for choice, text in choices.of(group).items()]
+
+
+def _names(group: str, choices: Choices, indent: str) -> list[str]:
+    names = ", ".join(choices.of(group))
+    return textwrap.wrap(names, 110, initial_indent=indent, subsequent_indent=indent)
 
 
 def _common_keys(rows: Sequence[Row]) -> str:
