@@ -18,7 +18,7 @@ TINY = {
     "transformer": {"width": 8, "heads": 2, "hidden": 16, "dropout": 0.0},
     "transformer_encoder": {"width": 8, "heads": 2, "hidden": 16, "dropout": 0.0},
     "unet": {"width": 4},
-    "vit": {"width": 8, "heads": 2, "depth": 2},
+    "vit": {"width": 8, "heads": 2, "layers": 2},
 }
 """Options of models: without dropout, of which XLA draws other numbers."""
 
