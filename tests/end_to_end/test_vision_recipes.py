@@ -31,10 +31,10 @@ def test_unet_learns_to_tell_shapes_from_the_ground(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_features_without_labels_find_more_digits_than_pixels(tmp_path: Path) -> None:
-    short = ["train.steps=120", "evaluate.every_steps=60", "batch.global_size=128"]
+def test_features_without_labels_find_digits(tmp_path: Path) -> None:
+    short = ["train.steps=160", "evaluate.every_steps=80"]
     first, last = evaluations(tmp_path / "run", "experiment=contrastive_digits", *short)
     assert last["loss"] < first["loss"]
     assert last["accuracy"] > first["accuracy"]
-    # Of raw pixels 0.69 after any number of steps; the whole recipe reaches 0.86.
-    assert last["knn_accuracy"] > 0.6
+    # The whole recipe reaches 0.86.
+    assert last["knn_accuracy"] > 0.65
