@@ -48,6 +48,16 @@ def on_devices(count, name="mirrored"):
     return [f"strategy={name}", f"strategy.virtual_devices={count}"]
 
 
+@pytest.fixture(scope="module")
+def on_one(tmp_path_factory):
+    """The variables before and after training on one device."""
+    folder = tmp_path_factory.mktemp("one")
+    run = make(folder)
+    initial = variables(run)
+    run.train(lambda: False)
+    return initial, variables(run)
+
+
 def formula(first, second, weight, temperature):
     """NT-Xent (Chen et al. 2020), equation 1, in float64 and with loops."""
     views = np.concatenate([first, second]).astype(np.float64)
@@ -88,9 +98,8 @@ def test_loss_of_parts_equals_numpy_of_the_whole():
     assert 0 < hits.mean() < 1
 
 
-def test_every_number_of_replicas_makes_the_same_updates(tmp_path):
-    initial = variables(make(tmp_path / "initial"))
-    one = trained(tmp_path / "one")
+def test_every_number_of_replicas_makes_the_same_updates(on_one, tmp_path):
+    initial, one = on_one
     for count in (2, 4):
         several = trained(tmp_path / f"{count}", *on_devices(count))
         assert distance(one, several, initial) <= ROUNDING
@@ -99,15 +108,14 @@ def test_every_number_of_replicas_makes_the_same_updates(tmp_path):
     assert distance(one, half, initial) > 100 * ROUNDING
 
 
-def test_central_storage_makes_the_same_updates(tmp_path):
-    initial = variables(make(tmp_path / "initial"))
-    one = trained(tmp_path / "one")
+def test_central_storage_makes_the_same_updates(on_one, tmp_path):
+    initial, one = on_one
     several = trained(tmp_path / "two", *on_devices(2, "central_storage"))
     assert distance(one, several, initial) <= ROUNDING
 
 
-def test_stopped_run_continues_to_the_bit(tmp_path):
-    straight = trained(tmp_path / "straight")
+def test_stopped_run_continues_to_the_bit(on_one, tmp_path):
+    _, straight = on_one
     one = ["train.steps_per_loop=1"]
     trained(tmp_path / "stopped", *one, stop=lambda run: run.step >= 2)
     assert_same_bits(straight, trained(tmp_path / "stopped", *one))
