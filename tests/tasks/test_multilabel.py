@@ -81,6 +81,7 @@ def options(folder: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_run_continues_and_divides_to_the_bit(tmp_path: Path) -> None:
     overrides = options(tmp_path)
     straight = train(tmp_path / "straight", *overrides)

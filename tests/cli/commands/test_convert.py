@@ -1,8 +1,10 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.support.toy_sources import write_npy
 from trainer.cli.commands import convert
 from trainer.errors import ConfigError
 from trainer.files import Lock
@@ -32,6 +34,22 @@ def test_wrong_arguments_are_refused_before_anything_is_written(
     with pytest.raises(ConfigError, match=message):
         convert.run(arguments)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        ("diabetes", "convert: the dataset is fitted to its training split by a run, as a table"),
+        ("npy", "convert: records hold one class an example, the labels are numbers; train on"),
+    ],
+)
+def test_dataset_that_records_cannot_hold_is_refused(
+    tmp_path: Path, dataset: str, message: str
+) -> None:
+    data = write_npy(tmp_path / "data", np.zeros((60, 3)), np.linspace(0.0, 1.0, 60))
+    options = [f"dataset.path={data}"] if dataset == "npy" else []
+    with pytest.raises(ConfigError, match=message):
+        convert.run([f"dataset={dataset}", *options, "to=tfrecord", f"out={tmp_path / 'out'}"])
 
 
 def test_folder_that_is_being_written_is_refused(tmp_path: Path) -> None:

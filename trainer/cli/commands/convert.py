@@ -21,6 +21,7 @@ from trainer.config.constraints import check_value, did_you_mean
 from trainer.config.instantiate import instantiate
 from trainer.errors import DONE, ConfigError
 from trainer.files import Lock, LockedError, writing
+from trainer.labels import IN_WORDS, label_kind_of
 
 _FORMATS = ("tfrecord", "array_record")
 _SHARD_MB = 128
@@ -77,6 +78,7 @@ def _native_messages_hidden() -> Iterator[None]:
 
 def _convert(node: Mapping[str, Any], folder: Path, format_name: str, shard_bytes: int) -> None:
     dataset = instantiate(node, "dataset")
+    _check_labels(dataset)
     # By name: packages of the trainer do not import datasets.
     conversion = importlib.import_module("trainer.datasets.conversion")
     try:
@@ -95,6 +97,24 @@ def _convert(node: Mapping[str, Any], folder: Path, format_name: str, shard_byte
     if kept:
         print(f"{kept} file{'s were' if kept > 1 else ' was'} there from before.")
     print(f"Read it with: {_reading(format_name, folder, dataset)}")
+
+
+def _check_labels(dataset: Any) -> None:
+    """Raise unless a dataset has examples of one class each, without a run to fit it.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    if hasattr(dataset, "restore"):
+        raise ConfigError(
+            "convert: the dataset is fitted to its training split by a run, as a table is; train "
+            "on its files as they are"
+        )
+    if (kind := label_kind_of(dataset)) != "class":
+        raise ConfigError(
+            f"convert: records hold one class an example, the labels are {IN_WORDS[kind]}; train "
+            "on the dataset as it is"
+        )
 
 
 def _reading(format_name: str, folder: Path, dataset: Any) -> str:
