@@ -332,15 +332,10 @@ def test_muon_makes_an_update_nearly_orthogonal_and_as_large_as_one_of_adam(shap
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("token/embeddings", {}), ("text/tokens", {}), ("head", {"adam": "^head"})],
+    [("token/embeddings", {}), ("text/tokens", {}), ("head", {"adam": ["ead"]})],
 )
 def test_muon_updates_tables_and_what_it_is_told_by_adam(name, options):
     table = tf.Variable(tf.zeros([6, 3]), name=name)
     optimizer = build_muon(RATE, **options)
     optimizer.apply_gradients([(tf.ones([6, 3]), table)])
     np.testing.assert_allclose(table.numpy(), np.full((6, 3), -RATE), rtol=1e-5)
-
-
-def test_muon_refuses_what_is_no_regular_expression():
-    with pytest.raises(ValueError, match=r"adam \(head\(\) must be a regular expression: "):
-        build_muon(RATE, adam="head(")
