@@ -40,8 +40,10 @@ def every_key():
     groups = {}
     for file in sorted(CONF.glob("*/*.yaml")):
         groups.setdefault(file.parent.name, []).append(f"{file.parent.name}={file.stem}")
-    # With the default dataset, which takes augmentations.
-    alone = [[choice] for group in ("experiment", "augment") for choice in groups.pop(group)]
+    # With the default dataset, which takes augmentations: a task may need them.
+    alone = [
+        [choice] for group in ("experiment", "augment", "task") for choice in groups.pop(group)
+    ]
     environments = groups.pop("env")
     buffers = groups.pop("buffer")
     assert len(groups) >= 9

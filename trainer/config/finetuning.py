@@ -42,7 +42,7 @@ def check(experiment: Experiment) -> Iterator[str]:
             f"init_allow ({', '.join(experiment.init_allow)}) needs init_from; "
             "add init_from=<run or file>"
         )
-    yield from _check_clips("train", {name: getattr(train, name) for name in _CLIPS})
+    yield from _check_one_clip("train", {name: getattr(train, name) for name in _CLIPS})
     yield from _check_groups(experiment.optimizer, "optimizer")
     task = experiment.task if isinstance(experiment.task, Mapping) else {}
     for name, group in targets.node_groups(task.get("_target_")).items():
@@ -65,7 +65,11 @@ def _check_groups(node: Any, key: str) -> Iterator[str]:
             )
             continue
         yield from _check_rate(name, options.get("learning_rate"))
-        yield from _check_clips(name, {key: options.get(key) for key in _CLIPS})
+        clips = {key: options.get(key) for key in _CLIPS}
+        for key, rule in _CLIPS.items():
+            if line := constraints.check_value(f"{name}.{key}", clips[key], rule):
+                yield line
+        yield from _check_one_clip(name, clips)
         own = {key: value for key, value in options.items() if key not in _CLIPS}
         own["learning_rate"] = 1.0  # checked above
         yield from targets.check(
@@ -85,10 +89,7 @@ def _check_rate(key: str, value: Any) -> Iterator[str]:
         )
 
 
-def _check_clips(key: str, values: Mapping[str, Any]) -> Iterator[str]:
-    for name, rule in _CLIPS.items():
-        if line := constraints.check_value(f"{key}.{name}", values[name], rule):
-            yield line
+def _check_one_clip(key: str, values: Mapping[str, Any]) -> Iterator[str]:
     if None not in values.values():
         yield (
             f"{key}.clip_norm ({values['clip_norm']}) and {key}.clip_value "
