@@ -158,7 +158,7 @@ def test_create_without_a_tpu_fails_in_one_line():
 def test_attributes_of_the_strategy():
     assert Tpu().num_replicas() is None
     assert Tpu.input_outside
-    assert "loss_scaling" in Tpu.unsupported
+    assert "conditional_loss_scaling" in Tpu.unsupported
 
 
 def losses(run_dir, *options, compiled):
