@@ -34,11 +34,14 @@ COMPLETIONS: dict[str, list[str]] = {
     "+fault=nan": ["+fault=nan_at_30"],
     "model=zzz": [],
     # Keys: those of the choices that were made.
-    "optimizer.l": ["optimizer.learning_rate="],
+    "optimizer.l": ["optimizer.layer_decay=", "optimizer.learning_rate="],
     "optimizer=sgd optimizer.": [
+        "optimizer.groups=",
+        "optimizer.layer_decay=",
         "optimizer.learning_rate=",
         "optimizer.momentum=",
         "optimizer.nesterov=",
+        "optimizer.weight_decay=",
     ],
     "checkpoint.best.": [
         "checkpoint.best.keep=",

@@ -67,7 +67,10 @@ def test_keys_and_defaults_equal_those_of_the_target(file: Path) -> None:
         parameter.kind is parameter.KEYWORD_ONLY and parameter.annotation is not parameter.empty
         for parameter in parameters.values()
     )
-    defaults = {key: parameter.default for key, parameter in parameters.items()}
+    defaults = {
+        key: "???" if parameter.default is parameter.empty else parameter.default
+        for key, parameter in parameters.items()
+    }
     assert values == defaults
     assert {key: type(value) for key, value in values.items()} == {
         key: type(value) for key, value in defaults.items()
