@@ -146,7 +146,7 @@ def build_learner(
         hold_layers(task.models, task.optimizers, experiment.train.unfreeze or {})
         parts.check_used()
         state = _state(experiment, task, dataset, callbacks)
-    if experiment.mode in ("train", "benchmark", "evaluate"):
+    if experiment.env is None and experiment.mode in ("train", "benchmark", "evaluate"):
         members.check_labels(state.task, dataset)
     return Learner(dataset, plan, sizes, parts.learning_rates, state, builder.placement)
 

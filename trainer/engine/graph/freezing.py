@@ -58,6 +58,8 @@ def hold_layers(
         ConfigError: a pattern matches nothing, or only a part of a layer, or a weight twice.
     """
     weights = weights_of(models)
+    # An optimizer of no model is refused by the state.
+    optimizers = {name: optimizers[name] for name in optimizers if name in models}
     trained = {variable_key(v): name for name in optimizers for v in _trained(models[name])}
     starts = _starts(weights, trained, unfreeze)
     for name, optimizer in optimizers.items():
