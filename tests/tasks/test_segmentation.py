@@ -127,6 +127,7 @@ def test_stopped_run_continues_to_the_bit(tmp_path):
     assert_same_bits(straight, trained(tmp_path / "stopped", *one))
 
 
+@pytest.mark.slow
 def test_two_replicas_agree_with_one_and_to_the_bit_with_shards(tmp_path):
     initial = variables(make(tmp_path / "initial"))
     one = trained(tmp_path / "one")
