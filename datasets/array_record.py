@@ -33,7 +33,9 @@ class ArrayRecordSource:
         Raises:
             ValueError: a file cannot be read, or the package is missing.
         """
-        module = import_extra("array_record.python.array_record_data_source", "array_record")
+        module = import_extra(
+            "array_record.python.array_record_data_source", "array_record", "dataset=array_record"
+        )
         sources = [_open(module.ArrayRecordDataSource, file) for file in files]
         self._files = [file for file, source in zip(files, sources, strict=True) if len(source)]
         self._ends = list(itertools.accumulate(len(source) for source in sources if len(source)))

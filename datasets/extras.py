@@ -12,12 +12,13 @@ from types import ModuleType
 _CHECKOUT = Path(__file__).resolve().parents[1]
 
 
-def import_extra(name: str, extra: str) -> ModuleType:
+def import_extra(name: str, extra: str, needed_by: str) -> ModuleType:
     """Import a module of an optional package.
 
     Args:
         name: the dotted name of the module.
         extra: the extra of this project that installs it.
+        needed_by: what needs it, for the message: a choice, an option with its value, a file.
 
     Raises:
         ValueError: it is not installed; the message says how to.
@@ -30,7 +31,7 @@ def import_extra(name: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = (error.name or name).partition(".")[0]
         raise ValueError(
-            f"dataset={extra} needs the package {missing}, which is missing; "
+            f"{needed_by} needs the package {missing}, which is missing; "
             f"pip install 'steadfast[{extra}]'"
         ) from error
 

@@ -15,6 +15,7 @@ from trainer.datasets.normalise import Normalisation
 from trainer.datasets.paths import find_files
 
 _EXTRA = "huggingface"
+_CHOICE = "dataset=huggingface"
 
 
 def huggingface(  # noqa: PLR0913 - every option is a key of the configuration
@@ -79,7 +80,7 @@ def _splits(path: str | None, test_path: str | None, train: str, test: str) -> t
 
 def _load(path: str | None, key: str) -> Any:
     """Return the Dataset or DatasetDict that a path names."""
-    library = import_extra("datasets", _EXTRA)
+    library = import_extra("datasets", _EXTRA, _CHOICE)
     root = Path(str(path)).expanduser()
     try:
         if path is not None and _is_saved(root, "dataset_dict.json", "state.json"):
@@ -96,7 +97,7 @@ def _load(path: str | None, key: str) -> Any:
 def _read_file(library: Any, file: Path) -> Any:
     try:
         if file.suffix == ".parquet":
-            parquet = import_extra("pyarrow.parquet", _EXTRA)
+            parquet = import_extra("pyarrow.parquet", _EXTRA, _CHOICE)
             return library.Dataset(library.table.InMemoryTable(parquet.read_table(file)))
         return library.Dataset.from_file(str(file))
     except Exception as error:  # whatever Arrow raises
@@ -124,7 +125,7 @@ def _pick(loaded: Any, split: str, key: str) -> Any:
 
 def _prepared(data: Any, fields: Fields) -> Any:
     """Keep what is used: two columns, images as bytes, numbers as NumPy arrays."""
-    library = import_extra("datasets", _EXTRA)
+    library = import_extra("datasets", _EXTRA, _CHOICE)
     names = [_column(data, fields.features, FEATURES), _column(data, fields.label, LABELS)]
     if any(given not in (None, *data.column_names) for given in (fields.features, fields.label)):
         return data  # which is refused, with all its columns

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import tensorflow as tf
+
+from trainer.datasets.extras import import_extra
 
 
 class Writer(Protocol):
@@ -80,8 +81,8 @@ def open_format(name: str) -> TFRecords | ArrayRecords:
     Raises:
         ValueError: its package is not installed.
     """
-    if name == "array_record" and importlib.util.find_spec("array_record") is None:
-        raise ValueError("to (array_record) needs a package; pip install 'steadfast[array_record]'")
+    if name == "array_record":
+        import_extra("array_record", "array_record", "to (array_record)")
     return FORMATS[name]()
 
 

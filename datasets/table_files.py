@@ -143,7 +143,7 @@ def _open_text(file: Path) -> TextIO:
 
 
 def _open_parquet(file: Path) -> Any:
-    parquet = import_extra("pyarrow.parquet", "parquet")
+    parquet = import_extra("pyarrow.parquet", "parquet", str(file))
     try:
         return parquet.ParquetFile(file)
     except Exception as error:  # whatever Arrow raises
@@ -168,7 +168,7 @@ def _parquet_rows(file: Path, names: Sequence[str], missing: Collection[str]) ->
 
 def _values(column: Any, name: str, missing: Collection[str]) -> np.ndarray:
     """Return a column of Parquet as texts, numbers or dates."""
-    arrow = import_extra("pyarrow", "parquet")
+    arrow = import_extra("pyarrow", "parquet", name)
     kinds = arrow.types
     if kinds.is_dictionary(column.type):
         column = column.dictionary_decode()

@@ -6,7 +6,6 @@ it belongs to follows from that alone, on every machine.
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.datasets import table_files
+from trainer.datasets.extras import import_extra
 from trainer.datasets.paths import find_files
 
 EXTENSIONS = (".csv", ".jsonl", ".parquet", ".txt")
@@ -190,11 +190,8 @@ def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _parquet(path: Path, *keys: str) -> Iterator[tuple[int, Any]]:
-    try:
-        arrow = importlib.import_module("pyarrow")
-        library = importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise ValueError(f'{path} needs pyarrow; pip install "steadfast[parquet]"') from None
+    arrow = import_extra("pyarrow", "parquet", str(path))
+    library = import_extra("pyarrow.parquet", "parquet", str(path))
     number = 0
     try:
         with library.ParquetFile(path) as file:

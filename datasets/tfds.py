@@ -67,8 +67,8 @@ def _builder(path: str | None) -> tuple[Any, Any]:
     if path is None:
         raise ValueError("path (null) must name the folder of a prepared data set and version")
     root = Path(path).expanduser()
-    library = import_extra("tensorflow_datasets", _EXTRA)
-    import_extra("array_record", _EXTRA)
+    library = import_extra("tensorflow_datasets", _EXTRA, "dataset=tfds")
+    import_extra("array_record", _EXTRA, "dataset=tfds")
     if not (root / "dataset_info.json").is_file():
         raise FileNotFoundError(
             f"path ({root}) has no dataset_info.json; give the folder of one version of a data set"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from trainer.datasets.extras import import_extra
 
 BYTES = "bytes"
 
@@ -67,22 +69,19 @@ def load(name: str) -> Tokenizer:
         raise FileNotFoundError(f"tokenizer ({name}): no such file")
     content = path.read_bytes()
     fingerprint = hashlib.sha256(content).hexdigest()
-    read = _tokenizers if path.suffix == ".json" else _sentencepiece
+    package, parts = (
+        ("tokenizers", _tokenizers) if path.suffix == ".json" else ("sentencepiece", _sentencepiece)
+    )
+    library = import_extra(package, "tokenizers", f"tokenizer ({name})")
     try:
-        encode, decode, size = read(content)
-    except ImportError:
-        raise ValueError(
-            f"tokenizer ({name}) needs a library that is not installed; "
-            'pip install "steadfast[tokenizers]"'
-        ) from None
+        encode, decode, size = parts(library, content)
     except Exception as error:  # the libraries raise bare Exceptions
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"tokenizer ({name}) cannot be read: {reason}") from error
     return Tokenizer(encode, decode, size, fingerprint)
 
 
-def _tokenizers(content: bytes) -> _Parts:
-    library = importlib.import_module("tokenizers")
+def _tokenizers(library: ModuleType, content: bytes) -> _Parts:
     tokenizer = library.Tokenizer.from_str(content.decode())
     # The file may ask for both; here texts have their own lengths until a batch is made.
     tokenizer.no_padding()
@@ -94,8 +93,7 @@ def _tokenizers(content: bytes) -> _Parts:
     )
 
 
-def _sentencepiece(content: bytes) -> _Parts:
-    library = importlib.import_module("sentencepiece")
+def _sentencepiece(library: ModuleType, content: bytes) -> _Parts:
     processor = library.SentencePieceProcessor(model_proto=content)
     return (
         lambda texts: processor.encode(list(texts)),

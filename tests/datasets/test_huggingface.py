@@ -18,7 +18,7 @@ from trainer.datasets.huggingface import huggingface
 @pytest.fixture(scope="module")
 def library() -> Any:
     try:
-        module = import_extra("datasets", "huggingface")
+        module = import_extra("datasets", "huggingface", "dataset=huggingface")
     except ValueError as error:
         pytest.skip(str(error))
     module.disable_progress_bars()
