@@ -44,16 +44,14 @@ class Job:
         optimizer: a key of `LEARNING_RATES`.
         data: an .npz file in MNIST's layout.
         steps_per_loop: steps in one graph call, for contenders that have such a thing.
+        batch_size: examples in a step.
     """
 
     model: str
     optimizer: str
     data: Path
     steps_per_loop: int
-
-    @property
-    def batch_size(self) -> int:
-        return BATCH_SIZES[self.model]
+    batch_size: int
 
 
 @dataclass(frozen=True)
@@ -122,6 +120,7 @@ def run_peer(name: str, job: Job, steps: Sequence[int] = ()) -> tuple[dict[str, 
         "optimizer": job.optimizer,
         "data": job.data,
         "steps-per-loop": job.steps_per_loop,
+        "batch": job.batch_size,
     }
     arguments = [part for key, value in options.items() for part in (f"--{key}", str(value))]
     lengths = ["--steps", *map(str, steps)] if steps else []

@@ -1,4 +1,4 @@
-"""Time of a step: `python -m benchmarks.loop [--model ...] [--optimizer ...] [--rounds N]`.
+"""Time of a step: `python -m benchmarks.loop [--model ...] [--optimizer ...] [--batch N]`.
 
 Marginal time: two trainings of different lengths, the difference in time over the difference in
 steps, so that start-up and compilation cancel.
@@ -53,6 +53,7 @@ def main() -> None:
     )
     parser.add_argument("--model", choices=BATCH_SIZES, default="tutorial_cnn")
     parser.add_argument("--optimizer", choices=LEARNING_RATES, default="rmsprop")
+    parser.add_argument("--batch", type=int, help="examples in a step; default: as in the tables")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--data",
@@ -62,7 +63,8 @@ def main() -> None:
     args = parser.parse_args()
     steps = LENGTHS[args.model]
     with data_file(args.data) as data:
-        job = Job(args.model, args.optimizer, data, STEPS_PER_LOOP)
+        batch_size = args.batch or BATCH_SIZES[args.model]
+        job = Job(args.model, args.optimizer, data, STEPS_PER_LOOP, batch_size)
         contenders = {STEADFAST: partial(steadfast_ms, job, steps)}
         contenders |= {
             title: partial(peer_ms, name, job, steps)

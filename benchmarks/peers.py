@@ -1,7 +1,7 @@
 """The peers, each as its own users write it: a process that trains and prints a line of JSON.
 
     python -m benchmarks.peers tutorial|fit|orbit|limit --model ... --optimizer ... --data ...
-        --steps-per-loop N --steps SHORT LONG
+        --steps-per-loop N --batch N --steps SHORT LONG
 
 The line has `first_step_at` (Unix time), `loss` (the last training loss, to check that it learns)
 and, with `--steps`, `secs_per_step`: the difference in time of the two trainings over the
@@ -45,11 +45,17 @@ def build_model(job: Job) -> tf.keras.Model:
     return build((28, 28, 1), 10)
 
 
-def build_optimizer(job: Job, optimizers: object) -> tf.keras.optimizers.Optimizer:
-    """Build the optimizer from the current or the legacy (fused) family."""
+def build_optimizer(job: Job) -> tf.keras.optimizers.Optimizer:
+    """Build the optimizer that users of Keras get."""
     classes = {"rmsprop": ("RMSprop", {}), "adam": ("Adam", {}), "sgd": ("SGD", {"momentum": 0.9})}
     name, options = classes[job.optimizer]
-    return getattr(optimizers, name)(LEARNING_RATES[job.optimizer], **options)
+    return getattr(tf.keras.optimizers, name)(LEARNING_RATES[job.optimizer], **options)
+
+
+def fused_optimizer(job: Job) -> tf.keras.optimizers.legacy.Optimizer:
+    """Build the optimizer that Steadfast has."""
+    module = importlib.import_module(f"trainer.optimizers.{job.optimizer}")
+    return getattr(module, job.optimizer)(LEARNING_RATES[job.optimizer])
 
 
 def one_device() -> tf.distribute.Strategy:
@@ -64,7 +70,7 @@ def tutorial(job: Job) -> Train:
     strategy = one_device()
     with strategy.scope():
         model = build_model(job)
-        optimizer = build_optimizer(job, tf.keras.optimizers)
+        optimizer = build_optimizer(job)
         accuracy = tf.keras.metrics.SparseCategoricalAccuracy("accuracy")
         example_loss = tf.keras.losses.SparseCategoricalCrossentropy(
             from_logits=True, reduction=tf.keras.losses.Reduction.NONE
@@ -100,15 +106,21 @@ def tutorial(job: Job) -> Train:
     return train
 
 
-def fit(job: Job) -> Train:
-    """Keras' own loop, with many steps in one graph call."""
+def compiled_model(job: Job) -> tf.keras.Model:
+    """Build the model ready for `fit`, with many steps in one graph call."""
     model = build_model(job)
     model.compile(
-        optimizer=build_optimizer(job, tf.keras.optimizers),
+        optimizer=build_optimizer(job),
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
         steps_per_execution=job.steps_per_loop,
     )
+    return model
+
+
+def fit(job: Job) -> Train:
+    """Keras' own loop."""
+    model = compiled_model(job)
     dataset = pipeline(job)
     return lambda steps: model.fit(dataset, steps_per_epoch=steps, epochs=1, verbose=0).history[
         "loss"
@@ -143,7 +155,7 @@ def _orbit_trainer(job: Job, strategy: tf.distribute.Strategy) -> Any:
     class Trainer(library.StandardTrainer):
         def __init__(self) -> None:
             self.model = build_model(job)
-            self.optimizer = build_optimizer(job, tf.keras.optimizers)
+            self.optimizer = build_optimizer(job)
             self.global_step = tf.Variable(
                 0,
                 dtype=tf.int64,
@@ -188,7 +200,7 @@ def _orbit_trainer(job: Job, strategy: tf.distribute.Strategy) -> Any:
 def limit(job: Job) -> Train:
     """The limit: the compiled step on one constant batch, fused update, no input, no metrics."""
     model = build_model(job)
-    optimizer = build_optimizer(job, tf.keras.optimizers.legacy)
+    optimizer = fused_optimizer(job)
     images, labels = (tf.constant(array[: job.batch_size]) for array in load(job))
 
     @tf.function
@@ -221,11 +233,12 @@ def main() -> None:
     parser.add_argument("--optimizer", required=True, choices=LEARNING_RATES)
     parser.add_argument("--data", required=True, type=Path)
     parser.add_argument("--steps-per-loop", required=True, type=int)
+    parser.add_argument("--batch", required=True, type=int)
     parser.add_argument("--steps", type=int, nargs=2)
     args = parser.parse_args()
     contenders = {"tutorial": tutorial, "fit": fit, "orbit": orbit, "limit": limit}
     train = contenders[args.contender](
-        Job(args.model, args.optimizer, args.data, args.steps_per_loop)
+        Job(args.model, args.optimizer, args.data, args.steps_per_loop, args.batch)
     )
     train(1)
     report = {"first_step_at": time.time()}

@@ -48,7 +48,7 @@ def main() -> None:
     peers = {name: title for name, title in PEERS.items() if name != "limit"}
     with data_file(args.data) as data:
         # One step in a graph call: the first one is seen as soon as it is done.
-        job = Job(args.model, "rmsprop", data, 1)
+        job = Job(args.model, "rmsprop", data, 1, BATCH_SIZES[args.model])
         contenders = {STEADFAST: partial(steadfast_start, job)}
         contenders |= {
             title: partial(peer_start, name, job)
