@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -185,12 +185,19 @@ class Feed(Protocol):
         """Return the batch and the draws of one replica."""
 
 
+class Gathered(NamedTuple):
+    """One replica's batch and its draws, gathered ahead of the step."""
+
+    batch: Batch
+    draws: tf.Tensor
+
+
 @dataclass(frozen=True)
 class InGraph:
     """Feeds a split that resides in memory: batches are gathered inside the compiled loop.
 
-    Gathering depends on no variable, so TensorFlow's executor runs it ahead of the step, beside the
-    step's own work. There is no iterator.
+    There is no iterator. Gathering depends on no variable; on one replica the training loop gathers
+    each batch beside the step before, see `trainer.engine.graph.train_loop`.
     """
 
     source: Source

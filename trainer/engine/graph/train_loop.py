@@ -4,6 +4,8 @@
         element = feed.next(iterator)
         strategy.run(replica_step, (step + i, element))
 
+On one replica, a batch that is gathered in the graph is gathered during the step before, and
+carried to its own: what the body of the loop returns, the index too, comes after all its updates.
 The number of steps in a call changes no result: nothing inside depends on where a call begins.
 AutoGraph is off: converting the engine's own code took most of the time to the first step.
 """
@@ -20,7 +22,7 @@ from tensorflow.python.framework.config import is_op_determinism_enabled
 from trainer.engine.graph import randomness
 from trainer.engine.graph.collective_log import CollectiveLog
 from trainer.engine.graph.divergence import VERDICT_SIZE, DivergenceStatus, Verdict
-from trainer.engine.graph.input import Feed
+from trainer.engine.graph.input import Feed, Gathered, InGraph
 from trainer.engine.graph.metric_sums import pack
 from trainer.engine.graph.shards import transform_shards
 from trainer.engine.graph.state import TrainState
@@ -85,15 +87,10 @@ class TrainLoop:
         self.collectives = CollectiveLog()  # of this trace
         end = state.step.read_value() + count
 
-        def one_step(
-            index: tf.Tensor,
-            window: tf.Tensor,
-            epoch: tf.Tensor,
-            norm: tf.Tensor,
-            waited: tf.Tensor,
-            status: DivergenceStatus,
-        ) -> tuple[Any, ...]:
-            element = self.feed.next(iterator)
+        def one_step(index: tf.Tensor, *carried: Any) -> tuple[Any, ...]:
+            window, epoch, norm, waited, status, *gathered = carried
+            following = self._gather_ahead(iterator, index + 1)
+            element = gathered[0] if gathered else self.feed.next(iterator)
             if self.feed.fetches and not is_op_determinism_enabled():  # then no clock may be read
                 # Before the step: TensorFlow keeps the order of operations that read the clock.
                 waited += input_wait(index, element)
@@ -102,16 +99,17 @@ class TrainLoop:
             norm = tf.where(verdict.is_bad, norm, verdict.norm)
             status = monitor.note(status, index, verdict)
             self.on_traced(tf.compat.v1.get_default_graph())
-            return index + 1, window + sums, epoch + sums, norm, waited, status
+            return index + 1, window + sums, epoch + sums, norm, waited, status, *following
 
         start = [
             variable.read_value()
             for variable in (state.step, state.summary_sums, state.epoch_sums, state.gradient_norm)
         ]
-        _, window, epoch, norm, waited, status = tf.while_loop(
+        first = self._gather_ahead(iterator, start[0])
+        _, window, epoch, norm, waited, status, *_ = tf.while_loop(
             lambda index, *_: index < end,
             one_step,
-            (*start, tf.zeros([], tf.float64), monitor.begin()),
+            (*start, tf.zeros([], tf.float64), monitor.begin(), *first),
         )
         state.step.assign(end)
         state.summary_sums.assign(window)
@@ -159,6 +157,23 @@ class TrainLoop:
         if dropped := self.state.divergence_monitor.report():
             yield f"{dropped['updates_skipped']:.0f} updates were dropped (divergence.action=skip)."
 
+    def _gather_ahead(self, iterator: Any, index: tf.Tensor) -> list[Gathered]:
+        """Return what step `index` is fed if it can be gathered while the step before runs.
+
+        Returns:
+            One element, or none: then each step gathers or fetches its own.
+        """
+        feed = self.feed
+        if not isinstance(feed, InGraph) or self.strategy.num_replicas_in_sync > 1:
+            return []
+        element = feed.next(iterator)
+
+        def gather(index: tf.Tensor) -> Gathered:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            return Gathered(*feed.replica_batch(element, index, replica))
+
+        return [self.strategy.run(gather, args=(index,))]
+
     def _step(self, index: tf.Tensor, element: Any) -> tuple[tf.Tensor, Verdict]:
         """Run one step.
 
@@ -180,7 +195,11 @@ class TrainLoop:
         context = tf.distribute.get_replica_context()
         replica = context.replica_id_in_sync_group
         num_replicas = context.num_replicas_in_sync
-        batch, draws = self.feed.replica_batch(element, index, replica)
+        batch, draws = (
+            element
+            if isinstance(element, Gathered)
+            else self.feed.replica_batch(element, index, replica)
+        )
         static = tf.get_static_value(replica)
         part = randomness.BatchPart(
             lambda: randomness.fold_seed(self._seed, index),
