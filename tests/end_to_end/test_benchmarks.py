@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from benchmarks.limit import Turn, rows, steadfast
 from benchmarks.scaling.__main__ import measure_link, summarise, table
 from benchmarks.scaling.contestants import CONTESTANTS, JOBS, STEPS_PER_LOOP
 from benchmarks.scaling.team import Team
@@ -180,3 +181,27 @@ def test_reports_and_writer_threads_are_timed(tmp_path, writers, write):
     assert turn.ms > 0
     assert 0 < turn.reporting < 1
     assert (turn.writing > 0) == write
+
+
+def test_turns_train_their_steps(tmp_path):
+    trained = engine(
+        tmp_path,
+        "train.steps=100000",
+        "train.steps_per_loop=4",
+        "evaluate.every_epochs=null",
+        "checkpoint.every_epochs=null",
+    )
+    for end in (8, 16):
+        assert min(steadfast(trained, 8)) > 0
+        assert trained.step == end
+
+
+def test_ratios_are_of_turns_of_one_round():
+    results = {
+        "Steadfast": [Turn(1.0, 2.0), Turn(10.0, 20.0), Turn(4.0, 2.0)],
+        "other": [Turn(3.0, 2.0), Turn(20.0, 60.0), Turn(4.0, 8.0)],
+    }
+    assert rows(results).splitlines()[2:] == [
+        "| Steadfast | 4 | 1 to 10 | 1.00 | 2 | 1.00 |",
+        "| other | 4 | 3 to 20 | 2.00 | 8 | 3.00 |",
+    ]
