@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -15,16 +17,19 @@ from trainer.datasets.framing import Framing
 from trainer.datasets.hashed_split import divide, hash_numbers
 from trainer.datasets.image_files import CorruptFiles
 from trainer.datasets.images import ImageDataset
-from trainer.datasets.indexed_split import Indexable, IndexedSplit, RecordReader
+from trainer.datasets.indexed_split import IndexedSplit, Read
 from trainer.datasets.normalise import Normalisation
+from trainer.datasets.reading_processes import ReadingProcesses
+from trainer.datasets.record_reader import Indexable, RecordReader
 
 
-def indexed(
+def indexed(  # noqa: PLR0913 - every option is a key of the configuration
     *,
     train_source: Any,
     test_source: Any = None,
     test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
     max_corrupt_records: Annotated[int, ">= 0"] = 0,
+    processes: Annotated[int, ">= 0"] = 0,
     fields: Fields | None = None,
     augment: Augmentation | None = None,
     normalise: Normalisation | None = None,
@@ -33,13 +38,16 @@ def indexed(
 
     A record is a mapping, a tuple, or the features alone. Features are an array of numbers, a
     picture of Pillow, or the bytes of an image file, which are decoded in the graph. The same index
-    must always return the same record. The object is called by one thread at a time.
+    must always return the same record. The object is called by one thread at a time; with
+    `processes` a copy of it, made by pickle, in each.
 
     Args:
         train_source: the object to train on.
         test_source: the object to test on; None: a part of train_source.
         test_fraction: about which share of train_source to test on if there is no test_source.
         max_corrupt_records: how many damaged images each process skips before it is an error.
+        processes: how many processes read records, where Python code of the source is the limit; 0:
+            each process that trains reads its own.
         fields: which parts of a record are used.
         augment: random changes of images in training.
         normalise: what is subtracted from the features and what they are divided by.
@@ -51,6 +59,7 @@ def indexed(
         Sources(train_source, test_source, test_fraction=test_fraction),
         fields or Fields(),
         max_corrupt_records=max_corrupt_records,
+        processes=processes,
         augment=augment,
         normalise=normalise,
     )
@@ -102,55 +111,50 @@ def from_sources(
     fields: Fields,
     *,
     max_corrupt_records: int = 0,
+    processes: int = 0,
     augment: Augmentation | None = None,
     normalise: Normalisation | None = None,
 ) -> ImageDataset | ArrayDataset:
-    """Return a dataset of two sources.
-
-    Args:
-        sources: the sources.
-        fields: which parts of their records are used.
-        max_corrupt_records: how many damaged images may be skipped.
-        augment: random changes of images in training.
-        normalise: what is subtracted from the features and what they are divided by.
+    """Return a dataset of two sources; the options are those of `indexed`.
 
     Raises:
         ValueError: the first record is not usable, or the number of classes is unknown.
     """
     layout = fields.layout(_first_record(sources), sources.names[0])
-    min_area = 0.0 if augment is None else augment.min_area
-    train, test = _splits(sources, fields, layout, min_area, max_corrupt_records)
+    readers = _readers(sources, fields, layout)
+    corrupt = CorruptFiles(max_corrupt_records, "max_corrupt_records")
+    framings = Framing(min_area=0.0 if augment is None else augment.min_area), Framing()
+    train, test = (
+        IndexedSplit(reader, rows, read=read, framing=framing, corrupt=corrupt)
+        for reader, rows, read, framing in zip(
+            readers, sources.rows(), _safe_reads(readers, processes), framings, strict=True
+        )
+    )
+    shared: dict[str, Any] = {
+        "num_classes": readers[0].num_classes,
+        "class_names": fields.class_names or sources.class_names,
+        "label_kind": layout.label_kind,
+        "normalise": normalise,
+    }
     if _is_image(layout):
         return ImageDataset(
             train=train,
             test=test,
             image_shape=layout.shape,
-            num_classes=_num_classes(sources, fields, layout),
-            class_names=fields.class_names or sources.class_names,
-            label_kind=layout.label_kind,
             image_size=None if layout.encoded else fields.image_size,
             augment=augment,
-            normalise=normalise,
+            **shared,
         )
     if augment is not None and augment.num_draws:
         raise ValueError(
             f"augment is for images, the features are {list(layout.shape)} {layout.dtype}; "
             "leave it out"
         )
-    return ArrayDataset(
-        train=train,
-        test=test,
-        input_shape=layout.shape,
-        num_classes=_num_classes(sources, fields, layout),
-        class_names=fields.class_names or sources.class_names,
-        label_kind=layout.label_kind,
-        normalise=normalise,
-    )
+    return ArrayDataset(train=train, test=test, input_shape=layout.shape, **shared)
 
 
-def _splits(
-    sources: Sources, fields: Fields, layout: Layout, min_area: float, max_corrupt_records: int
-) -> tuple[IndexedSplit, IndexedSplit]:
+def _readers(sources: Sources, fields: Fields, layout: Layout) -> list[RecordReader]:
+    """Return the readers of both splits; the second is the first where they have one source."""
     names = fields.class_names or sources.class_names
     reader = RecordReader(
         source=sources.train,
@@ -159,15 +163,26 @@ def _splits(
         num_classes=_num_classes(sources, fields, layout),
         class_names=None if names is None else {name: label for label, name in enumerate(names)},
     )
-    test_reader = reader
-    if sources.test is not None:
-        test_reader = replace(reader, source=sources.test, name=sources.names[1])
-    train_rows, test_rows = sources.rows()
-    corrupt = CorruptFiles(max_corrupt_records, "max_corrupt_records")
-    return (
-        IndexedSplit(reader, train_rows, framing=Framing(min_area=min_area), corrupt=corrupt),
-        IndexedSplit(test_reader, test_rows, framing=Framing(), corrupt=corrupt),
-    )
+    if sources.test is None:
+        return [reader, reader]
+    return [reader, replace(reader, source=sources.test, name=sources.names[1])]
+
+
+def _safe_reads(readers: Sequence[RecordReader], processes: int) -> list[Read]:
+    """Return a function for each reader that several threads may call.
+
+    Python runs one thread at a time anyway; decoding, in the graph, goes on meanwhile.
+    """
+    if processes:
+        pool = ReadingProcesses(readers, processes)
+        return [partial(pool.read, number) for number in range(len(readers))]
+    lock = threading.Lock()
+
+    def locked(reader: RecordReader, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        with lock:
+            return reader.read(rows)
+
+    return [partial(locked, reader) for reader in readers]
 
 
 def _num_classes(sources: Sources, fields: Fields, layout: Layout) -> int:
