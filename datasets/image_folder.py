@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated
 
 from trainer.datasets.augment import Augmentation
+from trainer.datasets.example_cache import with_cache
 from trainer.datasets.framing import Framing
 from trainer.datasets.hashed_split import hash_text
 from trainer.datasets.image_files import CorruptFiles, FileSplit
@@ -33,6 +34,7 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
     antialias: bool = False,
     test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
     max_corrupt_files: Annotated[int, ">= 0"] = 0,
+    cache: Annotated[str, "none | memory | disk"] = "none",
     augment: Augmentation | None = None,
     normalise: Normalisation | None = None,
 ) -> ImageDataset:
@@ -48,6 +50,8 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
         antialias: whether to average when an image is made smaller; finer, twice as slow to decode.
         test_fraction: about which share of the images to test on if there is no `test/` or `val/`.
         max_corrupt_files: how many unreadable files each process skips before it is an error.
+        cache: where decoded examples are kept, for all processes of a host: none, `memory` as long
+            as one uses them, or a file on the `disk` in ~/.cache/steadfast.
         augment: random changes of the images in training.
         normalise: what is subtracted from the pixels and what they are divided by.
 
@@ -63,7 +67,7 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
     framing = Framing(crop, antialias=antialias)
     min_area = 0.0 if augment is None else augment.min_area
     split = functools.partial(FileSplit, image_shape=shape, corrupt=CorruptFiles(max_corrupt_files))
-    return ImageDataset(
+    dataset = ImageDataset(
         train=split(train, _labels(train, classes), framing=replace(framing, min_area=min_area)),
         test=split(test, _labels(test, classes), framing=framing),
         image_shape=shape,
@@ -73,6 +77,7 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
         augment=augment,
         normalise=normalise,
     )
+    return with_cache(dataset, cache)
 
 
 def _splits(path: str | None, test_fraction: float) -> tuple[list[Path], list[Path], list[str]]:

@@ -47,6 +47,11 @@ class RecordIndex:
     def __len__(self) -> int:
         return len(self.offsets)
 
+    def identity(self) -> str:
+        """Return a text that changes with the records, or with the files that hold them."""
+        records = hashlib.sha256(self.counts.tobytes() + self.offsets.tobytes()).hexdigest()
+        return f"{_key(self.files)} {[str(file.absolute()) for file in self.files]} {records}"
+
     def divide(self, fraction: float) -> tuple[RecordIndex, RecordIndex]:
         """Return the records but about this share of them, and that share.
 

@@ -38,6 +38,7 @@ class RecordSource:
         Raises:
             ValueError: its examples cannot be written as records.
         """
+        split = getattr(split, "uncached", split)
         self._split = split
         self.num_examples: int = split.num_examples
         if isinstance(split, RecordSplit):

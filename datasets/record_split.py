@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,11 @@ class RecordSplit:
         """Return the file of a record, and its offset there."""
         file = int(np.searchsorted(np.cumsum(self.index.counts), index, side="right"))
         return self.index.files[file], int(self.index.offsets[index])
+
+    def identity(self) -> str:
+        """Return a text that changes with what `fetch` returns without random numbers."""
+        framing = replace(self._framing, min_area=0.0)
+        return f"{self.index.identity()} {self.features} {self._image_shape} {framing}"
 
     def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Read the records at `indices`, [B] int64.

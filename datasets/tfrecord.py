@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from trainer.datasets.arrays import ArrayDataset
 from trainer.datasets.augment import Augmentation
+from trainer.datasets.example_cache import with_cache
 from trainer.datasets.framing import Framing
 from trainer.datasets.images import ImageDataset, check_size
 from trainer.datasets.normalise import Normalisation
@@ -46,6 +47,7 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
     crop: Annotated[float | None, "> 0, <= 1"] = None,
     antialias: bool = False,
     max_corrupt_records: Annotated[int, ">= 0"] = 0,
+    cache: Annotated[str, "none | memory | disk"] = "none",
     augment: Augmentation | None = None,
     normalise: Normalisation | None = None,
 ) -> ImageDataset | ArrayDataset:
@@ -64,6 +66,8 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
         crop: resize the middle of an image, as in `image_folder`.
         antialias: whether to average when a file of an image is made smaller.
         max_corrupt_records: how many unreadable records each process skips before an error.
+        cache: where decoded examples are kept, for all processes of a host: none, `memory` as long
+            as one uses them, or a file on the `disk` in ~/.cache/steadfast.
         augment: random changes of images in training.
         normalise: what is subtracted from the pixels and what they are divided by.
 
@@ -76,7 +80,8 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
     size = image_size or told.get("image_size")
     framing = Framing(crop, antialias=antialias)
     images = _Images(size, channels or told.get("channels", 3), framing, augment, normalise)
-    return images.dataset(train, test, CorruptRecords(max_corrupt_records, contents))
+    dataset = images.dataset(train, test, CorruptRecords(max_corrupt_records, contents))
+    return with_cache(dataset, cache)
 
 
 @dataclass(frozen=True)
