@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,16 @@ def test_texts_are_cut_at_the_length_and_integer_labels_are_sorted(tmp_path: Pat
     data = text(path=str(path), test_path=str(path), length=4)
     assert data.class_names == ("9", "10")
     assert texts_of(data) == [("abcd", label) for label in ("10", "9", "10", "9")] * 2
+
+
+def test_log_says_how_much_is_padding(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [json.dumps({"text": "x" * count, "label": 1}) for count in (1, 2, 3, 10)]
+    file = tmp_path / "a.jsonl"
+    file.write_text("\n".join(rows))
+    with caplog.at_level(logging.INFO):
+        text(path=str(file), test_path=str(file), length=8)
+    (line,) = [line for line in caplog.messages if "padding" in line]
+    assert "half have at most 3 tokens, 95 % at most 8; with dataset.length=8, 56% of" in line
 
 
 def test_tokenizers_are_read_from_files(tmp_path: Path) -> None:
