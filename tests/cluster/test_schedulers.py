@@ -205,6 +205,26 @@ def test_kubernetes_addresses_follow_the_host_name(hostname, index, addresses):
     assert allocation == Allocation("Kubernetes", addresses, int(index))
 
 
+def test_kubernetes_takes_the_number_of_pods_from_the_environment():
+    environment = {"JOB_COMPLETION_INDEX": "1", "STEADFAST_PODS": "2"}
+    allocation = kubernetes_allocation(environment, lambda: "train-1.peers", 0)
+    assert allocation == Allocation("Kubernetes", ["train-0.peers:2222", "train-1.peers:2222"], 1)
+    environment["STEADFAST_PODS"] = "1"
+    assert error_of(kubernetes_allocation, environment, lambda: "train-1.peers", 0) == (
+        "Kubernetes: JOB_COMPLETION_INDEX (1) is out of range: STEADFAST_PODS is 1, 0 to 0; "
+        "set STEADFAST_PODS in the pods, or strategy.workers, by the Job's completions"
+    )
+
+
+def test_kubernetes_pods_of_unknown_number_are_refused():
+    environment = {"JOB_COMPLETION_INDEX": "0"}
+    assert error_of(kubernetes_allocation, environment, lambda: "train-0.peers", 0) == (
+        "Kubernetes: an indexed Job (JOB_COMPLETION_INDEX) does not tell its pods how many they "
+        "are; set STEADFAST_PODS in the pods, or strategy.workers, by the Job's completions, or "
+        "strategy=one_device if each trains alone"
+    )
+
+
 def test_kubernetes_asks_for_the_host_name_in_a_job_only():
     assert (
         kubernetes_allocation(
@@ -224,7 +244,7 @@ def test_kubernetes_asks_for_the_host_name_in_a_job_only():
             "3",
             "Kubernetes: JOB_COMPLETION_INDEX (3) is out of range: "
             "the strategy has 3 processes, 0 to 2; "
-            "set strategy.workers so that they are as many as the Job's completions",
+            "set STEADFAST_PODS in the pods, or strategy.workers, by the Job's completions",
         ),
         ("train-0", "", "Kubernetes: JOB_COMPLETION_INDEX () must be an integer"),
         (

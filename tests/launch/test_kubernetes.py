@@ -49,8 +49,9 @@ def test_kubernetes_prints_service_and_job(tmp_path):
     assert [item["kind"] for item in objects] == KINDS
     assert objects[-1]["spec"]["completions"] == 4
     assert arguments_of(objects) == [
-        "strategy=multi_worker", "train.steps=20", "strategy.workers=4", "runs_dir=/shared/runs",
+        "strategy=multi_worker", "train.steps=20", "runs_dir=/shared/runs",
     ]  # fmt: skip
+    assert pod_of(objects)["containers"][0]["env"] == [{"name": "STEADFAST_PODS", "value": "4"}]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -77,6 +78,13 @@ def test_kubernetes_starts_a_pod_for_each_process(arguments, pods):
     assert objects[-1]["spec"]["backoffLimit"] == 3 * pods
 
 
+def test_kubernetes_continues_a_run_with_another_number_of_pods():
+    four, two = (printed(*MULTI, "--workers", str(count), "name=a") for count in (4, 2))
+    assert arguments_of(four) == arguments_of(two)
+    assert [item["metadata"] for item in four] == [item["metadata"] for item in two]
+    assert (four[-1]["spec"]["completions"], two[-1]["spec"]["completions"]) == (4, 2)
+
+
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
 def test_kubernetes_prints_a_job_alone_for_one_process(strategy):
     (job,) = printed(f"strategy={strategy}", "--image", "a", "restart.max_restarts=5")
@@ -92,8 +100,9 @@ def test_discovery_understands_the_pods(index, monkeypatch):
     domain = f"{pod['subdomain']}.default.svc.cluster.local"
     monkeypatch.setattr(socket, "getfqdn", lambda: f"{name}-{index}.{domain}")
     monkeypatch.setattr(discovery.ports, "is_in_use", lambda port: False)
-    strategy = MultiWorker(workers=3)
-    environment = {"JOB_COMPLETION_INDEX": str(index)}
+    strategy = MultiWorker()
+    (variable,) = pod["containers"][0]["env"]
+    environment = {"JOB_COMPLETION_INDEX": str(index), variable["name"]: variable["value"]}
     cluster = discovery.declared_cluster(strategy.process_ids, environment)
     port = pod["containers"][0]["ports"][0]["containerPort"]
     assert cluster.process_id == ProcessId("worker", index)

@@ -63,6 +63,33 @@ def test_options_of_sbatch_are_passed_on_and_replace_ours():
     ]
 
 
+def test_range_of_nodes_takes_every_size_that_divides_the_batch():
+    text = script(*MULTI, "--nodes=1-2", "batch.shards=2")
+    assert "#SBATCH --nodes=1-2\n" in text
+    # On one node it must not start a cluster of two.
+    assert text.splitlines()[-6].endswith(" strategy.workers=1")
+    assert "srun --kill-on-bad-exit=1 \\\n" in text
+    assert " strategy.workers=2\n" in script(*MULTI, "--nodes=1-2", "strategy.workers=2")
+    assert "strategy.workers" not in script(*MULTI, "--nodes=2-4")
+
+
+@pytest.mark.parametrize(("nodes", "tasks"), [(1, 1), (2, 2), (3, 2), (4, 4), (5, 4)])
+def test_range_of_nodes_leaves_out_sizes_that_do_not_divide_the_batch(nodes, tasks, tmp_path):
+    text = script(*MULTI, "--nodes=1-5", "batch.shards=4", "batch.global_size=16")
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\necho "$2 $3"\n')
+    srun.chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", text],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_NUM_NODES": str(nodes)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == f"--nodes={tasks} --ntasks={tasks}\n"
+
+
 def test_config_dir_is_an_absolute_path_of_the_command(tmp_path):
     (tmp_path / "theirs").mkdir()
     assert f" --config-dir {tmp_path / 'theirs'} model=softmax" in script(
@@ -73,6 +100,17 @@ def test_config_dir_is_an_absolute_path_of_the_command(tmp_path):
 @pytest.mark.parametrize(
     ("words", "error"),
     [
+        ((*MULTI, "--nodes=4-2"), "--nodes (4-2) must be an integer >= 1 or a range, such as 1-4"),
+        (("--nodes=1-2",), "--nodes (1-2) must be 1: strategy=one_device trains in one"),
+        (
+            (*MULTI, "--nodes=1-2", "batch.global_size=null", "batch.per_replica=8"),
+            "--nodes (1-2) needs a batch that is the same on fewer nodes; use batch.global_size",
+        ),
+        (
+            (*MULTI, "--nodes=3-4", "batch.shards=4"),
+            "--nodes (3-4) must begin with a number of workers that the batch can be divided "
+            "among: one of 4",
+        ),
         (("--nodes=2",), "--nodes (2) must be 1: strategy=one_device trains in one"),
         ((*MULTI, "--nodes=0"), "--nodes (0) must be an integer >= 1"),
         (("-m", "seed=1,2"), "slurm (-m): this is the job of one run; for a sweep use -m hydra/"),

@@ -150,7 +150,9 @@ class Pods:
             (disk / name).write_text(text)
         (container,) = self._pod["containers"]
         assert container["command"] == ["steadfast"]
-        environment = {**os.environ, "JOB_COMPLETION_INDEX": str(index), "HOME": str(disk)}
+        given = {variable["name"]: variable["value"] for variable in container["env"]}
+        own = {"JOB_COMPLETION_INDEX": str(index), "HOME": str(disk)}
+        environment = {**os.environ, **given, **own}
         for name in ("TF_CONFIG", "STEADFAST_FORK_SERVER", "XDG_RUNTIME_DIR"):
             environment.pop(name, None)
         command = [

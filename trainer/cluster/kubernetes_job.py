@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from trainer.cluster.schedulers import KUBERNETES_PORT
+from trainer.cluster.schedulers import KUBERNETES_PODS, KUBERNETES_PORT
 
 USER_ID = 1000
 """The user and group of the image that the Dockerfile builds; they own what is in the volume."""
@@ -212,13 +212,17 @@ def _container(spec: JobSpec) -> dict[str, Any]:
     limits: dict[str, Any] = {"memory": spec.memory}
     if spec.gpus:
         limits["nvidia.com/gpu"] = spec.gpus
-    ports = [{"name": "grpc", "containerPort": KUBERNETES_PORT}] if spec.has_cluster else []
+    cluster = {
+        # Not an override: the number of pods may differ each time the run is continued.
+        "env": [{"name": KUBERNETES_PODS, "value": str(spec.pods)}],
+        "ports": [{"name": "grpc", "containerPort": KUBERNETES_PORT}],
+    }
     return {
         "name": _CONTAINER,
         "image": spec.image,
         "command": ["steadfast"],
         "args": list(spec.arguments),
-        **({"ports": ports} if ports else {}),
+        **(cluster if spec.has_cluster else {}),
         "resources": {"requests": {"cpu": spec.cpu, "memory": spec.memory}, "limits": limits},
         "securityContext": {
             "allowPrivilegeEscalation": False,

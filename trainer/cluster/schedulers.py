@@ -15,6 +15,8 @@ from trainer.errors import ConfigError
 _RANGES = r"\[[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*\]"
 _HOST = rf"(?:[^\s,\[\]]|{_RANGES})+"
 KUBERNETES_PORT = 2222
+KUBERNETES_PODS = "STEADFAST_PODS"
+"""The variable by which `kubernetes` tells the pods of a Job how many they are."""
 
 
 @dataclass(frozen=True)
@@ -103,22 +105,25 @@ def kubernetes_allocation(
         environment: the environment variables of this process.
         hostname: returns the host name with its domain; called in a Job only, because it can
             take seconds.
-        count: number of pods, which the environment of a pod lacks.
+        count: number of pods, if STEADFAST_PODS does not say it; Kubernetes does not. 0: unknown.
 
     Raises:
-        ConfigError: the index or the host name does not fit.
+        ConfigError: the number of pods is unknown, or the index or the host name does not fit.
     """
     if "JOB_COMPLETION_INDEX" not in environment:
         return None
-    hint = "; set strategy.workers so that they are as many as the Job's completions"
-    index = _index(
-        "Kubernetes",
-        environment,
-        "JOB_COMPLETION_INDEX",
-        count,
-        f"the strategy has {count} processes",
-        hint,
-    )
+    hint = f"set {KUBERNETES_PODS} in the pods, or strategy.workers, by the Job's completions"
+    size = f"the strategy has {count} processes"
+    if KUBERNETES_PODS in environment:
+        count = _integer("Kubernetes", environment, KUBERNETES_PODS)
+        size = f"{KUBERNETES_PODS} is {count}"
+    elif not count:
+        raise ConfigError(
+            "Kubernetes: an indexed Job (JOB_COMPLETION_INDEX) does not tell its pods how many "
+            f"they are; {hint}, or strategy=one_device if each trains alone"
+        )
+    name = "JOB_COMPLETION_INDEX"
+    index = _index("Kubernetes", environment, name, count, size, f"; {hint}")
     full = hostname()
     name, dot, domain = full.partition(".")
     stem = name.removesuffix(f"-{index}")

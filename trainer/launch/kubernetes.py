@@ -40,12 +40,12 @@ def run(arguments: Sequence[str]) -> int:
     overrides = [item for item in args.overrides if override_key(item) != "runs_dir"]
     with constraints.paths_elsewhere(runs_dir.parent):
         experiment = compose(overrides, args.config_dir)
+        sized = experiment
         if args.workers is not None:
             _check_workers(experiment, args.workers, overrides)
-            overrides.append(f"{_WORKERS}={args.workers}")
-            experiment = compose(overrides, args.config_dir)
+            sized = compose([*overrides, f"{_WORKERS}={args.workers}"], args.config_dir)
     name = args.name or re.sub(r"[^a-z0-9-]", "-", run_name(experiment).lower())
-    pods, has_cluster = _check(experiment, name)
+    pods, has_cluster = _check(experiment, sized, name)
     _check_grace(experiment, args.grace_secs)
     options = ["--config-dir", args.config_dir] if args.config_dir else []
     spec = JobSpec(
@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("overrides", nargs="*", help="the experiment, as for training")
     parser.add_argument("--image", help="the container image; needed")
-    parser.add_argument("--workers", type=int, metavar="N", help=f"the same as {_WORKERS}=N")
+    parser.add_argument("--workers", type=int, metavar="N", help="number of workers")
     parser.add_argument("--gpus", type=int, default=0, metavar="N", help="of each pod; 0")
     parser.add_argument("--cpu", default="2", metavar="CPUS", help="of each pod, at least; 2")
     parser.add_argument("--memory", default="4Gi", metavar="SIZE", help="of each pod; 4Gi")
@@ -133,8 +133,13 @@ def _check_workers(experiment: Experiment, workers: int, overrides: Sequence[str
         )
 
 
-def _check(experiment: Experiment, name: str) -> tuple[int, bool]:
+def _check(experiment: Experiment, sized: Experiment, name: str) -> tuple[int, bool]:
     """Check an experiment as its first pod will.
+
+    Args:
+        experiment: what the pods are given.
+        sized: the same with the number of workers.
+        name: of the Job.
 
     Returns:
         The number of pods, and whether they reach each other.
@@ -150,7 +155,7 @@ def _check(experiment: Experiment, name: str) -> tuple[int, bool]:
     if experiment.strategy.get("hosts"):
         raise ConfigError("strategy.hosts is for clusters that are started by hand; remove it")
     strategy = select.select_strategy(experiment)
-    process_ids = strategy.process_ids(None)
+    process_ids = select.select_strategy(sized).process_ids(None)
     if strategy.uses_declared_cluster and not process_ids:
         raise ConfigError(
             f"strategy={choice} does not say how many pods there are; add --workers N"

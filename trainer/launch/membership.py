@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from trainer.cluster.messages import Availability
-from trainer.config.batch_sizes import resolve_batch_sizes
+from trainer.config.batch_sizes import divides
 from trainer.config.schema import Batch
-from trainer.errors import ConfigError
 from trainer.strategies.base import Strategy
 
 
@@ -16,16 +16,8 @@ def of(strategy: Strategy, batch: Batch) -> Membership | None:
     """Return the membership of a cluster that is started here; None: it always has all workers."""
     if strategy.min_workers is None:
         return None
-
-    def fits(size: int) -> bool:
-        try:
-            resolve_batch_sizes(batch, size)
-        except ConfigError:
-            return False
-        return True
-
     full = len(strategy.process_ids(None))
-    return Membership(full, strategy.min_workers, strategy.rejoin_secs, fits)
+    return Membership(full, strategy.min_workers, strategy.rejoin_secs, partial(divides, batch))
 
 
 class Membership:

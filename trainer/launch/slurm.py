@@ -13,7 +13,9 @@ from pathlib import Path
 
 from trainer.cli.commands.arguments import Parser
 from trainer.cli.compose import compose_config, split_hydra
-from trainer.cli.overrides import rewrite
+from trainer.cli.overrides import override_key, rewrite
+from trainer.cluster.spec import ProcessId
+from trainer.config.batch_sizes import divides
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch.resolved_run import resolve
@@ -30,7 +32,7 @@ _SCRIPT = """\
 {options}
 
 unset TF_CONFIG  # srun says who works together
-srun --kill-on-bad-exit=1 \\
+{choice}srun --kill-on-bad-exit=1{size} \\
   {command}
 code=$?
 # 143: it has saved and left before its time was over. Slurm itself starts a job again only after
@@ -38,6 +40,11 @@ code=$?
 if [ "$code" -eq 143 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit "$code"
 """
+_CHOICE = """\
+# The batch can be divided among so many tasks; the largest number that there are nodes for.
+for tasks in {sizes}; do if [ "$tasks" -le "$SLURM_JOB_NUM_NODES" ]; then break; fi; done
+"""
+_WORKERS = "strategy.workers"
 
 
 @dataclass
@@ -79,8 +86,12 @@ def run(arguments: Sequence[str]) -> int:
         parser.add_argument("overrides", nargs="*", help="those of the run")
         parser.parse_args(arguments)
     words = _parse(arguments)
-    overrides, config_dir = rewrite(words.overrides, words.config_dir)
-    experiment = split_hydra(compose_config(overrides, config_dir)).load()
+    experiment = _experiment(words)
+    if _node_range(words)[0] == 1 and _takes_one_task(words, experiment):
+        # The command that gets one node alone starts one process on it, as on each of several.
+        words.overrides.append(f"{_WORKERS}=1")
+        words.command.append(f"{_WORKERS}=1")
+        experiment = _experiment(words)
     script = _script(words, experiment)
     if not words.submit:
         print(script, end="")
@@ -91,6 +102,11 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(
             "--submit: there is no sbatch here; leave it out, and submit the script where there is"
         ) from None
+
+
+def _experiment(words: _Words) -> Experiment:
+    overrides, config_dir = rewrite(words.overrides, words.config_dir)
+    return split_hydra(compose_config(overrides, config_dir)).load()
 
 
 def _parse(arguments: Sequence[str]) -> _Words:
@@ -137,10 +153,11 @@ def _script(words: _Words, experiment: Experiment) -> str:
         raise ConfigError(
             "resume (never) would start afresh each time the job is started again; leave it out"
         )
+    nodes, sizes = _nodes(words, experiment)
     options = {
         "job-name": run_path(experiment).name,
         "chdir": os.getcwd(),
-        "nodes": str(_num_nodes(words, experiment)),
+        "nodes": nodes,
         "ntasks-per-node": "1",
         "requeue": None,
         "open-mode": "append",
@@ -152,6 +169,8 @@ def _script(words: _Words, experiment: Experiment) -> str:
     path = str(Path(sys.argv[0]).absolute())
     return _SCRIPT.format(
         options="\n".join(_option_lines(options)),
+        choice=_CHOICE.format(sizes=" ".join(map(str, sizes))) if sizes else "",
+        size=' --nodes="$tasks" --ntasks="$tasks"' if sizes else "",
         command=shlex.join([*program, path, *words.command]),
     )
 
@@ -164,26 +183,70 @@ def _option_lines(options: dict[str, str | None]) -> Iterator[str]:
             yield f"#SBATCH --{name}" + (f"={shlex.quote(value)}" if value is not None else "")
 
 
-def _num_nodes(words: _Words, experiment: Experiment) -> int:
-    """Return how many nodes the job needs.
+def _node_range(words: _Words) -> tuple[int, int]:
+    """Return the smallest and the largest number of nodes that are asked for; 0: none is.
+
+    Raises:
+        ConfigError: the option is neither a number nor a range.
+    """
+    if "nodes" not in words.options:
+        return 0, 0
+    text = words.options["nodes"] or ""
+    match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", text)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= first <= last:
+        raise ConfigError(f"--nodes ({text}) must be an integer >= 1 or a range, such as 1-4")
+    return first, last
+
+
+def _takes_one_task(words: _Words, experiment: Experiment) -> bool:
+    """Return whether a command for several numbers of nodes needs to be told to use one."""
+    is_range = len(set(_node_range(words))) > 1
+    is_given = any(override_key(word) == _WORKERS for word in words.overrides)
+    process_ids = resolve(experiment).strategy.process_ids(None)
+    return is_range and not is_given and bool(process_ids) and _are_equal(process_ids)
+
+
+def _nodes(words: _Words, experiment: Experiment) -> tuple[str, list[int]]:
+    """Return how many nodes the job needs: a number, or a range.
+
+    Returns:
+        The option, and the numbers of tasks among which the batch can be divided, the largest
+        first, if there are others.
 
     Raises:
         ConfigError: the run cannot work, or not on so many nodes.
     """
     strategy = resolve(experiment).strategy
-    count = max(1, len(strategy.process_ids(None)))
-    nodes = words.options.get("nodes")
-    if nodes is None:
-        return count
-    if not nodes.isdigit() or not int(nodes):
-        raise ConfigError(f"--nodes ({nodes}) must be an integer >= 1")
-    if int(nodes) > 1 and not strategy.process_ids(int(nodes)):
-        choice = experiment.choices["strategy"]
+    first, last = _node_range(words)
+    if not last:
+        return str(max(1, len(strategy.process_ids(None)))), []
+    for count in {first, last} - {1}:
+        if not strategy.process_ids(count):
+            choice = experiment.choices["strategy"]
+            raise ConfigError(
+                f"--nodes ({words.options['nodes']}) must be 1: strategy={choice} trains in one "
+                "process; use strategy=multi_worker"
+            )
+    if first == last or not _are_equal(strategy.process_ids(last)):
+        return words.options["nodes"] or "", []
+    if experiment.batch.per_replica is not None:
         raise ConfigError(
-            f"--nodes ({nodes}) must be 1: strategy={choice} trains in one process; "
-            "use strategy=multi_worker"
+            f"--nodes ({first}-{last}) needs a batch that is the same on fewer nodes; use "
+            "batch.global_size instead of batch.per_replica"
         )
-    return int(nodes)
+    fitting = [n for n in range(last, first - 1, -1) if divides(experiment.batch, n)]
+    if first not in fitting:
+        raise ConfigError(
+            f"--nodes ({first}-{last}) must begin with a number of workers that the batch can be "
+            f"divided among: one of {', '.join(map(str, reversed(fitting))) or 'none of these'}"
+        )
+    return f"{first}-{last}", fitting if len(fitting) <= last - first else []
+
+
+def _are_equal(process_ids: Sequence[ProcessId]) -> bool:
+    """Return whether all processes do the same, each with its part of the batch."""
+    return {process_id.job for process_id in process_ids} == {"worker"}
 
 
 def _check_time(limit: str | None, signal: str) -> None:
