@@ -1,13 +1,17 @@
 """Jobs of a real Slurm of two hosts: disturbed in every way that it has, they end the same."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 
+from tests.support.fault_schedules import free, hold, schedules, send_storm
 from tests.support.processes import (
     OPTIONS,
     OWN_SERVER,
@@ -16,12 +20,13 @@ from tests.support.processes import (
     log,
     only_run,
     pause,
+    run,
     worker_pids,
 )
-from tests.support.slurm import NoSlurmError, slurm_cluster, why_not
+from tests.support.slurm import NoSlurmError, slurm_cluster, until, why_not
 from tests.support.training import assert_same_bits
 
-SECS = 240
+SECS = 600
 COMMAND = [
     *OPTIONS,
     "strategy=multi_worker",
@@ -48,6 +53,10 @@ def cluster(tmp_path_factory):
 def submit(cluster, directory, *options):
     """Submit the script that the command writes; return the number of the job."""
     command = [*COMMAND, pause(directory, [4, 8, 12]), "--output=job.log", *options]
+    return submit_words(cluster, directory, command)
+
+
+def submit_words(cluster, directory, command):
     script = subprocess.run(
         [sys.executable, str(ROOT / "train.py"), "slurm", *command],
         cwd=directory,
@@ -57,6 +66,10 @@ def submit(cluster, directory, *options):
         check=True,
     ).stdout
     (directory / "job.sh").write_text(script)
+    return submit_again(cluster, directory)
+
+
+def submit_again(cluster, directory):
     (variable,) = OWN_SERVER
     environment = f"--export=ALL,{variable}="
     text = cluster.run("n1", "sbatch", "--parsable", environment, "job.sh", cwd=directory)
@@ -67,15 +80,21 @@ def wait_for(path, cluster, job):
     end = time.monotonic() + SECS
     while not path.exists():
         state = cluster.wait(job, lambda state: state in ("RUNNING", "COMPLETING", *ENDED), SECS)
-        assert state not in ENDED, (path.parent / "job.log").read_text()
+        assert state not in ENDED, output(path.parent)
         assert time.monotonic() < end, f"{path.name}: the job does not come to it"
         time.sleep(0.2)
 
 
+def output(directory):
+    """Return what a job has printed so far."""
+    text = directory / "job.log"
+    return text.read_text() if text.exists() else ""
+
+
 def check_same_end(cluster, job, directory, straight):
     """Check that a job ends well, as one that was never disturbed, and leaves no process."""
-    text = directory / "job.log"
-    assert cluster.wait(job, ENDED.__contains__, SECS) == "COMPLETED", text.read_text()
+    assert cluster.wait(job, ENDED.__contains__, SECS) == "COMPLETED", output(directory)
+    until(lambda: not cluster.orphans(), f"orphans: {cluster.orphans()}", 60)
     assert worker_pids(directory) == {}
     assert_same_bits(final_variables(straight), final_variables(only_run(directory)))
     assert [line for line in log(only_run(directory)) if line["split"] == "test"] == [
@@ -89,10 +108,9 @@ def straight(cluster, tmp_path_factory):
     for step in (4, 8, 12):
         (directory / f"paused-{step}").touch()
     job = submit(cluster, directory)
-    text = directory / "job.log"
-    assert cluster.wait(job, ENDED.__contains__, SECS) == "COMPLETED", text.read_text()
+    assert cluster.wait(job, ENDED.__contains__, SECS) == "COMPLETED", output(directory)
     # The chief prints the progress, and the other nothing.
-    lines = text.read_text().splitlines()
+    lines = output(directory).splitlines()
     for start in ("step 4: ", "Done: step 24, ", "Run directory: "):
         assert len([line for line in lines if line.startswith(start)]) == 1, lines
     return only_run(directory)
@@ -120,23 +138,139 @@ def reach_time_limit(cluster, job):
     """Bring the time limit of a job near, until it has been started again."""
     num_restarts = cluster.field(job, "Restarts")
     hours, minutes, _ = cluster.field(job, "RunTime").split(":")
-    # In one to two minutes. Slurm looks every 30 s whether it must send the signal.
+    # In one to two minutes: the signal is due at once. Slurm looks every 30 s.
     cluster.update(job, f"timelimit={60 * int(hours) + int(minutes) + 2}")
     until(lambda: cluster.field(job, "Restarts") != num_restarts, "the job is not requeued")
     cluster.update(job, "timelimit=60")
 
 
-def test_job_over_several_time_limits_ends_the_same(cluster, straight, tmp_path):
-    (tmp_path / "paused-12").touch()
-    job = submit(cluster, tmp_path, "--time=60", "--signal=TERM@60")
-    for step in (4, 8):
+def test_job_over_three_time_limits_ends_the_same(cluster, straight, tmp_path):
+    job = submit(cluster, tmp_path, "--time=60")
+    for step in (4, 8, 12):
         wait_for(tmp_path / f"paused-{step}", cluster, job)
         reach_time_limit(cluster, job)
     check_same_end(cluster, job, tmp_path, straight)
     text = (tmp_path / "job.log").read_text()
     assert "TIME LIMIT" not in text
-    for step in (4, 8):
+    for step in (4, 8, 12):
         assert f"Continuing from the checkpoint of step {step}." in text, text
+
+
+def requeued(cluster, job, disturb):
+    """Disturb a job, and wait until Slurm has started it again, or will."""
+    num_restarts = cluster.field(job, "Restarts")
+    disturb()
+    until(lambda: cluster.field(job, "Restarts") != num_restarts, "the job is not requeued")
+
+
+def preempt(cluster, job):
+    """Have a job of a partition of higher priority take the nodes, until it is done."""
+    urgent = ["--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null"]
+    requeued(cluster, job, lambda: cluster.run("n1", "sbatch", *urgent, "--wrap", "true"))
+
+
+def lose_node(cluster, job, moment):
+    """Have a node fail, or cut it off; bring it back when its jobs have been requeued."""
+    moment.choice([cluster.lose, cluster.cut])("n2")
+    requeued(cluster, job, lambda: cluster.declare("n2", "down"))
+    cluster.connect("n2")
+    cluster.declare("n2", "resume")
+
+
+def command_pids(directory):
+    """Return the process that each task of the job in a directory has started."""
+    pids = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (process / "cmdline").read_text().split("\0")
+            is_ours = (process / "cwd").readlink() == directory
+            if words[1:2] == [str(ROOT / "train.py")] and is_ours:
+                pids.append(int(process.name))
+    return pids
+
+
+def kill(moment, pids):
+    os.kill(moment.choice(pids), signal.SIGKILL)
+
+
+FAULTS = {
+    "time limit": lambda cluster, job, moment, pids: reach_time_limit(cluster, job),
+    "preemption": lambda cluster, job, moment, pids: preempt(cluster, job),
+    "lost node": lambda cluster, job, moment, pids: lose_node(cluster, job, moment),
+    "lost process": lambda cluster, job, moment, pids: kill(moment, pids),
+    "signal storm": lambda cluster, job, moment, pids: send_storm(moment, pids),
+}
+
+
+def wait_until_held(cluster, job, directory, path):
+    """Wait until a run has come to a file; return its job, a new one if the first has failed."""
+    try:
+        wait_for(path, cluster, job)
+    except AssertionError:
+        if cluster.state(job) not in ENDED:
+            raise
+        # The command itself was killed, or has saved for SIGINT: the same job goes on.
+        job = submit_again(cluster, directory)
+        wait_for(path, cluster, job)
+    return job
+
+
+@pytest.mark.parametrize(
+    "faults", schedules(list(FAULTS), 2), ids=lambda row: ", ".join(map(str, row))
+)
+def test_job_with_a_schedule_of_faults_ends_the_same(cluster, straight, tmp_path, faults):
+    words = [*COMMAND, hold(tmp_path, tmp_path, faults), "checkpoint.every_steps=3"]
+    job = submit_words(cluster, tmp_path, [*words, "--output=job.log", "--time=60"])
+    for fault in faults:
+        job = wait_until_held(cluster, job, tmp_path, tmp_path / f"reached-{fault.step}")
+        pids = sorted([*worker_pids(tmp_path).values(), *command_pids(tmp_path)])
+        assert len(pids) == 4, pids
+        if fault.delay_secs:
+            free(tmp_path, fault)
+            time.sleep(fault.delay_secs)
+        FAULTS[fault.kind](cluster, job, fault.moment, pids)
+        free(tmp_path, fault)
+    if cluster.wait(job, ENDED.__contains__, SECS) != "COMPLETED":
+        job = submit_again(cluster, tmp_path)
+    check_same_end(cluster, job, tmp_path, straight)
+
+
+def test_job_of_a_node_cut_off_the_network_and_back_ends_the_same(cluster, straight, tmp_path):
+    (tmp_path / "paused-4").touch()
+    (tmp_path / "paused-12").touch()
+    job = submit(cluster, tmp_path)
+    wait_for(tmp_path / "paused-8", cluster, job)
+    # Slurm notices it by itself, and ends the part of the job that it can reach.
+    requeued(cluster, job, lambda: cluster.cut("n2"))
+    cluster.connect("n2")
+    check_same_end(cluster, job, tmp_path, straight)
+
+
+def test_job_goes_on_with_the_nodes_that_it_gets(cluster, tmp_path):
+    shards = ["batch.shards=2", "model.batch_norm=false"]
+    (tmp_path / "alone").mkdir()
+    code, out, err = run(tmp_path / "alone", *OPTIONS, *shards, "strategy=one_device")
+    assert code == 0, out + err
+    (tmp_path / "paused-12").touch()
+    cluster.declare("n2", "down")
+    try:
+        job = submit(cluster, tmp_path, *shards, "--nodes=1-2", "--time=60")
+        wait_for(tmp_path / "paused-4", cluster, job)
+        cluster.declare("n2", "resume")
+        requeued(cluster, job, lambda: cluster.run("n1", "scontrol", "requeue", job))
+        wait_for(tmp_path / "paused-8", cluster, job)
+        requeued(cluster, job, lambda: cluster.declare("n2", "down"))
+        assert cluster.wait(job, ENDED.__contains__, SECS) == "COMPLETED", output(tmp_path)
+    finally:
+        cluster.declare("n2", "resume")
+    text = output(tmp_path)
+    lines = [line for line in text.splitlines() if line.startswith("Batch: ")]
+    sizes = [line.partition(" = ")[2].partition(" x ")[0] for line in lines]
+    assert sizes == ["1 replica", "2 replicas", "1 replica"], text
+    assert_same_bits(
+        final_variables(only_run(tmp_path / "alone")), final_variables(only_run(tmp_path))
+    )
+    until(lambda: not cluster.orphans(), f"orphans: {cluster.orphans()}", 60)
 
 
 def test_submitit_sweep_whose_job_times_out_is_watched_to_its_end(cluster, tmp_path):
@@ -163,11 +297,3 @@ def test_submitit_sweep_whose_job_times_out_is_watched_to_its_end(cluster, tmp_p
     (run_dir,) = (path for path in (tmp_path / "runs").iterdir() if path.name != "sweeps")
     result = json.loads((run_dir / "result.json").read_text())
     assert (result["step"], result["attempts"]) == (24, 2)
-
-
-def until(condition, problem):
-    """Wait for a condition."""
-    end = time.monotonic() + SECS
-    while not condition():
-        assert time.monotonic() < end, problem
-        time.sleep(0.5)

@@ -22,6 +22,7 @@ PROGRAMS = (
     "setpriv",
     "ip",
 )
+_DAEMONS = ("slurmctld ", "slurmd ", "munged ", ": slurmscriptd")
 _SECS = 60
 _HOSTS = {"n1": "10.77.0.11", "n2": "10.77.0.12"}
 _CONF = """\
@@ -44,6 +45,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 ReturnToService=2
 KillWait=60
+SlurmdTimeout=30
 MinJobAge=600
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -58,6 +60,14 @@ NodeName=n[1-2] CPUs=4 RealMemory=4000 State=UNKNOWN
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=60 PriorityTier=1
 PartitionName=urgent Nodes=n1,n2 MaxTime=60 PriorityTier=10 PreemptMode=OFF
 """
+
+
+def until(condition: Callable[[], bool], problem: str, secs: float = 600) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + secs
+    while not condition():
+        assert time.monotonic() < end, problem
+        time.sleep(0.5)
 
 
 def why_not() -> str | None:
@@ -134,6 +144,41 @@ class SlurmCluster:
             time.sleep(0.5)
         return state
 
+    def cut(self, host: str) -> None:
+        """Cut a host off the network; what runs on it goes on."""
+        _ip("-n", self._prefix + host, "link", "set", "eth0", "down")
+
+    def connect(self, host: str) -> None:
+        """Connect a host that was cut off; its daemon is started if it was lost."""
+        _ip("-n", self._prefix + host, "link", "set", "eth0", "up")
+        if not self.pids(host):
+            self._daemon(host, "slurmd", "-D", "-N", host)
+
+    def lose(self, host: str) -> None:
+        """Cut a host off the network, and kill all that runs on it, as when its power fails."""
+        self.cut(host)
+        for pid in self.pids(host):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until(lambda: not self.pids(host), f"{host} does not die")
+
+    def declare(self, host: str, state: str) -> None:
+        """Tell Slurm the state of a host: `down`, and its jobs are requeued, or `resume`."""
+        self.run("n1", "scontrol", "update", f"nodename={host}", f"state={state}", "reason=test")
+
+    def pids(self, host: str) -> list[int]:
+        """Return the processes on a host."""
+        return [int(pid) for pid in _ip("netns", "pids", self._prefix + host).split()]
+
+    def orphans(self) -> list[str]:
+        """Return the command lines of processes on the hosts that are no daemons of Slurm."""
+        lines = []
+        for pid in (pid for host in _HOSTS for pid in self.pids(host)):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                lines.append(line.strip())
+        return [line for line in lines if line and not line.startswith(_DAEMONS)]
+
     def start(self) -> None:
         """Create the hosts, and start the daemons.
 
@@ -182,11 +227,10 @@ class SlurmCluster:
     def stop(self) -> None:
         """End every process on the hosts, and remove them."""
         for host in _HOSTS:
-            name = self._prefix + host
             with suppress(subprocess.CalledProcessError):
-                for pid in _ip("netns", "pids", name).split():
+                for pid in self.pids(host):
                     with suppress(ProcessLookupError):
-                        os.kill(int(pid), signal.SIGKILL)
+                        os.kill(pid, signal.SIGKILL)
         for daemon in self._daemons:
             daemon.kill()
             daemon.wait()
