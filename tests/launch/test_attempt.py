@@ -77,7 +77,7 @@ class Simulation:
             lambda process_id: may_replace,
         )
 
-    def new_process(self):
+    def new_process(self, process_id):
         return FakeProcess(self)
 
     def run(self):
@@ -457,7 +457,7 @@ class Storm(Simulation):
         if not stops:
             self.script += self.rest
 
-    def new_process(self):
+    def new_process(self, process_id):
         return StormedProcess(self)
 
     def play_rest(self):

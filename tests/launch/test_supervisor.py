@@ -31,7 +31,7 @@ def create_supervisor(run_dir, console, *options, stop_requests=None):
         console,
         stop_requests or StopRequests(),
     )
-    return Supervisor(context, list, lambda: None, Ledger(run_dir))
+    return Supervisor(context, list, lambda process_id: None, Ledger(run_dir))
 
 
 @pytest.fixture

@@ -335,7 +335,7 @@ class Members:
             Cluster(ProcessId("worker", 1), {"chief": ["nobody"]}),
             ALONE,
         ]
-        self.attempt = Attempt(context, clusters, lambda: Member(self), lambda _: True)
+        self.attempt = Attempt(context, clusters, lambda _: Member(self), lambda _: True)
 
     def _console(self):
         console = Console(io.StringIO(), io.StringIO())

@@ -50,7 +50,7 @@ def allocated_cluster(
 ) -> Cluster:
     """Return the cluster of the processes that a scheduler has started, as one of them sees it."""
     members = process_ids(len(allocation.addresses))
-    return _clusters(members, allocation.addresses, allocation.source)[allocation.index]
+    return clusters_of(members, allocation.addresses, allocation.source)[allocation.index]
 
 
 def parse_tf_config(text: str, source: str) -> Cluster:
@@ -98,7 +98,7 @@ def start_commands(
     """
     words = [word for word in argv if not word.lstrip("+").startswith("strategy.hosts=")]
     addresses = _with_ports(hosts)
-    clusters = _clusters(process_ids, addresses, "strategy.hosts")
+    clusters = clusters_of(process_ids, addresses, "strategy.hosts")
     parse_tf_config(clusters[0].tf_config(), "strategy.hosts")
     lines = [
         f"TF_CONFIG={shlex.quote(cluster.tf_config())} {shlex.join(words)}" for cluster in clusters
@@ -108,7 +108,7 @@ def start_commands(
 
 def local_clusters(process_ids: Sequence[ProcessId]) -> list[Cluster]:
     """Return a cluster on free ports of this machine, as each of its processes sees it."""
-    return _clusters(process_ids, ports.free_addresses(len(process_ids)), LOCAL)
+    return clusters_of(process_ids, ports.free_addresses(len(process_ids)), LOCAL)
 
 
 def _with_ports(hosts: Sequence[str]) -> list[str]:
@@ -123,7 +123,7 @@ def _with_ports(hosts: Sequence[str]) -> list[str]:
     return addresses
 
 
-def _clusters(
+def clusters_of(
     process_ids: Sequence[ProcessId], addresses: Sequence[str], source: str
 ) -> list[Cluster]:
     """Return the cluster of these processes and addresses, as each of them sees it."""

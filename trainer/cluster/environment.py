@@ -35,6 +35,9 @@ _READ_LATER = frozenset(
 )
 """Those of them that are read when TensorFlow creates its devices."""
 
+_FOR_TRAINING = ("TF_", "XLA_", "NCCL_", "WANDB_", "MLFLOW_", "STEADFAST_")
+"""Prefixes of the variables of a command that its processes on other machines get too."""
+
 _FORK_SERVER = "STEADFAST_FORK_SERVER"
 
 
@@ -50,6 +53,21 @@ def tpu_configured() -> str | None:
         if value := os.environ.get(name):
             return value
     return "local" if glob("/dev/accel[0-9]*") or glob("/dev/vfio/[0-9]*") else None
+
+
+def ray_address() -> str | None:
+    """Return the Ray cluster that the environment names, or None."""
+    return os.environ.get("RAY_ADDRESS") or None
+
+
+def ray_variables() -> dict[str, str]:
+    """Return the variables that a process on another node of a Ray cluster needs of this one."""
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(_FOR_TRAINING) and name != "TF_CONFIG"
+    }
+    return {**variables, "PYTHONPATH": worker_environment()["PYTHONPATH"]}
 
 
 def has_cursor() -> bool:

@@ -48,6 +48,13 @@ def is_in_use(port: int) -> bool:
     return False
 
 
+def free_port() -> int:
+    """Return a port that is free at this moment on every interface."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
 def free_addresses(count: int) -> list[str]:
     """Return addresses of 127.0.0.1 with different ports that are free at this moment."""
     addresses = []

@@ -19,6 +19,9 @@ BESIDE = frozenset({EVALUATOR, ACTOR})
 LOCAL = "local"
 """The source of a cluster that this program starts on this machine."""
 
+RAY = "Ray"
+"""The source of a cluster whose processes this program has placed on the nodes of a Ray cluster."""
+
 SCHEDULERS = frozenset({"Slurm", "Kubernetes"})
 """The sources of a cluster whose processes were started together, by one command."""
 

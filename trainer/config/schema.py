@@ -397,9 +397,34 @@ class Devices:
 
 
 @dataclass
+class Ray:
+    """Where Ray places the processes of a run (`launch.engine=ray`)."""
+
+    address: str | None = key(
+        None,
+        "host:port of the head of the Ray cluster that this machine belongs to; null: RAY_ADDRESS, "
+        "else a cluster that runs on this machine, else one is started for the command",
+    )
+    cpus: int = key(1, "CPUs of each process, as Ray counts them", ">= 0")
+    gpus: int = key(0, "GPUs of each process", ">= 0")
+    placement: str = key(
+        "spread",
+        "processes on many nodes or on few; strict: each on a node of its own, or all on one",
+        "spread | pack | strict_spread | strict_pack",
+    )
+    timeout_secs: float = key(300.0, "seconds to wait until Ray has placed all processes", "> 0")
+
+
+@dataclass
 class Launch:
     """How workers are started."""
 
+    engine: str = key(
+        "local",
+        "what starts the processes: local: this command, on this machine; ray: a Ray cluster",
+        "local | ray",
+    )
+    ray: Ray = key(Ray, "where Ray places the processes")
     inline: bool = key(
         False,
         "train in the process of the command, for a debugger, instead of in supervised workers",
@@ -415,6 +440,11 @@ class Launch:
         "whose progress is printed where a scheduler has started the processes",
         "chief | all",
     )
+
+    @property
+    def uses_ray(self) -> bool:
+        """Whether the processes are actors of a Ray cluster."""
+        return self.engine == "ray"
 
 
 @dataclass

@@ -15,12 +15,13 @@ from trainer.errors import CRASHED, DONE, RESTARTABLE
 from trainer.launch import exit_codes
 from trainer.launch.failure_record import FailureRecord
 from trainer.launch.join_wait import JoinWait
+from trainer.launch.managed_process import ManagedProcess
 from trainer.launch.process_set import ProcessSet
 from trainer.launch.replacement import Replacement
 from trainer.launch.run_context import RunContext
 from trainer.launch.visibility import Visibility
 from trainer.launch.watchdog import Watch
-from trainer.launch.worker_process import Messages, WorkerProcess, log_of
+from trainer.launch.worker_process import Messages, log_of
 from trainer.runs.crash_report import Failure
 
 _CAUSE_SECS = 3.0  # how long the cause of a lost peer may take to be known
@@ -45,7 +46,7 @@ class Attempt:
         self,
         context: RunContext,
         members: list[Cluster],
-        start: Callable[[], WorkerProcess],
+        start: Callable[[ProcessId], ManagedProcess],
         may_replace: Callable[[ProcessId], bool],
     ) -> None:
         self.has_begun = False

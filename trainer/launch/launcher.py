@@ -17,7 +17,7 @@ from trainer.config import batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError
 from trainer.files import clear_temporaries
-from trainer.launch import inline, membership, result_summary
+from trainer.launch import inline, membership, ray_engine, result_summary
 from trainer.launch.console import Console
 from trainer.launch.fork_server import ForkServer
 from trainer.launch.resolved_run import Command, ResolvedRun, open_network, resolve
@@ -77,7 +77,7 @@ def run(
             directory,
             console or Console(is_quiet=is_quiet(cluster, experiment.launch)),
             requests,
-            None if resolved.declared else membership.of(strategy, experiment.batch),
+            None if resolved.declared else membership.of(strategy, experiment),
         )
         try:
             return _run_in_directory(command, resolved, context, server, began)
@@ -191,13 +191,16 @@ def _supervise(
     Returns:
         The exit code, and the failure of each attempt that failed.
     """
+    experiment = context.experiment
+    if experiment.launch.uses_ray:
+        return ray_engine.supervise(context, _evaluators(experiment, None), ledger)
     namespace = resolved.network.namespace
     server = given or ForkServer.acquire()
-    server.keep(context.experiment.launch.keep_warm_secs)
+    server.keep(experiment.launch.keep_warm_secs)
     supervisor = Supervisor(
         context,
         _members(resolved, context),
-        lambda: WorkerProcess(server, namespace),
+        lambda process_id: WorkerProcess(server, namespace),
         ledger,
     )
     try:

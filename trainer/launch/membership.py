@@ -8,16 +8,27 @@ from functools import partial
 
 from trainer.cluster.messages import Availability
 from trainer.config.batch_sizes import divides
-from trainer.config.schema import Batch
+from trainer.config.schema import Batch, Experiment
 from trainer.strategies.base import Strategy
 
 
-def of(strategy: Strategy, batch: Batch) -> Membership | None:
-    """Return the membership of a cluster that is started here; None: it always has all workers."""
-    if strategy.min_workers is None:
+def of(strategy: Strategy, experiment: Experiment) -> Membership | None:
+    """Return the membership of a cluster that is started here; None: it always has all workers.
+
+    On Ray it is the placement that decides how many there are.
+    """
+    if strategy.min_workers is None or experiment.launch.uses_ray:
         return None
     full = len(strategy.process_ids(None))
-    return Membership(full, strategy.min_workers, strategy.rejoin_secs, partial(divides, batch))
+    fits = partial(divides, experiment.batch)
+    return Membership(full, strategy.min_workers, strategy.rejoin_secs, fits)
+
+
+def sizes(strategy: Strategy, batch: Batch) -> list[int]:
+    """Return with how many processes a run may go on, the most first; it has at least one."""
+    full = len(strategy.process_ids(None)) or 1
+    least = full if strategy.min_workers is None else strategy.min_workers
+    return [full, *(size for size in range(full - 1, least - 1, -1) if divides(batch, size))]
 
 
 class Membership:

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Iterator
 
 from trainer.cluster.spec import BESIDE, ProcessId
-from trainer.launch.worker_process import WorkerProcess
+from trainer.launch.managed_process import ManagedProcess
 from trainer.strategies.base import Strategy
 
 
-class ProcessSet(dict[ProcessId, WorkerProcess]):
+class ProcessSet(dict[ProcessId, ManagedProcess]):
     """The living processes by their id.
 
     Args:
@@ -18,16 +18,16 @@ class ProcessSet(dict[ProcessId, WorkerProcess]):
         start: starts one process that has no assignment yet.
     """
 
-    def __init__(self, strategy: Strategy, start: Callable[[], WorkerProcess]) -> None:
+    def __init__(self, strategy: Strategy, start: Callable[[ProcessId], ManagedProcess]) -> None:
         super().__init__()
         # These have nothing to save.
         self._service_jobs = strategy.service_jobs | BESIDE
         self._restartable_jobs = strategy.restartable_jobs | BESIDE
         self._start = start
 
-    def start(self, process_id: ProcessId) -> WorkerProcess:
+    def start(self, process_id: ProcessId) -> ManagedProcess:
         """Start a process, perhaps again."""
-        self[process_id] = process = self._start()
+        self[process_id] = process = self._start(process_id)
         return process
 
     def is_restartable(self, process_id: ProcessId) -> bool:

@@ -13,6 +13,7 @@ from trainer.cluster.spec import ACTOR, BESIDE, EVALUATOR, Cluster, ProcessId
 from trainer.config import batch_sizes, own_loop
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
+from trainer.launch import ray_check, ray_connection
 from trainer.strategies import compatibility, select
 from trainer.strategies.base import Strategy
 
@@ -105,6 +106,8 @@ def check(experiment: Experiment, run: ResolvedRun) -> ResolvedRun:
     strategy.check(cluster)
     compatibility.check(experiment, strategy, cluster)
     _check_beside(experiment, cluster)
+    if experiment.launch.uses_ray:
+        ray_check.check(experiment, strategy, run.declared)
     if cluster.process_id.is_beside:
         # It joins no other process.
         run = ResolvedRun(strategy, Cluster(cluster.process_id, source=cluster.source))
@@ -185,11 +188,15 @@ def _check_faults(experiment: Experiment, run: ResolvedRun) -> None:
 
 @contextmanager
 def open_network(experiment: Experiment, run: ResolvedRun) -> Iterator[Network]:
-    """Create the network of a cluster that is started here; remove it after the block.
+    """Create the network of a cluster that is started here, or connect to Ray's, for the block.
 
     Raises:
         ConfigError: the configuration insists on isolation, and it is impossible here.
     """
+    if experiment.launch.uses_ray:
+        with ray_connection.connected(experiment.launch.ray):
+            yield Network()
+        return
     if run.declared or not run.strategy.process_ids(None):
         yield Network()
         return

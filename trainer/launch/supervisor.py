@@ -13,10 +13,10 @@ from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import CRASHED, DONE
 from trainer.launch import exit_codes
 from trainer.launch.attempt import Attempt
+from trainer.launch.managed_process import ManagedProcess
 from trainer.launch.membership import Membership
 from trainer.launch.restart_budget import RestartBudget, newest_step
 from trainer.launch.run_context import RunContext
-from trainer.launch.worker_process import WorkerProcess
 from trainer.runs.crash_report import Failure
 from trainer.runs.ledger import Ledger
 
@@ -38,7 +38,7 @@ class Supervisor:
         self,
         context: RunContext,
         members: Callable[[], list[Cluster]],
-        start: Callable[[], WorkerProcess],
+        start: Callable[[ProcessId], ManagedProcess],
         ledger: Ledger,
     ) -> None:
         self._context = context
@@ -62,7 +62,10 @@ class Supervisor:
         """
         with forward_to(self._stop_requests.request):
             while True:
-                attempt = Attempt(self._context, self._members(), self._start, self._may_replace)
+                members = self._members()
+                if number := self._stop_requests.drain():  # it may have waited for places
+                    return 128 + number
+                attempt = Attempt(self._context, members, self._start, self._may_replace)
                 with self._stop_requests.waking(attempt.wake):
                     if number := self._stop_requests.drain():
                         return 128 + number

@@ -17,7 +17,7 @@ from trainer.cluster.messages import Phase, Progress
 from trainer.cluster.signals import STACKS
 from trainer.cluster.spec import ProcessId
 from trainer.config.schema import Watchdog
-from trainer.launch.worker_process import WorkerProcess
+from trainer.launch.managed_process import ManagedProcess
 
 _BEFORE = "import"  # the phase of a process before its first message
 _ALLOWED = {
@@ -146,7 +146,7 @@ class Watch:
         )
 
     def report(
-        self, processes: Mapping[ProcessId, WorkerProcess], logs: Mapping[ProcessId, Path]
+        self, processes: Mapping[ProcessId, ManagedProcess], logs: Mapping[ProcessId, Path]
     ) -> tuple[ProcessId, list[str]]:
         """Find the process that hangs, after an alarm.
 
@@ -233,7 +233,7 @@ def find_hung(snapshots: Mapping[ProcessId, ProcessSnapshot], now: float) -> Pro
 
 
 def _stacks(
-    processes: Mapping[ProcessId, WorkerProcess], logs: Mapping[ProcessId, Path]
+    processes: Mapping[ProcessId, ManagedProcess], logs: Mapping[ProcessId, Path]
 ) -> dict[ProcessId, str]:
     """Have processes write their stacks to their logs; return those of interest."""
     offsets = {process_id: logs[process_id].stat().st_size for process_id in processes}
