@@ -1,0 +1,187 @@
+"""Runs on a real Ray cluster of two hosts: disturbed in every way, they end as one never was."""
+
+import os
+import random
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import (
+    OPTIONS,
+    ROOT,
+    final_variables,
+    finish,
+    log,
+    only_run,
+    pause,
+    start,
+    worker_pids,
+)
+from tests.support.ray_hosts import NoRayError, ray_cluster, why_not
+from tests.support.training import assert_same_bits
+
+SECS = 400
+COMMAND = [*OPTIONS, "strategy=multi_worker"]
+STOPPED = frozenset({130, 143})
+STORM = (signal.SIGTERM, signal.SIGCONT, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+STEPS = (4, 8, 12, 16, 20)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(why_not() is not None, reason=f"no Ray: {why_not()}"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(ray_cluster())
+        except NoRayError as error:
+            pytest.skip(f"no Ray: {error}")
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """A run in local processes that nothing has disturbed."""
+    directory = tmp_path_factory.mktemp("straight")
+    process = start(directory, *COMMAND)
+    code, out, err = finish(process)
+    assert code == 0, out + err
+    return only_run(directory)
+
+
+class Job:
+    """A command on the head, and what is done to it.
+
+    Args:
+        cluster: the Ray cluster.
+        directory: where it runs; what it prints is in `output`.
+        steps: where it waits for a fault.
+        options: further overrides.
+    """
+
+    def __init__(self, cluster, directory, steps, *options):
+        self.cluster = cluster
+        self.directory = directory
+        self.command = [sys.executable, str(ROOT / "train.py"), *COMMAND, "launch=ray", *options]
+        if steps:
+            self.command.append(pause(directory, list(steps)))
+        self.begin()
+
+    def begin(self):
+        self.process = self.cluster.begin(*self.command, cwd=self.directory)
+
+    @property
+    def output(self):
+        return (self.directory / "output").read_text()
+
+    def wait_for_step(self, step):
+        self.until((self.directory / f"paused-{step}").exists, f"step {step} is not reached")
+
+    def until(self, condition, problem):
+        end = time.monotonic() + SECS
+        while not condition():
+            assert self.process.poll() is None, self.output
+            assert time.monotonic() < end, f"{problem}\n{self.output}"
+            time.sleep(0.1)
+
+    def restart(self, codes):
+        """Wait for the end of the command, and of its processes; then start it again."""
+        assert self.process.wait(SECS) in codes, self.output
+        end = time.monotonic() + SECS
+        while worker_pids(self.directory):
+            assert time.monotonic() < end, f"orphans: {worker_pids(self.directory)}"
+            time.sleep(0.1)
+        self.begin()
+
+    def lost_process(self, dice):
+        actors = [
+            pid
+            for host in ("n1", "n2")
+            for pid in self.cluster.pids(host)
+            if b"ray::RayHost" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        assert len(actors) == 2, actors
+        os.kill(dice.choice(actors), signal.SIGKILL)
+
+    def lost_node(self, dice):
+        self.cluster.kill_node("n2")
+        self.cluster.start_node("n2")
+
+    def preemption(self, dice):
+        self.process.send_signal(signal.SIGTERM)
+        self.restart({143})
+
+    def storm(self, dice):
+        signals = [signal.SIGTERM, *dice.choices(STORM, k=5)]
+        dice.shuffle(signals)
+        for number in signals:
+            if self.process.poll() is None:
+                self.process.send_signal(number)
+            time.sleep(dice.random() * 0.02)
+        self.restart(STOPPED)
+
+    def lost_command(self, dice):
+        self.process.kill()
+        self.restart({-signal.SIGKILL})
+
+    def finish(self):
+        assert self.process.wait(SECS) == 0, self.output
+        assert worker_pids(self.directory) == {}
+        return only_run(self.directory)
+
+
+FAULTS = (Job.lost_process, Job.lost_node, Job.preemption, Job.storm, Job.lost_command)
+
+
+def schedules():
+    """Return five schedules, in which every fault is twice: (step, fault) pairs, and dice."""
+    dice = random.Random(19)
+    deck = [fault for fault in FAULTS for _ in range(2)]
+    dice.shuffle(deck)
+    hands = [deck[index : index + 2] for index in range(0, len(deck), 2)]
+    return [
+        pytest.param(
+            list(zip(sorted(dice.sample(STEPS, 2)), hand, strict=True)),
+            random.Random(number),
+            id="-".join(fault.__name__ for fault in hand),
+        )
+        for number, hand in enumerate(hands)
+    ]
+
+
+@pytest.mark.parametrize(("schedule", "dice"), schedules())
+def test_run_with_faults_ends_as_local_one_without(cluster, straight, tmp_path, schedule, dice):
+    job = Job(cluster, tmp_path, [step for step, _ in schedule])
+    try:
+        for step, fault in schedule:
+            job.wait_for_step(step)
+            fault(job, dice)
+        run_dir = job.finish()
+    finally:
+        job.process.kill()
+        job.process.wait(SECS)
+    assert_same_bits(final_variables(straight), final_variables(run_dir))
+    assert [line for line in log(run_dir) if line["split"] == "test"] == [
+        line for line in log(straight) if line["split"] == "test"
+    ]
+
+
+def test_elastic_run_goes_on_with_the_nodes_that_are_left(cluster, tmp_path):
+    elastic = ["strategy.min_workers=1", "strategy.rejoin_secs=5"]
+    job = Job(cluster, tmp_path, [8], *elastic, "launch.ray.timeout_secs=300")
+    try:
+        job.wait_for_step(8)
+        cluster.kill_node("n2")
+        job.finish()
+        assert "warning: going on with 1 of 2 workers" in job.output
+    finally:
+        job.process.kill()
+        job.process.wait(SECS)
+        cluster.start_node("n2")
