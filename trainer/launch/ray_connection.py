@@ -100,6 +100,11 @@ def create_actors(settings: Ray, count: int) -> tuple[Any, list[Any]]:
     return group, actors
 
 
+def has_places(group: Any) -> bool:
+    """Return whether there are places for all actors of a group, which may still be starting."""
+    return bool(group.wait(0))
+
+
 def remove_actors(group: Any, actors: list[Any]) -> None:
     """Kill actors, and give their places back."""
     import ray

@@ -183,10 +183,11 @@ class RayEngine:
                 break
             if not is_told and time.monotonic() - began > _NOTICE_SECS:
                 is_told = True
-                self._context.console.line(
-                    f"waiting for Ray to place {self._request(size)}; the cluster has "
-                    f"{ray_connection.describe_cluster()}"
-                )
+                if not ray_connection.has_places(self._placement.group):
+                    self._context.console.line(
+                        f"waiting for Ray to place {self._request(size)}; the cluster has "
+                        f"{ray_connection.describe_cluster()}"
+                    )
         self.close()
         return None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 
 from trainer.cli.compose import Composer
+from trainer.cluster import environment
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch.resolved_run import resolve
@@ -34,6 +35,12 @@ def compose_point(overrides: list[str], composer: Composer) -> Experiment:
         raise ConfigError(
             "launch.inline (true) is for one run: a point has a process of its own; "
             "leave -m or launch=inline out"
+        )
+    launch = experiment.launch
+    if launch.uses_ray and not (launch.ray.address or environment.ray_address()):
+        raise ConfigError(
+            "launch.ray.address (null) would start a Ray cluster for each point of the sweep; "
+            "give the address of one, or set RAY_ADDRESS"
         )
     resolve(experiment)
     return experiment

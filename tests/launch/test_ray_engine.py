@@ -1,0 +1,151 @@
+"""Places of the processes of an attempt on Ray, which is a fake."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.fake_ray import Actor, FakeRay, Pending, RayError
+from trainer.cli.compose import compose
+from trainer.cluster.spec import EVALUATOR, RAY, Cluster, ProcessId
+from trainer.cluster.stop_requests import StopRequests
+from trainer.errors import ConfigError
+from trainer.launch import ray_connection, ray_engine
+from trainer.launch.ray_engine import PlacementError, RayEngine
+from trainer.launch.ray_host import Place
+from trainer.launch.ray_process import RayProcess
+from trainer.launch.run_context import RunContext
+from trainer.strategies.select import select_strategy
+
+OPTIONS = ["launch=ray", "strategy=multi_worker", "launch.ray.timeout_secs=0.2"]
+ELASTIC = ["strategy.min_workers=1", "strategy.rejoin_secs=0.1"]
+NO_PLACE = (
+    "Ray has no place for 2 processes with 1 CPU each (spread) after 0.2 s "
+    "(launch.ray.timeout_secs); the cluster has 1 node with 1 CPU, free are 0 CPUs; add nodes, or "
+    "ask for less with launch.ray.cpus and launch.ray.gpus"
+)
+
+
+class Cloud:
+    """A Ray cluster.
+
+    Attributes:
+        nodes: what actors answer when they start; as many start as there are.
+        groups: the actors of each placement group; None: it was removed.
+        lines: what the user is told.
+    """
+
+    def __init__(self, directory, monkeypatch):
+        self.nodes = []
+        self.groups = []
+        self.lines = []
+        self.stop_requests = StopRequests()
+        self._directory = directory
+        (directory / ".lock").write_text("1")
+        monkeypatch.setitem(sys.modules, "ray", FakeRay())
+        monkeypatch.setattr(ray_engine, "_POLL_SECS", 0.01)
+        monkeypatch.setattr(ray_engine, "_SMALLER_SECS", 0.1)
+        monkeypatch.setattr(ray_connection, "create_actors", self._create)
+        monkeypatch.setattr(ray_connection, "remove_actors", self._remove)
+        monkeypatch.setattr(ray_connection, "has_places", lambda group: False)
+        monkeypatch.setattr(
+            ray_connection, "describe_cluster", lambda: "1 node with 1 CPU, free are 0 CPUs"
+        )
+
+    def engine(self, *options, sizes=(2,), beside=()):
+        experiment = compose([*OPTIONS, *options])
+        console = SimpleNamespace(line=self.lines.append)
+        directory = SimpleNamespace(path=self._directory)
+        strategy = select_strategy(experiment)
+        context = RunContext(experiment, strategy, directory, console, self.stop_requests)
+        return RayEngine(context, sizes, beside)
+
+    def _create(self, settings, count):
+        fits = count <= len(self.nodes)
+        answers = self.nodes[:count] if fits else [Pending() for _ in range(count)]
+        actors = [Actor(find_place=[answer]) for answer in answers]
+        self.groups.append(actors)
+        return len(self.groups) - 1, actors
+
+    def _remove(self, group, actors):
+        assert self.groups[group] is actors
+        self.groups[group] = None
+
+
+@pytest.fixture
+def cloud(tmp_path, monkeypatch):
+    return Cloud(tmp_path, monkeypatch)
+
+
+def test_addresses_come_from_the_actors(cloud):
+    cloud.nodes = [Place("10.0.0.1:5", None), Place("10.0.0.2:6", None)]
+    engine = cloud.engine(beside=[Cluster(ProcessId(EVALUATOR, 0))])
+    first, second, evaluator = engine.members()
+    assert first.jobs == second.jobs == {"worker": ["10.0.0.1:5", "10.0.0.2:6"]}
+    assert [str(first.process_id), str(second.process_id)] == ["worker-0", "worker-1"]
+    assert first.source == RAY
+    assert evaluator.is_local
+    assert isinstance(engine.start(second.process_id), RayProcess)
+
+
+def test_strategy_of_one_process_has_one_place_and_no_cluster(cloud):
+    cloud.nodes = [Place("10.0.0.1:5", None)]
+    (member,) = cloud.engine("strategy=one_device", sizes=(1,)).members()
+    assert member == Cluster(source=RAY)
+
+
+def test_each_attempt_has_new_actors(cloud):
+    cloud.nodes = [Place("a:5", None), Place("b:6", None)]
+    engine = cloud.engine()
+    engine.members()
+    engine.members()
+    assert cloud.groups[0] is None
+    engine.close()
+    assert cloud.groups == [None, None]
+
+
+def test_node_that_does_not_see_the_run_is_wrong_input(cloud):
+    cloud.nodes = [Place("a:5", None), Place("b:6", "b does not see it")]
+    with pytest.raises(ConfigError, match="^b does not see it$"):
+        cloud.engine().members()
+
+
+def test_missing_places_are_named_with_what_there_is(cloud):
+    cloud.nodes = [Place("a:5", None)]
+    with pytest.raises(PlacementError) as error:
+        cloud.engine().members()
+    assert str(error.value) == NO_PLACE
+    assert cloud.groups == [None]
+
+
+def test_actor_that_is_lost_at_its_start_is_no_place(cloud):
+    cloud.nodes = [Place("a:5", None), RayError("the node died")]
+    with pytest.raises(PlacementError):
+        cloud.engine().members()
+
+
+def test_elastic_run_takes_the_places_that_there_are(cloud):
+    cloud.nodes = [Place("a:5", None)]
+    engine = cloud.engine(*ELASTIC, sizes=(2, 1))
+    (member,) = engine.members()
+    assert member.jobs == {"worker": ["a:5"]}
+    assert cloud.lines == ["warning: going on with 1 of 2 workers"]
+    cloud.nodes.append(Place("b:6", None))
+    assert len(engine.members()) == 2
+    assert cloud.lines[1:] == ["going on with all 2 workers"]
+
+
+def test_user_is_told_of_a_long_wait(cloud, monkeypatch):
+    monkeypatch.setattr(ray_engine, "_NOTICE_SECS", 0.0)
+    with pytest.raises(PlacementError):
+        cloud.engine().members()
+    assert cloud.lines == [
+        "waiting for Ray to place 2 processes with 1 CPU each (spread); the cluster has 1 node "
+        "with 1 CPU, free are 0 CPUs"
+    ]
+
+
+def test_stop_request_ends_the_wait_for_places(cloud):
+    cloud.stop_requests.request(15)
+    assert cloud.engine("launch.ray.timeout_secs=1000").members() == []
+    assert cloud.groups == [None]
