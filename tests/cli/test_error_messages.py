@@ -146,7 +146,7 @@ WRONG: dict[str, str | list[str]] = {
         "reduce_on_plateau; did you mean 'early_stopping'?"
     ),
     "launch=proces": (
-        "launch=proces: no such choice; choose one of inline, process; did you mean 'process'?"
+        "launch=proces: no such choice; choose one of inline, process, ray; did you mean 'process'?"
     ),
     "experiment=mnist": (f"experiment=mnist: no such choice; choose one of {listed('experiment')}"),
     # Values of a wrong type.
@@ -382,6 +382,10 @@ WRONG: dict[str, str | list[str]] = {
     "-m model=cnn,cn": f"model=cn: no such choice; choose one of {MODELS}; did you mean 'cnn'?",
     "-m seed=1,2 +foo=1": "unknown key 'foo'; see --help for all keys",
     "-m train.steps=1 mode=verify": "mode (verify) is for one run; leave -m out",
+    "-m seed=1,2 launch=ray": (
+        "launch.ray.address (null) would start a Ray cluster for each point of the sweep; give "
+        "the address of one, or set RAY_ADDRESS"
+    ),
     "-m seed=1,2 launch=inline": (
         "launch.inline (true) is for one run: a point has a process of its own; leave -m "
         "or launch=inline out"

@@ -7,6 +7,7 @@ from trainer.cluster.messages import Availability
 from trainer.launch import membership
 from trainer.launch.membership import Membership
 from trainer.strategies.multi_worker import MultiWorker
+from trainer.strategies.one_device import OneDevice
 
 
 class Clock:
@@ -91,9 +92,18 @@ def test_worker_that_keeps_failing_at_the_start_cannot_be_had(four, clock):
 
 
 def test_membership_follows_from_the_configuration():
-    batch = compose(["batch.global_size=12"]).batch
-    assert membership.of(MultiWorker(workers=4), batch) is None
-    workers = membership.of(MultiWorker(workers=4, min_workers=2, rejoin_secs=5.0), batch)
+    experiment = compose(["batch.global_size=12"])
+    elastic = MultiWorker(workers=4, min_workers=2, rejoin_secs=5.0)
+    assert membership.of(MultiWorker(workers=4), experiment) is None
+    assert membership.of(elastic, compose(["launch=ray"])) is None
+    workers = membership.of(elastic, experiment)
     assert (workers.full, workers.rejoin_secs, workers.begin()) == (4, 5.0, 4)
     lose(workers, "worker-3")
     assert workers.begin() == 3
+
+
+def test_sizes_are_those_that_divide_the_batch():
+    batch = compose(["batch.global_size=12"]).batch
+    assert membership.sizes(MultiWorker(workers=6), batch) == [6]
+    assert membership.sizes(MultiWorker(workers=6, min_workers=2), batch) == [6, 4, 3, 2]
+    assert membership.sizes(OneDevice(), batch) == [1]

@@ -9,7 +9,7 @@ from trainer.cluster.spec import Cluster, ProcessId
 from trainer.config.schema import Ray
 from trainer.errors import ConfigError
 from trainer.launch import ray_check, ray_connection
-from trainer.launch.resolved_run import resolve
+from trainer.launch.resolved_run import resolve, select_run
 from trainer.strategies.select import select_strategy
 
 RUNS = ["launch=ray", "strategy=multi_worker"]
@@ -49,6 +49,12 @@ def test_parameter_servers_are_refused():
         "launch.engine (ray) cannot start again alone, at the same address, a lost process of a "
         "strategy with the job ps and worker; add launch=process, or use strategy=multi_worker"
     ]
+
+
+@pytest.mark.parametrize("mode", ["verify", "check_layouts", "benchmark"])
+def test_modes_that_measure_here_are_refused(mode):
+    with pytest.raises(ConfigError, match=f"has no mode={mode}, which measures here"):
+        select_run(compose([*RUNS, f"mode={mode}"]))
 
 
 def test_missing_package_is_named(monkeypatch):

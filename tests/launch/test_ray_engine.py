@@ -106,7 +106,7 @@ def test_each_attempt_has_new_actors(cloud):
 
 def test_node_that_does_not_see_the_run_is_wrong_input(cloud):
     cloud.nodes = [Place("a:5", None), Place("b:6", "b does not see it")]
-    with pytest.raises(ConfigError, match="^b does not see it$"):
+    with pytest.raises(ConfigError, match=r"^b does not see it$"):
         cloud.engine().members()
 
 

@@ -14,6 +14,7 @@ from trainer.cluster.spec import ProcessId
 from trainer.config.schema import Watchdog
 from trainer.launch import watchdog
 from trainer.launch.watchdog import Heartbeat, ProcessSnapshot, Watch, find_hung
+from trainer.launch.worker_process import WorkerProcess
 
 CHIEF = ProcessId("worker", 0)
 WORKER = ProcessId("worker", 1)
@@ -137,8 +138,8 @@ class Process:
             )
         self.process.stdout.readline()
 
-    is_stopped = watchdog.WorkerProcess.is_stopped
-    signal = watchdog.WorkerProcess.signal
+    is_stopped = WorkerProcess.is_stopped
+    signal = WorkerProcess.signal
 
 
 def test_report_has_the_position_of_all_and_the_stacks_of_the_hung_process(watch, now, tmp_path):

@@ -9,7 +9,7 @@ from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.strategies.base import Strategy
 
-_MODES = ("train", "evaluate", "predict", "export")
+_MODES = ("train", "evaluate", "predict", "export", "plan")
 _LOCAL = "add launch=process"
 
 

@@ -74,7 +74,7 @@ def select_run(experiment: Experiment) -> ResolvedRun:
     """Select the strategy of an experiment and the cluster that is declared for it.
 
     Raises:
-        ConfigError: the cluster is declared wrongly.
+        ConfigError: the cluster is declared wrongly, or the strategy cannot run on Ray.
     """
     strategy = select.select_strategy(experiment)
     declared = None
@@ -82,6 +82,8 @@ def select_run(experiment: Experiment) -> ResolvedRun:
         declared = discovery.declared_cluster(strategy.process_ids, environment.current())
     cluster = declared or Cluster()
     strategy, _ = strategy.resolve(cluster)
+    if experiment.launch.uses_ray:
+        ray_check.check(experiment, strategy, declared)
     return ResolvedRun(strategy, cluster)
 
 
@@ -106,8 +108,6 @@ def check(experiment: Experiment, run: ResolvedRun) -> ResolvedRun:
     strategy.check(cluster)
     compatibility.check(experiment, strategy, cluster)
     _check_beside(experiment, cluster)
-    if experiment.launch.uses_ray:
-        ray_check.check(experiment, strategy, run.declared)
     if cluster.process_id.is_beside:
         # It joins no other process.
         run = ResolvedRun(strategy, Cluster(cluster.process_id, source=cluster.source))
