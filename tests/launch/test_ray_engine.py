@@ -135,6 +135,23 @@ def test_elastic_run_takes_the_places_that_there_are(cloud):
     assert cloud.lines[1:] == ["going on with all 2 workers"]
 
 
+def test_actors_with_places_may_start_slowly(cloud, monkeypatch):
+    cloud.nodes = [Place("a:5", None), Place("b:6", None)]
+    ray = sys.modules["ray"]
+    waits = iter([([], []), ([], [])])
+    wait = ray.wait
+    monkeypatch.setattr(ray, "wait", lambda *args, **options: next(waits, wait(*args, **options)))
+    monkeypatch.setattr(ray_connection, "has_places", lambda group: True)
+    engine = cloud.engine(
+        "strategy.min_workers=1",
+        "strategy.rejoin_secs=0",
+        "launch.ray.timeout_secs=60",
+        sizes=(2, 1),
+    )
+    assert len(engine.members()) == 2
+    assert cloud.lines == []
+
+
 def test_user_is_told_of_a_long_wait(cloud, monkeypatch):
     monkeypatch.setattr(ray_engine, "_NOTICE_SECS", 0.0)
     with pytest.raises(PlacementError):

@@ -163,7 +163,7 @@ class RayEngine:
         )
 
     def _try(self, size: int, secs: float) -> _Placement | None:
-        """Return the actors when all have started; None: not within `secs`, or the user stops."""
+        """Return the actors when all have started; None: no places in `secs`, or the user stops."""
         import ray
 
         self._placement = _Placement(*ray_connection.create_actors(self._settings, size))
@@ -171,7 +171,7 @@ class RayEngine:
         refs = [actor.find_place.remote(*arguments) for actor in self._placement.actors]
         began = time.monotonic()
         is_told = False
-        while time.monotonic() - began < secs:
+        while not self._is_over(time.monotonic() - began, secs):
             ready, _ = ray.wait(refs, num_returns=size, timeout=0)
             if len(ready) == size:
                 try:
@@ -190,6 +190,12 @@ class RayEngine:
                     )
         self.close()
         return None
+
+    def _is_over(self, waited_secs: float, secs: float) -> bool:
+        """Return whether the wait is over; actors that have places may take longer to start."""
+        if waited_secs < secs or waited_secs >= self._settings.timeout_secs:
+            return waited_secs >= secs
+        return not (self._placement and ray_connection.has_places(self._placement.group))
 
     def _what_nodes_must_see(self) -> tuple[str, str, str]:
         run_dir = self._context.directory.path.absolute()
