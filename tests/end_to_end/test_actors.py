@@ -136,6 +136,8 @@ def test_environment_that_raises_ends_the_run_when_the_budget_is_spent(tmp_path)
     assert out.count("RuntimeError: the floor has gone") == 1
     assert "actor-0 failed; starting it again alone" in out
     assert "RuntimeError: the floor has gone" in err
+    assert "error: actor-0 crashed; the whole log is " in err
+    assert "the worker crashed" not in out + err
     assert "gave up after 1 lost actors" in err
 
 

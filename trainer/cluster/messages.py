@@ -143,10 +143,12 @@ class Crash:
     Attributes:
         text: the user's traceback.
         cause: the error in one line.
+        name: what the process is to the user.
     """
 
     text: str
     cause: str
+    name: str = "the worker"
 
 
 @dataclass(frozen=True)
@@ -200,11 +202,18 @@ class Channel:
     Args:
         send: delivers one message.
         clock: seconds, monotonic.
+        name: what the process is to the user, if it crashes.
     """
 
-    def __init__(self, send: Send, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        send: Send,
+        clock: Callable[[], float] = time.monotonic,
+        name: str = "the worker",
+    ) -> None:
         self._send = send
         self._clock = clock
+        self._name = name
         self._phase = ""
         self._step = 0
         self._phase_at = float("-inf")
@@ -273,7 +282,7 @@ class Channel:
 
     def crash(self, text: str, cause: str) -> None:
         """Report a crash: the user's traceback, and the error in one line."""
-        self._send(Crash(text, cause))
+        self._send(Crash(text, cause, self._name))
 
 
 def to_socket(connection: socket.socket) -> Send:

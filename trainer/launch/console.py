@@ -95,10 +95,10 @@ class Console:
             case Problem(lines):
                 for line in lines:
                     self.error(line)
-            case Crash(text, cause):
+            case Crash(text, cause, name):
                 self.cause = self.cause or cause
                 self._screen.error(text)
-                self.error(f"the worker crashed; the whole log is {log}")
+                self.error(f"{name} crashed; the whole log is {log}")
 
     def line(self, text: str) -> None:
         """Show a line above the live view."""

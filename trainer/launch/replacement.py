@@ -61,7 +61,7 @@ class Replacement:
         log = log_of(self._context.directory, process_id)
         cause, text = self._record.report_of(process_id)
         if text:
-            console.show(Crash(text, cause), log)
+            console.show(Crash(text, cause, str(process_id)), log)
         how = exit_codes.describe(code)
         console.error(
             f"gave up after {self._context.experiment.actors.max_restarts} lost actors since the "

@@ -133,7 +133,8 @@ def prepare() -> None:
 
 
 def _crashed(error: Exception, channel: Channel) -> int:
-    logging.getLogger(__name__).error("the worker crashed", exc_info=error)
+    # For the log alone: the warnings of this package's loggers are shown to the user.
+    logging.getLogger().error("this process crashed", exc_info=error)
     channel.crash(user_traceback(error), error_cause(error))
     return CRASHED
 
@@ -182,7 +183,9 @@ def work(connection: socket.socket, began: float) -> NoReturn:
     logging.getLogger("trainer").addHandler(Warnings(send))
     experiment = loading.restore(assignment["experiment"])
     cluster = Cluster.from_dict(assignment["cluster"])
-    code = run(experiment, Path(assignment["run_dir"]), Channel(send), cluster, signals, began)
+    process_id = cluster.process_id
+    channel = Channel(send, name=str(process_id) if process_id.is_beside else "the worker")
+    code = run(experiment, Path(assignment["run_dir"]), channel, cluster, signals, began)
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):  # on a full disk the log ends here, with the same exit code
