@@ -1,7 +1,7 @@
 """Frames per second against the number of actors: `python -m benchmarks.actors [--rounds N]`.
 
-The learner trains a small network on CartPole; the environments and the policy are nearly all the
-work, until the actors have no core left.
+The actors act by themselves, or the learner acts for all of them. On CartPole the environments and
+the policy are nearly all the work, until the actors have no core left; on pixels the network is.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from pathlib import Path
 from benchmarks.harness import interleave, run_child, table
 
 LENGTH = 20
-STEPS, FIRST = 600, 200
-"""Steps of a run, and those before the first one that is measured."""
+RECIPES = {"cartpole": 300, "catch": 90}
+"""Recipe -> steps of a run; a third of them come before what is measured."""
 
 
-def frames_per_sec(actors: int, environments: int) -> float:
+def frames_per_sec(recipe: str, inference: str, actors: int, environments: int) -> float:
     """Return the frames that are trained on in a second, the median over the run."""
+    steps = RECIPES[recipe]
     with tempfile.TemporaryDirectory() as runs:
         run_child(
             [
-                sys.executable, "train.py", "experiment=impala_cartpole", f"runs_dir={runs}",
-                f"train.steps={STEPS}", f"task.unroll_length={LENGTH}", f"actors.count={actors}",
-                f"actors.environments={environments}", "evaluate.every_steps=null",
-                "checkpoint.every_steps=null", "summary.every_steps=100", "writers=[jsonl]",
+                sys.executable, "train.py", f"experiment=impala_{recipe}", f"runs_dir={runs}",
+                f"train.steps={steps}", f"task.unroll_length={LENGTH}", f"actors.count={actors}",
+                f"actors.environments={environments}", f"actors.inference={inference}",
+                "evaluate.every_steps=null", "evaluate.episodes=1", "checkpoint.every_steps=null",
+                f"summary.every_steps={steps // 6}", "writers=[jsonl]",
             ]
         )  # fmt: skip
         (log,) = Path(runs).glob("*/metrics.jsonl")
@@ -37,7 +39,7 @@ def frames_per_sec(actors: int, environments: int) -> float:
         return LENGTH * statistics.median(
             line["examples_per_sec"]
             for line in lines
-            if line["split"] == "train" and line["step"] > FIRST
+            if line["split"] == "train" and line["step"] > steps // 3
         )
 
 
@@ -46,16 +48,22 @@ def main() -> None:
         prog="python -m benchmarks.actors", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--recipes", nargs="+", default=[*RECIPES], choices=RECIPES)
     parser.add_argument("--counts", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--environments", type=int, nargs="+", default=[4, 16])
+    parser.add_argument("--environments", type=int, nargs="+", default=[16])
     args = parser.parse_args()
-    contenders = {
-        f"{count} actors of {size} environments": partial(frames_per_sec, count, size)
-        for size in args.environments
-        for count in args.counts
-    }
-    first = next(iter(contenders))
-    print(table("frames trained", "/s", interleave(contenders, args.rounds), first))
+    for recipe in args.recipes:
+        contenders = {
+            f"{count} x {size} environments, {inference} acts": partial(
+                frames_per_sec, recipe, inference, count, size
+            )
+            for size in args.environments
+            for count in args.counts
+            for inference in ("actor", "learner")
+        }
+        first = next(iter(contenders))
+        title = f"impala_{recipe}: frames trained"
+        print(table(title, "/s", interleave(contenders, args.rounds), first), flush=True)
 
 
 if __name__ == "__main__":

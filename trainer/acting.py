@@ -70,14 +70,18 @@ class Acts(Protocol):
     unroll_length: int
     acting_models: tuple[str, ...]
 
-    def act(self, observations: tf.Tensor, seed: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """Return `action`, [E, ...], and what else the unroll is to have, as the policy explores.
+    def act(
+        self, observations: tf.Tensor, seed: tf.Tensor, exploration: tf.Tensor
+    ) -> Mapping[str, tf.Tensor]:
+        """Return `action`, [N, ...], and what else the unroll is to have, as the policy explores.
 
-        Runs in a graph.
+        Runs in a graph; N is not known when that is made, and may be another one in each call.
 
         Args:
-            observations: [E, ...], one of each environment.
+            observations: [N, ...], one of each environment, of one or of several actors.
             seed: [2] int64, another one in each call.
+            exploration: [N] float32, how far each environment is to explore: always (e + 1) / E for
+                number e of an actor's E. A policy that draws its actions may ignore it.
         """
 
     def act_greedily(self, observations: tf.Tensor) -> tf.Tensor:

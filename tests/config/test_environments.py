@@ -25,7 +25,8 @@ def test_environment_takes_the_place_of_the_dataset_and_names_the_run():
 
 
 def test_number_of_actors_does_not_name_the_run():
-    assert run_name(compose(CATCH)) == run_name(compose([*CATCH, "actors.count=5"]))
+    more = ["actors.count=5", "actors.inference=learner"]
+    assert run_name(compose(CATCH)) == run_name(compose([*CATCH, *more]))
 
 
 def test_run_without_environment_has_no_buffer():

@@ -7,21 +7,22 @@ import threading
 import numpy as np
 import pytest
 
+from trainer.acting import EnvSpec
 from trainer.buffers.queue import Queue
 from trainer.engine.array_messages import send
-from trainer.engine.learner_client import Finished, LearnerClient
-from trainer.engine.learner_server import ADDRESS_FILE, Closed, LearnerServer
+from trainer.engine.batched_inference import BatchedInference, PolicyError
+from trainer.engine.learner_client import Finished, LearnerClient, LearnerLost
+from trainer.engine.learner_server import ADDRESS_FILE, BatchLayout, Closed, LearnerServer
+from trainer.errors import ConfigError
 
 LENGTH = 3
 NAMES = ("reward", "staleness")
 NO_FRAMES = np.zeros(4, np.int64)
 
 
-def server_of(run_dir, *, num_replicas=1, per_replica=2, **options):
-    return LearnerServer(
-        run_dir, Queue(**options), NAMES, LENGTH, num_replicas=num_replicas,
-        per_replica=per_replica, host="127.0.0.1",
-    )  # fmt: skip
+def server_of(run_dir, *, num_replicas=1, per_replica=2, inference=None, **options):
+    layout = BatchLayout(NAMES, LENGTH, num_replicas, per_replica)
+    return LearnerServer(run_dir, Queue(**options), layout, host="127.0.0.1", inference=inference)
 
 
 @pytest.fixture
@@ -122,6 +123,79 @@ def test_client_finds_the_next_learner_and_sends_it_nothing_old(tmp_path, client
     version, (weight,) = client.exchange({}, -1)
     assert (version, float(weight)) == (4, 2.0)
     second.close(finished=True)
+
+
+class Doubling:
+    """Doubles observations, and tells by which weights."""
+
+    def assign(self, weights):
+        self.weight = float(weights[0])
+
+    def act(self, observations, seed, exploration):
+        if observations.max() > 100:
+            raise RuntimeError("too large")
+        return {"action": 2 * observations[:, 0], "weight": np.full(len(observations), self.weight)}
+
+
+@pytest.fixture
+def acting(tmp_path):
+    inference = BatchedInference(Doubling(), EnvSpec((1,), "float32", (), "int64", 2), seed=0)
+    server = server_of(tmp_path, inference=inference)
+    server.begin(5, NO_FRAMES, [np.array(0.5)])
+    yield server
+    server.close(finished=False)
+
+
+def act(client, *observations):
+    rows = np.array([[value] for value in observations], np.float32)
+    version, outputs = client.act(rows, np.ones(len(rows), np.float32))
+    return version, outputs["action"].tolist(), outputs["weight"].tolist()
+
+
+def test_learner_acts_with_the_newest_weights_and_sends_none(acting, client):
+    assert client.exchange({}, -1, takes_weights=False) == (5, [])
+    assert act(client, 1, 2) == (5, [2, 4], [0.5, 0.5])
+    acting.publish(np.array(0.5))  # those of step 5
+    acting.publish(np.array(0.25))
+    assert act(client, 3) == (6, [6], [0.25])
+    assert client.exchange(unrolls(1), 6, takes_weights=False) == (6, [])
+
+
+def test_unroll_in_which_the_learner_is_lost_is_given_up(tmp_path, acting, client):
+    client.exchange({}, -1, takes_weights=False)
+    assert act(client, 1)[0] == 5
+    client.close()  # as if the learner were gone
+    with pytest.raises(LearnerLost):
+        act(client, 1)
+    client.exchange({}, -1, takes_weights=False)
+    assert act(client, 1)[0] == 5
+
+
+def test_policy_that_fails_in_the_learner_ends_the_training(acting, client):
+    client.exchange({}, -1, takes_weights=False)
+    with pytest.raises(LearnerLost):
+        act(client, 101)
+    with pytest.raises(PolicyError, match="too large"):
+        acting.part(5, 0)
+
+
+def test_end_is_told_to_an_actor_in_its_unroll(acting, client):
+    client.exchange({}, -1, takes_weights=False)
+    acting.close(finished=True)
+    with pytest.raises(Finished):
+        act(client, 1)
+
+
+def test_actor_of_another_command_is_told_so(tmp_path, server, client):
+    client.exchange({}, -1, takes_weights=False)
+    with pytest.raises(ConfigError, match=r"actors.inference \(learner\) is an actor's alone"):
+        act(client, 1)
+
+
+def test_observations_of_another_environment_are_refused(acting, client):
+    client.exchange({}, -1, takes_weights=False)
+    with pytest.raises(ConfigError, match=r"\(float64, \[1\]\) are not the learner's \(float32"):
+        client.act(np.zeros([2, 1]), np.ones(2, np.float32))
 
 
 def test_stranger_without_the_password_gets_no_answer(server, tmp_path):

@@ -196,7 +196,11 @@ def test_targets_begin_with_the_weights_of_their_models():
 def test_actions_are_within_bounds_and_noise_follows_from_the_seed():
     task = built(noise=0.5)
     observations = tf.random.stateless_normal([500, 2], [0, 0])
-    act = tf.function(task.act, autograph=False)
+    exploration = (tf.range(500.0) + 1.0) / 500.0
+
+    def act(observations, seed):
+        return tf.function(task.act, autograph=False)(observations, seed, exploration)
+
     first = act(observations, tf.constant([1, 2], tf.int64))["action"].numpy()
     assert first.shape == (500, 1)
     assert first.min() >= -1.0

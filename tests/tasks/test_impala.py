@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.training import variables
+from trainer.buffers.queue import Queue
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster, ProcessId
@@ -17,6 +18,7 @@ from trainer.worker import build
 from trainer.worker.actor import Actor, _Stopped
 from trainer.worker.build_model import build_dataset
 from trainer.worker.context import WorkerContext
+from trainer.worker.published_policy import PublishedPolicy
 
 LENGTH, BATCH = 5, 4
 SMALL = (
@@ -32,44 +34,48 @@ class Policy:
     """Stands for the actor's own copy of the task: acts at random."""
 
     unroll_length = LENGTH
-    acting_models = ()
-    models = ()
 
-    def act(self, observations, seed):
-        logits = tf.zeros([observations.shape[0], 3])
-        return {"action": tf.random.stateless_categorical(logits, 1, seed)[:, 0], "logits": logits}
+    def assign(self, weights):
+        """Learn nothing."""
+
+    def act(self, observations, seed, exploration):
+        logits = np.zeros([len(observations), 3], np.float32)
+        return {
+            "action": np.random.default_rng(seed).integers(3, size=len(logits)),
+            "logits": logits,
+        }
 
 
-def train(run_dir, *overrides, stop=lambda run: False):
-    """Train with an actor in a thread; return the engine at its end."""
+def train(run_dir, *overrides, stop=lambda run: False, num_actors=1):
+    """Train with actors in threads; return the engine at its end."""
     run_dir.mkdir(exist_ok=True)
     experiment = compose([*SMALL, *overrides])
     channel = Channel(lambda message: None)
-    cluster = Cluster(ProcessId("actor", 0))
-    context = WorkerContext(experiment, run_dir, channel, cluster)
     end = threading.Event()
-    actor = Actor(Policy(), Policy(), build_dataset(experiment), context, end.is_set)
-    actor._receive = lambda version, weights: version
-
+    policy = Policy() if experiment.actors.inference == "actor" else None
     run = build.engine(experiment, run_dir, channel)
 
-    def act():
+    def act(index):
+        context = WorkerContext(experiment, run_dir, channel, Cluster(ProcessId("actor", index)))
+        actor = Actor(policy, build_dataset(experiment), context, end.is_set)
         try:
             actor.run()
         except _Stopped:
             return
         finally:  # the engine must not wait for an actor that is gone
             run.loop.close(finished=True)
+            actor.close()
 
-    thread = threading.Thread(target=act)
-    thread.start()
+    threads = [threading.Thread(target=act, args=(index,)) for index in range(num_actors)]
+    for thread in threads:
+        thread.start()
     try:
         run.train(lambda: stop(run))
         run.loop.close(finished=True)
     finally:
         end.set()
-        thread.join(30)
-        actor.close()
+        for thread in threads:
+            thread.join(30)
     return run
 
 
@@ -95,6 +101,35 @@ def test_counts_of_frames_are_exact_and_survive_a_resume(tmp_path):
 def test_no_unroll_is_trained_on_that_is_older_than_the_bound(tmp_path):
     train(tmp_path / "run", "buffer.max_staleness=0", "buffer.capacity=4")
     assert [line["staleness"] for line in log(tmp_path / "run", "train")] == [0.0] * 4
+
+
+def test_learner_that_acts_records_the_logits_that_it_has_acted_by(tmp_path, monkeypatch):
+    unrolls = []
+
+    def add(self, unroll):
+        unrolls.append(unroll.arrays)
+        take(self, unroll)
+
+    take = Queue.add
+    monkeypatch.setattr(Queue, "add", add)
+    still = ("optimizer.learning_rate=1e-30", "actors.inference=learner")
+    run = train(tmp_path / "run", *still, num_actors=2)
+    assert run.result()["frames"] == 8 * BATCH * LENGTH
+    assert len(unrolls) >= BATCH * 8
+    for unroll in unrolls:
+        observations = tf.cast(unroll["observation"][:-1], tf.float32)
+        outputs = run.state.task.models["model"](observations)
+        np.testing.assert_allclose(unroll["logits"], outputs[:, :3], atol=1e-5)
+    assert {int(action) for unroll in unrolls for action in unroll["action"]} == {0, 1, 2}
+
+
+def test_policy_that_fails_in_the_learner_ends_the_training(tmp_path, monkeypatch):
+    def fail(self, *arguments):
+        raise RuntimeError("no way to act")
+
+    monkeypatch.setattr(PublishedPolicy, "act", fail)
+    with pytest.raises(tf.errors.OpError, match="no way to act"):
+        train(tmp_path / "run", "actors.inference=learner")
 
 
 def test_training_changes_all_weights_and_evaluates_whole_episodes(tmp_path):
@@ -145,6 +180,6 @@ def test_greedy_action_has_the_largest_logit(tmp_path):
     np.testing.assert_array_equal(
         run.state.task.act_greedily(observations), tf.argmax(outputs[:, :3], axis=-1)
     )
-    acted = run.state.task.act(observations, tf.constant([1, 2], tf.int64))
+    acted = run.state.task.act(observations, tf.constant([1, 2], tf.int64), tf.ones([6]))
     np.testing.assert_allclose(acted["logits"], outputs[:, :3], atol=1e-6)
     assert acted["action"].shape == (6,)

@@ -13,6 +13,7 @@ import numpy as np
 
 from trainer.engine.array_messages import receive, send
 from trainer.engine.learner_server import ADDRESS_FILE, Closed, Part
+from trainer.errors import ConfigError
 
 _WAIT_SECS = 0.25
 _CONNECT_SECS = 5.0
@@ -20,6 +21,10 @@ _CONNECT_SECS = 5.0
 
 class Finished(Closed):
     """The training has reached its end."""
+
+
+class LearnerLost(Exception):
+    """The learner is gone, and with it the unroll that it had a part in."""
 
 
 class LearnerClient:
@@ -35,14 +40,20 @@ class LearnerClient:
         self._on_wait = on_wait
         self._connection: socket.socket | None = None
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection, as far as it is known."""
+        return self._connection is not None
+
     def exchange(
-        self, unrolls: Mapping[str, np.ndarray], version: int
+        self, unrolls: Mapping[str, np.ndarray], version: int, *, takes_weights: bool = True
     ) -> tuple[int, Sequence[np.ndarray]]:
         """Send unrolls, and return what there is of newer weights.
 
         Args:
             unrolls: name -> [E, T, ...]; empty: there are none yet.
             version: that of the weights, -1 before the first.
+            takes_weights: whether weights are to be sent at all.
 
         Returns:
             The newest version, and its weights; none if they are those of `version`.
@@ -55,8 +66,9 @@ class LearnerClient:
         # earlier step.
         while True:
             connection = self._connected()
+            request = {"names": names, "version": version, "takes_weights": takes_weights}
             try:
-                send(connection, {"names": names, "version": version}, list(unrolls.values()))
+                send(connection, request, list(unrolls.values()))
                 header, weights = receive(connection, self._on_wait)
             except OSError:
                 self.close()
@@ -66,6 +78,30 @@ class LearnerClient:
                 continue
             _check(header)
             return header["version"], weights
+
+    def act(
+        self, observations: np.ndarray, exploration: np.ndarray
+    ) -> tuple[int, dict[str, np.ndarray]]:
+        """Return what the learner would do, and the version of the weights which say so.
+
+        Args:
+            observations: [E, ...].
+            exploration: [E] float32; see `trainer.acting.Acts.act`.
+
+        Raises:
+            Closed: the training is over.
+            LearnerLost: the learner that has begun the unroll is gone.
+        """
+        if self._connection is None:
+            raise LearnerLost
+        try:
+            send(self._connection, {"acts": True}, [observations, exploration])
+            header, arrays = receive(self._connection, self._on_wait)
+        except OSError as error:
+            self.close()
+            raise LearnerLost from error
+        _check(header)
+        return header["version"], dict(zip(header["names"], arrays, strict=True))
 
     def part(self, step: int, replica: int) -> Part:
         """Return one replica's part of the batch of a step.
@@ -108,3 +144,5 @@ def _connect(address: Mapping[str, Any]) -> socket.socket:
 def _check(header: Mapping[str, Any]) -> None:
     if header.get("over"):
         raise Finished if header["finished"] else Closed
+    if "problem" in header:
+        raise ConfigError(header["problem"])

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,6 +24,7 @@ import numpy as np
 
 from trainer.acting import Buffer, Unroll
 from trainer.engine.array_messages import receive, send
+from trainer.engine.batched_inference import BatchedInference, PolicyError
 from trainer.files import write_atomically
 
 ADDRESS_FILE = "actors.json"
@@ -35,6 +37,10 @@ ended; and that wait now. Those trained are what is left of the first."""
 Part: TypeAlias = list[np.ndarray]
 """One replica's part of a batch, in the order of the names, and the counts."""
 
+_NO_INFERENCE = (
+    "actors.inference (learner) is an actor's alone, and the learner has actors.inference=actor; "
+    "start all processes with the same command"
+)
 _log = logging.getLogger(__name__)
 _WAIT_SECS = 0.25
 
@@ -43,48 +49,65 @@ class Closed(Exception):
     """The training is over."""
 
 
+@dataclass(frozen=True)
+class BatchLayout:
+    """What is in a batch.
+
+    Attributes:
+        names: its arrays, in order; `staleness` is made by the server.
+        length: frames in an unroll.
+        num_replicas: replicas of all processes.
+        per_replica: unrolls on each.
+    """
+
+    names: Sequence[str]
+    length: int
+    num_replicas: int
+    per_replica: int
+
+    @property
+    def size(self) -> int:
+        """Number of unrolls in a batch."""
+        return self.num_replicas * self.per_replica
+
+
 class LearnerServer:
-    """Receives unrolls, and hands out batches and weights.
+    """Receives unrolls, and hands out batches and weights, or actions.
 
     Args:
         run_dir: the run directory.
         buffer: keeps the unrolls.
-        names: the arrays of a batch, in order; `staleness` is made here.
-        length: frames in an unroll.
-        num_replicas: replicas of all processes.
-        per_replica: unrolls on each.
+        layout: what is in a batch.
         host: the address to listen at, by which other processes reach this one.
+        inference: acts for the actors; None: they act by themselves, with the weights.
     """
 
     def __init__(
         self,
         run_dir: Path,
         buffer: Buffer,
-        names: Sequence[str],
-        length: int,
+        layout: BatchLayout,
         *,
-        num_replicas: int,
-        per_replica: int,
         host: str,
+        inference: BatchedInference | None = None,
     ) -> None:
         self._path = run_dir / ADDRESS_FILE
         self._buffer = buffer
-        self._names = names
-        self._length = length
-        self._num_replicas = num_replicas
-        self._per_replica = per_replica
+        self._layout = layout
         self._host = host
+        self._inference = inference
         self._token = secrets.token_hex(16)
         self._changed = threading.Condition()
         self._listener: socket.socket | None = None
         self._weights: list[np.ndarray] = []
         self._version = 0
-        self._published = 0
+        self._next_version = 0
         self._next_step = 0
         self._parts: dict[tuple[int, int], Part] = {}
         self._base = np.zeros(len(COUNTS), np.int64)
         self._generated = 0
         self._over: bool | None = None
+        self._failure: PolicyError | None = None
         self.arrived_at = time.monotonic()
 
     def begin(self, step: int, counts: np.ndarray, weights: Sequence[np.ndarray]) -> None:
@@ -96,16 +119,15 @@ class LearnerServer:
             weights: the weights that act.
         """
         with self._changed:
-            self._buffer.begin(self._num_replicas * self._per_replica)
+            self._buffer.begin(self._layout.size)
             self._base = np.array(counts, np.int64)
             self._base[2] += self._base[3]  # what waited then is lost
             self._base[3] = 0
             self._generated = 0
             self._parts.clear()
             self._next_step = step
-            self._version = step
-            self._published = step
-            self._weights = [np.array(array) for array in weights]
+            self._next_version = step  # the first step publishes the same weights again
+            self._set_weights(step, weights)
             self._changed.notify_all()
         if self._listener is None:
             self._listen()
@@ -113,9 +135,8 @@ class LearnerServer:
     def publish(self, *weights: np.ndarray) -> None:
         """Take the weights before the next step; called once a step."""
         with self._changed:
-            self._weights = [np.array(array) for array in weights]
-            self._version = self._published
-            self._published += 1
+            self._set_weights(self._next_version, weights)
+            self._next_version += 1
 
     def part(self, step: int, replica: int, on_wait: Callable[[], None] = lambda: None) -> Part:
         """Return one replica's part of the batch of a step, once; wait until there is one.
@@ -127,10 +148,13 @@ class LearnerServer:
 
         Raises:
             Closed: the training is over.
+            PolicyError: the task has failed to act.
         """
         key = step, replica
         with self._changed:
             while key not in self._parts:
+                if self._failure is not None:
+                    raise self._failure
                 if self._over is not None:
                     raise Closed
                 if step != self._next_step or not self._make_batch():
@@ -151,18 +175,25 @@ class LearnerServer:
             self._path.unlink(missing_ok=True)
             self._listener.close()
 
+    def _set_weights(self, version: int, weights: Sequence[np.ndarray]) -> None:
+        self._version = version
+        self._weights = [np.array(array) for array in weights]
+        if self._inference is not None:
+            self._inference.publish(version, self._weights)
+
     def _make_batch(self) -> bool:
         """Make the batch of the next step, if there are enough unrolls."""
-        unrolls = self._buffer.take(self._next_step, self._num_replicas * self._per_replica)
+        layout = self._layout
+        unrolls = self._buffer.take(self._next_step, layout.size)
         if unrolls is None:
             return False
         counts = self._counts()
-        for replica in range(self._num_replicas):
-            own = unrolls[replica * self._per_replica : (replica + 1) * self._per_replica]
+        for replica in range(layout.num_replicas):
+            own = unrolls[replica * layout.per_replica : (replica + 1) * layout.per_replica]
             staleness = np.array([self._next_step - x.version for x in own], np.float32)
             part = [
                 staleness if name == "staleness" else np.stack([x.arrays[name] for x in own])
-                for name in self._names
+                for name in layout.names
             ]
             self._parts[self._next_step, replica] = [*part, counts]
         self._next_step += 1
@@ -171,7 +202,7 @@ class LearnerServer:
 
     def _counts(self) -> np.ndarray:
         now = [self._generated, self._buffer.dropped, 0, self._buffer.waiting]
-        return self._base + self._length * np.array(now, np.int64)
+        return self._base + self._layout.length * np.array(now, np.int64)
 
     def _listen(self) -> None:
         is_local = self._host == "127.0.0.1"
@@ -202,6 +233,10 @@ class LearnerServer:
                     send(connection, *self._answer(header, arrays))
             except Closed:
                 send(connection, {"over": True, "finished": self._over})
+            except PolicyError as error:
+                with self._changed:
+                    self._failure = error  # raised where the training waits for its batch
+                    self._changed.notify_all()
             except (ValueError, KeyError, TypeError) as error:
                 _log.warning("a message that is none: %s", error)
 
@@ -210,13 +245,29 @@ class LearnerServer:
     ) -> tuple[dict[str, Any], Sequence[np.ndarray]]:
         if "replica" in header:
             return {}, self.part(header["step"], header["replica"])
+        if header.get("acts"):
+            return self._act(*arrays)
         if arrays:
             self._add(dict(zip(header["names"], arrays, strict=True)), header["version"])
         with self._changed:
             if self._over is not None:
                 raise Closed
-            is_new = header["version"] != self._version
+            is_new = header["takes_weights"] and header["version"] != self._version
             return {"version": self._version}, self._weights if is_new else ()
+
+    def _act(
+        self, observations: np.ndarray, exploration: np.ndarray
+    ) -> tuple[dict[str, Any], Sequence[np.ndarray]]:
+        """Return what the environments of an actor are to do; see `BatchedInference.act`."""
+        if self._over is not None:
+            raise Closed
+        if self._inference is None:
+            return {"problem": _NO_INFERENCE}, ()
+        try:
+            version, outputs = self._inference.act(observations, exploration)
+        except ValueError as error:
+            return {"problem": str(error)}, ()
+        return {"version": version, "names": list(outputs)}, list(outputs.values())
 
     def _add(self, arrays: dict[str, np.ndarray], version: int) -> None:
         """Add the unrolls of an actor, [E, T, ...]; wait while there is no room."""

@@ -125,15 +125,16 @@ class D4PG:
             step.soft_update(self.models[f"{name}_target"], self.models[name], self._tau)
         return {**judged, "policy_loss": acted["loss"]}
 
-    def act(self, observations: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the policy's actions with Gaussian noise, [E, ...] float32.
+    def act(
+        self, observations: tf.Tensor, seed: tf.Tensor, exploration: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Return the policy's actions with Gaussian noise, [N, ...] float32.
 
         The environments of an actor explore more or less far (Horgan et al. 2018): the noise of
         number e of E is multiplied by (e + 1) / E.
         """
         actions = self._actions("policy", observations)
-        count = tf.cast(tf.shape(actions)[0], tf.float32)
-        deviation = self._noise * (tf.range(count) + 1.0) / count
+        deviation = self._noise * exploration
         noise = deviation[:, None] * tf.random.stateless_normal(tf.shape(actions), seed)
         return {"action": self._scaled(tf.clip_by_value(actions + noise, -1.0, 1.0))}
 

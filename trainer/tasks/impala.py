@@ -69,8 +69,10 @@ class Impala:
         self.models = {"model": parts.model(outputs=parts.env.num_actions + 1)}
         self.optimizers = {"model": parts.optimizer()}
 
-    def act(self, observations: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Draw actions from the policy; `logits`, [E, A], are recorded too."""
+    def act(
+        self, observations: tf.Tensor, seed: tf.Tensor, exploration: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Draw actions from the policy, which explore enough; `logits`, [N, A], are recorded."""
         logits, _ = self._outputs(observations, training=False)
         action = tf.random.stateless_categorical(logits, 1, seed)[:, 0]
         return {"action": action, "logits": logits}

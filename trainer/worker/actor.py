@@ -1,7 +1,7 @@
 """An actor: a process that steps environments with the newest weights.
 
 until the training is over
-    get the newest weights
+    get the newest weights, unless the learner acts
     step each environment `unroll_length` times
     send the unrolls
 
@@ -11,30 +11,24 @@ It keeps nothing, so it may be lost and replaced at any moment, and the learner 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.acting import Acts
 from trainer.cluster.messages import Channel
+from trainer.config.instantiate import instantiate
 from trainer.engine.environment_data import EnvironmentData
-from trainer.engine.learner_client import Finished, LearnerClient
+from trainer.engine.learner_client import Finished, LearnerClient, LearnerLost
 from trainer.engine.learner_server import Closed
-from trainer.engine.plan import make_plan
-from trainer.engine.process_group import ProcessGroup
 from trainer.engine.rollout import EnvironmentGroup, unroll
-from trainer.errors import ConfigError
-from trainer.protocols import Task
 from trainer.runs.directory import read_result
 from trainer.strategies import devices
 from trainer.strategies.one_device import OneDevice
-from trainer.worker.build_loop import acting_task
 from trainer.worker.build_model import build_dataset, create_strategy
-from trainer.worker.build_task import TaskBuilder
 from trainer.worker.context import WorkerContext
-from trainer.worker.task_parts import Parts
+from trainer.worker.published_policy import PublishedPolicy, build_policy
 
 _POLL_SECS = 0.25
 
@@ -57,13 +51,14 @@ def run(context: WorkerContext, stop: Callable[[], bool]) -> bool:
         ConfigError: the environment, or a task that does not act.
     """
     tf.config.set_visible_devices([], "GPU")  # they are the learner's
-    strategy = OneDevice()
-    tf_strategy = create_strategy(context, strategy)
+    experiment = context.experiment
+    tf_strategy = create_strategy(context, OneDevice())
     devices.set_threads(1)  # one core for each actor: its networks are small
-    data = build_dataset(context.experiment)
+    data = build_dataset(experiment)
     assert isinstance(data, EnvironmentData)
-    task = _build_task(context, tf_strategy, data)
-    actor = Actor(acting_task(task), task, data, context, stop)
+    acts_here = experiment.actors.inference == "actor"
+    policy = build_policy(experiment, tf_strategy, data) if acts_here else None
+    actor = Actor(policy, data, context, stop)
     try:
         return actor.run()
     except _Stopped:
@@ -72,24 +67,11 @@ def run(context: WorkerContext, stop: Callable[[], bool]) -> bool:
         actor.close()
 
 
-def _build_task(
-    context: WorkerContext, tf_strategy: tf.distribute.Strategy, data: EnvironmentData
-) -> Task:
-    experiment = context.experiment
-    plan = make_plan(experiment, 1, experiment.batch.global_size or 1)
-    parts = Parts(
-        experiment, data, plan=plan, callbacks={}, process_group=ProcessGroup(tf_strategy)
-    )
-    with tf_strategy.scope():
-        return TaskBuilder(experiment, tf_strategy).build(parts)
-
-
 class Actor:
     """Steps the environments of one process.
 
     Args:
-        acts: the task's policy.
-        task: the same task, with the models whose weights the learner sends.
+        policy: the task's, with the weights that the learner sends; None: the learner acts.
         data: makes the environments.
         context: this process.
         stop: whether a stop was requested of it.
@@ -97,24 +79,22 @@ class Actor:
 
     def __init__(
         self,
-        acts: Acts,
-        task: Task,
+        policy: PublishedPolicy | None,
         data: EnvironmentData,
         context: WorkerContext,
         stop: Callable[[], bool],
     ) -> None:
-        self._length = acts.unroll_length
-        self._act = tf.function(acts.act, autograph=False)
-        self._variables = [
-            variable for name in acts.acting_models for variable in task.models[name].variables
-        ]
+        self._policy = policy
         self._data = data
         self._context = context
         self._channel: Channel = context.channel
         self._stop = stop
         self._client = LearnerClient(context.run_dir, self._on_wait)
         self._group: EnvironmentGroup | None = None
+        count = context.experiment.actors.environments
+        self._exploration = np.arange(1, count + 1, dtype=np.float32) / np.float32(count)
         self._seeds = np.random.default_rng()
+        self._version = -1
         self._unrolls = 0
         self._phase = "connect"
 
@@ -134,16 +114,26 @@ class Actor:
             return isinstance(over, Finished)
 
     def _act_for_ever(self) -> NoReturn:
-        version = self._receive(*self._client.exchange({}, -1))
-        self._begin(version)
-        assert self._group is not None
+        self._exchange({}, -1)
+        length = self._begin()
         while True:
             self._phase = "act"
             self._on_wait()
-            arrays = unroll(self._group, self._policy, self._length)
-            self._unrolls += 1
+            try:
+                version, arrays = self._unroll(length)
+            except LearnerLost:  # a part of an unroll is none
+                version, arrays = -1, {}
             self._on_wait()
-            version = self._receive(*self._client.exchange(arrays, version))
+            self._exchange(arrays, version)
+
+    def _exchange(self, unrolls: Mapping[str, np.ndarray], version: int) -> None:
+        """Send unrolls, and take newer weights."""
+        takes_weights = self._policy is not None
+        self._version, weights = self._client.exchange(
+            unrolls, version, takes_weights=takes_weights
+        )
+        if self._policy is not None and weights:
+            self._policy.assign(weights)
 
     def close(self) -> None:
         """Close the connection and the environments."""
@@ -151,34 +141,48 @@ class Actor:
         if self._group is not None:
             self._group.close()
 
-    def _begin(self, version: int) -> None:
-        """Make the environments.
+    def _begin(self) -> int:
+        """Make the environments; return the length of an unroll.
 
         An actor that replaces another one meets other episodes: the version is in its seed.
         """
         experiment = self._context.experiment
         index = self._context.cluster.process_id.index
-        sequence = np.random.SeedSequence([experiment.seed, index, version])
+        sequence = np.random.SeedSequence([experiment.seed, index, self._version])
         self._seeds = np.random.default_rng(sequence)
         count = experiment.actors.environments
         self._group = EnvironmentGroup(
             [self._data.make() for _ in range(count)], int(self._seeds.integers(2**31))
         )
+        # Where the learner acts it has checked the task by now.
+        task = self._policy or instantiate(experiment.task, "task")
+        length: int = task.unroll_length
+        return length
 
-    def _receive(self, version: int, weights: Sequence[np.ndarray]) -> int:
-        if len(weights) not in (0, len(self._variables)):
-            raise ConfigError(
-                f"task: the learner sends {len(weights)} weights, and this actor has "
-                f"{len(self._variables)}; start all processes with the same command"
-            )
-        for variable, value in zip(self._variables, weights, strict=False):
-            variable.assign(value)
-        return version
+    def _unroll(self, length: int) -> tuple[int, dict[str, np.ndarray]]:
+        """Return what each environment goes through, and the version that acted at its begin."""
+        assert self._group is not None
+        versions = []
 
-    def _policy(self, observations: np.ndarray) -> Mapping[str, np.ndarray]:
-        seed = tf.constant(self._seeds.integers(2**62, size=2), tf.int64)
-        outputs = self._act(tf.constant(observations), seed)
-        return {name: output.numpy() for name, output in outputs.items()}
+        def act(observations: np.ndarray) -> Mapping[str, np.ndarray]:
+            version, outputs = self._act(observations)
+            versions.append(version)
+            return outputs
+
+        arrays = unroll(self._group, act, length)
+        self._unrolls += 1
+        return versions[0], arrays
+
+    def _act(self, observations: np.ndarray) -> tuple[int, Mapping[str, np.ndarray]]:
+        """Return what the policy does, and the version of its weights.
+
+        Raises:
+            LearnerLost: the learner is gone, which was to act.
+        """
+        if self._policy is None:
+            return self._client.act(observations, self._exploration)
+        seed = self._seeds.integers(2**62, size=2)
+        return self._version, self._policy.act(observations, seed, self._exploration)
 
     def _on_wait(self) -> None:
         """Send a sign of life; called while the learner has not answered too.
@@ -189,6 +193,6 @@ class Actor:
         self._channel.phase(self._phase, self._unrolls)
         if self._stop():
             raise _Stopped
-        is_over = not self._context.cluster.is_local and self._phase == "connect"
-        if is_over and read_result(self._context.run_dir, self._context.experiment) is not None:
+        is_alone = not self._context.cluster.is_local and not self._client.is_connected
+        if is_alone and read_result(self._context.run_dir, self._context.experiment) is not None:
             raise Finished

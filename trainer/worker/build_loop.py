@@ -12,6 +12,7 @@ from trainer.cluster.fault_injection import Faults
 from trainer.cluster.spec import Cluster
 from trainer.config.instantiate import instantiate
 from trainer.engine.actor_batches import ChiefBatches, RemoteBatches
+from trainer.engine.batched_inference import BatchedInference
 from trainer.engine.environment_data import EnvironmentData
 from trainer.engine.graph.actor_feed import ActorFeed
 from trainer.engine.graph.actor_loop import ActorTrainLoop
@@ -20,13 +21,14 @@ from trainer.engine.graph.input import Feed, Source
 from trainer.engine.graph.loops import Loops
 from trainer.engine.graph.step_options import StepOptions
 from trainer.engine.graph.train_loop import TrainLoop
-from trainer.engine.learner_server import LearnerServer
+from trainer.engine.learner_server import BatchLayout, LearnerServer
 from trainer.engine.process_group import ProcessGroup
 from trainer.engine.rollout import FLAGS
-from trainer.errors import ConfigError
 from trainer.strategies.base import Strategy
+from trainer.strategies.one_device import OneDevice
 from trainer.worker.build_model import Learner
 from trainer.worker.context import WorkerContext
+from trainer.worker.published_policy import acting_task, build_policy, policy_signature
 
 
 @dataclass(frozen=True)
@@ -111,40 +113,34 @@ class LoopBuilder:
         if not self.process_group.is_chief:
             return RemoteBatches(context.run_dir, context.channel.beat)
         buffer: Buffer = instantiate(context.experiment.buffer, "buffer")
+        sizes = self.learner.sizes
+        layout = BatchLayout(names, task.unroll_length, sizes.num_replicas, sizes.per_replica)
+        host = _host(context.cluster)
         server = LearnerServer(
-            context.run_dir,
-            buffer,
-            names,
-            task.unroll_length,
-            num_replicas=self.learner.sizes.num_replicas,
-            per_replica=self.learner.sizes.per_replica,
-            host=_host(context.cluster),
+            context.run_dir, buffer, layout, host=host, inference=self._inference()
         )
         patience_secs = context.experiment.watchdog.stall_secs
         return ChiefBatches(server, context.channel.beat, patience_secs)
 
+    def _inference(self) -> BatchedInference | None:
+        """Return what acts for the actors, if this process does, with weights of its own.
 
-def acting_task(task: Any) -> Acts:
-    """Return a task that acts.
-
-    Raises:
-        ConfigError: it does not.
-    """
-    if not isinstance(task, Acts):
-        raise ConfigError(
-            f"task ({type(task).__name__}) learns from a dataset and has no `act`; choose one that "
-            "acts in env, such as task=impala, or remove env"
-        )
-    return task
+        Not with those that are trained: a step would change some of them meanwhile.
+        """
+        experiment = self.context.experiment
+        data = self.learner.dataset
+        assert isinstance(data, EnvironmentData)
+        if experiment.actors.inference == "actor" or not experiment.trains:
+            return None
+        tf_strategy = OneDevice().create(self.context.cluster)
+        policy = build_policy(experiment, tf_strategy, data)
+        return BatchedInference(policy, data.spec, experiment.seed)
 
 
 def _batch_specs(task: Acts, data: EnvironmentData, size: int) -> dict[str, tf.TensorSpec]:
     """Return shape and type of the arrays of one replica's batch, [B, ...], by name."""
     spec = data.spec
-    acted = tf.function(task.act, autograph=False).get_concrete_function(
-        tf.TensorSpec([1, *spec.observation_shape], spec.observation_dtype),
-        tf.TensorSpec([2], tf.int64),
-    )
+    acted = tf.function(task.act, autograph=False).get_concrete_function(*policy_signature(spec))
     length = task.unroll_length
     outputs = {
         name: tf.TensorSpec([size, length, *output.shape[1:]], output.dtype)

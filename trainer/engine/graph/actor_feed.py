@@ -82,7 +82,10 @@ class ActorFeed:
                 return self._element(arrays, counts)
 
             numbers = tf.data.Dataset.range(step * local, tf.int64.max)
-            return numbers.map(element).prefetch(local)
+            # What waits for unrolls must not hold a thread of those that act: they make them.
+            options = tf.data.Options()
+            options.threading.private_threadpool_size = 1
+            return numbers.map(element).prefetch(local).with_options(options)
 
         return iter(self._strategy.distribute_datasets_from_function(pipeline))
 
