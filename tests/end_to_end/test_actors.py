@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tests.support.hosts import two_hosts
 from tests.support.processes import (
     final_variables,
     finish,
@@ -65,14 +66,20 @@ def check_counts(counts, step):
     assert min(dropped, lost, waiting) >= 0
 
 
+ALL = ["actor-0", "actor-1"] * 4 + ["worker-0", "supervisor"]
+
+
 @pytest.mark.slow
-def test_run_survives_kills_of_actors_learner_and_supervisor(tmp_path):
-    moment = random.Random(16)
-    victims = ["actor-0", "actor-1"] * 4 + ["worker-0", "supervisor"]
-    moment.shuffle(victims)
+@pytest.mark.parametrize(
+    ("inference", "victims"),
+    [("actor", ALL), ("learner", ["actor-0", "worker-0", "actor-1"])],
+    ids=["actors act", "learner acts"],
+)
+def test_run_survives_kills_of_actors_learner_and_supervisor(tmp_path, inference, victims):
+    victims = random.Random(16).sample(victims, len(victims))
     command = (
         *SMALL, "train.steps=100000", "checkpoint.every_steps=40", "summary.every_steps=5",
-        "actors.max_restarts=20", "restart.max_restarts=20",
+        "actors.max_restarts=20", "restart.max_restarts=20", f"actors.inference={inference}",
     )  # fmt: skip
     process = start(tmp_path, *command)
     before = []
@@ -126,6 +133,55 @@ class Broken(Catch):
 """
 
 
+JOBS = {"worker": ["10.78.0.10:2222"], "actor": ["10.78.0.11:2222"]}
+
+
+@pytest.mark.slow
+def test_actor_on_another_host_is_killed_and_another_one_started(tmp_path):
+    command = (
+        *SMALL, "strategy=multi_worker", "train.steps=100000", "checkpoint.every_steps=40",
+        "summary.every_steps=5", "actors.inference=learner",
+    )  # fmt: skip
+
+    def wait_for_steps():
+        before = lines(only_run(tmp_path))
+        wait_until(lambda: lines(only_run(tmp_path)) > before, learner)
+
+    with two_hosts() as hosts:
+
+        def begin(job, *overrides):
+            """Start the command of the learner's host, or of the actor's."""
+            config = json.dumps({"cluster": JOBS, "task": {"type": job, "index": 0}})
+            return hosts.start([*JOBS].index(job), tmp_path, *overrides, TF_CONFIG=config)
+
+        learner = begin("worker", *command)
+        # The first one acts by itself, with weights that travel.
+        actor = begin("actor", *command, "actors.inference=actor")
+        wait_until((tmp_path / "runs").exists, learner)
+        wait_for_steps()
+        pid = worker_pids(tmp_path)["actor-0"]
+        actor.kill()
+        actor.communicate()
+        wait_gone(pid)
+        actor = begin("actor", *command)
+        wait_for_steps()
+        wait_until(lambda: has_killed(tmp_path, "actor-0"), learner)
+        wait_for_steps()  # its own command has started it again
+        learner.terminate()
+        assert [finish(learner)[0], finish(actor)[0]] == [143, 143]
+        run_dir = only_run(tmp_path)
+        variables = final_variables(run_dir)
+        step = int(variables["step/.ATTRIBUTES/VARIABLE_VALUE"])
+        check_counts(variables["frames/counts/.ATTRIBUTES/VARIABLE_VALUE"], step)
+        more = (f"resume={run_dir}", f"train.steps={step + 10}")
+        for process in [begin("worker", *more), begin("actor", *more)]:
+            code, out, err = finish(process)
+            assert code == 0, out + err
+    result = json.loads((run_dir / "result.json").read_text())
+    assert result["frames"] == (step + 10) * BATCH * LENGTH
+    assert worker_pids(tmp_path) == {}
+
+
 def test_environment_that_raises_ends_the_run_when_the_budget_is_spent(tmp_path):
     (tmp_path / "broken.py").write_text(BROKEN)
     code, out, err = run(
@@ -145,7 +201,7 @@ def test_environment_that_raises_ends_the_run_when_the_budget_is_spent(tmp_path)
 def test_workers_that_train_together_share_the_batches_of_the_same_actors(tmp_path):
     code, out, err = run(
         tmp_path, *SMALL, "strategy=multi_worker", "train.steps=30", "evaluate.every_steps=10",
-        "checkpoint.every_steps=10", "actors.count=1",
+        "checkpoint.every_steps=10", "actors.count=1", "actors.inference=learner",
     )  # fmt: skip
     assert code == 0, out + err
     result = json.loads((only_run(tmp_path) / "result.json").read_text())
