@@ -168,7 +168,9 @@ def test_actor_on_another_host_is_killed_and_another_one_started(tmp_path):
         wait_until(lambda: has_killed(tmp_path, "actor-0"), learner)
         wait_for_steps()  # its own command has started it again
         learner.terminate()
-        assert [finish(learner)[0], finish(actor)[0]] == [143, 143]
+        assert finish(learner)[0] == 143
+        actor.terminate()  # unless it was told in time, it waits for the learner to come back
+        assert finish(actor)[0] == 143
         run_dir = only_run(tmp_path)
         variables = final_variables(run_dir)
         step = int(variables["step/.ATTRIBUTES/VARIABLE_VALUE"])
