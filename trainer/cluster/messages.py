@@ -202,18 +202,16 @@ class Channel:
     Args:
         send: delivers one message.
         clock: seconds, monotonic.
+
+    Attributes:
         name: what the process is to the user, if it crashes.
     """
 
-    def __init__(
-        self,
-        send: Send,
-        clock: Callable[[], float] = time.monotonic,
-        name: str = "the worker",
-    ) -> None:
+    name = "the worker"
+
+    def __init__(self, send: Send, clock: Callable[[], float] = time.monotonic) -> None:
         self._send = send
         self._clock = clock
-        self._name = name
         self._phase = ""
         self._step = 0
         self._phase_at = float("-inf")
@@ -282,7 +280,7 @@ class Channel:
 
     def crash(self, text: str, cause: str) -> None:
         """Report a crash: the user's traceback, and the error in one line."""
-        self._send(Crash(text, cause, self._name))
+        self._send(Crash(text, cause, self.name))
 
 
 def to_socket(connection: socket.socket) -> Send:

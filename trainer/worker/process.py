@@ -184,7 +184,9 @@ def work(connection: socket.socket, began: float) -> NoReturn:
     experiment = loading.restore(assignment["experiment"])
     cluster = Cluster.from_dict(assignment["cluster"])
     process_id = cluster.process_id
-    channel = Channel(send, name=str(process_id) if process_id.is_beside else "the worker")
+    channel = Channel(send)
+    if process_id.is_beside:
+        channel.name = str(process_id)
     code = run(experiment, Path(assignment["run_dir"]), channel, cluster, signals, began)
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
