@@ -1,14 +1,16 @@
 """How training scales over processes: `python -m benchmarks.scaling [model ...] [--workers N] ...`.
 
-N processes, two by default, each on one core, take steps together. The ceiling is their speed
-without any communication; the bound is the least time that the bytes of a ring all-reduce take on
-this machine's loopback (Patarasuk and Yuan 2009).
+N processes, two by default, take steps together. Steadfast is measured by what `mode=benchmark`
+measures with; its ceiling is the speed of as many processes without any communication. The bound is
+the least time that the bytes of a ring all-reduce take on this machine's loopback (Patarasuk and
+Yuan 2009).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 from functools import partial
@@ -16,49 +18,61 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import interleave
-from benchmarks.scaling.contestants import CEILING, CONTESTANTS, JOBS, TUTORIAL
+from benchmarks.scaling.jobs import JOBS, STEADFAST, TITLES, TUTORIAL, Job
 from benchmarks.scaling.team import Team, network
+from trainer.cli.compose import compose
 from trainer.cluster import discovery, spec
+from trainer.launch.benchmark_experiments import Variants
+from trainer.launch.benchmark_measurement import Measurement
+from trainer.launch.fork_server import ForkServer
+from trainer.launch.resolved_run import resolve
 
 LINK = "link"
 
 
-def measure(name: str, model: str, steps: int, workers: int) -> dict[str, Any]:
-    """Measure a contestant once.
+def measure_steadfast(
+    name: str, job: Job, workers: int, secs: float, server: ForkServer
+) -> dict[str, Any]:
+    """Measure a contestant of Steadfast's once.
 
     Returns:
-        ms: milliseconds a step; cpu_ms: processor time of it; sent: bytes sent a step, with those
-        of TCP, or None; loss; gradient_bytes. Means over the processes.
+        ms: milliseconds a step; ceiling_ms: the same without exchange; cpu_ms: processor time of
+        it; sent: bytes sent a step, with those of TCP, or None; gradient_bytes. Means over the
+        processes.
     """
-    together = CONTESTANTS[name].together
+    _, overrides = STEADFAST[name]
+    experiment = compose([*job.overrides(workers, secs), *overrides])
+    strategy = resolve(experiment).strategy
+    with tempfile.TemporaryDirectory() as folder:
+        variants = Variants(experiment, strategy, Path(folder))
+        size, _ = Measurement(experiment, strategy, variants, server).size(workers)
+    return {
+        "ms": 1000 * size.step_secs,
+        "ceiling_ms": 1000 * size.alone_step_secs,
+        "cpu_ms": 1000 * size.processor_secs,
+        "sent": size.network_bytes,
+        "gradient_bytes": size.gradient_bytes,
+    }
+
+
+def measure_tutorial(name: str, job: Job, workers: int, secs: float) -> dict[str, Any]:
+    """Measure the tutorial's loop once; return the same, without the ceiling."""
     clusters = discovery.local_clusters(
         [spec.ProcessId("worker", index) for index in range(workers)]
     )
-    with network() as namespace, tempfile.TemporaryDirectory() as folder, Team(namespace) as team:
+    module = "benchmarks.scaling.tutorial"
+    with network() as namespace, Team(namespace) as team:
         for cluster in clusters:
-            own = Path(folder) if together else Path(folder, str(cluster.process_id))
-            own.mkdir(exist_ok=True)
-            environment = {"TF_CONFIG": cluster.tf_config()} if together else {}
-            team.start(
-                "benchmarks.scaling.worker",
-                name,
-                model,
-                str(steps),
-                str(own),
-                environment=environment,
-            )
+            environment = {"TF_CONFIG": cluster.tf_config()}
+            team.start(module, name, job.model, str(secs), environment=environment)
         team.hear()
         team.tell("go")
         reports = team.hear()
-    means = {
-        key: statistics.fmean(report[key] for report in reports) for key in ("ms", "cpu_ms", "loss")
-    }
     sent = [report["sent"] for report in reports]
-    # Each has counted the bytes of all.
     return {
-        **means,
+        **{key: statistics.fmean(report[key] for report in reports) for key in ("ms", "cpu_ms")},
+        # Each has counted the bytes of all.
         "sent": None if None in sent else statistics.fmean(sent) / workers,
-        "gradient_bytes": reports[0]["gradient_bytes"],
     }
 
 
@@ -75,36 +89,37 @@ def measure_link() -> dict[str, float]:
 
 def summarise(results: dict[str, list[dict[str, Any]]], workers: int) -> dict[str, Any]:
     """Return the medians of all rounds, and what follows from them."""
-    links = results[LINK]
-    rows = {
-        name: {
-            "ms": statistics.median(report["ms"] for report in rounds),
-            "ms_of_rounds": [report["ms"] for report in rounds],
-            "sent_bytes": None
-            if rounds[0]["sent"] is None
-            else statistics.median(report["sent"] for report in rounds),
-            **{
-                key: statistics.median(report[key] for report in rounds)
-                for key in ("cpu_ms", "loss")
-            },
+
+    def medians(name: str, key: str) -> float | None:
+        values = [report.get(key) for report in results[name]]
+        return None if None in values else statistics.median(values)  # type: ignore[type-var]
+
+    names = [name for name in results if name != LINK]
+    ceilings = [
+        report["ceiling_ms"] for name in names for report in results[name] if name in STEADFAST
+    ]
+    ceiling = statistics.median(ceilings) if ceilings else None
+    tutorial = medians("tutorial", "ms") if "tutorial" in results else None
+    rows = {}
+    for name in names:
+        own = medians(name, "ms")
+        assert own is not None
+        limit = medians(name, "ceiling_ms") or ceiling
+        rows[name] = {
+            "ms": own,
+            "ms_of_rounds": [report["ms"] for report in results[name]],
+            "cpu_ms": medians(name, "cpu_ms"),
+            "sent_bytes": medians(name, "sent"),
+            "times_tutorial": None if tutorial is None else tutorial / own,
+            "share_of_ceiling": None if limit is None else limit / own,
         }
-        for name, rounds in results.items()
-        if name != LINK
-    }
-    for row in rows.values():
-        row["times_tutorial"] = rows[TUTORIAL]["ms"] / row["ms"] if TUTORIAL in rows else None
-        row["share_of_ceiling"] = rows[CEILING]["ms"] / row["ms"] if CEILING in rows else None
-    gradient_bytes = next(
-        rounds[0]["gradient_bytes"] for name, rounds in results.items() if name != LINK
-    )
-    ring_bytes = 2 * (workers - 1) / workers * gradient_bytes
-    rates = {key: statistics.median(report[key] for report in links) for key in ("link", "memory")}
+    sizes = [results[name][0]["gradient_bytes"] for name in names if name in STEADFAST]
+    rates = {key: medians(LINK, key) for key in ("link", "memory")}
     return {
         "contestants": rows,
-        "gradient_bytes": gradient_bytes,
-        "ring_bytes": ring_bytes,
+        "ceiling_ms": ceiling,
+        "ring_bytes": 2 * (workers - 1) / workers * sizes[0] if sizes else None,
         **{f"{key}_bytes_per_sec": value for key, value in rates.items()},
-        **{f"{key}_bound_ms": 1000 * ring_bytes / value for key, value in rates.items()},
     }
 
 
@@ -119,7 +134,7 @@ def table(title: str, summary: dict[str, Any]) -> str:
     ]
     for name, row in summary["contestants"].items():
         cells = [
-            CONTESTANTS[name].title,
+            TITLES[name],
             f"{row['ms']:.1f}",
             f"{min(row['ms_of_rounds']):.1f} to {max(row['ms_of_rounds']):.1f}",
             "" if row["times_tutorial"] is None else f"{row['times_tutorial']:.2f}",
@@ -128,75 +143,74 @@ def table(title: str, summary: dict[str, Any]) -> str:
             "" if row["sent_bytes"] is None else f"{row['sent_bytes'] / 1e6:.2f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", bounds(summary)])
+    return "\n".join([*lines, "", *bounds(summary)])
 
 
-def bounds(summary: dict[str, Any]) -> str:
-    """Return the limits of the machine."""
-    ring = summary["ring_bytes"] / 1e6
-    link = summary["link_bytes_per_sec"] / 1e9
-    memory = summary["memory_bytes_per_sec"] / 1e9
+def bounds(summary: dict[str, Any]) -> list[str]:
+    """Return the limits of the machine, a line each."""
+    link = summary["link_bytes_per_sec"]
+    memory = summary["memory_bytes_per_sec"]
     lines = [
-        f"Gradients: {summary['gradient_bytes'] / 1e6:.2f} MB in float32; "
-        f"a ring sends {ring:.2f} MB from each process, {ring / 2:.2f} MB in 16 bits.",
-        f"Loopback: {link:.2f} GB/s each way when both are used, "
-        f"so at least {summary['link_bound_ms']:.1f} ms a step, "
-        f"{summary['link_bound_ms'] / 2:.1f} ms in 16 bits.",
-        f"Memory: {memory:.2f} GB/s copied by each process, "
-        f"so at least {summary['memory_bound_ms']:.1f} ms.",
+        f"Loopback: {link / 1e9:.2f} GB/s each way when both are used. "
+        f"Memory: {memory / 1e9:.2f} GB/s copied by each process."
     ]
-    if CEILING in summary["contestants"]:
-        ceiling = summary["contestants"][CEILING]["ms"]
-        exact, short = (ceiling + summary["link_bound_ms"] / parts for parts in (1, 2))
-        lines.append(
-            f"Ceiling and loopback one after the other: {exact:.1f} ms "
-            f"({ceiling / exact:.0%} of the ceiling), in 16 bits {short:.1f} ms "
-            f"({ceiling / short:.0%})."
-        )
-    return "\n".join(lines)
+    if summary["ring_bytes"] is None:
+        return lines
+    ring = summary["ring_bytes"]
+    ceiling = summary["ceiling_ms"]
+    exact, short = (1000 * ring / parts / link for parts in (1, 2))
+    return [
+        f"Ceiling: {ceiling:.1f} ms without any exchange. A ring sends {ring / 1e6:.2f} MB "
+        f"from each process, {ring / 2e6:.2f} MB in 16 bits.",
+        *lines,
+        f"By loopback that is at least {exact:.1f} ms a step, {short:.1f} ms in 16 bits; "
+        f"by memory {1000 * ring / memory:.1f} ms.",
+        f"Ceiling and loopback one after the other: {ceiling + exact:.1f} ms "
+        f"({ceiling / (ceiling + exact):.0%} of the ceiling), in 16 bits {ceiling + short:.1f} ms "
+        f"({ceiling / (ceiling + short):.0%}).",
+    ]
 
 
 def main() -> None:
+    args = _arguments()
+    os.environ.pop("TF_CONFIG", None)
+    summaries = {}
+    server = ForkServer.acquire()
+    try:
+        for model in args.models or JOBS:
+            job = JOBS[model]
+            contenders = {LINK: measure_link} | {
+                name: partial(measure_tutorial, name, job, args.workers, args.secs)
+                if name in TUTORIAL
+                else partial(measure_steadfast, name, job, args.workers, args.secs, server)
+                for name in args.contestants.split(",")
+            }
+            summaries[model] = summarise(interleave(contenders, args.rounds), args.workers)
+            title = (
+                f"{model}, {job.optimizer}, {args.workers} processes, {job.per_worker} images "
+                f"each: {args.rounds} rounds of {args.secs:g} s"
+            )
+            print(table(title, summaries[model]), end="\n\n", flush=True)
+    finally:
+        server.release()
+    content = {"benchmark": "scaling", "workers": args.workers, "rounds": args.rounds}
+    print(json.dumps({**content, "models": summaries}))
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.scaling", description=__doc__.splitlines()[0]
     )
     parser.add_argument("models", nargs="*", metavar="model", help=f"default: {' '.join(JOBS)}")
     parser.add_argument("--workers", type=int, default=2, help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, help="how many are measured; default: by model")
-    parser.add_argument("--contestants", default=",".join(CONTESTANTS), help="default: %(default)s")
+    parser.add_argument("--secs", type=float, default=3.0, help="length of each measurement")
+    parser.add_argument("--contestants", default=",".join(TITLES), help="default: %(default)s")
     args = parser.parse_args()
-    names = args.contestants.split(",")
-    for chosen, choices in ((args.models, JOBS), (names, CONTESTANTS)):
+    for chosen, choices in ((args.models, JOBS), (args.contestants.split(","), TITLES)):
         if unknown := [name for name in chosen if name not in choices]:
             parser.error(f"{unknown[0]}: choose among {', '.join(choices)}")
-    summaries = {}
-    for model in args.models or JOBS:
-        job = JOBS[model]
-        steps = args.steps or job.steps
-        contenders = {LINK: measure_link} | {
-            name: partial(measure, name, model, steps, args.workers) for name in names
-        }
-        summaries[model] = summarise(interleave(contenders, args.rounds), args.workers)
-        title = (
-            f"{model}, {job.optimizer}, {args.workers} processes of one core, "
-            f"{job.per_worker} images each"
-        )
-        print(
-            table(f"{title}: {args.rounds} rounds of {steps} steps", summaries[model]),
-            end="\n\n",
-            flush=True,
-        )
-    print(
-        json.dumps(
-            {
-                "benchmark": "scaling",
-                "workers": args.workers,
-                "rounds": args.rounds,
-                "models": summaries,
-            }
-        )
-    )
+    return args
 
 
 if __name__ == "__main__":

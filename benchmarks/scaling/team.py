@@ -1,4 +1,4 @@
-"""Processes that are measured together, each on a core of its own. No TensorFlow.
+"""Processes that are measured together. No TensorFlow.
 
 They communicate with their parent over `Connection(descriptor)`, in lock step: each sends one
 message, and all get the same answer. A process that waits for others inside TensorFlow reacts to no
@@ -45,17 +45,12 @@ class Team:
         self._within = namespace.command if namespace else list
         self._limit_secs = limit_secs
         self._deadline = time.monotonic() + limit_secs
-        self._cores = sorted(os.sched_getaffinity(0))
         self._members: list[_Member] = []
 
     def start(
         self, module: str, *arguments: str, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start `python -m <module> <arguments> <descriptor>` on the next core."""
-        if len(self._members) == len(self._cores):
-            raise SystemExit(
-                f"each process needs a core of its own, and there are only {len(self._cores)}"
-            )
+        """Start `python -m <module> <arguments> <descriptor>`."""
         ours, theirs = Pipe()
         log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its process
         with theirs:
@@ -67,7 +62,8 @@ class Team:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=(theirs.fileno(),),
-                preexec_fn=partial(_restrict, self._cores[len(self._members)], self._limit_secs),
+                # The kernel ends it, whatever it does, also when the parent is no more.
+                preexec_fn=partial(signal.alarm, self._limit_secs + 10),
             )
         self._members.append(_Member(process, ours, log))
 
@@ -124,13 +120,6 @@ def _environment() -> dict[str, str]:
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "CUDA_VISIBLE_DEVICES": "-1",
     }
-
-
-def _restrict(core: int, limit_secs: int) -> None:
-    # Before anything is imported: thread pools are as large as the number of cores that they find.
-    os.sched_setaffinity(0, {core})
-    # The kernel ends it, whatever it does, also when the parent is no more.
-    signal.alarm(limit_secs + 10)
 
 
 @contextmanager

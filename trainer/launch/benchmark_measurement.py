@@ -47,8 +47,14 @@ class Measurement:
         is_cluster = bool(self.strategy.process_ids(None))
         sizes = []
         for count in counts:
-            size, kernels = self._size(count, with_kernels=count == counts[-1])
+            size, kernels = self.size(count, with_kernels=count == counts[-1])
             sizes.append(size)
+            print(
+                f"{count}: {size.examples_per_sec:,.0f} examples/s, "
+                f"{1000 * size.step_secs:.2f} ms a step; "
+                f"without exchange {1000 * size.alone_step_secs:.2f} ms",
+                flush=True,
+            )
         record = BenchmarkRecord(
             strategy=str(self.experiment.choices["strategy"]),
             unit="processes" if is_cluster else "devices",
@@ -60,22 +66,24 @@ class Measurement:
         )
         return record if stalls(record) else replace(record, gains=self._gains(sizes[0]))
 
-    def _size(self, count: int, *, with_kernels: bool) -> tuple[Size, dict[str, float]]:
-        """Measure the run with so many processes or devices, then its replicas alone."""
+    def size(self, count: int, *, with_kernels: bool = False) -> tuple[Size, dict[str, float]]:
+        """Measure the run with so many processes or devices, then its replicas alone.
+
+        Args:
+            count: how many.
+            with_kernels: whether seconds of a step by kind of kernel are returned too.
+
+        Raises:
+            ConfigError: a process finds something wrong with the configuration.
+            MeasurementError: a process has failed.
+        """
         run = self.variants.together(count)
         together, kernels = self._processes([run], with_kernels=with_kernels)
         replicas = together[0]["replicas"]
         alone = together
         if replicas > 1:
             alone, _ = self._processes([self.variants.alone(number) for number in range(replicas)])
-        size = self._summary(count, together, alone)
-        print(
-            f"{count}: {size.examples_per_sec:,.0f} examples/s, "
-            f"{1000 * size.step_secs:.2f} ms a step; "
-            f"without exchange {1000 * size.alone_step_secs:.2f} ms",
-            flush=True,
-        )
-        return size, kernels
+        return self._summary(count, together, alone), kernels
 
     def _summary(
         self, count: int, together: Sequence[dict[str, Any]], alone: Sequence[dict[str, Any]]

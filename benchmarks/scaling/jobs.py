@@ -1,0 +1,80 @@
+"""What is trained, and by whom. No TensorFlow.
+
+One more contestant is one more line in `STEADFAST`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.harness import BATCH_SIZES, LEARNING_RATES
+
+EXAMPLES = 4096
+STEPS_PER_LOOP = 10
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every contestant trains, on the same synthetic images.
+
+    Attributes:
+        model: a function of `trainer.models`.
+        optimizer: a key of `LEARNING_RATES`.
+        shape: height, width and channels of an image.
+    """
+
+    model: str
+    optimizer: str
+    shape: tuple[int, int, int]
+
+    @property
+    def per_worker(self) -> int:
+        return BATCH_SIZES[self.model]
+
+    def overrides(self, workers: int, secs: float) -> list[str]:
+        """Return the overrides that all of Steadfast's contestants have in common."""
+        height, width, channels = self.shape
+        return [
+            "mode=benchmark",
+            f"benchmark.secs={secs}",
+            "strategy=multi_worker",
+            f"strategy.workers={workers}",
+            f"model={self.model}",
+            "dataset=synthetic",
+            f"dataset.num_examples={EXAMPLES}",
+            f"dataset.image_size=[{height},{width}]",
+            f"dataset.channels={channels}",
+            f"optimizer={self.optimizer}",
+            f"optimizer.learning_rate={LEARNING_RATES[self.optimizer]}",
+            "batch.global_size=null",
+            f"batch.per_replica={self.per_worker}",
+            f"train.steps_per_loop={STEPS_PER_LOOP}",
+            "devices.gpus=0",
+        ]
+
+
+JOBS = {
+    job.model: job
+    for job in (
+        Job("tutorial_cnn", "rmsprop", (28, 28, 1)),
+        Job("mobilenet", "adam", (32, 32, 3)),
+    )
+}
+
+TUTORIAL = {
+    "tutorial": "tutorial's loop",
+    "tutorial_fused": "tutorial's loop, fused optimizer",
+}
+"""TensorFlow's own: name -> title."""
+
+_RING = "strategy.communication=ring"
+STEADFAST: dict[str, tuple[str, Sequence[str]]] = {
+    "steadfast": ("Steadfast, shared memory", ()),
+    "ring": ("Steadfast, ring", (_RING,)),
+    "bfloat16": ("Steadfast, compress=bfloat16", (_RING, "strategy.compress=bfloat16")),
+    "float16": ("Steadfast, compress=float16", (_RING, "strategy.compress=float16")),
+}
+"""Name -> title, and what it overrides."""
+
+TITLES = TUTORIAL | {name: title for name, (title, _) in STEADFAST.items()}
