@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 ORDER = (
-    "main",
+    "main notebook",
     "dispatch",
     "sweep",
     "launch",
@@ -40,7 +40,8 @@ BASE = {
 ROW = {package: number for number, row in enumerate(ORDER) for package in row.split()}
 
 WITHOUT_TENSORFLOW = {
-    "main", "dispatch", "sweep", "launch", "strategies", "cli", "cluster", "runs", "config", "base",
+    "main", "notebook", "dispatch", "sweep", "launch", "strategies", "cli", "cluster", "runs",
+    "config", "base",
     "worker.process", "worker.error_summary", "worker.parent_watch", "worker.warning_handler",
 }  # fmt: skip
 """Packages and modules that the parent process imports: nothing heavy at their top."""

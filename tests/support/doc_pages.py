@@ -184,11 +184,11 @@ def _run(command: Command, folder: Path, path: str) -> None:
     assert process.returncode == (2 if "error:" in (command.output or "") else 0), report
     if command.output is not None:
         expected = f"\n\nThe page shows\n{command.output}"
-        assert _matches(command.output, process.stdout), report + expected
+        assert matches(command.output, process.stdout), report + expected
 
 
-def _matches(expected: str, printed: str) -> bool:
-    """Whether the output is as expected; `...` is any text, as a line any number of lines."""
+def matches(expected: str, printed: str) -> bool:
+    """Return whether output is as expected; `...` is any text, as a line any number of lines."""
     lines = [
         r"(.*\n)?" if line == "..." else ".*".join(map(re.escape, line.split("..."))) + r"\n"
         for line in expected.strip().splitlines()

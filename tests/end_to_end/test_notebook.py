@@ -1,0 +1,119 @@
+"""The page on notebooks, cell by cell, and an interrupt, in a real kernel of IPython."""
+
+from __future__ import annotations
+
+import queue
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager, start_new_kernel
+from nbclient import NotebookClient
+
+from tests.support.doc_pages import ROOT, Page, matches
+from trainer.errors import ConfigError
+from trainer.notebook import RunError, _result, run
+
+PAGE = ROOT / "docs" / "how-to" / "notebook.md"
+_CELL = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", re.DOTALL)
+_WAIT_SECS = 600
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the checkout, in which a notebook can leave its runs."""
+    return Page(PAGE).directory(tmp_path)
+
+
+@pytest.mark.slow
+def test_cells_of_the_page_print_what_it_shows(checkout: Path) -> None:
+    cells = _CELL.findall(PAGE.read_text())
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell(code) for code, _ in cells]
+    resources = {"metadata": {"path": str(checkout)}}
+    NotebookClient(notebook, timeout=_WAIT_SECS, resources=resources).execute()
+    assert len(cells) > 4
+    for (code, expected), cell in zip(cells, notebook.cells, strict=True):
+        printed = "".join(item["text"] for item in cell.outputs if item.get("name") == "stdout")
+        assert not expected or matches(expected, printed), f"{code}\n{printed}"
+    pictures = [item for cell in notebook.cells for item in cell.outputs if "data" in item]
+    assert "image/png" in pictures[0]["data"]
+
+
+@pytest.fixture
+def kernel(checkout: Path) -> Iterator[tuple[KernelManager, BlockingKernelClient]]:
+    manager, client = start_new_kernel(startup_timeout=_WAIT_SECS, cwd=str(checkout))
+    yield manager, client
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
+def printed(client: BlockingKernelClient, message: str, end: str) -> str:
+    """Return what the execution `message` has printed, up to the text `end`, or all of it."""
+    text = ""
+    deadline = time.monotonic() + _WAIT_SECS
+    while time.monotonic() < deadline:
+        try:
+            item = client.get_iopub_msg(timeout=1)
+        except queue.Empty:
+            continue
+        if item["parent_header"].get("msg_id") != message:
+            continue
+        content = item["content"]
+        text += content.get("text", "") + "\n".join(content.get("traceback", []))
+        if content.get("execution_state") == "idle" or (end and end in text):
+            return text
+    raise AssertionError(f"it takes too long; printed so far: {text}")
+
+
+@pytest.mark.slow
+def test_interrupt_saves_stops_and_the_same_cell_continues(
+    kernel: tuple[KernelManager, BlockingKernelClient],
+) -> None:
+    manager, client = kernel
+    client.execute("from trainer.notebook import run")
+    command = 'run("name=cut", "model=softmax", "train.steps={}", "evaluate.every_steps=5"{})'
+    cell = f"trained = {command.format(1_000_000, '')}\nprint(trained.status.state)"
+    message = client.execute(f"{cell}\nprint(trained.exit_code, trained.step > 0)")
+    begun = printed(client, message, "step 10:")
+    assert "step 10:" in begun
+    manager.interrupt_kernel()
+    text = printed(client, message, "")
+    assert text.endswith("stopped\n130 True\n"), text
+    longer = ', f"resume={trained.directory}"'
+    code = f"more = {command.format('{trained.step + 5}', longer)}".replace('"train', 'f"train')
+    message = client.execute(f"{code}\nprint(more.status.state, more.step - trained.step)")
+    text = printed(client, message, "")
+    assert "Continuing from the checkpoint of step" in text
+    assert text.endswith("done 5\n"), text
+
+
+@pytest.mark.parametrize("word", ["-m", "--help", "runs"])
+def test_what_is_no_override_is_refused(word: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^run\('{word}'\) must be an override such as"):
+        run(word)
+
+
+def test_wrong_configuration_raises_its_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError, match=r"^train.steps \(0\) must be ") as caught:
+        run("train.steps=0")
+    assert caught.value.exit_code == 2
+    assert capfd.readouterr().out.startswith("error: train.steps (0)")
+
+
+def test_result_is_the_run_that_the_command_names() -> None:
+    done = _result(["Done: step 3", "Run directory: my runs/a-1"], 0)
+    assert (done.directory, done.exit_code) == (Path("my runs/a-1"), 0)
+    predicted = _result(["Predictions with step 20 of runs/a-1: t/test-20.csv"], 0)
+    assert predicted.directory == Path("runs/a-1")
+    with pytest.raises(RunError, match=r"^the command has ended without a run"):
+        _result(["Nothing was trained or written."], 0)
+    with pytest.raises(RunError, match=r"^exit code -9; see above"):
+        _result([], -9)

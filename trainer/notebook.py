@@ -1,0 +1,174 @@
+"""Runs the command from Python, such as a cell of a notebook, and returns the run as an object.
+
+It is the ordinary command in a process of its own: same options, same run directory, same lines.
+No TensorFlow.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import trainer
+from trainer.cli.commands import COMMANDS
+from trainer.cli.report import data
+from trainer.cli.report.data import Points
+from trainer.cluster.signals import forward_to
+from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
+from trainer.runs.status import RunStatus, run_status
+
+_DIRECTORY = re.compile(r"(?:Run directory: |Predictions with step \d+ of )(.+?)(?:: .*)?")
+"""The line in which a command names the directory of its run; the last that it prints."""
+
+
+class RunError(RuntimeError):
+    """A command failed.
+
+    Attributes:
+        exit_code: 1 crashed, 2 wrong configuration or input.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, as a command has left it.
+
+    Attributes:
+        directory: the run directory.
+        exit_code: 0 done; 130 or 143 stopped by an interrupt or SIGTERM, after saving.
+    """
+
+    directory: Path
+    exit_code: int
+
+    @cached_property
+    def status(self) -> RunStatus:
+        """State, step, and newest metrics of the test split."""
+        return run_status(self.directory)
+
+    @property
+    def step(self) -> int:
+        """Number of updates in the newest checkpoint, or in the result."""
+        return self.status.step
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The newest metrics of the test split by name; `loss` among them."""
+        return self.status.metrics
+
+    @cached_property
+    def curves(self) -> Mapping[tuple[str, str], Points]:
+        """Pairs of step and value by split and metric: `curves["train", "loss"]`."""
+        return data.read(self.directory, self.directory.name).curves
+
+
+def run(*overrides: str, config_dir: str | Path | None = None) -> Run:
+    """Run a command line to its end, and print what it prints.
+
+    An interrupt (Ctrl-C, the stop button of a notebook) saves and stops, and the run is returned;
+    a second one stops at once, without saving.
+
+    Args:
+        overrides: as on the command line: `"model=softmax", "train.steps=100"`.
+        config_dir: a directory with choices of your own.
+
+    Returns:
+        The run that was trained, continued, evaluated, exported or read for predictions.
+
+    Raises:
+        ConfigError: an argument is no override.
+        RunError: the command failed, or was about no single run, as with `mode=plan`.
+        KeyboardInterrupt: it was interrupted twice.
+    """
+    for word in overrides:
+        if word.startswith("-") or word in COMMANDS:
+            raise ConfigError(
+                f"run('{word}') must be an override such as 'model=cnn'; commands and flags are "
+                f"for the command line: !python train.py {word}"
+            )
+    flags = [] if config_dir is None else ["--config-dir", str(config_dir)]
+    process = subprocess.Popen(
+        [*_program(), *overrides, *flags],
+        stdin=subprocess.DEVNULL,  # not attended: an interrupt may reach it twice
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    try:
+        lines = _print_lines(process)
+    finally:
+        if process.poll() is None:
+            process.kill()  # its processes end with it
+            process.wait()
+    return _result(lines, process.returncode)
+
+
+def _program() -> list[str]:
+    """Return the program: `train.py` of the checkout, or the installed command.
+
+    Raises:
+        RunError: it is neither in a checkout nor installed for this Python.
+    """
+    checkout = Path(trainer.__file__).resolve().parents[1] / "train.py"
+    if checkout.is_file():
+        return [sys.executable, str(checkout)]
+    installed = Path(sysconfig.get_path("scripts")) / "steadfast"
+    if not installed.is_file():
+        raise RunError(f"{installed} must exist; install steadfast for this Python", WRONG_INPUT)
+    return [sys.executable, str(installed)]
+
+
+def _print_lines(process: subprocess.Popen[str]) -> list[str]:
+    """Print the lines of a process until it has ended, forward interrupts, and return them.
+
+    Raises:
+        KeyboardInterrupt: there were two interrupts; the process was killed.
+    """
+    interrupts = []
+
+    def interrupt(number: int) -> None:
+        interrupts.append(number)
+        process.send_signal(number if len(interrupts) == 1 else signal.SIGKILL)
+
+    # Only the main thread may handle signals; a notebook's cells are run by it.
+    is_main = threading.current_thread() is threading.main_thread()
+    lines = []
+    assert process.stdout is not None
+    with forward_to(interrupt, [signal.SIGINT]) if is_main else nullcontext(), process.stdout:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line.rstrip("\n"))
+        process.wait()
+    if len(interrupts) > 1:
+        raise KeyboardInterrupt
+    return lines
+
+
+def _result(lines: list[str], exit_code: int) -> Run:
+    """Return the run that a command has named in its lines.
+
+    Raises:
+        RunError: it failed, or named none.
+    """
+    if exit_code in (CRASHED, WRONG_INPUT) or exit_code < 0:
+        problems = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        raise RunError("\n".join(problems) or f"exit code {exit_code}; see above", exit_code)
+    named = [match[1] for line in lines if (match := _DIRECTORY.fullmatch(line))]
+    if not named:
+        state = "has ended" if exit_code == DONE else "was stopped"
+        raise RunError(f"the command {state} without a run; see above", exit_code)
+    return Run(Path(named[-1]), exit_code)
