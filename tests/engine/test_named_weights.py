@@ -60,6 +60,42 @@ def test_file_gives_all_but_the_head(tmp_path, layers, suffix):
     assert same(before, values(model))[-2:] == ["head/kernel", "head/bias"]
 
 
+@pytest.mark.parametrize("layers", [tf.keras.layers, keras.layers])
+def test_arrays_with_names_give_all_but_the_head(tmp_path, layers):
+    path = tmp_path / "saved.npz"
+    saved = values(net(layers, 2))
+    # Another program: another precision and order, and names with slashes.
+    arrays = {name: value.astype(np.float64) for name, value in reversed(saved.items())}
+    np.savez(path, **arrays)
+    model = net(layers, 5, seed=1)
+    before = values(model)
+    with pytest.raises(CheckpointError, match=r"has head/kernel as \[3, 2\].*init_allow=\[head\]"):
+        restore_weights(path, {"model": adapted(model)})
+    assert len(same(before, values(model))) == 8
+    text, _ = restore_weights(path, {"model": adapted(model)}, ["^head/"])
+    assert text == (
+        f"6 of 8 weights from {path}; fresh: head/kernel, head/bias; "
+        "not used: head/bias, head/kernel"
+    )
+    assert len(same(saved, values(model))) == 6
+
+
+@pytest.mark.parametrize(
+    ("write", "problem"),
+    [
+        (lambda path: np.savez(path, a=np.array([None])), "Object arrays cannot be loaded"),
+        (lambda path: np.savez(path, a=np.array(["x"])), "a has the type <U1, which is no number"),
+        (lambda path: path.write_bytes(b"nothing"), "cannot be read"),
+        (lambda path: np.save(path.open("wb"), np.ones(3)), "one array without names"),
+    ],
+)
+def test_arrays_that_are_no_weights_are_refused(tmp_path, write, problem):
+    path = tmp_path / "saved.npz"
+    write(path)
+    with pytest.raises(CheckpointError, match=rf"^init_from \(.*\).*{problem}"):
+        restore_weights(path, {"model": net(tf.keras.layers, 2)})
+
+
 @pytest.mark.parametrize(
     ("source", "target"), [(tf.keras.layers, keras.layers), (keras.layers, tf.keras.layers)]
 )

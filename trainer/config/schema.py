@@ -537,7 +537,8 @@ class Experiment:
     )
     init_from: str | None = key(
         None,
-        "start with the weights, and nothing else, of this run, checkpoint, or .keras or .h5 file",
+        "start with the weights, and nothing else, of this run, checkpoint, or .keras, .h5 or .npz "
+        "file",
         "checkpoint",
     )
     init_allow: list[str] = key(

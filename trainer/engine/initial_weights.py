@@ -15,7 +15,7 @@ from trainer.engine.named_weights import checkpoint_weights, file_weights, take_
 from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps, verify
 
-FILES = (".h5", ".keras")
+FILES = (".h5", ".keras", ".npz")
 """Names of weights files end so."""
 
 
@@ -27,9 +27,9 @@ def restore_weights(
     Where a run has kept averages of its weights, those are restored: they were evaluated.
 
     Args:
-        source: a run directory, the path prefix of a checkpoint, or a `.keras` or `.h5` file. A
-            file, or a checkpoint that another program has saved, has the weights of one model,
-            the first.
+        source: a run directory, the path prefix of a checkpoint, or a `.keras`, `.h5` or `.npz`
+            file. A file, or a checkpoint that another program has saved, has the weights of one
+            model, the first.
         models: the models by name.
         allow: patterns of weights that may be missing, or of another shape, and then start fresh.
 
@@ -74,8 +74,8 @@ def _take_foreign(
     """Restore the weights of a model that another program has saved, as `restore_weights` does."""
     if allow:
         raise CheckpointError(
-            f"init_allow ({', '.join(allow)}) needs a run, or a .keras or .h5 file, in "
-            f"init_from; {source} is neither"
+            f"init_allow ({', '.join(allow)}) needs a run, or a .keras, .h5 or .npz file, "
+            f"in init_from; {source} is neither"
         )
     restore_foreign(prefix, next(iter(first.values())))
     return prefix, [f"{prefix} has no marker of a run, so its content could not be verified"]

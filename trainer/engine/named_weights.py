@@ -1,4 +1,4 @@
-"""Weights by name: of a run's checkpoint, or of a file that either Keras has written.
+"""Weights by name: of a run's checkpoint, of a file that either Keras has written, or of arrays.
 
 The name of a weight is that of its layers and its own, as Keras makes it: `conv1/kernel`. So a
 model with another head takes what it has in common with the one that was saved.
@@ -102,13 +102,14 @@ def checkpoint_weights(prefix: str, models: Mapping[str, Any]) -> dict[str, Save
 
 
 def file_weights(path: Path) -> dict[str, Saved]:
-    """Return the weights in a `.keras` or `.h5` file of one model.
+    """Return the weights in a `.keras`, `.h5` or `.npz` file of one model.
 
     Raises:
         CheckpointError: it is no such file, or one that names no weights.
     """
+    read = {".keras": _archive, ".h5": _hdf5, ".npz": _arrays}[path.suffix]
     try:
-        return _archive(path) if path.suffix == ".keras" else _hdf5(path)
+        return read(path)
     except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"init_from ({path}) cannot be read: {reason}") from error
@@ -143,6 +144,21 @@ def _hdf5(path: Path) -> dict[str, Saved]:
                 value = np.asarray(inner[_text(name)])
                 name = _text(name).removesuffix(":0")
                 saved[name] = Saved(value.shape, partial(np.asarray, value))
+    return saved
+
+
+def _arrays(path: Path) -> dict[str, Saved]:
+    """Read the arrays of `numpy.savez`, whose names are those of the weights."""
+    file = np.load(path, allow_pickle=False)
+    if isinstance(file, np.ndarray):
+        raise ValueError("it is one array without names; write it with numpy.savez")
+    saved = {}
+    with file:
+        for name in file.files:
+            value = file[name]
+            if value.dtype.kind not in "fiub":
+                raise ValueError(f"{name} has the type {value.dtype}, which is no number")
+            saved[name.removesuffix(":0")] = Saved(value.shape, partial(np.asarray, value))
     return saved
 
 
