@@ -1,11 +1,11 @@
-"""An image classifier of KerasHub, from a preset in a local folder."""
+"""Models of KerasHub from a preset in a local folder: classifiers, and language models."""
 
 from __future__ import annotations
 
 import importlib
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import keras
 import numpy as np
@@ -16,35 +16,47 @@ def keras_hub(
     num_classes: int,
     *,
     preset: Annotated[str, "directory"],
+    head: Literal["classifier", "language_model"] = "classifier",
 ) -> keras.Model:
-    """Build a classifier on the backbone of a preset, whose weights it begins with.
+    """Build a model on the backbone of a preset, whose weights it begins with.
 
-    The model itself repeats a single channel three times, and scales images as the preset's
-    converter does, if it has one. It does not resize them.
+    Of images, the model itself repeats a single channel three times, and scales them as the
+    preset's converter does, if it has one. It does not resize them. Of texts it takes tokens.
 
     Args:
-        input_shape: (height, width, channels).
-        num_classes: how many classes.
+        input_shape: (height, width, channels) of images, or (tokens,).
+        num_classes: how many classes; of a language model, how many logits a token has.
         preset: a folder that `save_to_preset` wrote, or a preset that was downloaded.
+        head: what follows the backbone: a new classifier, or the logits of the next token. Tokens
+            of a classifier are the numbers of the preset's vocabulary plus 1, and 0 is padding;
+            those of a language model are the numbers themselves.
 
     Returns:
-        A model of Keras 3 from features [B, height, width, channels] float32 in [0, 1] to logits
-        [B, num_classes] float32.
+        A model of Keras 3 from features [B, height, width, channels] float32 in [0, 1], or
+        [B, tokens] int32, to logits float32: [B, num_classes], or of a language model
+        [B, tokens, num_classes].
 
     Raises:
-        ValueError: KerasHub is missing, the folder is no preset of images, or the features are of
-            another shape.
+        ValueError: KerasHub is missing, the folder is no preset of such a model, or the features
+            are of another shape.
     """
-    hub = _import_hub()
-    classifier = _load(hub, preset, num_classes)
-    size = tuple(classifier.backbone.input.shape)[1:]
-    _check(preset, size, input_shape)
-    inputs = x = keras.Input(input_shape, name="features")
-    if input_shape[-1] == 1 and size[-1] == 3:
-        x = keras.layers.Concatenate(dtype="float32", name="grey_to_rgb")([x, x, x])
-    x = _rescaling(hub, preset)(x)
+    models = _import_hub().models
+    is_text = len(input_shape) == 1
+    if head == "language_model":
+        task = _load(models.CausalLM, preset, "a language model")
+        inputs, logits = _next_token(task, preset, input_shape, num_classes)
+    elif is_text:
+        task = _load(models.TextClassifier, preset, "a text classifier", num_classes)
+        _check_text(task, preset, input_shape)
+        inputs = keras.Input(input_shape, name="features", dtype="int32")
+        padding = keras.ops.cast(keras.ops.not_equal(inputs, 0), "int32")
+        logits = _called(task, preset, keras.ops.maximum(inputs - 1, 0), padding)
+    else:
+        task = _load(models.ImageClassifier, preset, "an image classifier", num_classes)
+        inputs, x = _scaled_images(task, preset, input_shape)
+        logits = task(x)
     # Of a policy in 16 bits the classifier may be too.
-    logits = keras.layers.Activation("linear", dtype="float32", name="logits")(classifier(x))
+    logits = keras.layers.Activation("linear", dtype="float32", name="logits")(logits)
     return keras.Model(inputs, logits, name="keras_hub")
 
 
@@ -63,11 +75,17 @@ def _import_hub() -> ModuleType:
         ) from error
 
 
-def _load(hub: ModuleType, preset: str, num_classes: int) -> keras.Model:
-    """Load the backbone and its weights; the classifier's are random.
+def _load(base: Any, preset: str, kind: str, num_classes: int | None = None) -> Any:
+    """Load the backbone and its weights; those of a classifier are random.
+
+    Args:
+        base: the class of KerasHub that has one for each kind of backbone.
+        preset: the folder.
+        kind: what is wanted, for the error.
+        num_classes: outputs of a new classifier; None: the preset has all weights.
 
     Raises:
-        ValueError: the folder is no preset, or none of a backbone of images.
+        ValueError: the folder is no preset, or none that can be `kind`.
     """
     folder = Path(preset).expanduser()
     if not (folder / "config.json").is_file():
@@ -75,18 +93,84 @@ def _load(hub: ModuleType, preset: str, num_classes: int) -> keras.Model:
             f"preset ({preset}) has no config.json; give a folder that save_to_preset wrote"
         )
     try:
-        return hub.models.ImageClassifier.from_preset(
+        return base.from_preset(
             str(folder),
-            num_classes=num_classes,
-            activation=None,
+            **({} if num_classes is None else {"num_classes": num_classes, "activation": None}),
             preprocessor=None,  # a layer that cannot be in a graph
             dtype=keras.config.dtype_policy().name,  # not the one that it was saved with
         )
     except (ValueError, TypeError, KeyError, OSError) as error:
         reason = " ".join(str(error).split())
+        raise ValueError(f"preset ({preset}) cannot be loaded as {kind}: {reason[:300]}") from error
+
+
+def _next_token(
+    task: Any, preset: str, input_shape: tuple[int, ...], num_classes: int
+) -> tuple[Any, Any]:
+    """Return the input of a language model, and the first `num_classes` logits of each token.
+
+    Raises:
+        ValueError: the preset has fewer, or takes no such texts.
+    """
+    _check_text(task, preset, input_shape)
+    known = task.backbone.vocabulary_size
+    if num_classes > known:
         raise ValueError(
-            f"preset ({preset}) cannot be loaded as an image classifier: {reason[:300]}"
-        ) from error
+            f"preset ({preset}) knows {known} tokens, the dataset has {num_classes}; set "
+            "dataset.tokenizer to the preset's"
+        )
+    inputs = keras.Input(input_shape, name="features", dtype="int32")
+    logits = _called(task, preset, inputs, keras.ops.ones_like(inputs))
+    return inputs, logits[..., :num_classes]
+
+
+def _called(task: Any, preset: str, tokens: Any, padding: Any) -> Any:
+    """Return the outputs for tokens, [B, T] int32, of which `padding` marks with 0 what is none.
+
+    Raises:
+        ValueError: the model takes something else too.
+    """
+    values = {
+        "token_ids": tokens,
+        "padding_mask": padding,
+        "segment_ids": keras.ops.zeros_like(tokens),
+    }
+    if unknown := task.input.keys() - values.keys():
+        raise ValueError(
+            f"preset ({preset}) takes {', '.join(sorted(unknown))} besides tokens; choose another"
+        )
+    # Without what the task has for generation, such as seeds.
+    network = keras.Model(task.input, task.output, name="network")
+    return network({name: values[name] for name in task.input})
+
+
+def _check_text(task: Any, preset: str, input_shape: tuple[int, ...]) -> None:
+    """Refuse features that are no tokens, or more than the backbone has positions for.
+
+    Raises:
+        ValueError: they are.
+    """
+    most = getattr(task.backbone, "max_sequence_length", None)
+    if len(input_shape) != 1 or (most is not None and input_shape[0] > most):
+        limit = "" if most is None else f", at most {most}"
+        raise ValueError(
+            f"preset ({preset}) takes tokens [length{limit}], the dataset gives "
+            f"{list(input_shape)}; set dataset.length, or choose another dataset"
+        )
+
+
+def _scaled_images(task: Any, preset: str, input_shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """Return the input of images, and what the classifier takes.
+
+    Raises:
+        ValueError: it takes images of another shape.
+    """
+    size = tuple(task.backbone.input.shape)[1:]
+    _check(preset, size, input_shape)
+    inputs = x = keras.Input(input_shape, name="features")
+    if input_shape[-1] == 1 and size[-1] == 3:
+        x = keras.layers.Concatenate(dtype="float32", name="grey_to_rgb")([x, x, x])
+    return inputs, _rescaling(_import_hub(), preset)(x)
 
 
 def _check(preset: str, wanted: tuple[int | None, ...], input_shape: tuple[int, ...]) -> None:

@@ -1,6 +1,7 @@
 import importlib
 import json
 from pathlib import Path
+from typing import Literal
 
 import keras
 import numpy as np
@@ -60,12 +61,98 @@ def test_precision_is_that_of_the_run(preset: Path) -> None:
     assert model.get_layer("logits").compute_dtype == "float32"
 
 
+TEXT = {"vocabulary_size": 300, "num_layers": 1, "num_heads": 2, "hidden_dim": 8}
+BYTES = ("batch.global_size=8", "train.steps=2", "dataset.length=12")
+
+
+@pytest.fixture(scope="module")
+def text_presets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A tiny BERT and a tiny GPT-2 with random weights."""
+    hub = pytest.importorskip("keras_hub")
+    folder = tmp_path_factory.mktemp("texts")
+    for name, base in (("bert", "BertBackbone"), ("gpt", "GPT2Backbone")):
+        sizes = {**TEXT, "intermediate_dim": 16, "max_sequence_length": 16}
+        getattr(hub.models, base)(**sizes).save_to_preset(folder / name)
+    return {name: str(folder / name) for name in ("bert", "gpt")}
+
+
+def test_text_classifier_has_the_weights_and_ignores_the_padding(
+    text_presets: dict[str, str],
+) -> None:
+    hub = pytest.importorskip("keras_hub")
+    model = keras_hub((6,), 3, preset=text_presets["bert"])
+    backbone = hub.models.Backbone.from_preset(text_presets["bert"])
+    tokens = np.array([[6, 3, 9, 0, 0, 0]])
+    kernel, bias = (weight.numpy() for weight in model.weights[-2:])
+    inputs = {"token_ids": tokens - 1, "padding_mask": tokens > 0, "segment_ids": 0 * tokens}
+    inputs["token_ids"] = np.maximum(inputs["token_ids"], 0)
+    expected = np.asarray(backbone(inputs)["pooled_output"]) @ kernel + bias
+    np.testing.assert_allclose(model(tokens), expected, rtol=1e-4, atol=1e-5)
+    shorter = keras_hub((3,), 3, preset=text_presets["bert"])
+    shorter.set_weights(model.get_weights())
+    np.testing.assert_allclose(shorter(tokens[:, :3]), model(tokens), rtol=1e-4, atol=1e-5)
+
+
+def test_language_model_is_that_of_the_preset_and_does_not_look_ahead(
+    text_presets: dict[str, str],
+) -> None:
+    hub = pytest.importorskip("keras_hub")
+    model = keras_hub((6,), 256, preset=text_presets["gpt"], head="language_model")
+    own = hub.models.CausalLM.from_preset(text_presets["gpt"], preprocessor=None)
+    tokens = np.array([[6, 3, 9, 250, 0, 2]])
+    expected = own({"token_ids": tokens, "padding_mask": np.ones_like(tokens)})[..., :256]
+    np.testing.assert_allclose(model(tokens), expected, rtol=1e-4, atol=1e-5)
+    changed = tokens.copy()
+    changed[0, 4:] = 7
+    np.testing.assert_allclose(model(changed)[:, :4], expected[:, :4], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_models_of_texts_are_trained(text_presets: dict[str, str], tmp_path: Path) -> None:
+    reviews = tmp_path / "reviews.jsonl"
+    rows = [{"text": f"{word} {n}", "label": word} for n in range(8) for word in ("good", "bad")]
+    reviews.write_text("\n".join(map(json.dumps, rows)))
+    classifier = train(
+        tmp_path / "bert", "model=keras_hub", f"model.preset={text_presets['bert']}", *BYTES,
+        "dataset=text", f"dataset.path={reviews}", f"dataset.test_path={reviews}",
+    )  # fmt: skip
+    language = train(
+        tmp_path / "gpt", "model=keras_hub", f"model.preset={text_presets['gpt']}", *BYTES,
+        "model.head=language_model", "task=language_model", "dataset=sentences",
+    )  # fmt: skip
+    for state in (classifier, language):
+        assert all(np.isfinite(value).all() for value in state.values())
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "name", "head", "problem"),
+    [
+        ((20,), 3, "bert", "classifier", r"takes tokens \[length, at most 16\], .* gives \[20\]"),
+        ((8, 8), 9, "gpt", "language_model", r"takes tokens \[length, at most 16\], .* \[8, 8\]"),
+        ((6,), 400, "gpt", "language_model", "knows 300 tokens, the dataset has 400; set"),
+        ((6,), 9, "bert", "language_model", "cannot be loaded as a language model: "),
+        ((6,), 9, "gpt", "classifier", "cannot be loaded as a text classifier: "),
+    ],
+)
+def test_texts_that_do_not_fit_are_refused(
+    text_presets: dict[str, str],
+    shape: tuple[int, ...],
+    size: int,
+    name: str,
+    head: Literal["classifier", "language_model"],
+    problem: str,
+) -> None:
+    with pytest.raises(ValueError, match=rf"^preset \(.*\) {problem}") as caught:
+        keras_hub(shape, size, preset=text_presets[name], head=head)
+    assert "\n" not in str(caught.value)
+
+
 def test_what_does_not_fit_is_refused(preset: Path, tmp_path: Path) -> None:
     with pytest.raises(
         ValueError,
-        match=r"^preset \(.*\) takes images of \[any, any, 3\], the dataset gives \[64\]",
+        match=r"^preset \(.*\) takes images of \[any, any, 3\], the dataset gives \[8, 8\]",
     ):
-        keras_hub((64,), 5, preset=str(preset))
+        keras_hub((8, 8), 5, preset=str(preset))
     with pytest.raises(ValueError, match=r"^preset \(.*\) has no config.json; give a folder"):
         keras_hub((8, 8, 1), 5, preset=str(tmp_path))
     (tmp_path / "config.json").write_text(json.dumps({"class_name": "Nothing"}))

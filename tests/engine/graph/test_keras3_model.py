@@ -69,6 +69,13 @@ def test_with_shards_replicas_have_the_bits_of_one_device(tmp_path, model):
     assert_same_bits(one, train(tmp_path / "four", model, "batch.shards=4", *FOUR))
 
 
+@pytest.mark.slow
+def test_with_shards_central_storage_has_the_bits_of_one_device(tmp_path):
+    chosen = ("batch.shards=4", "train.steps=3", "train.clip_norm=0.1", "train.ema_decay=0.9")
+    one = train(tmp_path / "one", "everything", *chosen)
+    assert_same_bits(one, train(tmp_path / "central", "everything", *chosen, *CENTRAL))
+
+
 def test_without_shards_replicas_agree_with_one_device(tmp_path):
     everything = ("train.ema_decay=0.9", "train.clip_norm=0.1", "+model.synchronized=true")
     initial = variables(engine(tmp_path / "initial", "conv_net", *everything))
@@ -198,6 +205,11 @@ def test_forward_pass_outside_of_a_step_changes_nothing():
     before = [v.numpy() for v in model.variables]
     model(np.random.default_rng(0).normal(size=(4, 8, 8, 1)).astype(np.float32), training=True)
     assert all((v.numpy() == old).all() for v, old in zip(model.variables, before, strict=True))
+
+
+def test_tasks_see_the_shapes_of_a_model():
+    model = Keras3Model(keras3_models.conv_net((8, 8, 1), 10))
+    assert (model.input_shape, model.output_shape) == ((None, 8, 8, 1), (None, 10))
 
 
 def test_losses_of_layers_and_weights_are_those_of_keras():

@@ -183,6 +183,11 @@ class Keras3Model(tf.Module):
         return self.input.shape
 
     @property
+    def output_shape(self) -> tuple[int | None, ...]:
+        """The shape of the outputs; the batch is None."""
+        return tuple(self._model.output_shape)
+
+    @property
     def trainable(self) -> bool:
         """Whether the model is trained; setting it freezes or releases all of its layers."""
         return bool(self._model.trainable)
