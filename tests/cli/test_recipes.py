@@ -52,6 +52,7 @@ def test_node_of_a_replaced_task_is_left_out() -> None:
         "_target_": "trainer.tasks.classification.Classification",
         "label_smoothing": 0.0,
         "class_weights": [],
+        "focal_gamma": 0.0,
     }
     assert experiment.choices["model"] == "cnn"
 

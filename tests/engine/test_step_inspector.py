@@ -148,6 +148,7 @@ def test_images_are_those_of_next_step_after_augmentation(tmp_path, more):
         f"+task.folder={folder}",
         "~task.label_smoothing",
         "~task.class_weights",
+        "~task.focal_gamma",
     ]
     run_engine = engine(tmp_path / "run", *more, *RANDOM, *task, "summary.images=2")
     advance(run_engine, 2)

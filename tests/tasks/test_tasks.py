@@ -88,6 +88,7 @@ GAN = [
     "task._target_=tests.tasks.test_tasks.Gan",
     "~task.label_smoothing",
     "~task.class_weights",
+    "~task.focal_gamma",
     "optimizer=sgd",
     "train.clip_norm=1",
 ]

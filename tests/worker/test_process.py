@@ -36,6 +36,7 @@ def test_worker_imports_the_module_that_the_parent_has_checked(tmp_path):
         module = TASK.format(folder=folder, option=option)
         (tmp_path / folder / "clashing.py").write_text(module)
     overrides = [*OPTIONS, "train.steps=1", "~task.label_smoothing", "~task.class_weights"]
+    overrides += ["~task.focal_gamma"]
     overrides += ["task._target_=clashing.Named", "+task.ours=2"]
     process = start(tmp_path / "work", *overrides, PYTHONPATH=str(tmp_path / "installed"))
     code, out, err = finish(process)

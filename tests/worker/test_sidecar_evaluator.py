@@ -475,6 +475,7 @@ def watched(directory: Path, number: int, to: str) -> list[str]:
     return [
         "~task.label_smoothing",
         "~task.class_weights",
+        "~task.focal_gamma",
         "task._target_=watched.Watched",
         f"+task.number={int(number)}",
         f"+task.to={to}",

@@ -557,6 +557,7 @@ CENTRED = [
     "task._target_=tests.engine.graph.test_collectives.Centred",
     "~task.label_smoothing",
     "~task.class_weights",
+    "~task.focal_gamma",
     "optimizer=sgd",
     "optimizer.learning_rate=0.05",
 ]

@@ -15,6 +15,7 @@ TARGET = [
     "task._target_=tests.support.toy_targets.WithTarget",
     "~task.label_smoothing",
     "~task.class_weights",
+    "~task.focal_gamma",
     "model=softmax",
     "optimizer=sgd",
     "optimizer.learning_rate=0.05",

@@ -43,7 +43,7 @@ def test_step_tells_its_replica_and_its_process(monkeypatch, number, local_devic
 
 def test_task_is_told_its_process(tmp_path):
     SEEN.clear()
-    drop = ["~task.label_smoothing", "~task.class_weights"]
+    drop = ["~task.label_smoothing", "~task.class_weights", "~task.focal_gamma"]
     engine(tmp_path, f"task._target_={__name__}.Asking", *drop)
     assert SEEN == [(0, 1, True)]
 
