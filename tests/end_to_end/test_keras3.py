@@ -1,11 +1,15 @@
 """Models of Keras 3 in real processes: killed, continued, handed out, exported."""
 
+import csv
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.support.processes import ROOT, only_run, run
 from tests.support.training import LOW_PRECISION_ROUNDING
+from trainer.datasets.digits import digits
 from trainer.launch.run_comparison import differences, read
 
 KERAS_3 = (
@@ -29,6 +33,47 @@ def test_cluster_that_lost_a_worker_ends_with_the_bits_of_an_undisturbed_one(tmp
     straight, killed = outcomes
     assert differences(straight, killed) == []
     assert [name for _, name in killed.kills] == ["kill (worker-1 at step 5)"]
+
+
+EVERYTHING = (
+    *KERAS_3, "model._target_=tests.support.keras3_models.everything", "batch.shards=4",
+    "train.ema_decay=0.9", "train.clip_norm=0.1", "summary.histograms=4",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_model_of_everything_ends_with_the_bits_of_one_device_after_a_kill(tmp_path, monkeypatch):
+    """On two workers, of which one is killed."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    outcomes = []
+    for options in (["strategy=one_device"], ["strategy=multi_worker", KILL]):
+        directory = tmp_path / f"run-{len(outcomes)}"
+        directory.mkdir()
+        code, out, err = run(directory, *EVERYTHING, *options)
+        assert code == 0, f"{out}\n{err}"
+        outcomes.append(read(only_run(directory)))
+    one, killed = outcomes
+    assert killed.variables == one.variables
+    assert len(one.variables) > 30
+    assert [name for _, name in killed.kills] == ["kill (worker-1 at step 5)"]
+
+
+def predicted_and_served(run_dir):
+    """Return the probabilities of the first test examples: of mode=predict, and of the export."""
+    table = run_dir / "predictions" / "test-8.csv"
+    batch_size = json.loads(table.with_name(f"{table.name}.json").read_text())["batch_size"]
+    with table.open() as file:
+        rows = list(csv.DictReader(file))[: 5 * batch_size]
+    table_values = [[float(row[f"probability_{n}"]) for n in range(10)] for row in rows]
+    model = tf.saved_model.load(str(run_dir / "export" / "model-8" / "saved_model"))
+    pixels = digits().test.fetch(tf.range(len(rows)))["features"]
+    features = tf.cast(pixels, tf.float32) / 16
+    served = [
+        model.signatures["serving_default"](features=features[start : start + batch_size])
+        for start in range(0, len(rows), batch_size)
+    ]
+    probabilities = np.concatenate([batch["probabilities"].numpy() for batch in served])
+    return np.asarray(table_values, np.float32), probabilities
 
 
 @pytest.mark.slow
@@ -93,4 +138,4 @@ def test_parameter_servers_train_and_every_mode_reads_the_run(tmp_path, monkeypa
     for mode in ("evaluate", "predict", "export"):
         code, out, err = run(tmp_path, f"mode={mode}", f"resume={directory}")
         assert code == 0, f"{mode}: {out}\n{err}"
-    assert (directory / "export" / "model-8" / "saved_model" / "saved_model.pb").is_file()
+    np.testing.assert_array_equal(*predicted_and_served(directory))

@@ -90,6 +90,28 @@ def lora(input_shape, num_classes):
     return model
 
 
+def everything(input_shape, num_classes):
+    """What a layer can bring, in one model.
+
+    Convolution with L2, batch normalisation, a layer with a loss that is called twice, attention,
+    LSTM, dropout, and a low-rank update.
+    """
+    inputs = keras.Input(input_shape)
+    x = layers.Conv2D(4, 3, kernel_regularizer=keras.regularizers.L2(1e-2))(inputs)
+    x = layers.Activation("tanh")(layers.BatchNormalization(momentum=0.9)(x))
+    rows = layers.Reshape((x.shape[1], x.shape[2] * x.shape[3]))(x)
+    noisy = Noisy(rows.shape[-1])
+    for _ in range(2):
+        rows = noisy(rows)
+    rows = rows + layers.MultiHeadAttention(2, 4, dropout=0.2)(rows, rows)
+    hidden = layers.LSTM(6, dropout=0.2, recurrent_dropout=0.2)(rows)
+    dense = layers.Dense(8, activation="tanh")
+    hidden = layers.Dropout(0.2)(dense(hidden))
+    model = keras.Model(inputs, layers.Dense(num_classes)(hidden))
+    dense.enable_lora(2)
+    return model
+
+
 def unseeded(input_shape, num_classes):
     """Draw without a seed generator."""
     inputs = keras.Input(input_shape)
