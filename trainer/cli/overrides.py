@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainer.config import addresses
 from trainer.config.schema import GROUPS, ONE_CHOICE, PAIRS, USED
 from trainer.config.validation import run_problem
 from trainer.errors import ConfigError
 from trainer.runs.provenance import latest_command, read
+from trainer.runs.remote_record import read_remote
 
 _NO_NAME = re.compile(r"null|true|false|-?[\d.]+", re.IGNORECASE)
 _PLAIN = re.compile(r"[\w./-]+", re.ASCII)
@@ -55,9 +57,13 @@ def rewrite(overrides: list[str], config_dir: str | None = None) -> tuple[list[s
     return [*overrides, *dict.fromkeys(nulls)], config_dir
 
 
-def resume_override(path: Path) -> str:
-    """Return the override that continues the run at `path`, quoted where Hydra needs it."""
-    text = str(path)
+def resume_override(run: Path | str) -> str:
+    """Return the override that continues a run, quoted where Hydra needs it.
+
+    Args:
+        run: its directory, or its address in an object store.
+    """
+    text = str(run)
     quoted = text if _PLAIN.fullmatch(text) else '"' + text.replace('"', '\\"') + '"'
     return f"resume={quoted}"
 
@@ -129,6 +135,8 @@ def _saved_command(resume: str) -> Mapping[str, Any]:
         raise ConfigError(f"resume ({resume}) must be one run; resume runs one at a time")
     if line := run_problem(resume):
         raise ConfigError(line)
+    if addresses.is_remote(resume):
+        return latest_command(read_remote(resume))
     return latest_command(read(Path(resume).expanduser()))
 
 

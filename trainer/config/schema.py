@@ -453,6 +453,21 @@ class Launch:
 
 
 @dataclass
+class Store:
+    """Runs in an object store: runs_dir=s3://bucket/folder or gs://bucket/folder."""
+
+    work_dir: str = key(
+        "~/.cache/steadfast", "folder of this machine in which such runs work; kept for restarts"
+    )
+    lease_secs: float = key(
+        15.0, "a run whose process gives no sign for so long may be taken over by another", ">= 1"
+    )
+    retry_secs: float = key(
+        300.0, "how long the store may fail before the run goes on without it", ">= 0"
+    )
+
+
+@dataclass
 class Sweep:
     """How the points of a sweep (`-m`) are run, and how its summary is sorted."""
 
@@ -566,6 +581,7 @@ class Experiment:
     verify: Verify = key(Verify, "settings of mode=verify")
     benchmark: Benchmark = key(Benchmark, "settings of mode=benchmark")
     devices: Devices = key(Devices, "which hardware may be used, whatever the strategy")
+    store: Store = key(Store, "runs in an object store")
     launch: Launch = key(Launch, "how workers are started")
     sweep: Sweep = key(Sweep, "how the points of a sweep are run")
     search: Search = key(Search, "how the points of a sweep are chosen")

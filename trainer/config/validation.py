@@ -5,7 +5,6 @@ Every function of a section yields the problems it finds, one line each. No Tens
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass
@@ -13,7 +12,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trainer.config import augment, constraints, environments, finetuning, own_loop, targets
+from trainer.config import (
+    addresses,
+    augment,
+    constraints,
+    environments,
+    finetuning,
+    own_loop,
+    run_folder,
+    targets,
+)
 from trainer.config.constraints import format_value
 from trainer.config.schema import MODES, PAIRS, Experiment
 
@@ -49,7 +57,7 @@ def check(experiment: Experiment) -> list[str]:
         *_check_names(experiment),
         *_check_resume(experiment),
         *_check_mode(experiment),
-        *_check_runs_dir(experiment),
+        *run_folder.check(experiment),
         *_check_checkpoint(experiment),
         *_check_writers(experiment),
         *_check_sidecar(experiment),
@@ -62,7 +70,12 @@ def check(experiment: Experiment) -> list[str]:
 
 
 def run_problem(resume: str) -> str | None:
-    """Return why `resume` is not a run directory, or None if it is one."""
+    """Return why `resume` is not a run directory, or None if it is one.
+
+    What is in an object store is read when the run is brought from there.
+    """
+    if addresses.is_remote(resume):
+        return addresses.problem("resume", resume)
     if (Path(resume).expanduser() / "config.yaml").is_file():
         return None
     return (
@@ -140,24 +153,6 @@ def _check_mode(experiment: Experiment) -> Iterator[str]:
     if mode in ("verify", "check_layouts", "benchmark") and experiment.fault:
         names = ", ".join(f"fault.{name}" for name in experiment.fault)
         yield f"mode ({mode}) is for runs without faults of their own; remove {names}"
-
-
-def _check_runs_dir(experiment: Experiment) -> Iterator[str]:
-    if _names_a_run(experiment):
-        return
-    path = Path(experiment.runs_dir).expanduser()
-    existing = next(
-        folder
-        for folder in (path, *path.absolute().parents)
-        if folder.exists() or folder.is_symlink()
-    )
-    fix = "choose another with runs_dir=<directory>"
-    if not existing.is_dir():
-        yield (
-            f"runs_dir ({experiment.runs_dir}) must be a directory, but {existing} is a file; {fix}"
-        )
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        yield f"runs_dir ({experiment.runs_dir}) must be writable, but {existing} is not; {fix}"
 
 
 def _check_checkpoint(experiment: Experiment) -> Iterator[str]:

@@ -17,7 +17,7 @@ from trainer.config import batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError
 from trainer.files import clear_temporaries
-from trainer.launch import inline, membership, ray_engine, result_summary
+from trainer.launch import inline, membership, ray_engine, remote_run, result_summary
 from trainer.launch.console import Console
 from trainer.launch.fork_server import ForkServer
 from trainer.launch.resolved_run import Command, ResolvedRun, open_network, resolve
@@ -58,32 +58,51 @@ def run(
     experiment = command.experiment
     resolved = resolve(experiment)
     strategy, cluster = resolved.strategy, resolved.cluster
+    remote_run.check(experiment, resolved)
     if experiment.mode == "predict":
         prediction_table.check(experiment)
     if strategy.hosts:
         return _print_host_commands(strategy, strategy.hosts, command.argv)
     requests = stop_requests or StopRequests(is_attended=is_attended())
     # Until the end: a signal must not cut what is told of the last attempt.
+    console = console or Console(is_quiet=is_quiet(cluster, experiment.launch))
     with open_network(experiment, resolved) as network, forward_to(requests.request):
         resolved = replace(resolved, network=network)
-        directory = (
-            open_run(experiment, command.overrides, command.config_dir)
-            if cluster.is_chief
-            else join_run(experiment)
-        )
-        context = RunContext(
-            experiment,
-            strategy,
-            directory,
-            console or Console(is_quiet=is_quiet(cluster, experiment.launch)),
-            requests,
-            None if resolved.declared else membership.of(strategy, experiment),
-        )
-        try:
-            return _run_in_directory(command, resolved, context, server, began)
-        finally:
-            context.console.close()
-            directory.release()
+
+        def run_opened() -> int:
+            return _run_opened(command, resolved, console, requests, server, began)
+
+        return remote_run.mirrored(experiment, console, requests, run_opened)
+
+
+def _run_opened(
+    command: Command,
+    resolved: ResolvedRun,
+    console: Console,
+    requests: StopRequests,
+    server: ForkServer | None,
+    began: float,
+) -> int:
+    """Find or create the run directory, and run the experiment in it."""
+    experiment = command.experiment
+    directory = (
+        open_run(experiment, command.overrides, command.config_dir)
+        if resolved.cluster.is_chief
+        else join_run(experiment)
+    )
+    context = RunContext(
+        experiment,
+        resolved.strategy,
+        directory,
+        console,
+        requests,
+        None if resolved.declared else membership.of(resolved.strategy, experiment),
+    )
+    try:
+        return _run_in_directory(command, resolved, context, server, began)
+    finally:
+        console.close()
+        directory.release()
 
 
 def _run_in_directory(
@@ -96,7 +115,7 @@ def _run_in_directory(
     experiment, directory, console = context.experiment, context.directory, context.console
     cluster = resolved.cluster
     finished = None
-    location = f"Run directory: {directory.path}"
+    location = f"Run directory: {directory.name}"
     # An evaluator may have the last checkpoint to evaluate when the training is done. And what the
     # chief has not moved aside yet is an earlier run.
     if cluster.is_chief or (not cluster.process_id.is_beside and experiment.resume != "never"):
@@ -159,7 +178,7 @@ def _conclude(code: int, location: str, resolved: ResolvedRun, context: RunConte
     if code in (WRONG_INPUT, CRASHED):
         directory.withdraw()
     else:
-        console.line(location if code == DONE else f"Run directory: {directory.path}")
+        console.line(location if code == DONE else f"Run directory: {directory.name}")
 
 
 def _result(experiment: Experiment, directory: RunDirectory) -> tuple[str | None, str]:
@@ -168,7 +187,7 @@ def _result(experiment: Experiment, directory: RunDirectory) -> tuple[str | None
     Raises:
         ConfigError: there is no such checkpoint, or something else is in the result's place.
     """
-    location = f"Run directory: {directory.path}"
+    location = f"Run directory: {directory.name}"
     if experiment.trains:
         result = directory.result(experiment)
         return (result_summary.summary(result) if result else None), location
@@ -267,7 +286,7 @@ def _record_crash(
 ) -> None:
     """Write the crash report; if that is impossible, warn."""
     # Changes of this command that no checkpoint has are withdrawn, so it must be repeated whole.
-    command = argv if directory.changes else [argv[0], resume_override(directory.path)]
+    command = argv if directory.changes else [argv[0], resume_override(directory.name)]
     try:
         status.record_failure(directory.path, console.cause)
         crash_report.write(directory.path, console.cause, failures, command)

@@ -79,7 +79,7 @@ class RayHost:
         # The command holds the lock of the run; on its death the process of this node has to end
         # before the next command starts its own.
         lock = Lock.acquire(path / f".{cluster.process_id}.lock", _LOCK_SECS)
-        directory = RunDirectory(path, is_new=False, lock=lock, created=[], old_run=None)
+        directory = RunDirectory(path, run_dir, is_new=False, lock=lock, created=[], old_run=None)
         self._process = WorkerProcess()
         self._process.assign(directory, loading.restore(experiment), cluster, self._messages)
         lock.close()

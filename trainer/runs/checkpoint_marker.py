@@ -31,7 +31,7 @@ def begin_write(directory: Path, step: int) -> str:
         beside it, so that the old one stays until the new one is complete. This happens when a
         stop in an evaluation has saved and the repetition of the step saves again.
     """
-    if _marker_path(directory, step).exists():
+    if marker_file(directory, step).exists():
         return f"{_NEW}ckpt-{step}"
     remove(directory, step)
     return f"ckpt-{step}"
@@ -66,7 +66,7 @@ def commit(
         "files": files,
         "variables": dict(variables or {}),
     }
-    marker = _marker_path(directory, step)
+    marker = marker_file(directory, step)
     write_atomically(
         marker.with_name(f"{_NEW}{marker.name}") if new_files else marker,
         json.dumps(content, indent=1),
@@ -89,13 +89,13 @@ def recover(directory: Path) -> None:
 
 def _replace(directory: Path, step: int) -> None:
     """Replace a checkpoint by the one written beside it; may be repeated after a kill."""
-    _marker_path(directory, step).unlink(missing_ok=True)
-    marker = directory / f"{_NEW}{_marker_path(directory, step).name}"
+    marker_file(directory, step).unlink(missing_ok=True)
+    marker = directory / f"{_NEW}{marker_file(directory, step).name}"
     for path in _new_files(directory, step):
         if path != marker:
             path.replace(directory / path.name.removeprefix(_NEW))
     fsync_directory(directory)
-    marker.replace(_marker_path(directory, step))
+    marker.replace(marker_file(directory, step))
     fsync_directory(directory)
 
 
@@ -122,7 +122,7 @@ def read_marker(directory: Path, step: int) -> dict[str, Any]:
     """Return the marker of a checkpoint; its sections are empty if it is damaged or missing."""
     empty: dict[str, Any] = {"metrics": {}, "files": {}, "variables": {}}
     try:
-        content = json.loads(_marker_path(directory, step).read_text())
+        content = json.loads(marker_file(directory, step).read_text())
         files = content["files"].values()
         is_valid = (
             content["step"] == step
@@ -136,7 +136,7 @@ def read_marker(directory: Path, step: int) -> dict[str, Any]:
 
 def verify(directory: Path, step: int) -> str | None:
     """Return what is wrong with a checkpoint, or None if every file is as its marker describes."""
-    if not _marker_path(directory, step).exists():
+    if not marker_file(directory, step).exists():
         return "it has no marker: it was not finished, or the marker was removed"
     content = read_marker(directory, step)
     if not content["files"]:
@@ -157,13 +157,13 @@ def abort_write(directory: Path, step: int) -> None:
     """Remove the files of a checkpoint that is not committed: a full disk needs their space."""
     for path in _new_files(directory, step):
         path.unlink(missing_ok=True)
-    if not _marker_path(directory, step).exists():
+    if not marker_file(directory, step).exists():
         remove(directory, step)
 
 
 def remove(directory: Path, step: int) -> None:
     """Remove a checkpoint, the marker first: a half removed checkpoint must not be committed."""
-    _marker_path(directory, step).unlink(missing_ok=True)
+    marker_file(directory, step).unlink(missing_ok=True)
     for path in data_files(directory, step):
         path.unlink(missing_ok=True)
 
@@ -177,5 +177,6 @@ def _new_files(directory: Path, step: int) -> list[Path]:
     return sorted(directory.glob(f"{_NEW}ckpt-{step}.*"))
 
 
-def _marker_path(directory: Path, step: int) -> Path:
+def marker_file(directory: Path, step: int) -> Path:
+    """Return the marker of a checkpoint, which need not exist."""
     return directory / f"ckpt-{step}.json"

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from trainer.config import loading
+from trainer.config import addresses, loading
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.files import Lock, LockedError, write_atomically, writing
@@ -28,6 +28,7 @@ class RunDirectory:
 
     Attributes:
         path: the directory.
+        name: how the user names it: the path, or the address of what it mirrors.
         is_new: whether this command has created the run.
         lock: the lock, held until `release`.
         created: the directories that were created for it, the innermost first.
@@ -37,9 +38,17 @@ class RunDirectory:
     """
 
     def __init__(
-        self, path: Path, *, is_new: bool, lock: Lock, created: list[Path], old_run: Path | None
+        self,
+        path: Path,
+        name: str,
+        *,
+        is_new: bool,
+        lock: Lock,
+        created: list[Path],
+        old_run: Path | None,
     ) -> None:
         self.path = path
+        self.name = name
         self.is_new = is_new
         self.lock = lock
         self.created = created
@@ -153,7 +162,8 @@ def _open_at(
         raise
     # Checked under the lock: its last holder may have created the run.
     is_new = not (path / "config.yaml").exists()
-    run = RunDirectory(path, is_new=is_new, lock=lock, created=created, old_run=old_run)
+    name = run_address(experiment) or str(path)
+    run = RunDirectory(path, name, is_new=is_new, lock=lock, created=created, old_run=old_run)
     try:
         if run.is_new:
             provenance.create(run.path, overrides, config_dir)
@@ -179,7 +189,7 @@ def join_run(experiment: Experiment) -> RunDirectory:
         path.mkdir(parents=True, exist_ok=True)
         # Nothing is locked: the worker is handed a descriptor in any case.
         unlocked = Lock(open(os.devnull, "rb", buffering=0))  # noqa: SIM115
-        return RunDirectory(path, is_new=False, lock=unlocked, created=[], old_run=None)
+        return RunDirectory(path, str(path), is_new=False, lock=unlocked, created=[], old_run=None)
 
 
 def lock_file(path: Path) -> Path:
@@ -192,8 +202,19 @@ def fitted_file(path: Path) -> Path:
     return path / "dataset.json"
 
 
+def run_address(experiment: Experiment) -> str | None:
+    """Return the address of an experiment's run in an object store; None: it is a local one."""
+    if experiment.resume not in ("auto", "never"):
+        return experiment.resume if addresses.is_remote(experiment.resume) else None
+    if not addresses.is_remote(experiment.runs_dir):
+        return None
+    return addresses.join(experiment.runs_dir, identity.run_name(experiment))
+
+
 def run_path(experiment: Experiment) -> Path:
-    """Return the directory of an experiment, which need not exist."""
+    """Return the directory of an experiment on this machine, which need not exist."""
+    if address := run_address(experiment):
+        return addresses.work_folder(experiment.store.work_dir, address)
     if experiment.resume in ("auto", "never"):
         return Path(experiment.runs_dir).expanduser() / identity.run_name(experiment)
     return Path(experiment.resume).expanduser()

@@ -32,7 +32,7 @@ KINDS: Mapping[Kind, tuple[str, ...]] = {
     Kind.FREE: (
         "name", "runs_dir", "mode", "resume", "resume_allow", "choices", "checkpoint", "summary",
         "restart", "preemption", "watchdog", "actors", "plan", "verify", "benchmark", "devices",
-        "launch", "sweep", "search", "metrics", "writers", "predict", "export",
+        "launch", "store", "sweep", "search", "metrics", "writers", "predict", "export",
         "evaluate.sidecar", "train.steps", "train.epochs", "train.steps_per_loop", "dataset.path",
         "dataset.test_path", "dataset.max_corrupt_files", "dataset.max_corrupt_records",
         "dataset.processes", "dataset.cache",

@@ -8,7 +8,6 @@ everything that holds variables.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import tensorflow as tf
@@ -42,6 +41,7 @@ from trainer.strategies.select import select_strategy
 from trainer.summaries.profiler import Profiler, boundary_steps
 from trainer.summaries.run_summary import writer_factory
 from trainer.worker.announcement import announce
+from trainer.worker.before_commit import before_commit
 from trainer.worker.build_inference import Inference
 from trainer.worker.build_loop import LoopBuilder
 from trainer.worker.build_model import (
@@ -252,5 +252,5 @@ def _checkpointer(training: _Training) -> Checkpointer:
         training.process_group,
         background=checkpoint.async_write,
         saved_once=run_dir / ".saved",
-        before_commit=partial(training.faults.reached, "save"),
+        before_commit=before_commit(training.context, training.faults),
     )

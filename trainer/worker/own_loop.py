@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -30,6 +29,7 @@ from trainer.strategies import devices
 from trainer.strategies.base import Strategy
 from trainer.summaries.hparams import HParamsSession
 from trainer.summaries.run_summary import writer_factory
+from trainer.worker.before_commit import before_commit
 from trainer.worker.build import process_group_of
 from trainer.worker.build_model import create_strategy
 from trainer.worker.context import WorkerContext
@@ -129,7 +129,7 @@ def _session(
             process_group,
             background=checkpoint.async_write,
             saved_once=run_dir / ".saved",
-            before_commit=partial(faults.reached, "save"),
+            before_commit=before_commit(context, faults),
         )
 
     assert experiment.train.steps is not None, "trainer.config.own_loop requires it"

@@ -1,0 +1,228 @@
+"""A run whose directory is in an object store: brought to this machine, and mirrored there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from trainer.cluster.stop_requests import StopRequests
+from trainer.config.schema import Experiment
+from trainer.errors import CRASHED, ConfigError, StorageError
+from trainer.files import Lock, LockedError, write_atomically, writing
+from trainer.launch.console import Console
+from trainer.launch.mirror import Mirror
+from trainer.launch.resolved_run import ResolvedRun
+from trainer.runs import remote_files
+from trainer.runs.directory import run_address, run_path
+from trainer.runs.lease import BEATS, Lease, LeaseHeldError, read_manifest
+from trainer.runs.object_store import Store, StoreError, retry
+from trainer.runs.stores import open_store
+
+_LOCK_WAIT_SECS = 5.0
+
+
+class _StoppedError(Exception):
+    """A stop was requested before the run could begin.
+
+    Attributes:
+        number: the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+def check(experiment: Experiment, resolved: ResolvedRun) -> None:
+    """Refuse a cluster of several machines: each would need the checkpoints of the chief.
+
+    Raises:
+        ConfigError: the cluster is declared.
+    """
+    if run_address(experiment) is not None and resolved.declared is not None:
+        raise ConfigError(
+            f"runs_dir ({run_address(experiment)}) is in an object store, which the processes of "
+            f"a declared cluster ({resolved.cluster.source}) cannot share; use a shared folder"
+        )
+
+
+def mirrored(
+    experiment: Experiment, console: Console, requests: StopRequests, run: Callable[[], int]
+) -> int:
+    """Run an experiment; if its run is in a store, bring it before, and mirror it meanwhile.
+
+    Args:
+        experiment: the checked configuration.
+        console: shows messages.
+        requests: a stop among them ends the wait for the store.
+        run: runs it in its directory on this machine; returns the exit code.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ConfigError: another process uses the run, it must not be continued, or the store refuses.
+        StorageError: the store cannot be reached.
+    """
+    address = run_address(experiment)
+    if address is None:
+        return run()
+    path = run_path(experiment)
+    lock = _lock(path, address)
+    try:
+        mirror = _start(experiment, address, path, console, requests)
+        code = CRASHED
+        try:
+            code = run()
+        finally:
+            problem = mirror.finish()
+            if problem is not None:
+                console.error(
+                    f"{address}: {problem}; what it lacks is in {path}, and the same command on "
+                    "this machine uploads it unless another has gone on meanwhile"
+                )
+        return code if problem is None else CRASHED
+    except _StoppedError as stopped:
+        return 128 + stopped.number
+    except StoreError as error:
+        if error.is_temporary:
+            raise StorageError(f"{address} cannot be reached: {error}") from error
+        raise ConfigError(
+            f"{address} cannot be used: {error}; check bucket and credentials"
+        ) from error
+    finally:
+        lock.close()
+
+
+def _start(
+    experiment: Experiment, address: str, path: Path, console: Console, requests: StopRequests
+) -> Mirror:
+    """Take the run, bring it to this machine, and return what mirrors it from now on."""
+
+    def sleep(secs: float) -> None:
+        if number := requests.wait(secs):
+            raise _StoppedError(number)
+
+    options = experiment.store
+    store = open_store(address)
+    arrival = _Arrival(store, address, path, experiment, console, sleep)
+    lease = retry(arrival.acquire, options.retry_secs, sleep)
+    mirror = Mirror(
+        store,
+        lease,
+        path,
+        options.retry_secs,
+        console.line,
+        lambda: requests.request(signal.SIGTERM),
+    )
+    try:
+        mirror.renew_every(options.lease_secs / BEATS)
+        retry(lambda: arrival.bring(lease), options.retry_secs, sleep)
+    except BaseException:
+        mirror.abandon()
+        raise
+    mirror.start()
+    return mirror
+
+
+def _lock(path: Path, address: str) -> Lock:
+    try:
+        with writing(path.parent):
+            return Lock.acquire(path.with_name(f"{path.name}.work.lock"), _LOCK_WAIT_SECS)
+    except LockedError as error:
+        raise ConfigError(
+            f"{address} is in use by another process of this machine (pid {error.holder}); "
+            "wait for it, or stop it"
+        ) from None
+
+
+class _Arrival:
+    """Takes the lease of a run, and makes its folder on this machine what the store has.
+
+    A note beside the folder has the number of the lease under which the folder was last used, and
+    its holders on this machine. Who has the lock on the folder knows that these have ended. And a
+    folder of the store's last lease has everything that the store has, and perhaps more.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        address: str,
+        path: Path,
+        experiment: Experiment,
+        console: Console,
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._store = store
+        self._address = address
+        self._path = path
+        self._experiment = experiment
+        self._console = console
+        self._sleep = sleep
+        self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
+        self._note = path.with_name(f"{path.name}.lease.json")
+
+    def acquire(self) -> Lease:
+        number, holders = self._read_note()
+        if self._experiment.resume == "never" and read_manifest(self._store)[0].has_run:
+            raise ConfigError(
+                f"resume (never): {self._address} has a run, which is not moved; choose another "
+                "name=<name>, or remove it"
+            )
+        self._write_note(number, [*holders[-1:], self._holder])
+        try:
+            return Lease.acquire(
+                self._store,
+                self._holder,
+                holders,
+                self._experiment.store.lease_secs,
+                self._tell,
+                self._sleep,
+            )
+        except LeaseHeldError as error:
+            raise ConfigError(
+                f"{self._address} is in use by {error.holder} (host, process); "
+                "wait for it, or stop it"
+            ) from error
+
+    def bring(self, lease: Lease) -> None:
+        number, _ = self._read_note()
+        before = lease.before
+        if number != before.number or not self._path.is_dir():
+            parts = self._path.with_name(f"{self._path.name}.part")
+            for folder in (parts, self._path):
+                shutil.rmtree(folder, ignore_errors=True)
+            if before.has_run:
+                began = time.monotonic()
+                problems = remote_files.download(self._store, before, parts)
+                parts.rename(self._path)
+                secs = time.monotonic() - began
+                self._console.line(f"Brought {self._address} to {self._path} in {secs:.1f} s.")
+                for problem in problems:
+                    self._console.line(f"warning: {problem}")
+        self._write_note(lease.manifest.number, [self._holder])
+
+    def _tell(self, holder: str) -> None:
+        secs = self._experiment.store.lease_secs
+        self._console.line(
+            f"{self._address} was used by {holder} last (host, process), which has not given it "
+            f"up; taking over if it stays silent for {secs:g} s"
+        )
+
+    def _read_note(self) -> tuple[int, list[str]]:
+        try:
+            note = json.loads(self._note.read_text())
+            return note["number"], note["holders"]
+        except (OSError, ValueError, KeyError):
+            return -1, []
+
+    def _write_note(self, number: int, holders: list[str]) -> None:
+        content = {"number": number, "holders": holders}
+        write_atomically(self._note, json.dumps(content))

@@ -1,0 +1,109 @@
+"""Objects in Google Cloud Storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import requests
+from google.api_core import exceptions
+from google.auth.exceptions import GoogleAuthError
+from google.cloud import storage
+
+from trainer.runs.object_store import ConflictError, MissingObjectError, StoreError
+
+_TIMEOUT_SECS = 60
+
+
+class GcsStore:
+    """The objects of a bucket below a path; see `trainer.runs.object_store.Store`.
+
+    Credentials are the application default credentials of this process.
+
+    Args:
+        bucket: the bucket.
+        path: the path, without slashes at its ends.
+    """
+
+    def __init__(self, bucket: str, path: str) -> None:
+        self._prefix = f"{path}/" if path else ""
+        with _errors(f"gs://{bucket}"):
+            self._bucket = storage.Client().bucket(bucket)
+
+    def read(self, name: str) -> tuple[bytes, str]:
+        with _errors(name):
+            blob = self._blob(name)
+            blob.reload(timeout=_TIMEOUT_SECS, retry=None)
+            version = blob.generation
+            try:
+                content = blob.download_as_bytes(
+                    if_generation_match=version, timeout=_TIMEOUT_SECS, retry=None
+                )
+            except (exceptions.PreconditionFailed, exceptions.NotFound):
+                raise StoreError(f"{name} was replaced while it was read") from None
+            return content, str(version)
+
+    def replace(self, name: str, content: bytes, version: str | None) -> str:
+        try:
+            with _errors(name):
+                blob = self._blob(name)
+                # Generation 0: there is no object.
+                blob.upload_from_string(
+                    content,
+                    if_generation_match=int(version or 0),
+                    timeout=_TIMEOUT_SECS,
+                    retry=None,
+                )
+                return str(blob.generation)
+        except MissingObjectError:
+            raise ConflictError(name) from None
+
+    def upload(self, path: Path, name: str) -> None:
+        with _errors(name):
+            content_size = path.stat().st_size
+            blob = self._blob(name)
+            with path.open("rb") as file:
+                blob.upload_from_file(
+                    file, size=content_size, checksum="auto", timeout=_TIMEOUT_SECS, retry=None
+                )
+
+    def download(self, name: str, path: Path) -> None:
+        with _errors(name):
+            self._blob(name).download_to_filename(str(path), timeout=_TIMEOUT_SECS, retry=None)
+
+    def names(self, prefix: str) -> list[str]:
+        with _errors(prefix):
+            blobs = self._bucket.list_blobs(
+                prefix=self._prefix + prefix, timeout=_TIMEOUT_SECS, retry=None
+            )
+            return [blob.name.removeprefix(self._prefix) for blob in blobs]
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            try:
+                with _errors(name):
+                    self._blob(name).delete(timeout=_TIMEOUT_SECS, retry=None)
+            except MissingObjectError:
+                continue
+
+    def _blob(self, name: str) -> storage.Blob:
+        return self._bucket.blob(self._prefix + name)
+
+
+@contextmanager
+def _errors(name: str) -> Iterator[None]:
+    """Turn an error of the client into a StoreError."""
+    try:
+        yield
+    except exceptions.NotFound as error:
+        raise MissingObjectError(name) from error
+    except exceptions.PreconditionFailed as error:
+        raise ConflictError(name) from error
+    except exceptions.ClientError as error:
+        temporary = isinstance(error, exceptions.TooManyRequests) or error.code == 408
+        raise StoreError(f"{name}: {error}", is_temporary=temporary) from error
+    except GoogleAuthError as error:
+        raise StoreError(f"{name}: {error}", is_temporary=False) from error
+    except (exceptions.GoogleAPIError, requests.RequestException) as error:
+        raise StoreError(f"{name}: {error}") from error

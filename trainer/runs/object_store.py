@@ -1,0 +1,108 @@
+"""What a run needs of an object store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+_T = TypeVar("_T")
+_LONGEST_PAUSE_SECS = 30.0
+
+
+class StoreError(OSError):
+    """A request to a store has failed; it may have been carried out nevertheless.
+
+    Attributes:
+        is_temporary: whether the same request may succeed later.
+    """
+
+    def __init__(self, message: str, *, is_temporary: bool = True) -> None:
+        super().__init__(message)
+        self.is_temporary = is_temporary
+
+
+class MissingObjectError(StoreError):
+    """There is no object of this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is missing", is_temporary=False)
+
+
+class ConflictError(StoreError):
+    """The object is not the version that was to be replaced."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} has been replaced", is_temporary=False)
+
+
+class Store(Protocol):
+    """The objects below one address. Each method may raise a StoreError."""
+
+    def read(self, name: str) -> tuple[bytes, str]:
+        """Return the content of an object, and its version.
+
+        Raises:
+            MissingObjectError: there is none.
+        """
+        ...
+
+    def replace(self, name: str, content: bytes, version: str | None) -> str:
+        """Replace one version of an object; only one of all who try succeeds.
+
+        Args:
+            name: the object.
+            content: what it is to hold.
+            version: the version to replace; None: there must be none.
+
+        Returns:
+            The new version.
+
+        Raises:
+            ConflictError: there is another version, or none.
+        """
+        ...
+
+    def upload(self, path: Path, name: str) -> None:
+        """Make an object, as a whole, of a file."""
+        ...
+
+    def download(self, name: str, path: Path) -> None:
+        """Make a file of an object.
+
+        Raises:
+            MissingObjectError: there is none.
+        """
+        ...
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names of the objects that begin so; it may be an older state."""
+        ...
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove objects, which need not exist."""
+        ...
+
+
+def retry(
+    action: Callable[[], _T],
+    budget_secs: float,
+    sleep: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> _T:
+    """Return what `action` returns; repeat it while it fails for a temporary reason.
+
+    Raises:
+        StoreError: it fails for good, or still after `budget_secs`.
+    """
+    deadline = clock() + budget_secs
+    pause = 0.5
+    while True:
+        try:
+            return action()
+        except StoreError as error:
+            if not error.is_temporary or clock() + pause > deadline:
+                raise
+        sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECS)

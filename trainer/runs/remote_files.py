@@ -1,0 +1,124 @@
+"""The files of a run between its folder on this machine and its objects in a store.
+
+manifest.json                            what exists; see `trainer.runs.lease`
+files/<lease>/<path>                     a file, as uploaded under that lease
+checkpoints/ckpt-<step>-<hash>/<name>    a checkpoint: data, marker; the hash is that of the marker
+
+No object that a manifest names is written again by another holder, and none is removed before a
+manifest without it is in place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainer.files import write_atomically
+from trainer.runs.checkpoint_marker import marker_file, read_marker, verify
+from trainer.runs.lease import Manifest
+from trainer.runs.object_store import MissingObjectError, Store
+
+CHECKPOINTS = "checkpoints"
+_SAVED = ".saved"
+
+
+def run_files(path: Path) -> Iterator[tuple[str, Path]]:
+    """Yield relative path and path of each file of a run, without checkpoints and locks."""
+    for folder, names, files in os.walk(path):
+        if folder == str(path):
+            names[:] = [name for name in names if name != CHECKPOINTS]
+        for name in files:
+            file = Path(folder, name)
+            if (not name.startswith(".") or name == _SAVED) and file.is_file():
+                yield file.relative_to(path).as_posix(), file
+
+
+def upload_file(store: Store, file: Path, name: str, number: int) -> None:
+    """Upload a file of a run under the lease of a number."""
+    store.upload(file, f"files/{number}/{name}")
+
+
+def file_object(manifest: Manifest, name: str) -> str:
+    """Return the name of the object of a file of the run."""
+    return f"files/{manifest.files[name]}/{name}"
+
+
+def checkpoint_folder(directory: Path, step: int) -> str:
+    """Return the name of the folder of a committed checkpoint's objects.
+
+    Raises:
+        OSError: there is no such checkpoint.
+    """
+    digest = hashlib.sha256(marker_file(directory, step).read_bytes()).hexdigest()
+    return f"ckpt-{step}-{digest[:16]}"
+
+
+def stage_checkpoint(directory: Path, step: int, target: Path) -> str | None:
+    """Link the files of a checkpoint, so that retention cannot remove them during the upload.
+
+    Returns:
+        The name of the folder of its objects; None: it has been removed or replaced meanwhile.
+    """
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    try:
+        folder = checkpoint_folder(directory, step)
+        for name in [*read_marker(directory, step)["files"], marker_file(directory, step).name]:
+            os.link(directory / name, target / name)
+        # The marker is the last to appear and the first to go: what was linked between is whole.
+        is_same = checkpoint_folder(directory, step) == folder
+    except FileNotFoundError:
+        return None
+    return folder if is_same and checkpoint_folder(target, step) == folder else None
+
+
+def upload_checkpoint(store: Store, staged: Path, step: int, folder: str) -> None:
+    """Upload the files of a staged checkpoint, the marker last."""
+    marker = marker_file(staged, step)
+    for file in sorted(staged.iterdir(), key=lambda file: (file == marker, file.name)):
+        store.upload(file, f"{CHECKPOINTS}/{folder}/{file.name}")
+
+
+def download(store: Store, manifest: Manifest, path: Path) -> list[str]:
+    """Bring a run to an empty folder.
+
+    Returns:
+        What is wrong with the checkpoints that could not be brought, one line each.
+
+    Raises:
+        StoreError: the store fails.
+    """
+    for name in manifest.files:
+        file = path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        store.download(file_object(manifest, name), file)
+    problems = []
+    directory = path / CHECKPOINTS
+    for step, folder in sorted(manifest.checkpoints.items()):
+        directory.mkdir(parents=True, exist_ok=True)
+        problem = _download_checkpoint(store, folder, directory, step)
+        if problem is not None:
+            problems.append(f"skipped the checkpoint of step {step}: {problem}")
+    return problems
+
+
+def _download_checkpoint(store: Store, folder: str, directory: Path, step: int) -> str | None:
+    """Bring a checkpoint, the marker last; return what is wrong with it, or None."""
+    marker = marker_file(directory, step)
+    temporary = directory / f".{marker.name}.tmp"
+    try:
+        store.download(f"{CHECKPOINTS}/{folder}/{marker.name}", temporary)
+        content = temporary.read_bytes()
+        temporary.unlink()
+        if not folder.endswith(hashlib.sha256(content).hexdigest()[:16]):
+            return "the content of its marker has changed"
+        for name in json.loads(content)["files"]:
+            store.download(f"{CHECKPOINTS}/{folder}/{name}", directory / name)
+        write_atomically(marker, content)
+    except MissingObjectError as error:
+        return str(error)
+    return verify(directory, step)

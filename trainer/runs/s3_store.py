@@ -1,0 +1,119 @@
+"""Objects in Amazon S3, and in what speaks its protocol with conditional writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import boto3
+from boto3.exceptions import Boto3Error
+from botocore import exceptions
+from botocore.config import Config
+
+from trainer.runs.object_store import ConflictError, MissingObjectError, StoreError
+
+_MISSING = {"NoSuchKey", "404", "NoSuchUpload"}
+_CONFLICT = {"PreconditionFailed", "ConditionalRequestConflict", "412"}
+_TEMPORARY = {"SlowDown", "RequestTimeout", "RequestTimeTooSkewed", "Throttling", "BadDigest"}
+_PERMANENT = (
+    exceptions.NoCredentialsError,
+    exceptions.PartialCredentialsError,
+    exceptions.ProfileNotFound,
+    exceptions.ParamValidationError,
+    exceptions.NoRegionError,
+    ValueError,
+)
+_DELETE_LIMIT = 1000  # of one request, by the protocol
+
+
+class S3Store:
+    """The objects of a bucket below a path; see `trainer.runs.object_store.Store`.
+
+    Endpoint and credentials are those of the AWS configuration of this process.
+
+    Args:
+        bucket: the bucket.
+        path: the path, without slashes at its ends.
+    """
+
+    def __init__(self, bucket: str, path: str) -> None:
+        self._bucket = bucket
+        self._prefix = f"{path}/" if path else ""
+        config = Config(
+            connect_timeout=10,
+            read_timeout=60,
+            retries={"total_max_attempts": 2, "mode": "standard"},  # `retry` goes on with it
+        )
+        with _errors(f"s3://{bucket}"):
+            self._client = boto3.client("s3", config=config)
+
+    def read(self, name: str) -> tuple[bytes, str]:
+        with _errors(name):
+            answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name)
+            return answer["Body"].read(), answer["ETag"]
+
+    def replace(self, name: str, content: bytes, version: str | None) -> str:
+        condition = {"IfNoneMatch": "*"} if version is None else {"IfMatch": version}
+        try:
+            with _errors(name):
+                answer = self._client.put_object(
+                    Bucket=self._bucket, Key=self._prefix + name, Body=content, **condition
+                )
+        except MissingObjectError:
+            raise ConflictError(name) from None
+        version = answer["ETag"]
+        assert isinstance(version, str)
+        return version
+
+    def upload(self, path: Path, name: str) -> None:
+        key = self._prefix + name
+        size = path.stat().st_size
+        with _errors(name):
+            # The client sends checksums, which the server compares.
+            self._client.upload_file(str(path), self._bucket, key)
+            stored = self._client.head_object(Bucket=self._bucket, Key=key)["ContentLength"]
+        if stored < size:  # the file of a log may have grown
+            raise StoreError(f"{name} has {stored} bytes instead of {size}")
+
+    def download(self, name: str, path: Path) -> None:
+        with _errors(name):
+            self._client.download_file(self._bucket, self._prefix + name, str(path))
+
+    def names(self, prefix: str) -> list[str]:
+        with _errors(prefix):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self._prefix + prefix
+            )
+            keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
+        return [key.removeprefix(self._prefix) for key in keys]
+
+    def delete(self, names: Iterable[str]) -> None:
+        keys = [{"Key": self._prefix + name} for name in names]
+        for start in range(0, len(keys), _DELETE_LIMIT):
+            with _errors(keys[start]["Key"]):
+                self._client.delete_objects(
+                    Bucket=self._bucket,
+                    Delete={"Objects": keys[start : start + _DELETE_LIMIT], "Quiet": True},
+                )
+
+
+@contextmanager
+def _errors(name: str) -> Iterator[None]:
+    """Turn an error of the client into a StoreError."""
+    try:
+        yield
+    except exceptions.ClientError as error:
+        code = error.response["Error"].get("Code", "")
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if code in _MISSING:
+            raise MissingObjectError(name) from error
+        if code in _CONFLICT:
+            raise ConflictError(name) from error
+        raise StoreError(
+            f"{name}: {error}", is_temporary=status >= 500 or code in _TEMPORARY
+        ) from error
+    except _PERMANENT as error:
+        raise StoreError(f"{name}: {error}", is_temporary=False) from error
+    except (exceptions.BotoCoreError, exceptions.HTTPClientError, Boto3Error) as error:
+        raise StoreError(f"{name}: {error}") from error
