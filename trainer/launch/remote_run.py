@@ -176,7 +176,7 @@ class _Arrival:
                 f"resume (never): {self._address} has a run, which is not moved; choose another "
                 "name=<name>, or remove it"
             )
-        self._write_note(number, [*holders[-1:], self._holder])
+        self._write_note(number, [*holders, self._holder])
         try:
             return Lease.acquire(
                 self._store,

@@ -70,7 +70,8 @@ class Manifest:
             steps = {int(step): folder for step, folder in values.pop("checkpoints").items()}
             return cls(checkpoints=steps, **values)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise StoreError(f"{MANIFEST} is damaged: {error}", is_temporary=False) from error
+            # Perhaps on its way here: it may be read again.
+            raise StoreError(f"{MANIFEST} is damaged: {error}") from error
 
 
 class LeaseHeldError(Exception):

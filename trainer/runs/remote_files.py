@@ -24,6 +24,8 @@ from trainer.runs.object_store import MissingObjectError, Store
 
 CHECKPOINTS = "checkpoints"
 _SAVED = ".saved"
+_TRIES = 3
+"""How often what does not verify is brought: the damage may have happened on the way."""
 
 
 def run_files(path: Path) -> Iterator[tuple[str, Path]]:
@@ -100,7 +102,10 @@ def download(store: Store, manifest: Manifest, path: Path) -> list[str]:
     directory = path / CHECKPOINTS
     for step, folder in sorted(manifest.checkpoints.items()):
         directory.mkdir(parents=True, exist_ok=True)
-        problem = _download_checkpoint(store, folder, directory, step)
+        for _ in range(_TRIES):
+            problem = _download_checkpoint(store, folder, directory, step)
+            if problem is None:
+                break
         if problem is not None:
             problems.append(f"skipped the checkpoint of step {step}: {problem}")
     return problems

@@ -22,8 +22,9 @@ _PERMANENT = (
     exceptions.ProfileNotFound,
     exceptions.ParamValidationError,
     exceptions.NoRegionError,
-    ValueError,
 )
+_CONNECT_TIMEOUT_SECS = 10
+_READ_TIMEOUT_SECS = 60
 _DELETE_LIMIT = 1000  # of one request, by the protocol
 
 
@@ -41,12 +42,15 @@ class S3Store:
         self._bucket = bucket
         self._prefix = f"{path}/" if path else ""
         config = Config(
-            connect_timeout=10,
-            read_timeout=60,
+            connect_timeout=_CONNECT_TIMEOUT_SECS,
+            read_timeout=_READ_TIMEOUT_SECS,
             retries={"total_max_attempts": 2, "mode": "standard"},  # `retry` goes on with it
         )
         with _errors(f"s3://{bucket}"):
-            self._client = boto3.client("s3", config=config)
+            try:
+                self._client = boto3.client("s3", config=config)
+            except ValueError as error:  # such as a wrong endpoint
+                raise StoreError(f"s3://{bucket}: {error}", is_temporary=False) from error
 
     def read(self, name: str) -> tuple[bytes, str]:
         with _errors(name):
@@ -115,5 +119,6 @@ def _errors(name: str) -> Iterator[None]:
         ) from error
     except _PERMANENT as error:
         raise StoreError(f"{name}: {error}", is_temporary=False) from error
-    except (exceptions.BotoCoreError, exceptions.HTTPClientError, Boto3Error) as error:
+    except (exceptions.BotoCoreError, Boto3Error, ValueError) as error:
+        # A ValueError: the connection ended within a header.
         raise StoreError(f"{name}: {error}") from error

@@ -14,6 +14,7 @@ from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
 from trainer.launch import launcher
 from trainer.launch.resolved_run import Command, resolve
+from trainer.runs.directory import run_address
 from trainer.runs.status import run_status
 from trainer.sweep import resources
 from trainer.sweep.driver import Driver
@@ -45,6 +46,11 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
     composer = Composer(config_dir)
     parsed = composer.parse(overrides)
     first = _compose_first(parsed, composer)
+    if address := run_address(first):
+        raise ConfigError(
+            f"a sweep (-m) compares its runs in a folder of this machine, not at {address}; "
+            "add runs_dir=runs, or train each point by a command of its own"
+        )
     resolved = resolve(first)
     declared = resolved.declared
     if launcher_settings:

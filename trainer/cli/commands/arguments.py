@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from trainer.cli.commands import COMMANDS
+from trainer.config import addresses
 from trainer.config.constraints import did_you_mean
 from trainer.errors import ConfigError
 
@@ -41,6 +42,11 @@ def run_at(command: str, argument: str) -> Path:
     Raises:
         ConfigError: there is no run.
     """
+    if addresses.is_remote(argument):
+        raise ConfigError(
+            f"{command} ({argument}) reads a folder of this machine; give the one in "
+            "store.work_dir in which the run works, or bring it there with resume=<address>"
+        )
     path = Path(argument).expanduser()
     if is_run(path):
         return path

@@ -1,0 +1,116 @@
+"""Runs in an object store, with a real S3 server: killed during uploads, resumed, refused."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import time
+
+import pytest
+
+from tests.support import processes
+from tests.support.object_stores import request, s3_environment, s3_server
+from trainer.runs import remote_files
+from trainer.runs.checkpoint_marker import committed_steps, verify
+from trainer.runs.lease import read_manifest
+from trainer.runs.stores import open_store
+
+OPTIONS = [
+    "model.width=4", "train.steps=120", "batch.global_size=16", "checkpoint.every_steps=2",
+    "checkpoint.every_epochs=null", "summary.every_steps=5", "restart.backoff_secs=0",
+    "evaluate.every_steps=30", "evaluate.every_epochs=null",
+]  # fmt: skip
+KILLS = 20
+DEADLINE_SECS = 200
+
+
+@pytest.fixture
+def s3(tmp_path, monkeypatch):
+    """Run a server; return what commands need in their environment to use it."""
+    with s3_server(tmp_path) as port:
+        environment = s3_environment(port)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        yield environment
+
+
+def remote(tmp_path, *overrides):
+    return [
+        *OPTIONS, "runs_dir=s3://bucket/runs", f"store.work_dir={tmp_path / 'work'}",
+        "store.lease_secs=1", *overrides,
+    ]  # fmt: skip
+
+
+def bring(tmp_path):
+    """Return the run that a machine with an empty disk gets, and its newest step."""
+    folder = tmp_path / "brought"
+    shutil.rmtree(folder, ignore_errors=True)
+    (name,) = {key.split("/")[0] for key in open_store("s3://bucket/runs").names("")}
+    store = open_store(f"s3://bucket/runs/{name}")
+    manifest, _ = read_manifest(store)
+    assert remote_files.download(store, manifest, folder) == []
+    steps = committed_steps(folder / "checkpoints")
+    for step in steps:
+        assert verify(folder / "checkpoints", step) is None
+    return folder, max(steps, default=0)
+
+
+def wait_for_uploads(log, process, count):
+    """Return when the server has got that many more objects of checkpoints."""
+    begin = log.read_text().count("PUT /bucket/runs/")
+    deadline = time.monotonic() + DEADLINE_SECS
+    while log.read_text().count("PUT /bucket/runs/") < begin + count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "nothing was uploaded"
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_run_killed_in_uploads_ends_with_the_bits_of_an_undisturbed_local_run(tmp_path, s3):
+    chance = random.Random(0)
+    newest = 0
+    for kill in range(KILLS):
+        process = processes.start(tmp_path, *remote(tmp_path), **s3)
+        wait_for_uploads(tmp_path / "s3.log", process, chance.randrange(1, 25))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        _, step = bring(tmp_path)
+        assert step >= newest
+        newest = step
+        if kill % 7 == 3:
+            shutil.rmtree(tmp_path / "work")
+    code, out, err = processes.run(tmp_path, *remote(tmp_path))
+    assert code == 0, (out, err)
+    assert "Run directory: s3://bucket/runs/" in out
+    assert processes.run(tmp_path, *OPTIONS)[0] == 0
+    ended, step = bring(tmp_path)
+    straight = processes.only_run(tmp_path)
+    assert step == 120
+    assert processes.log(ended) == processes.log(straight)
+    expected = processes.final_variables(straight)
+    actual = processes.final_variables(ended)
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        assert (actual[name] == value).all(), name
+
+
+@pytest.mark.slow
+def test_run_resumes_by_its_address_on_an_empty_disk_and_is_refused_elsewhere(tmp_path, s3):
+    short = ["train.steps=4"]
+    code, out, err = processes.run(tmp_path, *remote(tmp_path, *short))
+    assert code == 0, (out, err)
+    address = out.rpartition("Run directory: ")[2].split()[0]
+    shutil.rmtree(tmp_path / "work")
+    code, out, err = processes.run(tmp_path, f"resume={address}", "train.steps=6")
+    assert code == 0, (out, err)
+    assert f"Brought {address}" in out
+    assert bring(tmp_path)[1] == 6
+    code, out, err = processes.run(tmp_path, *remote(tmp_path, *short), "resume=never")
+    assert code == 2
+    assert "has a run, which is not moved" in err
+    code, _, err = processes.run(tmp_path, "resume=s3://bucket/runs/none")
+    assert code == 2
+    assert "no run there" in err
+    port = int(s3["AWS_ENDPOINT_URL"].rpartition(":")[2])
+    assert request(port, "HEAD", "/bucket") == 200

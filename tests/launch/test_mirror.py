@@ -1,0 +1,291 @@
+"""The mirror of a run: kills at every request, two holders, lost answers, stores that fail."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import threading
+from dataclasses import replace
+
+import pytest
+
+from tests.support.object_stores import MemoryStore
+from trainer.launch.mirror import Mirror
+from trainer.runs import checkpoint_marker, remote_files
+from trainer.runs.lease import Lease, LeaseHeldError, LeaseLostError, Manifest, read_manifest
+from trainer.runs.object_store import StoreError, retry
+
+SCHEDULES = 200
+
+
+@pytest.fixture(autouse=True)
+def without_fsync(monkeypatch):
+    """No power cut is tested here, and thousands of checkpoints are committed."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+class KilledError(BaseException):
+    """The process was killed."""
+
+
+def write_checkpoint(run_dir, step, keep=2):
+    """Commit a checkpoint as the worker does, and apply its retention."""
+    directory = run_dir / "checkpoints"
+    directory.mkdir(parents=True, exist_ok=True)
+    prefix = checkpoint_marker.begin_write(directory, step)
+    for suffix in (".index", ".data-00000-of-00001"):
+        (directory / f"{prefix}{suffix}").write_bytes(f"{step}{suffix}".encode() * 10)
+    checkpoint_marker.commit(directory, step, None)
+    for old in checkpoint_marker.committed_steps(directory)[:-keep]:
+        checkpoint_marker.remove(directory, old)
+
+
+def new_run(path):
+    path.mkdir(parents=True)
+    (path / "config.yaml").write_text("a: 1\n")
+    (path / "metrics.jsonl").write_text("")
+    return path
+
+
+def take(store, name, ended=(), lease_secs=60.0):
+    return Lease.acquire(store, name, ended, lease_secs, sleep=lambda secs: None)
+
+
+def mirror_of(store, lease, path, retry_secs=0.0):
+    return Mirror(store, lease, path, retry_secs, lambda line: None, lambda: None)
+
+
+def brought(store, folder):
+    """Return the checkpoints that a machine with an empty disk gets, and what was wrong."""
+    shutil.rmtree(folder, ignore_errors=True)
+    manifest, _ = read_manifest(store)
+    problems = remote_files.download(store, manifest, folder)
+    return checkpoint_marker.committed_steps(folder / "checkpoints"), problems, manifest
+
+
+def train_until_killed(store, run_dir, chance, life, step):
+    """Save and upload checkpoints after `step` until a kill; return the last that was uploaded."""
+    requests, kill_at = [0], chance.randrange(1, 40)
+
+    def before(method):
+        requests[0] += 1
+        if requests[0] == kill_at:
+            raise KilledError
+        return chance.random() < 0.1
+
+    store.before = before
+    saved = 0
+    try:
+        lease = take(store, f"holder-{life}", [f"holder-{old}" for old in range(life)])
+        mirror = mirror_of(store, lease, run_dir)
+        while True:
+            step += 1
+            write_checkpoint(run_dir, step)
+            with (run_dir / "metrics.jsonl").open("a") as file:
+                file.write(f"{step}\n")
+            retry(mirror._upload, 60.0, lambda secs: None)  # as the worker waits
+            saved = step
+    except (KilledError, StoreError):  # also an answer that the taking of the lease lacks
+        store.before = lambda method: False
+        return saved
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_writer_killed_at_any_request_loses_nothing_but_the_newest_checkpoint(tmp_path, part):
+    for seed in range(part, SCHEDULES, 4):
+        chance = random.Random(seed)
+        store = MemoryStore()
+        run_dir = new_run(tmp_path / f"run-{seed}")
+        saved = 0
+        for life in range(4):
+            step = max(checkpoint_marker.committed_steps(run_dir / "checkpoints"), default=0)
+            saved = max(saved, train_until_killed(store, run_dir, chance, life, step))
+            # The next one may see an old listing: nothing is decided by it.
+            store.listed = chance.choice([None, []])
+            steps, problems, manifest = brought(store, tmp_path / "other")
+            assert problems == [], (seed, life)
+            assert max(steps, default=0) >= saved, (seed, life)
+            assert sorted(manifest.checkpoints) == steps
+            if steps:
+                lines = (tmp_path / "other" / "metrics.jsonl").read_text().split()
+                assert int(lines[-1]) >= max(steps)
+                if chance.random() < 0.5:  # goes on with an empty disk
+                    shutil.rmtree(run_dir)
+                    shutil.copytree(tmp_path / "other", run_dir)
+
+
+def test_of_two_holders_only_the_later_commits_in_every_interleaving(tmp_path):
+    for take_at in range(1, 31):
+        store = MemoryStore()
+        runs = [new_run(tmp_path / f"{take_at}-{index}") for index in range(2)]
+        first = take(store, "first")
+        done = []
+
+        def act(store=store, runs=runs, done=done):
+            """The second: takes over in the midst of a request of the first, and commits."""
+            lease = take(store, "second", ["first"])
+            mirror = mirror_of(store, lease, runs[1])
+            write_checkpoint(runs[1], 100)
+            mirror._upload()
+            done.append(lease)
+
+        requests = [0]
+
+        def before(method, requests=requests, take_at=take_at, act=act, store=store):
+            requests[0] += 1
+            if requests[0] == take_at:
+                store.before = lambda method: False
+                act()
+            return False
+
+        store.before = before
+        mirror = mirror_of(store, first, runs[0])
+
+        def commit(mirror=mirror, runs=runs, done=done):
+            for step in range(1, 20):
+                write_checkpoint(runs[0], step)
+                mirror._upload()
+                assert not done, "the first has committed after the second took over"
+
+        with pytest.raises(LeaseLostError, match="second"):
+            commit()
+        steps, problems, manifest = brought(store, tmp_path / "other")
+        assert problems == []
+        assert manifest.holder == "second"
+        assert steps == [100]
+
+
+def test_lease_is_refused_while_its_holder_renews_it():
+    store = MemoryStore()
+    lease = take(store, "first")
+    with pytest.raises(LeaseHeldError) as refused:
+        Lease.acquire(store, "second", (), 3600.0, sleep=lambda secs: lease.renew())
+    assert refused.value.holder == "first"
+    lease.renew()
+
+
+def test_lease_is_taken_over_when_its_holder_is_silent_and_at_once_when_it_is_released():
+    store = MemoryStore()
+    silent = take(store, "first")
+    waited = []
+    second = Lease.acquire(store, "second", (), 0.01, waited.append)
+    assert waited == ["first"]
+    assert second.manifest.number == 2
+    with pytest.raises(LeaseLostError):
+        silent.renew()
+    second.release()
+    waited.clear()
+    assert Lease.acquire(store, "third", (), 3600.0, waited.append).manifest.number == 3
+    assert waited == []
+
+
+def test_lease_released_while_another_waits_is_taken_with_what_it_has_then():
+    store = MemoryStore()
+    first = take(store, "first")
+
+    def release(secs):
+        first.change(lambda manifest: replace(manifest, files={"config.yaml": 1}, is_free=True))
+
+    second = Lease.acquire(store, "second", (), 3600.0, sleep=release)
+    assert second.before.files == {"config.yaml": 1}
+
+
+def test_change_whose_answer_was_lost_is_recognised():
+    store = MemoryStore()
+    lease = take(store, "first")
+    store.before = lambda method: True
+    with pytest.raises(StoreError, match="answer"):
+        lease.change(lambda manifest: replace(manifest, checkpoints={1: "a"}))
+    store.before = lambda method: False
+    lease.change(lambda manifest: replace(manifest, checkpoints={**manifest.checkpoints, 2: "b"}))
+    assert read_manifest(store)[0].checkpoints == {1: "a", 2: "b"}
+
+
+def test_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(tmp_path):
+    store = MemoryStore()
+    run_dir = new_run(tmp_path / "run")
+    mirror = mirror_of(store, take(store, "first"), run_dir)
+    for step in (1, 2):
+        write_checkpoint(run_dir, step)
+        mirror._upload()
+    (data,) = [name for name in store.objects if "ckpt-2.data" in name]
+    store.objects[data] = (b"other", "x")
+    manifest, _ = read_manifest(store)
+    problems = remote_files.download(store, manifest, tmp_path / "other")
+    assert len(problems) == 1
+    assert "step 2" in problems[0]
+    assert checkpoint_marker.verify(tmp_path / "other" / "checkpoints", 1) is None
+
+
+def test_mirror_tells_what_a_store_that_stays_away_lacks(tmp_path):
+    store = MemoryStore()
+    run_dir = new_run(tmp_path / "run")
+    lease = take(store, "first")
+    write_checkpoint(run_dir, 1)
+    told = threading.Event()
+    mirror = Mirror(store, lease, run_dir, 0.0, lambda line: told.set(), lambda: None)
+    mirror._upload()
+
+    def away(method):
+        raise StoreError("no connection")
+
+    store.before = away
+    mirror.start()
+    write_checkpoint(run_dir, 2)
+    assert told.wait(60)
+    assert (run_dir / ".uploaded").read_text() == "away"
+    problem = mirror.finish()
+    assert "no connection" in problem
+    assert "its newest checkpoint is of step 1" in problem
+    assert read_manifest(store)[0].is_free is False
+
+
+def test_mirror_uploads_what_the_store_missed_when_it_is_back(tmp_path):
+    store = MemoryStore()
+    run_dir = new_run(tmp_path / "run")
+    failures = iter([True] * 2)
+
+    def sometimes_away(method):
+        if next(failures, False):
+            raise StoreError("no connection")
+        return False
+
+    mirror = mirror_of(store, take(store, "first"), run_dir, retry_secs=600.0)
+    store.before = sometimes_away
+    mirror.start()
+    write_checkpoint(run_dir, 1)
+    assert mirror.finish() is None
+    assert read_manifest(store)[0].is_free
+    assert brought(store, tmp_path / "other")[0] == [1]
+
+
+def test_removed_work_folder_removes_nothing_from_the_store(tmp_path):
+    store = MemoryStore()
+    run_dir = new_run(tmp_path / "run")
+    mirror = mirror_of(store, take(store, "first"), run_dir)
+    write_checkpoint(run_dir, 1)
+    mirror._upload()
+    shutil.rmtree(run_dir)
+    mirror._upload()
+    assert brought(store, tmp_path / "other")[0] == [1]
+
+
+def test_objects_of_removed_checkpoints_and_files_are_removed(tmp_path):
+    store = MemoryStore()
+    run_dir = new_run(tmp_path / "run")
+    mirror = mirror_of(store, take(store, "first"), run_dir)
+    (run_dir / "failure.json").write_text("{}")
+    for step in range(1, 6):
+        write_checkpoint(run_dir, step)
+        mirror._upload()
+    (run_dir / "failure.json").unlink()
+    mirror._upload()
+    folders = {name.split("/")[1].rsplit("-", 1)[0] for name in store.names("checkpoints/")}
+    assert folders == {"ckpt-4", "ckpt-5"}
+    assert store.names("files/1/failure") == []
+
+
+def test_damaged_manifest_is_refused():
+    with pytest.raises(StoreError, match=r"manifest\.json is damaged"):
+        Manifest.decode(b"[]")

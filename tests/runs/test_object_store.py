@@ -1,0 +1,172 @@
+"""Stores: what a run needs of each, with real servers; S3 also through a faulty network."""
+
+from __future__ import annotations
+
+import http.client
+import json
+
+import pytest
+
+from tests.support.faulty_proxy import FaultyProxy
+from tests.support.object_stores import (
+    MemoryStore,
+    free_port,
+    s3_environment,
+    s3_server,
+    server,
+)
+from trainer.runs import s3_store
+from trainer.runs.lease import Lease, LeaseLostError, read_manifest
+from trainer.runs.object_store import ConflictError, MissingObjectError, StoreError, retry
+from trainer.runs.stores import open_store
+
+
+@pytest.fixture
+def s3(tmp_path, monkeypatch):
+    with s3_server(tmp_path) as port:
+        use_s3(monkeypatch, port)
+        yield port
+
+
+def use_s3(monkeypatch, port):
+    for name, value in s3_environment(port).items():
+        monkeypatch.setenv(name, value)
+
+
+def check_conditions(store):
+    """Check that one version of an object is replaced, and no other."""
+    with pytest.raises(ConflictError):
+        store.replace("a", b"0", "1")
+    first = store.replace("a", b"1", None)
+    with pytest.raises(ConflictError):
+        store.replace("a", b"2", None)
+    assert store.read("a") == (b"1", first)
+    second = store.replace("a", b"2", first)
+    with pytest.raises(ConflictError):
+        store.replace("a", b"3", first)
+    assert store.read("a") == (b"2", second)
+
+
+def check_objects(store, tmp_path):
+    """Check the other methods of a store that has nothing in `folder`."""
+    with pytest.raises(MissingObjectError):
+        store.read("folder/a")
+    file = tmp_path / "file"
+    file.write_bytes(bytes(range(256)) * 100)
+    store.upload(file, "folder/b c")
+    store.upload(file, "folder/d")
+    store.download("folder/b c", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == file.read_bytes()
+    with pytest.raises(MissingObjectError):
+        store.download("folder/e", tmp_path / "copy")
+    assert sorted(store.names("folder/")) == ["folder/b c", "folder/d"]
+    store.delete(["folder/b c", "folder/e"])
+    assert store.names("folder/") == ["folder/d"]
+
+
+def test_store_in_memory_keeps_the_contract(tmp_path):
+    check_conditions(MemoryStore())
+    check_objects(MemoryStore(), tmp_path)
+
+
+@pytest.mark.slow
+def test_s3_keeps_the_contract(tmp_path, s3):
+    check_conditions(open_store("s3://bucket/runs/one"))
+    check_objects(open_store("s3://bucket/runs/one"), tmp_path)
+    open_store("s3://bucket").replace("a", b"", None)
+    assert open_store("s3://bucket/runs/one").names("folder/") == ["folder/d"]
+    with pytest.raises(StoreError, match="NoSuchBucket") as missing:
+        open_store("s3://none/runs").read("a")
+    assert not missing.value.is_temporary
+
+
+@pytest.mark.slow
+def test_google_client_keeps_what_an_emulator_can_check(tmp_path, monkeypatch):
+    port = free_port()
+    command = ["gcp_storage_emulator", "start", "--host=127.0.0.1", f"--port={port}", "--in-memory"]
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "test")
+    with server(command, tmp_path / "gcs.log", port):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        body = json.dumps({"name": "bucket"})
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/storage/v1/b?project=test", body, headers)
+        assert connection.getresponse().status == 200
+        store = open_store("gs://bucket/runs/one")
+        # The emulator ignores conditions.
+        version = store.replace("a", b"1", None)
+        assert store.read("a") == (b"1", version)
+        assert store.replace("a", b"2", version) != version
+        check_objects(store, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_s3_through_cuts_stalls_and_refusals_loses_no_commit(tmp_path, s3, monkeypatch, seed):
+    monkeypatch.setattr(s3_store, "_READ_TIMEOUT_SECS", 1)
+    content = tmp_path / "content"
+    content.write_bytes(bytes(50_000))
+    with FaultyProxy(s3, seed).serving() as proxy:
+        use_s3(monkeypatch, proxy.port)
+        for number in range(1, 31):
+            store = open_store("s3://bucket/run")  # with connections of its own
+            name = f"holder-{number}"
+            lease = retry(
+                lambda store=store, name=name, number=number: Lease.acquire(
+                    store, name, [f"holder-{number - 1}"], 60.0
+                ),
+                120.0,
+                lambda secs: None,
+            )
+            assert sorted(lease.manifest.checkpoints) == list(range(1, number))
+            retry(
+                lambda store=store, number=number: store.upload(content, f"data-{number}"),
+                120.0,
+                lambda secs: None,
+            )
+
+            def commit(manifest, number=number):
+                checkpoints = {**manifest.checkpoints, number: f"data-{number}"}
+                return manifest.__class__(**{**vars(manifest), "checkpoints": checkpoints})
+
+            retry(lambda lease=lease, commit=commit: lease.change(commit), 120.0, lambda secs: None)
+        assert sum(proxy.faults.values()) > 5, proxy.faults
+        proxy.is_faulty = False
+        plain = open_store("s3://bucket/run")
+        manifest, _ = read_manifest(plain)
+        assert manifest.checkpoints == {number: f"data-{number}" for number in range(1, 31)}
+        for name in manifest.checkpoints.values():
+            assert plain.read(name)[0] == content.read_bytes()
+        lease.change(lambda manifest: manifest)
+        Lease.acquire(plain, "other", ["holder-30"], 60.0)
+        with pytest.raises(LeaseLostError):
+            lease.renew()
+
+
+def test_retry_repeats_what_is_temporary_and_nothing_else():
+    answers = iter([StoreError("busy"), StoreError("busy"), "done"])
+
+    def act():
+        answer = next(answers)
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
+
+    pauses = []
+    assert retry(act, 60.0, pauses.append) == "done"
+    assert pauses == [0.5, 1.0]
+    refused = iter([StoreError("refused", is_temporary=False), "never"])
+
+    def refuse():
+        raise next(refused)
+
+    with pytest.raises(StoreError, match="refused"):
+        retry(refuse, 60.0, pauses.append)
+    busy = StoreError("still busy")
+
+    def fail():
+        raise busy
+
+    clock = iter(range(100))
+    with pytest.raises(StoreError, match="still busy"):
+        retry(fail, 10.0, lambda secs: None, lambda: float(next(clock)))

@@ -1,0 +1,138 @@
+"""Object stores for tests: one in memory that fails as told, and a real S3 server."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainer.runs.object_store import ConflictError, MissingObjectError, StoreError
+
+START_SECS = 120
+
+
+class MemoryStore:
+    """A store in memory, as `trainer.runs.object_store.Store` describes it.
+
+    Args:
+        before: called with the method before each request that changes something; it may raise, or
+            return True: then the request is carried out, and its answer lost.
+    """
+
+    def __init__(self, before: Callable[[str], bool] = lambda method: False) -> None:
+        self.objects: dict[str, tuple[bytes, str]] = {}
+        self.before = before
+        self.listed: list[str] | None = None
+        """What a listing returns, if it is an old one."""
+        self._versions = 0
+
+    def read(self, name: str) -> tuple[bytes, str]:
+        if name not in self.objects:
+            raise MissingObjectError(name)
+        return self.objects[name]
+
+    def replace(self, name: str, content: bytes, version: str | None) -> str:
+        is_lost = self.before("replace")
+        if self.objects.get(name, (b"", None))[1] != version:
+            raise ConflictError(name)
+        new = self._put(name, content)
+        if is_lost:
+            raise StoreError("the answer was lost")
+        return new
+
+    def upload(self, path: Path, name: str) -> None:
+        is_lost = self.before("upload")
+        self._put(name, path.read_bytes())
+        if is_lost:
+            raise StoreError("the answer was lost")
+
+    def download(self, name: str, path: Path) -> None:
+        path.write_bytes(self.read(name)[0])
+
+    def names(self, prefix: str) -> list[str]:
+        names = self.objects if self.listed is None else self.listed
+        return [name for name in names if name.startswith(prefix)]
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.before("delete")
+            self.objects.pop(name, None)
+
+    def _put(self, name: str, content: bytes) -> str:
+        self._versions += 1
+        self.objects[name] = (content, str(self._versions))
+        return str(self._versions)
+
+
+@contextmanager
+def server(module: list[str], log: Path, port: int) -> Iterator[None]:
+    """Run a server on a port of this machine while the block lasts."""
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *module], stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            deadline = time.monotonic() + START_SECS
+            while not _answers(port):
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, "the server did not start"
+                time.sleep(0.05)
+            yield
+        finally:
+            process.kill()
+            process.wait()
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def s3_environment(port: int) -> dict[str, str]:
+    """Return the variables with which clients use the S3 server at a port."""
+    return {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[int]:
+    """Run a real S3 server with a bucket called `bucket`; yield its port."""
+    port = free_port()
+    command = ["moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with server(command, folder / "s3.log", port):
+        assert request(port, "PUT", "/bucket") == 200
+        yield port
+
+
+def request(port: int, method: str, path: str) -> int:
+    """Send a request without credentials; return the status of the answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request(method, path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
