@@ -145,8 +145,9 @@ def test_of_two_holders_only_the_later_commits_in_every_interleaving(tmp_path):
         def commit(mirror=mirror, runs=runs, done=done):
             for step in range(1, 20):
                 write_checkpoint(runs[0], step)
+                was_taken = bool(done)
                 mirror._upload()
-                assert not done, "the first has committed after the second took over"
+                assert not was_taken, "the first has committed after the second took over"
 
         with pytest.raises(LeaseLostError, match="second"):
             commit()

@@ -20,6 +20,8 @@ from trainer.runs.lease import Lease, LeaseLostError, read_manifest
 from trainer.runs.object_store import ConflictError, MissingObjectError, StoreError, retry
 from trainer.runs.stores import open_store
 
+ROUNDS = 12
+
 
 @pytest.fixture
 def s3(tmp_path, monkeypatch):
@@ -101,14 +103,14 @@ def test_google_client_keeps_what_an_emulator_can_check(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_s3_through_cuts_stalls_and_refusals_loses_no_commit(tmp_path, s3, monkeypatch, seed):
-    monkeypatch.setattr(s3_store, "_READ_TIMEOUT_SECS", 1)
+    monkeypatch.setattr(s3_store, "_READ_TIMEOUT_SECS", 0.5)
     content = tmp_path / "content"
     content.write_bytes(bytes(50_000))
     with FaultyProxy(s3, seed).serving() as proxy:
         use_s3(monkeypatch, proxy.port)
-        for number in range(1, 31):
+        for number in range(1, ROUNDS + 1):
             store = open_store("s3://bucket/run")  # with connections of its own
             name = f"holder-{number}"
             lease = retry(
@@ -130,15 +132,15 @@ def test_s3_through_cuts_stalls_and_refusals_loses_no_commit(tmp_path, s3, monke
                 return manifest.__class__(**{**vars(manifest), "checkpoints": checkpoints})
 
             retry(lambda lease=lease, commit=commit: lease.change(commit), 120.0, lambda secs: None)
-        assert sum(proxy.faults.values()) > 5, proxy.faults
+        assert sum(proxy.faults.values()) > 2, proxy.faults
         proxy.is_faulty = False
         plain = open_store("s3://bucket/run")
         manifest, _ = read_manifest(plain)
-        assert manifest.checkpoints == {number: f"data-{number}" for number in range(1, 31)}
+        assert manifest.checkpoints == {number: f"data-{number}" for number in range(1, ROUNDS + 1)}
         for name in manifest.checkpoints.values():
             assert plain.read(name)[0] == content.read_bytes()
         lease.change(lambda manifest: manifest)
-        Lease.acquire(plain, "other", ["holder-30"], 60.0)
+        Lease.acquire(plain, "other", [f"holder-{ROUNDS}"], 60.0)
         with pytest.raises(LeaseLostError):
             lease.renew()
 
