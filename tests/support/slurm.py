@@ -144,26 +144,21 @@ class SlurmCluster:
             time.sleep(0.5)
         return state
 
-    def cut(self, host: str) -> None:
-        """Cut a host off the network; what runs on it goes on."""
-        _ip("-n", self._prefix + host, "link", "set", "eth0", "down")
-
     def connect(self, host: str) -> None:
-        """Connect a host that was cut off; its daemon is started if it was lost."""
+        """Connect a host that was lost, and start its daemon."""
         _ip("-n", self._prefix + host, "link", "set", "eth0", "up")
-        if not self.pids(host):
-            self._daemon(host, "slurmd", "-D", "-N", host)
+        self._daemon(host, "slurmd", "-D", "-N", host)
 
     def lose(self, host: str) -> None:
         """Cut a host off the network, and kill all that runs on it, as when its power fails."""
-        self.cut(host)
+        _ip("-n", self._prefix + host, "link", "set", "eth0", "down")
         for pid in self.pids(host):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         until(lambda: not self.pids(host), f"{host} does not die")
 
     def declare(self, host: str, state: str) -> None:
-        """Tell Slurm the state of a host: `down`, and its jobs are requeued, or `resume`."""
+        """Tell Slurm the state of a host: `down`, and its jobs are requeued."""
         self.run("n1", "scontrol", "update", f"nodename={host}", f"state={state}", "reason=test")
 
     def pids(self, host: str) -> list[int]:
