@@ -50,8 +50,7 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
         antialias: whether to average when an image is made smaller; finer, twice as slow to decode.
         test_fraction: about which share of the images to test on if there is no `test/` or `val/`.
         max_corrupt_files: how many unreadable files each process skips before it is an error.
-        cache: where decoded examples are kept, for all processes of a host: none, `memory` as long
-            as one uses them, or a file on the `disk` in ~/.cache/steadfast.
+        cache: where decoded examples are kept: none, `memory` that processes share, or `disk`.
         augment: random changes of the images in training.
         normalise: what is subtracted from the pixels and what they are divided by.
 
@@ -59,9 +58,7 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
         FileNotFoundError: there is no such folder.
         ValueError: the folder is not such a tree.
     """
-    check_size(image_size)
-    if channels not in (1, 3):
-        raise ValueError(f"channels ({channels}) must be 1 or 3")
+    _check(image_size, channels)
     train, test, classes = _splits(path, test_fraction)
     shape = (image_size[0], image_size[1], channels)
     framing = Framing(crop, antialias=antialias)
@@ -78,6 +75,12 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
         normalise=normalise,
     )
     return with_cache(dataset, cache)
+
+
+def _check(image_size: list[int], channels: int) -> None:
+    check_size(image_size)
+    if channels not in (1, 3):
+        raise ValueError(f"channels ({channels}) must be 1 or 3")
 
 
 def _splits(path: str | None, test_fraction: float) -> tuple[list[Path], list[Path], list[str]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -132,12 +133,9 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
     encoder = tokenization.load(tokenizer)
     rule = [encoder.fingerprint, *map(str, sources), text, label, length, test_fraction]
     key = token_cache.key(rule, [file for found in files.values() for file in found])
-
-    def build() -> Corpus:
-        return _encode(_rows(sources, files, (text, label), test_fraction), encoder, length)
-
-    corpus = token_cache.load(cache, key, build)
-    logger.info("%s", _padding(corpus.train, length))
+    rows = partial(_rows, sources, files, (text, label), test_fraction)
+    corpus = token_cache.load(cache, key, lambda: _encode(rows(), encoder, length))
+    _log_padding(corpus.train, length)
     return TextDataset(
         train=TextSplit(corpus.train, length),
         test=TextSplit(corpus.test, length),
@@ -148,14 +146,15 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
     )
 
 
-def _padding(tokens: Tokens, length: int) -> str:
-    """Return how long texts are, and what of a batch is padding."""
+def _log_padding(tokens: Tokens, length: int) -> None:
+    """Log how long texts are, and what of a batch is padding."""
     lengths = np.diff(tokens.offsets)
     half, most = np.percentile(lengths, (50, 95), method="higher")
     padding = 1 - lengths.mean() / length
-    return (
-        f"texts to train on: half have at most {half} tokens, 95 % at most {most}; "
-        f"with dataset.length={length}, {padding:.0%} of a batch is padding"
+    logger.info(
+        "texts to train on: half have at most %d tokens, 95 %% at most %d; "
+        "with dataset.length=%d, %.0f%% of a batch is padding",
+        *(half, most, length, 100 * padding),
     )
 
 
