@@ -46,11 +46,7 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
     composer = Composer(config_dir)
     parsed = composer.parse(overrides)
     first = _compose_first(parsed, composer)
-    if address := run_address(first):
-        raise ConfigError(
-            f"a sweep (-m) compares its runs in a folder of this machine, not at {address}; "
-            "add runs_dir=runs, or train each point by a command of its own"
-        )
+    _check_local(first)
     resolved = resolve(first)
     declared = resolved.declared
     if launcher_settings:
@@ -81,6 +77,19 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
     finally:
         if declared is None or declared.is_chief:
             _print_summary(folder, first.sweep, points, driver.results)
+
+
+def _check_local(first: Experiment) -> None:
+    """Refuse runs in an object store: they are compared in a folder.
+
+    Raises:
+        ConfigError: they are.
+    """
+    if address := run_address(first):
+        raise ConfigError(
+            f"a sweep (-m) compares its runs in a folder of this machine, not at {address}; "
+            "add runs_dir=runs, or train each point by a command of its own"
+        )
 
 
 def _compose_first(parsed: Sequence[Override], composer: Composer) -> Experiment:
