@@ -157,6 +157,21 @@ def test_damaged_record_is_an_error_that_names_file_and_offset(images: Path) -> 
     assert arrays(split, [0, 8, 10])["weight"].tolist() == [1, 1, 1]
 
 
+def test_damaged_record_changes_no_bit_of_its_neighbours(images: Path) -> None:
+    augment = Augmentation(min_area=0.3)
+    split = open_images(images, max_corrupt_records=1, augment=augment).train
+    draws = tf.constant(np.random.default_rng(0).random([9, augment.num_draws]), tf.float32)
+    fetch = tf.function(split.fetch)
+    intact = fetch(tf.range(9, dtype=tf.int64), draws)
+    damage(images / "train-00000-of-00002", 2)
+    batch = fetch(tf.range(9, dtype=tf.int64), draws)
+    assert batch["weight"].numpy().tolist() == [1, 1, 0, 1, 1, 1, 1, 1, 1]
+    for name in ("features", "label"):
+        expected = intact[name].numpy()
+        expected[2] = 0
+        np.testing.assert_array_equal(batch[name], expected)
+
+
 def test_damaged_records_are_skipped_within_the_budget(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
