@@ -17,14 +17,14 @@ def sentiment(
     *,
     length: Annotated[int, ">= 1"] = 112,
     test_fraction: Annotated[float, "> 0, < 1"] = 0.2,
-    cache: str | None = None,
+    cache_dir: str | None = None,
 ) -> TextDataset:
     """Generated sentences, positive or negative, as bytes.
 
     Args:
         length: bytes of an example: longer texts are cut, shorter ones padded.
         test_fraction: about which share to test on.
-        cache: folder where the tokens are kept; None: ~/.cache/steadfast.
+        cache_dir: folder where the tokens are kept; None: ~/.cache/steadfast.
     """
     file = Path(__file__).with_name("sentiment.csv")
-    return text(path=str(file), length=length, test_fraction=test_fraction, cache=cache)
+    return text(path=str(file), length=length, test_fraction=test_fraction, cache_dir=cache_dir)

@@ -105,7 +105,7 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
     tokenizer: str = "bytes",
     length: Annotated[int, ">= 1"] = 256,
     test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
-    cache: str | None = None,
+    cache_dir: str | None = None,
 ) -> TextDataset:
     """Labelled texts of files `.csv`, `.jsonl` or `.parquet`, or of folders `<class>/<name>.txt`.
 
@@ -120,7 +120,7 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
         tokenizer: `bytes`, or the path of a tokenizers file `.json` or a SentencePiece `.model`.
         length: tokens of an example: longer texts are cut, shorter ones padded.
         test_fraction: about which share to test on if nothing else says it.
-        cache: folder where the tokens are kept; None: ~/.cache/steadfast.
+        cache_dir: folder where the tokens are kept; None: ~/.cache/steadfast.
 
     Raises:
         FileNotFoundError: a file or folder is missing.
@@ -134,7 +134,7 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
     rule = [encoder.fingerprint, *map(str, sources), text, label, length, test_fraction]
     key = token_cache.key(rule, [file for found in files.values() for file in found])
     rows = partial(_rows, sources, files, (text, label), test_fraction)
-    corpus = token_cache.load(cache, key, lambda: _encode(rows(), encoder, length))
+    corpus = token_cache.load(cache_dir, key, lambda: _encode(rows(), encoder, length))
     _log_padding(corpus.train, length)
     return TextDataset(
         train=TextSplit(corpus.train, length),

@@ -103,7 +103,7 @@ def text_windows(  # noqa: PLR0913 - every option is a key of the configuration
     separator: str = "\n",
     length: Annotated[int, ">= 1"] = 128,
     test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
-    cache: str | None = None,
+    cache_dir: str | None = None,
 ) -> WindowDataset:
     """Texts of files `.txt`, `.csv`, `.jsonl` or `.parquet`, as windows of tokens.
 
@@ -117,7 +117,7 @@ def text_windows(  # noqa: PLR0913 - every option is a key of the configuration
         separator: what is put after each text.
         length: tokens of an example.
         test_fraction: the share at the end of the tokens to test on if nothing else says it.
-        cache: folder where the tokens are kept; None: ~/.cache/steadfast.
+        cache_dir: folder where the tokens are kept; None: ~/.cache/steadfast.
 
     Raises:
         FileNotFoundError: a file or folder is missing.
@@ -136,7 +136,7 @@ def text_windows(  # noqa: PLR0913 - every option is a key of the configuration
             texts = text_files.read_plain(files, text)
             return _encode((content + separator for content in texts), encoder)
 
-        return token_cache.load_sequence(cache, key, encoder.dtype, build)
+        return token_cache.load_sequence(cache_dir, key, encoder.dtype, build)
 
     train, test = (root and tokens(root) for root in sources)
     return divided(train, test, test_fraction, encoder, length)

@@ -76,7 +76,9 @@ def load(cache: str | Path | None, name: str, build: Callable[[], Corpus]) -> Co
     try:
         _write(file, corpus)
     except OSError as error:
-        logger.warning("cannot keep tokens in %s (%s); set dataset.cache=<folder>", folder, error)
+        logger.warning(
+            "cannot keep tokens in %s (%s); set dataset.cache_dir=<folder>", folder, error
+        )
     return corpus
 
 
@@ -101,7 +103,7 @@ def load_sequence(
             _write_parts(file, build())
         except OSError as error:
             logger.warning(
-                "cannot keep tokens in %s (%s); set dataset.cache=<folder>", folder, error
+                "cannot keep tokens in %s (%s); set dataset.cache_dir=<folder>", folder, error
             )
             return np.concatenate([np.zeros(0, dtype), *build()])
     if not file.stat().st_size:

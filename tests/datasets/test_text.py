@@ -198,9 +198,9 @@ def test_concurrent_builders_leave_one_complete_file(tmp_path: Path) -> None:
 def test_folder_that_cannot_be_written_is_told(tmp_path: Path, caplog) -> None:
     path = write_rows(tmp_path / "rows.jsonl")
     (tmp_path / "file").write_text("")
-    data = text(path=str(path), cache=str(tmp_path / "file" / "cache"))
+    data = text(path=str(path), cache_dir=str(tmp_path / "file" / "cache"))
     assert len(texts_of(data)) == 40
-    assert "set dataset.cache=<folder>" in caplog.text
+    assert "set dataset.cache_dir=<folder>" in caplog.text
 
 
 @pytest.mark.parametrize(

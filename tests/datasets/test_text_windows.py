@@ -111,9 +111,11 @@ def test_folder_that_cannot_be_written_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "tea.txt").write_text(TEXT)
-    data = text_windows(path=str(tmp_path / "tea.txt"), length=8, cache=str(tmp_path / "tea.txt"))
+    data = text_windows(
+        path=str(tmp_path / "tea.txt"), length=8, cache_dir=str(tmp_path / "tea.txt")
+    )
     assert tokens_of(data.train)[0].startswith(TEXT[:100].encode())
-    assert "set dataset.cache=<folder>" in caplog.text
+    assert "set dataset.cache_dir=<folder>" in caplog.text
 
 
 def test_damaged_build_leaves_no_file(tmp_path: Path) -> None:

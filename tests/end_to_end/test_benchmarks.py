@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from benchmarks.limit import Turn, rows, steadfast
+from benchmarks import limit
 from benchmarks.scaling.__main__ import measure_link, summarise, table
 from benchmarks.scaling.team import Team
 from benchmarks.summaries import Meter
@@ -154,16 +154,16 @@ def test_turns_train_their_steps(tmp_path):
         "checkpoint.every_epochs=null",
     )
     for end in (8, 16):
-        assert min(steadfast(trained, 8)) > 0
+        assert min(limit.steadfast(trained, 8)) > 0
         assert trained.step == end
 
 
 def test_ratios_are_of_turns_of_one_round():
     results = {
-        "Steadfast": [Turn(1.0, 2.0), Turn(10.0, 20.0), Turn(4.0, 2.0)],
-        "other": [Turn(3.0, 2.0), Turn(20.0, 60.0), Turn(4.0, 8.0)],
+        "Steadfast": [limit.Turn(1.0, 2.0), limit.Turn(10.0, 20.0), limit.Turn(4.0, 2.0)],
+        "other": [limit.Turn(3.0, 2.0), limit.Turn(20.0, 60.0), limit.Turn(4.0, 8.0)],
     }
-    assert rows(results).splitlines()[2:] == [
+    assert limit.rows(results).splitlines()[2:] == [
         "| Steadfast | 4 | 1 to 10 | 1.00 | 2 | 1.00 |",
         "| other | 4 | 3 to 20 | 2.00 | 8 | 3.00 |",
     ]

@@ -149,6 +149,6 @@ def test_diabetes_reaches_its_figure(tmp_path: Path) -> None:
 
 
 def test_sentiment_reaches_its_figure(tmp_path: Path) -> None:
-    cache = f"dataset.cache={tmp_path / 'cache'}"
+    cache = f"dataset.cache_dir={tmp_path / 'cache'}"
     found = figures(tmp_path, "experiment=sentiment", cache, "evaluate.every_epochs=10")
     assert found["accuracy"] > 0.9

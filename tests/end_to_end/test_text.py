@@ -21,7 +21,7 @@ def test_run_on_texts_is_continued_to_the_bit_by_two_processes(tmp_path):
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     code, out, err = run(
         tmp_path,
-        "dataset=text", "dataset.path=rows.jsonl", "dataset.length=40", "dataset.cache=cache",
+        "dataset=text", "dataset.path=rows.jsonl", "dataset.length=40", "dataset.cache_dir=cache",
         "model=text_cnn", "model.width=4", "strategy=multi_worker", "batch.global_size=16",
         "mode=verify", "verify.steps=12", "verify.kills=1", "verify.seed=2",
         "restart.backoff_secs=0",

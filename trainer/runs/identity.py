@@ -35,7 +35,7 @@ KINDS: Mapping[Kind, tuple[str, ...]] = {
         "launch", "store", "sweep", "search", "metrics", "writers", "predict", "export",
         "evaluate.sidecar", "train.steps", "train.epochs", "train.steps_per_loop", "dataset.path",
         "dataset.test_path", "dataset.max_corrupt_files", "dataset.max_corrupt_records",
-        "dataset.processes", "dataset.cache",
+        "dataset.processes", "dataset.cache", "dataset.cache_dir",
         "strategy", "strategy.hosts", "strategy.isolate", "strategy.start_timeout_secs",
         "strategy.timeout_secs",
     ),
