@@ -490,7 +490,7 @@ def test_resume_accepts_auto_and_never(resume: str) -> None:
 
 def test_unwritable_runs_dir_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Permissions do not bind root, so the answer of the system is imitated.
-    monkeypatch.setattr("trainer.config.validation.os.access", lambda path, mode: False)
+    monkeypatch.setattr("trainer.config.run_folder.os.access", lambda path, mode: False)
     assert problems(f"runs_dir={tmp_path}/a/b") == (
         (
             f"runs_dir ({tmp_path}/a/b) must be writable, but {tmp_path} is not; choose "

@@ -158,7 +158,8 @@ def record(path, monkeypatch, *, changes=()):
         cause="why", line=lines.append, error=lambda text: lines.append(f"error: {text}")
     )
     argv = ["train.py", "resume=runs/x", "train.epochs=50"]
-    launcher._record_crash(SimpleNamespace(path=path, changes=list(changes)), console, [], argv)
+    run = SimpleNamespace(path=path, name=str(path), changes=list(changes))
+    launcher._record_crash(run, console, [], argv)
     return lines
 
 
