@@ -57,7 +57,7 @@ def test_kubernetes_prints_service_and_job(tmp_path):
 
 def test_kubernetes_imports_no_tensorflow(tmp_path):
     (tmp_path / "work").mkdir()
-    outcome = run_apart("kubernetes", *MULTI, cwd=tmp_path / "work", timeout_secs=120)
+    outcome = run_apart("kubernetes", *MULTI, cwd=tmp_path / "work")
     assert (outcome.code, outcome.err) == (0, "")
 
 

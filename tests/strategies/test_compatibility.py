@@ -378,7 +378,7 @@ def test_parent_refuses_without_tensorflow(tmp_path):
         input=json.dumps(combinations),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -42,7 +42,7 @@ def run_here(*arguments: str) -> Outcome:
 
 
 def run_apart(
-    *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, timeout_secs: float = 20
+    *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, timeout_secs: float = 120
 ) -> Outcome:
     """Run it in a process where importing TensorFlow fails: a poisoned package comes first."""
     poison = cwd.parent / "poison"
