@@ -1,66 +1,70 @@
-"""A run in emulated pods: a name that resolves late, a lost pod, a stop; the bits stay the same."""
+"""Runs in emulated pods: lost, stopped, and as a smaller Job, they end with the same bits."""
 
 from __future__ import annotations
 
 import json
+import os
+import random
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.support.command_line import run_here
-from tests.support.pods import Pod, Pods, pods_of
-from tests.support.processes import OPTIONS, final_variables, log, only_run, run
+from tests.support.fault_schedules import HOLD, Fault, free, hold, schedules, send_storm
+from tests.support.pods import Controller, pods_of
+from tests.support.processes import (
+    OPTIONS,
+    final_variables,
+    log,
+    only_run,
+    run,
+    worker_pids,
+)
 from tests.support.training import assert_same_bits
 
-WAIT_SECS = 240
-
+# A small model, because each pod compiles it anew. With shards the bits do not depend on the number
+# of pods.
 TRAINING = [
-    *OPTIONS, "train.steps=12", "checkpoint.every_steps=2", "strategy=multi_worker",
-    "strategy.communication=ring",
+    "model=mlp", "model.hidden=[8]", "model.dropout=0.3", "writers=[jsonl]",
+    *(option for option in OPTIONS if not option.startswith(("model.", "augment."))),
+    "strategy=multi_worker", "batch.shards=2",
 ]  # fmt: skip
+IMAGE = {"hold.py": HOLD}
+BOTH_WAIT = {"worker-0": "join", "worker-1": "join"}
 
-INCIDENT = '''
-import json, os, pathlib, threading
-
-from trainer.cluster.signals import Signals
-
-requested, request = threading.Event(), Signals.request
+pytestmark = pytest.mark.slow
 
 
-def noticed(self, number):
-    request(self, number)
-    requested.set()
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in local processes that nothing has disturbed."""
+    directory = tmp_path_factory.mktemp("straight")
+    code, out, err = run(directory, *TRAINING, "strategy.workers=2")
+    assert code == 0, out + err
+    return only_run(directory)
 
 
-Signals.request = noticed
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that the claim is mounted at; the working directory is an empty project."""
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    (tmp_path / "shared").mkdir()
+    return tmp_path / "shared"
 
 
-class Incident:
-    """Waits, once in the run, for what happens to the pod of a worker at a step."""
-
-    def __init__(self, *, at: int, index: int, folder: str) -> None:
-        self.at = at
-        self.is_mine = json.loads(os.environ["TF_CONFIG"])["task"]["index"] == index
-        self.file = pathlib.Path(folder) / f"reached-{at}"
-
-    def on_evaluate(self, step, metrics):
-        if self.is_mine and step == self.at and not self.file.exists():
-            self.file.touch()
-            assert requested.wait(240), "nothing has happened"
-        return False
-'''
-
-
-def wait_for(condition: Callable[[], bool], what: str, *pods: Pod) -> None:
-    until = time.monotonic() + WAIT_SECS
-    while not condition():
-        outputs = "\n".join(pod.output() for pod in pods)
-        assert time.monotonic() < until, f"{what}: not after {WAIT_SECS} s\n{outputs}"
-        assert all(pod.process.poll() is None for pod in pods), f"{what}: ended\n{outputs}"
-        time.sleep(0.1)
+def printed(shared: Path, faults: Sequence[Fault], workers: int = 2) -> list[dict]:
+    """Return the objects that `kubernetes` prints for a run that is held for faults."""
+    outcome = run_here(
+        "kubernetes", *TRAINING, "--workers", str(workers), "--image", "a", "--name", "train",
+        f"runs_dir={shared / 'runs'}", hold(Path.cwd(), shared, faults),
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    return list(yaml.safe_load_all(outcome.out))
 
 
 def phases(shared: Path) -> dict[str, str]:
@@ -71,55 +75,111 @@ def phases(shared: Path) -> dict[str, str]:
     }
 
 
-def printed(shared: Path) -> list[dict]:
-    incidents = [
-        f"+callbacks.{name}={{_target_:incident.Incident,at:{at},index:{index},folder:'{shared}'}}"
-        for name, at, index in (("lost", 4, 1), ("stopped", 8, 0))
-    ]
-    outcome = run_here(
-        "kubernetes", *TRAINING, "--workers", "2", "--image", "a", "--name", "train",
-        f"runs_dir={shared / 'runs'}", *incidents,
-    )  # fmt: skip
-    assert outcome.code == 0, outcome.err
-    return list(yaml.safe_load_all(outcome.out))
+def check_same_end(job: Controller, shared: Path, straight: Path) -> list[int]:
+    """Check that a Job completes with the bits of a run never disturbed, and nothing is left.
+
+    Returns:
+        The steps that one pod has logged.
+    """
+    job.wait_for(job.is_done, "completion")
+    assert worker_pids(shared) == {}
+    assert_same_bits(final_variables(only_run(shared)), final_variables(straight))
+    lines = log(only_run(shared))
+    alone = [line["step"] for line in lines if line.pop("workers", 2) == 1]
+    assert lines == log(straight)
+    return alone
 
 
-@pytest.mark.slow
-def test_pods_that_are_lost_and_stopped_train_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_job_with_late_names_goes_on_with_one_pod_and_with_two_again(
+    shared: Path, tmp_path: Path, straight: Path
 ) -> None:
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "incident.py").write_text(INCIDENT)
-    monkeypatch.chdir(tmp_path / "project")
-    image = {"incident.py": INCIDENT}
-    with pods_of(tmp_path / "pods", printed(shared)) as pods:
-        _train(pods, shared, image)
-    undisturbed = tmp_path / "undisturbed"
-    undisturbed.mkdir()
-    code, out, err = run(undisturbed, *TRAINING, "strategy.workers=2")
-    assert code == 0, out + err
-    assert_same_bits(final_variables(only_run(shared)), final_variables(only_run(undisturbed)))
-    assert log(only_run(shared)) == log(only_run(undisturbed))
+    faults = [Fault("another size", step, 0.0, random.Random(step)) for step in (8, 16)]
+    first, second = (shared / f"reached-{fault.step}" for fault in faults)
+    two, one = (printed(shared, faults, workers) for workers in (2, 1))
+    with pods_of(tmp_path / "pods", two, IMAGE) as pods:
+        job = Controller(pods, two[-1])
+        # Neither can resolve the other's name.
+        job.wait_for(lambda: phases(shared) == BOTH_WAIT, "waiting for the DNS")
+        shown = run_here("status", str(only_run(shared))).out.splitlines()
+        assert [line.split()[:3] for line in shown[1:3]] == [
+            ["worker-0", "train-0", "join"],
+            ["worker-1", "train-1", "join"],
+        ]
+        pods.resolve()
+        job.wait_for(first.exists, "step 8")
+        assert job.delete() == [143, 143], job.output()
+        pods.apply(one[-1])
+        job = Controller(pods, one[-1])
+        job.wait_for(second.exists, "step 16")
+        assert job.delete() == [143], job.output()
+        pods.apply(two[-1])
+        job = Controller(pods, two[-1])
+        assert check_same_end(job, shared, straight) == [10, 15]
+        for step in (8, 16):
+            assert f"Continuing from the checkpoint of step {step}." in job.output()
+        assert job.failures == []
 
 
-def _train(pods: Pods, shared: Path, image: dict[str, str]) -> None:
-    first, second = (pods.start(index, image) for index in (0, 1))
-    # Neither can resolve the other's name.
-    both_wait = {"worker-0": "join", "worker-1": "join"}
-    wait_for(lambda: phases(shared) == both_wait, "waiting for the DNS", first, second)
-    shown = run_here("status", str(only_run(shared))).out.splitlines()
-    assert [line.split()[:3] for line in shown[1:3]] == [
-        ["worker-0", "train-0", "join"],
-        ["worker-1", "train-1", "join"],
-    ]
-    pods.resolve()
-    wait_for((shared / "reached-4").exists, "step 4", first, second)
-    second.kill()
-    second = pods.start(1, image)
-    wait_for((shared / "reached-8").exists, "step 8", first, second)
-    first.terminate()
-    assert [first.wait(), second.wait()] == [143, 143], first.output() + second.output()
-    last = [pods.start(index, image) for index in (0, 1)]
-    assert [pod.wait() for pod in last] == [0, 0], "".join(pod.output() for pod in last)
+def preempt(job: Controller, shared: Path, fault: Fault) -> None:
+    """Stop one pod; the other one saves and ends too."""
+    fault.moment.choice(job.pods).terminate()
+
+
+def lose_process(job: Controller, shared: Path, fault: Fault) -> None:
+    """Kill a worker; the command in its pod starts it again."""
+    os.kill(fault.moment.choice(sorted(worker_pids(shared).values())), signal.SIGKILL)
+
+
+def lose_pod(job: Controller, shared: Path, fault: Fault) -> None:
+    """Kill a pod; the next one has another address, and an empty disk."""
+    fault.moment.choice(job.pods).kill()
+
+
+def lose_pod_and_names(job: Controller, shared: Path, fault: Fault) -> None:
+    """Kill a pod; the address of the next one is not known before both wait for each other."""
+    job.source.resolve(False)
+    lose_pod(job, shared, fault)
+    free(shared, fault)
+    job.wait_for(lambda: phases(shared) == BOTH_WAIT, "waiting for the DNS")
+    job.source.resolve()
+
+
+def storm(job: Controller, shared: Path, fault: Fault) -> None:
+    """Send signals to the commands in both pods, and their workers, within milliseconds."""
+    commands = [pod.first_pid for pod in job.pods]
+    send_storm(fault.moment, [*commands, *sorted(worker_pids(shared).values())])
+
+
+FAULTS = {
+    "preemption": preempt,
+    "lost process": lose_process,
+    "lost pod": lose_pod,
+    "late name": lose_pod_and_names,
+    "signal storm": storm,
+}
+KILLED = {"lost pod", "late name"}
+
+
+@pytest.mark.parametrize(
+    "faults", schedules(list(FAULTS), 2), ids=lambda row: ", ".join(map(str, row))
+)
+def test_job_with_a_schedule_of_faults_ends_the_same(
+    shared: Path, tmp_path: Path, straight: Path, faults: list[Fault]
+) -> None:
+    objects = printed(shared, faults)
+    with pods_of(tmp_path / "pods", objects, IMAGE) as pods:
+        pods.resolve()
+        job = Controller(pods, objects[-1])
+        for fault in faults:
+            job.wait_for((shared / f"reached-{fault.step}").exists, f"step {fault.step}")
+            # The fault before may be still at work, if the run was this far when it happened.
+            job.wait_for(lambda: len(worker_pids(shared)) == 2, "two workers")
+            # Where it is held next, a run would not come to wait for a name.
+            if fault.delay_secs and fault.kind != "late name":
+                free(shared, fault)
+                time.sleep(fault.delay_secs)
+            FAULTS[fault.kind](job, shared, fault)
+            free(shared, fault)
+        check_same_end(job, shared, straight)
+        killed = [fault for fault in faults if fault.kind in KILLED]
+        assert job.failures == [None] * len(killed), job.output()

@@ -1,8 +1,9 @@
 """Pods for tests: what a process sees in a pod of a Job, without Kubernetes.
 
 Each has a network of its own behind a bridge, a host name, and its own process ids: its command is
-process 1. /etc/hosts stands in for the DNS of the headless Service. All is in namespaces that end
-with this process: nothing of it is seen outside, and nothing remains.
+process 1. One that takes the place of another has a new address. /etc/hosts stands in for the DNS
+of the headless Service. All is in namespaces that end with this process: nothing of it is seen
+outside, and nothing remains.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +23,7 @@ import pytest
 
 from tests.support.processes import ROOT
 
-TIMEOUT_SECS = 240
+TIMEOUT_SECS = 600
 _DOMAIN = "default.svc.cluster.local"
 
 _NETWORK = """set -e
@@ -34,7 +36,6 @@ for index in $(seq 0 $(($1 - 1))); do
   ip link add to-$index type veth peer name eth0 netns pod-$index
   ip link set to-$index master pods
   ip link set to-$index up
-  ip -n pod-$index addr add 10.77.0.$((10 + index))/24 dev eth0
   ip -n pod-$index link set eth0 up
   ip -n pod-$index link set lo up
 done
@@ -47,9 +48,11 @@ exec cat
 
 _POD = """set -e
 hostname "$1"
-mount --bind "$2" /etc/hosts
-cd "$3"
-shift 3
+ip addr flush dev eth0
+ip addr add "$2/24" dev eth0
+mount --bind "$3" /etc/hosts
+cd "$4"
+shift 4
 exec "$@"
 """
 
@@ -58,15 +61,18 @@ class Pod:
     """A pod that was started.
 
     Attributes:
-        process: the process outside, which ends with the pod, by the same exit code.
+        process: the process outside, which ends with the pod, by the same exit code unless the
+            pod was killed.
+        was_killed: whether it was.
     """
 
     def __init__(self, process: subprocess.Popen[str], output: IO[str]) -> None:
         self.process = process
+        self.was_killed = False
         self._output = output
 
     def wait(self) -> int:
-        """Return the exit code of process 1; negative for the signal that killed it."""
+        """Return the exit code of process 1."""
         try:
             return self.process.wait(TIMEOUT_SECS)
         except subprocess.TimeoutExpired:
@@ -76,6 +82,7 @@ class Pod:
     def kill(self) -> None:
         """Kill the pod, as when its node is lost: its process 1 takes all others along."""
         if self.process.poll() is None:
+            self.was_killed = True
             # Not the process outside: it would be gone before those within.
             self._signal_first(signal.SIGKILL)
         self.process.wait(TIMEOUT_SECS)
@@ -85,10 +92,14 @@ class Pod:
         self._signal_first(signal.SIGTERM)
 
     def _signal_first(self, number: int) -> None:
+        os.kill(self.first_pid, number)
+
+    @property
+    def first_pid(self) -> int:
+        """The process id that process 1 has outside."""
         outside = self.process.pid
         inside = Path(f"/proc/{outside}/task/{outside}/children").read_text().split()
-        for pid in inside or [outside]:
-            os.kill(int(pid), number)
+        return int(inside[0]) if inside else outside
 
     def output(self) -> str:
         """Return what it has printed."""
@@ -101,25 +112,33 @@ class Pods:
 
     Args:
         folder: for what belongs to the pods; each one that is started gets an empty folder.
-        job: the Job, as `kubernetes` prints it.
+        job: the Job, as `kubernetes` prints it; `apply` takes another one, which is not larger.
         service: its Service.
+        image: files that are in the folder of each pod, by name.
     """
 
-    def __init__(self, folder: Path, job: Mapping[str, Any], service: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        job: Mapping[str, Any],
+        service: Mapping[str, Any],
+        image: Mapping[str, str],
+    ) -> None:
         self._folder = folder
-        self._pod = job["spec"]["template"]["spec"]
+        self._image = image
+        self._started: list[Pod] = []
+        self._has_dns = False
+        self.apply(job)
         self._name = job["metadata"]["name"]
         self._domain = f"{self._pod['subdomain']}.{_DOMAIN}"
         assert service["metadata"]["name"] == self._pod["subdomain"]
-        self._count = job["spec"]["completions"]
-        self._started: list[Pod] = []
-        for index in range(self._count):
-            text = f"127.0.0.1\tlocalhost\n{self._line(index)}"
-            self._hosts(index).write_text(text)
+        # index -> address; 0: none yet
+        self._addresses = dict.fromkeys(range(self.count), 0)
+        self._write_hosts()
         self._holder = subprocess.Popen(
             [
                 *("unshare", "--user", "--map-root-user", "--net", "--mount"),
-                *("sh", "-c", _NETWORK, "sh", str(self._count)),
+                *("sh", "-c", _NETWORK, "sh", str(self.count)),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -133,21 +152,25 @@ class Pods:
             self.close()
             pytest.skip(f"no networks of one's own here: {reason}")
 
-    def resolve(self) -> None:
-        """Let the DNS know all pods from now on; before, a pod knows itself alone."""
-        for index in range(self._count):
-            others = [self._line(other) for other in range(self._count) if other != index]
-            # Appended, because the pods have mounted this very file, and may be reading it.
-            with self._hosts(index).open("a") as file:
-                file.write("".join(others))
+    def apply(self, job: Mapping[str, Any]) -> None:
+        """Start the pods of this Job from now on."""
+        self.count: int = job["spec"]["completions"]
+        self._pod = job["spec"]["template"]["spec"]
 
-    def start(self, index: int, files: Mapping[str, str] | None = None) -> Pod:
-        """Start a pod with an empty folder, in which there are these files of its image."""
+    def resolve(self, has_dns: bool = True) -> None:
+        """Let the DNS know all pods from now on; before, a pod knows itself alone."""
+        self._has_dns = has_dns
+        self._write_hosts()
+
+    def start(self, index: int) -> Pod:
+        """Start a pod with an address of its own, and nothing in its folder but its image."""
         number = len(self._started)
         disk = self._folder / f"disk-{number}"
         disk.mkdir(parents=True)
-        for name, text in (files or {}).items():
+        for name, text in self._image.items():
             (disk / name).write_text(text)
+        self._addresses[index] = 100 + number
+        self._write_hosts()
         (container,) = self._pod["containers"]
         assert container["command"] == ["steadfast"]
         given = {variable["name"]: variable["value"] for variable in container["env"]}
@@ -160,7 +183,8 @@ class Pods:
             "--preserve-credentials",
             "nsenter", f"--net=/run/netns/pod-{index}",
             "unshare", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
-            "sh", "-c", _POD, "sh", f"{self._name}-{index}", str(self._hosts(index)), str(disk),
+            "sh", "-c", _POD, "sh", f"{self._name}-{index}", self._address(index),
+            str(self._hosts(index)), str(disk),
             sys.executable, str(ROOT / "train.py"), *container["args"],
         ]  # fmt: skip
         output = (self._folder / f"output-{number}").open("w")
@@ -175,6 +199,10 @@ class Pods:
         self._started.append(Pod(process, output))
         return self._started[-1]
 
+    def output(self) -> str:
+        """Return what all pods have printed."""
+        return "\n".join(pod.output() for pod in self._started)
+
     def close(self) -> None:
         """End what is left."""
         for pod in self._started:
@@ -185,19 +213,81 @@ class Pods:
     def _hosts(self, index: int) -> Path:
         return self._folder / f"hosts-{index}"
 
-    def _line(self, index: int) -> str:
-        name = f"{self._name}-{index}"
-        return f"10.77.0.{10 + index}\t{name}.{self._domain}\t{name}\n"
+    def _address(self, index: int) -> str:
+        return f"10.77.0.{self._addresses[index]:03}"
+
+    def _write_hosts(self) -> None:
+        for own in self._addresses:
+            text = "127.0.0.1\tlocalhost\n"
+            for index, number in self._addresses.items():
+                name = f"{self._name}-{index}"
+                line = f"{self._address(index)}\t{name}.{self._domain}\t{name}\n"
+                is_known = number and (self._has_dns or index == own)
+                text += line if is_known else f"#{line[1:]}"
+            # In place, by one write of the same length: pods have mounted this very file, and may
+            # be reading it.
+            file = os.open(self._hosts(own), os.O_WRONLY | os.O_CREAT)
+            os.pwrite(file, text.encode(), 0)
+            os.close(file)
+
+
+class Controller:
+    """What Kubernetes does for a Job: a pod that ends before its work gets a successor.
+
+    Attributes:
+        source: where the pods come from.
+        pods: the newest pod of each index.
+        failures: the exit codes of pods that have failed; of those that were killed None.
+    """
+
+    def __init__(self, pods: Pods, job: Mapping[str, Any]) -> None:
+        self.source = pods
+        self._max_failures = job["spec"]["backoffLimit"]
+        rules = job["spec"]["podFailurePolicy"]["rules"]
+        self._ignored = [
+            code for rule in rules for code in rule.get("onExitCodes", {}).get("values", ())
+        ]
+        self.failures: list[int | None] = []
+        self.pods = [pods.start(index) for index in range(pods.count)]
+
+    def is_done(self) -> bool:
+        """Replace the pods that have ended; return whether all have completed."""
+        for index, pod in enumerate(self.pods):
+            if code := pod.process.poll():
+                if code not in self._ignored:
+                    self.failures.append(None if pod.was_killed else code)
+                assert len(self.failures) <= self._max_failures, self.output()
+                self.pods[index] = self.source.start(index)
+        return all(pod.process.poll() == 0 for pod in self.pods)
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """Replace pods until a condition holds, or the Job has completed."""
+        until = time.monotonic() + TIMEOUT_SECS
+        while not self.is_done() and not condition():
+            assert time.monotonic() < until, f"{what}: not after {TIMEOUT_SECS} s\n{self.output()}"
+            time.sleep(0.1)
+
+    def delete(self) -> list[int]:
+        """Stop all pods, as when the Job is deleted; return their exit codes."""
+        for pod in self.pods:
+            pod.terminate()
+        return [pod.wait() for pod in self.pods]
+
+    def output(self) -> str:
+        """Return what all pods have printed, also the earlier ones."""
+        return self.source.output()
 
 
 @contextmanager
-def pods_of(folder: Path, objects: Sequence[Mapping[str, Any]]) -> Iterator[Pods]:
+def pods_of(
+    folder: Path, objects: Sequence[Mapping[str, Any]], image: Mapping[str, str]
+) -> Iterator[Pods]:
     """Yield the pods of a Job; skip the test where the system forbids namespaces."""
     for program in ("unshare", "nsenter", "mount", "ip"):
         if shutil.which(program) is None:
             pytest.skip(f"no {program} here")
     folder.mkdir()
-    pods = Pods(folder, objects[-1], objects[0])
+    pods = Pods(folder, objects[-1], objects[0], image)
     try:
         yield pods
     finally:
