@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -122,7 +123,7 @@ def test_lock_is_taken_anew_when_its_holder_removes_the_directory(tmp_path):
     timer.start()
     second = Lock.acquire(path, timeout_secs=60)
     timer.join()
-    assert path.read_text() == str(os.getpid())
+    assert path.read_text() == f"{os.getpid()} {socket.gethostname()}"
     assert is_locked(path)
     second.close()
 

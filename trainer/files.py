@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -88,7 +89,7 @@ class LockedError(Exception):
     """Another process holds a lock.
 
     Attributes:
-        holder: its process id, or `unknown`.
+        holder: its process id, with its host if that is another one; or `unknown`.
     """
 
     def __init__(self, holder: str) -> None:
@@ -112,7 +113,7 @@ class Lock:
         """Lock a file, which is created with its directories if it is missing.
 
         Args:
-            path: the file; it then holds the process id of the holder.
+            path: the file; it then holds the process id and the host of the holder.
             timeout_secs: how long to wait for another holder; 0: try once.
 
         Raises:
@@ -133,7 +134,9 @@ class Lock:
             # The last holder has removed the directory: this locks a file that has no name.
             file.close()
         file.truncate(0)
-        os.pwrite(file.fileno(), str(os.getpid()).encode(), 0)
+        os.pwrite(file.fileno(), f"{os.getpid()} {socket.gethostname()}".encode(), 0)
+        # Another host is shown it by NFS only when it has been flushed.
+        os.fsync(file.fileno())
         return cls(file)
 
     def fileno(self) -> int:
@@ -147,6 +150,22 @@ class Lock:
     def close(self) -> None:
         """Give up the lock in this process; others that share it keep it."""
         self._file.close()
+
+
+def lock_holder(path: Path) -> str:
+    """Return what the last holder of a lock has written into its file; empty: there is none."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def describe_holder(holder: str) -> str:
+    """Return a holder for messages: its process id, and its host if that is another one."""
+    pid, _, host = holder.partition(" ")
+    if host in ("", socket.gethostname()):
+        return pid or "unknown"
+    return f"{pid} on {host}"
 
 
 def is_locked(path: Path) -> bool:
@@ -173,8 +192,9 @@ def _wait_for_lock(file: FileIO, deadline: float) -> None:
             return
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                holder = os.pread(file.fileno(), 32, 0).decode()
-                raise LockedError(holder or "unknown") from None
+                raise LockedError(
+                    describe_holder(os.pread(file.fileno(), 512, 0).decode())
+                ) from None
         time.sleep(_LOCK_POLL_SECS)
 
 

@@ -27,7 +27,7 @@ def create_supervisor(run_dir, console, *options, stop_requests=None):
     context = RunContext(
         compose(list(options)),
         Strategy(),
-        SimpleNamespace(path=run_dir),
+        SimpleNamespace(path=run_dir, check_lock=lambda: None),
         console,
         stop_requests or StopRequests(),
     )

@@ -21,7 +21,7 @@ import os, pathlib, threading, time
 
 from trainer.cluster.signals import Signals
 
-IS_CHIEF = '"index": 0}' in os.environ["TF_CONFIG"]
+IS_CHIEF = '"index": 0}' in os.environ.get("TF_CONFIG", '"index": 0}')
 requested, request = threading.Event(), Signals.request
 
 

@@ -1,7 +1,7 @@
 """Two hosts for tests: network namespaces of this machine that a cable connects.
 
-They share its files and its process ids. All ends with this process: nothing of it is seen outside,
-and nothing remains.
+Each has a host name. They share its files and its process ids. All ends with this process: nothing
+of it is seen outside, and nothing remains.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ echo ready
 exec cat
 """
 
-_COMMAND = 'cd "$1" && shift && exec "$@"'
+_COMMAND = 'hostname "$1" && cd "$2" && shift 2 && exec "$@"'
 
 
 class Hosts:
-    """Hosts 0 and 1, whose addresses are 10.78.0.10 and 10.78.0.11."""
+    """The hosts host-0 and host-1, whose addresses are 10.78.0.10 and 10.78.0.11."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[str]] = []
@@ -71,7 +71,8 @@ class Hosts:
         command = [
             *("nsenter", f"--target={self._holder.pid}", "--user", "--mount", "--net"),
             *("--preserve-credentials", "nsenter", f"--net=/run/netns/host-{host}"),
-            *("sh", "-c", _COMMAND, "sh", str(directory)),  # nsenter leaves the directory
+            # nsenter leaves the directory
+            *("unshare", "--uts", "sh", "-c", _COMMAND, "sh", f"host-{host}", str(directory)),
             *(sys.executable, str(ROOT / "train.py"), *overrides),
         ]
         process = subprocess.Popen(

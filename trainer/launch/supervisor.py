@@ -59,9 +59,13 @@ class Supervisor:
 
         Returns:
             The exit code for the user: 0, 1, 2, 130 or 143.
+
+        Raises:
+            ConfigError: another host has taken over the run.
         """
         with forward_to(self._stop_requests.request):
             while True:
+                self._context.directory.check_lock()
                 members = self._members()
                 if number := self._stop_requests.drain():  # it may have waited for places
                     return 128 + number

@@ -15,10 +15,11 @@ import yaml
 from trainer.config import addresses, loading
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
-from trainer.files import Lock, LockedError, write_atomically, writing
+from trainer.files import Lock, LockedError, lock_holder, write_atomically, writing
 from trainer.runs import identity, provenance
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.identity import Change, Kind
+from trainer.runs.take_over import check_holder, is_held_by
 
 _LOCK_WAIT_SECS = 5.0  # a worker whose supervisor was killed needs a moment to notice
 
@@ -35,6 +36,9 @@ class RunDirectory:
         old_run: the directory to which an earlier run of the same name was moved; None: there
             was none.
         changes: the keys in which the experiment differs from the existing run.
+
+    Args:
+        holder: what `lock` has written into its file; empty: nothing is locked.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class RunDirectory:
         lock: Lock,
         created: list[Path],
         old_run: Path | None,
+        holder: str = "",
     ) -> None:
         self.path = path
         self.name = name
@@ -54,6 +59,7 @@ class RunDirectory:
         self.created = created
         self.old_run = old_run
         self.changes: list[Change] = []
+        self._holder = holder
         self._continued_at: int | None = None
         self._recorded = False
 
@@ -64,6 +70,15 @@ class RunDirectory:
     def release(self) -> None:
         """Release the lock; workers that inherited it keep it."""
         self.lock.close()
+
+    def check_lock(self) -> None:
+        """Do nothing if this command still has the lock.
+
+        Raises:
+            ConfigError: it was given to another host.
+        """
+        if self._holder:
+            check_holder(lock_file(self.path), self._holder)
 
     def record_continuation(self, overrides: list[str], config_dir: str | None) -> list[str]:
         """Record in run.json that a command continues the run.
@@ -83,15 +98,19 @@ class RunDirectory:
 
     def withdraw(self) -> None:
         """Remove the record of this command if it has saved nothing: its changes do not count."""
-        if self._recorded and self._newest() == self._continued_at:
+        if self._recorded and self._has_lock() and self._newest() == self._continued_at:
             provenance.withdraw_entry(self.path)
+
+    def _has_lock(self) -> bool:
+        return is_held_by(lock_file(self.path), self._holder)
 
     def _newest(self) -> int | None:
         return max(committed_steps(self.path / "checkpoints"), default=None)
 
     def discard(self) -> None:
         """Remove a new directory in which nothing was trained, and restore an earlier run."""
-        if self.is_new and not (self.path / "checkpoints").exists():
+        is_untrained = self.is_new and not (self.path / "checkpoints").exists()
+        if is_untrained and self._has_lock():
             shutil.rmtree(self.path)
             if self.old_run is not None:
                 self.old_run.rename(self.path)
@@ -163,7 +182,10 @@ def _open_at(
     # Checked under the lock: its last holder may have created the run.
     is_new = not (path / "config.yaml").exists()
     name = run_address(experiment) or str(path)
-    run = RunDirectory(path, name, is_new=is_new, lock=lock, created=created, old_run=old_run)
+    holder = lock_holder(lock_file(path))
+    run = RunDirectory(
+        path, name, is_new=is_new, lock=lock, created=created, old_run=old_run, holder=holder
+    )
     try:
         if run.is_new:
             provenance.create(run.path, overrides, config_dir)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trainer.cluster.fault_injection import Faults
-from trainer.runs.directory import run_address
+from trainer.files import lock_holder
+from trainer.runs.directory import lock_file, run_address
+from trainer.runs.take_over import check_holder
 from trainer.runs.upload_note import wait_for_upload
 from trainer.worker.context import WorkerContext
 
@@ -13,10 +15,13 @@ from trainer.worker.context import WorkerContext
 def before_commit(context: WorkerContext, faults: Faults) -> Callable[[], None]:
     """Return what the chief calls before it commits a checkpoint."""
     is_mirrored = run_address(context.experiment) is not None
+    lock = lock_file(context.run_dir)
+    holder = lock_holder(lock)
 
     def call() -> None:
         if is_mirrored:
             wait_for_upload(context.run_dir, context.channel.beat)
         faults.reached("save")
+        check_holder(lock, holder)
 
     return call

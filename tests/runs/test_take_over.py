@@ -1,0 +1,62 @@
+"""A run whose lock another host was given: the first one changes nothing more."""
+
+import os
+import socket
+
+import pytest
+
+from trainer.cli.compose import compose
+from trainer.cluster.fault_injection import Faults
+from trainer.cluster.messages import Channel
+from trainer.errors import ConfigError
+from trainer.runs.directory import join_run, lock_file, open_run
+from trainer.worker.before_commit import before_commit
+from trainer.worker.context import WorkerContext
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = open_run(compose([]), [], None)
+    yield run
+    run.release()
+
+
+def take_over(run):
+    lock_file(run.path).write_text("7 elsewhere")
+
+
+def test_command_notices_that_another_host_has_its_lock(run):
+    assert lock_file(run.path).read_text() == f"{os.getpid()} {socket.gethostname()}"
+    run.check_lock()
+    take_over(run)
+    with pytest.raises(ConfigError) as caught:
+        run.check_lock()
+    assert str(caught.value) == (
+        f"{run.path} was taken over by another process (pid 7 on elsewhere) while this one had "
+        "lost its lock; nothing more is saved here, and the run goes on there"
+    )
+
+
+def test_process_without_the_lock_does_not_ask_who_has_it(run):
+    joined = join_run(compose([]))
+    take_over(run)
+    joined.check_lock()
+
+
+def test_command_removes_and_withdraws_nothing_of_another_host(run):
+    run.record_continuation([], None)
+    take_over(run)
+    before = {path.name: path.read_bytes() for path in run.path.iterdir()}
+    run.withdraw()
+    run.discard()
+    assert {path.name: path.read_bytes() for path in run.path.iterdir()} == before
+
+
+def test_checkpoint_is_committed_only_by_who_has_the_lock(run):
+    context = WorkerContext(compose([]), run.path, Channel(lambda message: None))
+    call = before_commit(context, Faults({}, run.path, context.cluster, context.channel, ()))
+    call()
+    take_over(run)
+    with pytest.raises(ConfigError, match="was taken over by another process"):
+        call()
