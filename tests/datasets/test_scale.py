@@ -1,0 +1,225 @@
+"""Data at scale: what starting late in a long training, many epochs and large files cost."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks.input import ours, record_split, sparse_record_file
+from tests.support.records import image_records, vector_records, write
+from tests.support.toy_sources import png
+from tests.support.training import engine
+from trainer.datasets.fields import Fields
+from trainer.datasets.framing import Framing
+from trainer.datasets.image_files import CorruptFiles, FileSplit
+from trainer.datasets.indexed import indexed
+from trainer.datasets.mixture import MixtureSplit
+from trainer.datasets.record_index import RecordIndex, open_index
+from trainer.datasets.record_split import CorruptRecords, RecordSplit
+from trainer.datasets.text_windows import WindowSplit
+from trainer.datasets.tfrecord import tfrecord
+from trainer.engine.graph.input import Pipeline, Source
+from trainer.engine.graph.mixed_order import sample_order
+
+MANY = 10_000_000
+BATCH = 8
+TAKEN = 4
+"""Batches that are taken after the input was opened."""
+AHEAD = 8
+"""Batches that may be fetched ahead: in the pipeline's buffers, and being fetched."""
+
+
+class Counted:
+    """A split that notes which examples are fetched, and stops at too many."""
+
+    in_memory = False
+
+    def __init__(self, split: Any) -> None:
+        self.num_examples = split.num_examples
+        self.augments = getattr(split, "augments", False)
+        self.fetched: list[np.ndarray] = []
+        self._lock = threading.Lock()
+        self._split = split
+
+    @property
+    def parts(self) -> Any:
+        """The sources of a mixture; None: it is none."""
+        return getattr(self._split, "parts", None)
+
+    def fetch(self, indices: tf.Tensor, *draws: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return the examples `indices`, [B] int64."""
+        with tf.control_dependencies([tf.numpy_function(self._note, [indices], [])]):
+            return self._split.fetch(tf.identity(indices), *draws)
+
+    def _note(self, indices: np.ndarray) -> None:
+        with self._lock:
+            self.fetched.append(indices)
+            if len(self.fetched) > TAKEN + AHEAD:
+                raise AssertionError(f"{len(self.fetched)} batches were fetched for {TAKEN}")
+
+
+class Numbers:
+    """Ten million vectors, by their number."""
+
+    def __len__(self) -> int:
+        return MANY
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full([2], index % 1000, np.float32), index % 2
+
+
+def records(folder: Path) -> RecordSplit:
+    """Return ten million records, which are four ones in turn."""
+    file = write(folder / "a.tfrecord", vector_records(4))
+    data = tfrecord(
+        path=str(file),
+        test_path=str(file),
+        features={"x": {"kind": "float", "shape": [2]}, "y": "int"},
+        label="y",
+        num_classes=2,
+    )
+    features = data.train.features
+    offsets = np.resize(open_index([file]).offsets, MANY)
+    return RecordSplit(
+        RecordIndex((file,), np.array([MANY]), offsets),
+        features,
+        None,
+        framing=Framing(),
+        corrupt=CorruptRecords(0, features),
+    )
+
+
+def files(folder: Path) -> FileSplit:
+    """Return a few image files: of these, position ten million is in a late epoch."""
+    paths = [folder / f"{number}.png" for number in range(30)]
+    for number, path in enumerate(paths):
+        path.write_bytes(png(number))
+    labels = [number % 3 for number in range(30)]
+    return FileSplit(paths, labels, (4, 4, 1), framing=Framing(), corrupt=CorruptFiles(0))
+
+
+def numbers() -> Any:
+    return indexed(train_source=Numbers(), test_source=Numbers(), fields=Fields(num_classes=2))
+
+
+def source(folder: Path) -> Any:
+    return numbers().train
+
+
+def windows(folder: Path) -> WindowSplit:
+    """Return windows of a file of zeros that takes no room."""
+    file = folder / "tokens"
+    with file.open("wb") as opened:
+        opened.truncate(32 * MANY + 1)
+    return WindowSplit(np.memmap(file, np.uint8, "r"), 32)
+
+
+def mixture(folder: Path) -> MixtureSplit:
+    return MixtureSplit({"one": numbers(), "other": numbers()}, "train", [3, 1])
+
+
+@pytest.mark.parametrize("make", [records, files, source, windows, mixture])
+def test_input_opened_late_fetches_no_more_than_opened_early(
+    tmp_path: Path, make: Callable[[Path], Any]
+) -> None:
+    split = make(tmp_path)
+    assert not split.in_memory
+    for position in (10, MANY):
+        counted = Counted(split)
+        order = sample_order(counted, seed=3)
+        inputs = Source(counted, BATCH, 1, order, num_draws=1)
+        first = position // BATCH
+        iterator = Pipeline(inputs, tf.distribute.get_strategy()).open(first)
+        batches = [next(iterator)[0] for _ in range(TAKEN)]
+        del iterator
+        expected = [
+            order.locate(tf.range(block * BATCH, (block + 1) * BATCH, dtype=tf.int64))[1]
+            for block in range(first, first + TAKEN + AHEAD)
+        ]
+        for batch, indices in zip(batches, expected, strict=False):
+            assert batch["id"].numpy().tolist() == indices.numpy().tolist()
+        ahead = {tuple(indices.numpy().tolist()) for indices in expected}
+        fetched = [tuple(indices.tolist()) for indices in counted.fetched]
+        assert TAKEN <= len(fetched) <= TAKEN + AHEAD
+        assert len(set(fetched)) == len(fetched)
+        assert set(fetched) <= ahead
+
+
+EPOCHS = {
+    "records": [
+        "dataset=tfrecord",
+        "dataset.path=records",
+        "dataset.features={image: image, label: int}",
+        "dataset.num_classes=3",
+        "dataset.image_size=[8,8]",
+    ],
+    "processes": [
+        "dataset=indexed",
+        "dataset.train_source._target_=tests.support.toy_sources.Records",
+        "+dataset.train_source.count=48",
+        "+dataset.test_source._target_=tests.support.toy_sources.Records",
+        "dataset.fields.num_classes=3",
+        "dataset.processes=1",
+    ],
+}
+
+
+def resources() -> dict[str, int]:
+    """Return what this process holds: open files, processes, threads, Python objects."""
+    gc.collect()
+    tasks = list(Path("/proc/self/task").iterdir())
+    children = [(task / "children").read_text().split() for task in tasks]
+    return {
+        "files": len(list(Path("/proc/self/fd").iterdir())),
+        "processes": sum(map(len, children)),
+        "threads": len(tasks),
+        "objects": len(gc.get_objects()),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", EPOCHS.values(), ids=EPOCHS)
+def test_epochs_with_evaluation_leave_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "records" / "train-00000-of-00001", image_records(48))
+    write(tmp_path / "records" / "test-00000-of-00001", image_records(16))
+    run = engine(tmp_path / "run", *options, "train.steps=null", "train.epochs=5")
+    early, late = 6, 15  # the second epoch, by which all is compiled, and the fifth
+    found: dict[int, dict[str, int]] = {}
+
+    def look() -> bool:
+        if run.step in (early, late) and run.step not in found:
+            found[run.step] = resources()
+        return False
+
+    run.train(look)
+    assert found[late]["files"] == found[early]["files"]
+    assert found[late]["processes"] == found[early]["processes"]
+    # TensorFlow's pools may start a thread late. A few objects note each epoch; a compiled function
+    # that stays has thousands.
+    assert found[late]["threads"] < found[early]["threads"] + 3
+    assert found[late]["objects"] < found[early]["objects"] + 1000
+
+
+def test_memory_stays_flat_over_passes_through_large_records(tmp_path: Path) -> None:
+    """0.5 GB is read twice; the second time at most 0.15 GB more may become resident."""
+    file = tmp_path / "a.tfrecord"
+    num_records = 5_056
+    iterator = ours(record_split(file, sparse_record_file(file, num_records, 100_000)))
+    resident = []
+    for _ in range(2):
+        for _ in range(num_records // 64):
+            assert next(iterator)[0]["features"].numpy().tolist() == [100_000] * 64
+        resident.append(int(Path("/proc/self/statm").read_text().split()[1]))
+    growth = (resident[1] - resident[0]) * os.sysconf("SC_PAGE_SIZE")
+    assert growth < 150e6, f"{growth / 1e6:.0f} MB"
