@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import errno
+import hashlib
 import itertools
 import json
 import os
@@ -15,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.training import train
-from trainer.engine.checkpointer import Checkpointer
+from trainer.engine.checkpointer import Checkpointer, CheckpointHooks
 from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps, read_marker
 from trainer.runs.checkpoint_retention import KeepBest, KeepEveryNth, KeepNewest
@@ -130,7 +131,7 @@ def blocking_hook():
 def test_background_save_writes_state_of_its_step_while_training_continues(tmp_path):
     hook, reached, released = blocking_hook()
     trackables = state(1)
-    checkpointer = Checkpointer(tmp_path, trackables, background=True, before_commit=hook)
+    checkpointer = Checkpointer(tmp_path, trackables, background=True, hooks=CheckpointHooks(hook))
     checkpointer.save(1, None)
     trackables["step"].assign(2)
     trackables["weights"]["a"].assign_add([1.0] * 3)
@@ -147,7 +148,7 @@ def test_fused_updates_do_not_change_pending_snapshot(tmp_path):
     variable = tf.Variable(tf.ones([4]))
     slots = [tf.Variable(tf.zeros([4])), tf.Variable(tf.zeros([4]))]
     trackables = {"x": variable, "slots": slots}
-    checkpointer = Checkpointer(tmp_path, trackables, background=True, before_commit=hook)
+    checkpointer = Checkpointer(tmp_path, trackables, background=True, hooks=CheckpointHooks(hook))
     checkpointer.save(1, None)
     for _ in range(3):
         tf.raw_ops.ResourceApplyAdam(
@@ -175,7 +176,9 @@ def test_failed_background_write_is_reported_and_leaves_older_checkpoints(tmp_pa
     def full_disk():
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    checkpointer = Checkpointer(tmp_path, state(2), background=True, before_commit=full_disk)
+    checkpointer = Checkpointer(
+        tmp_path, state(2), background=True, hooks=CheckpointHooks(full_disk)
+    )
     checkpointer.save(2, None)
     with pytest.raises(
         CheckpointError,
@@ -194,7 +197,7 @@ def test_background_checkpoint_does_not_count_before_its_marker(tmp_path):
     hook, reached, released = blocking_hook()
     save(tmp_path, 1)
     checkpointer = Checkpointer(
-        tmp_path, state(2), [KeepNewest(1)], background=True, before_commit=hook
+        tmp_path, state(2), [KeepNewest(1)], background=True, hooks=CheckpointHooks(hook)
     )
     checkpointer.save(2, None)
     assert reached.wait(60)
@@ -424,3 +427,13 @@ def test_checkpoint_has_only_metrics_of_its_own_step(tmp_path):
     metrics = {step: read_marker(tmp_path / "checkpoints", step)["metrics"] for step in range(1, 9)}
     assert [step for step in metrics if metrics[step]] == [4, 8]
     assert metrics[4].keys() == {"loss", "accuracy"}
+
+
+def test_restore_names_the_checkpoint_by_its_marker(tmp_path):
+    calls = []
+    hooks = CheckpointHooks(before_restore=lambda *call: calls.append(call))
+    checkpointer = Checkpointer(tmp_path, state(3), hooks=hooks)
+    assert checkpointer.restore_latest() is None
+    checkpointer.save(3, None)
+    checkpointer.restore_latest()
+    assert calls == [(3, hashlib.sha256((tmp_path / "ckpt-3.json").read_bytes()).hexdigest())]

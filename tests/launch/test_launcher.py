@@ -96,3 +96,31 @@ def test_impossible_isolation_is_reported_before_anything_is_written(here, monke
         "use auto or false\n",
     )
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "jobs", "reason"),
+    [
+        (["strategy=multi_worker", "mode=evaluate"], {"worker": 2}, "mode (evaluate) reads it"),
+        (
+            ["strategy=multi_worker", "evaluate.sidecar=true"],
+            {"worker": 2},
+            "the evaluator of TF_CONFIG reads it; add evaluate.sidecar=false",
+        ),
+        (
+            ["strategy=parameter_server"],
+            {"chief": 1, "worker": 1, "ps": 1},
+            "the servers of the strategy use it; use strategy=multi_worker",
+        ),
+    ],
+)
+def test_what_needs_a_common_folder_is_refused_in_a_store(
+    here, monkeypatch, overrides, jobs, reason
+):
+    cluster = {job: [f"{job}:{port}" for port in range(1, num + 1)] for job, num in jobs.items()}
+    task = {"type": "worker", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    done = run_here("runs_dir=s3://bucket/runs", "store.work_dir=work", *overrides)
+    assert done.code == 2
+    assert f"have no folder in common: {reason}" in done.err
+    assert list(here.iterdir()) == []

@@ -64,19 +64,26 @@ class Hosts:
         self, host: int, directory: Path, *overrides: str, **environment: str
     ) -> subprocess.Popen[str]:
         """Start `train.py` on a host; the process is the command itself."""
+        command = [sys.executable, str(ROOT / "train.py"), *overrides]
+        return self.start_program(host, directory, *command, **environment)
+
+    def start_program(
+        self, host: int, directory: Path, *command: str, **environment: str
+    ) -> subprocess.Popen[str]:
+        """Start a program on a host; the process is the program itself."""
         inherited = dict(os.environ)
         # A fork server is on the network on which it was started.
         for name in ("STEADFAST_FORK_SERVER", "XDG_RUNTIME_DIR"):
             inherited.pop(name, None)
-        command = [
+        on_host = [
             *("nsenter", f"--target={self._holder.pid}", "--user", "--mount", "--net"),
             *("--preserve-credentials", "nsenter", f"--net=/run/netns/host-{host}"),
             # nsenter leaves the directory
             *("unshare", "--uts", "sh", "-c", _COMMAND, "sh", f"host-{host}", str(directory)),
-            *(sys.executable, str(ROOT / "train.py"), *overrides),
+            *command,
         ]
         process = subprocess.Popen(
-            command,
+            on_host,
             env=inherited | environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -81,6 +81,11 @@ class Cluster:
         return self.source == LOCAL
 
     @property
+    def is_declared(self) -> bool:
+        """Whether each process has a command of its own; else one command has placed them all."""
+        return self.source not in (LOCAL, RAY)
+
+    @property
     def is_scheduled(self) -> bool:
         """Whether a scheduler has started all processes, so that their outputs come together."""
         return self.source in SCHEDULERS

@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from trainer.runs.checkpoint_marker import (
     begin_write,
     commit,
     committed_steps,
+    marker_digest,
     read_marker,
     recover,
     remove,
@@ -33,6 +35,20 @@ CONNECTION_ERRORS = (
     tf.errors.DeadlineExceededError,
 )
 """A process that holds variables is gone: no fault of the disk or of the checkpoint."""
+
+
+@dataclass(frozen=True)
+class CheckpointHooks:
+    """What else is done with the checkpoints of a run.
+
+    Attributes:
+        before_commit: called when the files of a checkpoint are written, before its marker.
+        before_restore: called in every process before it restores the newest checkpoint, with the
+            step and the SHA-256 of the chief's marker; brings it to a folder that lacks it.
+    """
+
+    before_commit: Callable[[], None] = lambda: None
+    before_restore: Callable[[int, str], None] = lambda step, digest: None
 
 
 class Checkpointer:
@@ -53,7 +69,7 @@ class Checkpointer:
         background: whether training goes on while a checkpoint is written.
         saved_once: a file outside the folder that shows that a checkpoint has been saved: if it
             exists and no checkpoint does, they were lost, and the run must not start afresh.
-        before_commit: called when the files of a checkpoint are written, before its marker.
+        hooks: what else is done with a checkpoint.
     """
 
     def __init__(
@@ -65,13 +81,13 @@ class Checkpointer:
         *,
         background: bool = False,
         saved_once: Path | None = None,
-        before_commit: Callable[[], None] = lambda: None,
+        hooks: CheckpointHooks | None = None,
     ) -> None:
         self.directory = directory
         self._keep = keep
         self._process_group = process_group
         self._saved_once = saved_once
-        self._before_commit = before_commit
+        self._hooks = hooks or CheckpointHooks()
         self.skipped: list[str] = []
         self._damaged: set[int] = set()
         self._checkpoint = tf.train.Checkpoint(**trackables)
@@ -125,7 +141,7 @@ class Checkpointer:
             # Not its parents: a run directory that was removed must not come back half empty.
             self.directory.mkdir(exist_ok=True)
             snapshot.write(str(self.directory / begin_write(self.directory, step)))
-            self._before_commit()
+            self._hooks.before_commit()
             commit(self.directory, step, metrics, snapshot.variables())
             if self._saved_once is not None:
                 self._saved_once.touch()
@@ -167,10 +183,17 @@ class Checkpointer:
         if problem:
             raise CheckpointError(problem)
         if newest is not None:
+            self._hooks.before_restore(newest, self._chiefs_digest(newest))
             self.restore(newest)
             if self._is_chief:
                 self._remove_beside(newest, at_most)
         return newest
+
+    def _chiefs_digest(self, step: int) -> str:
+        digest = marker_digest(self.directory, step) if self._is_chief else ""
+        if self._process_group is None:
+            return digest
+        return self._process_group.broadcast_text_from_chief(digest)
 
     def _remove_beside(self, newest: int, at_most: int | None) -> None:
         """Remove checkpoints of steps to be made again, and what a kill left of a removal."""

@@ -130,7 +130,11 @@ class Engine:
         if self._finished and not self._test_metrics:
             # Nothing was evaluated in this attempt: a sidecar does, or an earlier attempt has.
             metrics = self.checkpointer.metrics(self.step)
-            self._test_metrics = metrics or self.evaluator.evaluate(lambda: False, self._enter)
+            # The chief decides: the others need not see its checkpoints.
+            (is_evaluated,) = self.process_group.broadcast_from_chief(len(metrics))
+            if not is_evaluated:
+                metrics = self.evaluator.evaluate(lambda: False, self._enter)
+            self._test_metrics = metrics
         return self._finished
 
     def handle_events(self, stop_requested: Callable[[], bool]) -> None:

@@ -62,7 +62,7 @@ class BenchmarkProcesses:
             self._start(experiment, cluster, network.namespace)
 
     def _start(self, experiment: Experiment, cluster: Cluster, namespace: Namespace | None) -> None:
-        directory = join_run(experiment)
+        directory = join_run(experiment, str(cluster.process_id))
         self._stack.callback(directory.release)
         member = _Member(WorkerProcess(self._server, namespace), directory, queue.SimpleQueue())
         self._members.append(member)

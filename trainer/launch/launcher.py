@@ -72,7 +72,7 @@ def run(
         def run_opened() -> int:
             return _run_opened(command, resolved, console, requests, server, began)
 
-        return remote_run.mirrored(experiment, console, requests, run_opened)
+        return remote_run.mirrored(experiment, resolved.cluster, console, requests, run_opened)
 
 
 def _run_opened(
@@ -88,7 +88,7 @@ def _run_opened(
     directory = (
         open_run(experiment, command.overrides, command.config_dir)
         if resolved.cluster.is_chief
-        else join_run(experiment)
+        else join_run(experiment, str(resolved.cluster.process_id))
     )
     context = RunContext(
         experiment,

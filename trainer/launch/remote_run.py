@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import StopRequests
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, ConfigError, StorageError
@@ -20,9 +21,10 @@ from trainer.launch.console import Console
 from trainer.launch.mirror import Mirror
 from trainer.launch.resolved_run import ResolvedRun
 from trainer.runs import remote_files
-from trainer.runs.directory import run_address, run_path
+from trainer.runs.directory import joined_path, run_address, run_path
 from trainer.runs.lease import BEATS, Lease, LeaseHeldError, read_manifest
 from trainer.runs.object_store import Store, StoreError, retry
+from trainer.runs.remote_record import download_record
 from trainer.runs.stores import open_store
 
 _LOCK_WAIT_SECS = 5.0
@@ -41,25 +43,46 @@ class _StoppedError(Exception):
 
 
 def check(experiment: Experiment, resolved: ResolvedRun) -> None:
-    """Refuse a cluster of several machines: each would need the checkpoints of the chief.
+    """Refuse what needs one folder for all machines of a cluster.
 
     Raises:
-        ConfigError: the cluster is declared.
+        ConfigError: the cluster is declared, and does more than synchronous training.
     """
-    if run_address(experiment) is not None and resolved.declared is not None:
+    address = run_address(experiment)
+    if address is None or resolved.declared is None:
+        return
+    reason = None
+    if not experiment.trains:
+        reason = f"mode ({experiment.mode}) reads it on each; run the mode on one machine"
+    elif resolved.strategy.service_jobs:
+        reason = "the servers of the strategy use it; use strategy=multi_worker"
+    elif experiment.env is not None:
+        reason = "the actors of env use it; train on one machine"
+    elif experiment.evaluate.sidecar and resolved.cluster.source == "TF_CONFIG":
+        reason = "the evaluator of TF_CONFIG reads it; add evaluate.sidecar=false"
+    if reason is not None:
         raise ConfigError(
-            f"runs_dir ({run_address(experiment)}) is in an object store, which the processes of "
-            f"a declared cluster ({resolved.cluster.source}) cannot share; use a shared folder"
+            f"runs_dir ({address}) is in an object store, and the processes of a declared cluster "
+            f"({resolved.cluster.source}) have no folder in common: {reason}, or use a shared "
+            "folder"
         )
 
 
 def mirrored(
-    experiment: Experiment, console: Console, requests: StopRequests, run: Callable[[], int]
+    experiment: Experiment,
+    cluster: Cluster,
+    console: Console,
+    requests: StopRequests,
+    run: Callable[[], int],
 ) -> int:
     """Run an experiment; if its run is in a store, bring it before, and mirror it meanwhile.
 
+    The chief alone does that. The command of another process brings the record of the run, and its
+    worker the checkpoints that the chief restores.
+
     Args:
         experiment: the checked configuration.
+        cluster: the cluster as this process sees it.
         console: shows messages.
         requests: a stop among them ends the wait for the store.
         run: runs it in its directory on this machine; returns the exit code.
@@ -74,21 +97,17 @@ def mirrored(
     address = run_address(experiment)
     if address is None:
         return run()
-    path = run_path(experiment)
+    is_chief = cluster.is_chief
+    path = run_path(experiment) if is_chief else joined_path(experiment, str(cluster.process_id))
     lock = _lock(path, address)
     try:
-        mirror = _start(experiment, address, path, console, requests)
-        code = CRASHED
-        try:
-            code = run()
-        finally:
-            problem = mirror.finish()
-            if problem is not None:
-                console.error(
-                    f"{address}: {problem}; what it lacks is in {path}, and the same command on "
-                    "this machine uploads it unless another has gone on meanwhile"
-                )
-        return code if problem is None else CRASHED
+        if is_chief:
+            mirror = _start(experiment, address, path, console, requests)
+            return _run_mirrored(mirror, address, path, console, run)
+        store = open_store(address)
+        secs = experiment.store.retry_secs
+        retry(lambda: download_record(store, path), secs, _sleeper(requests))
+        return run()
     except _StoppedError as stopped:
         return 128 + stopped.number
     except StoreError as error:
@@ -101,15 +120,28 @@ def mirrored(
         lock.close()
 
 
+def _run_mirrored(
+    mirror: Mirror, address: str, path: Path, console: Console, run: Callable[[], int]
+) -> int:
+    """Run an experiment, then wait until the store has everything; return the exit code."""
+    code = CRASHED
+    try:
+        code = run()
+    finally:
+        problem = mirror.finish()
+        if problem is not None:
+            console.error(
+                f"{address}: {problem}; what it lacks is in {path}, and the same command on this "
+                "machine uploads it unless another has gone on meanwhile"
+            )
+    return code if problem is None else CRASHED
+
+
 def _start(
     experiment: Experiment, address: str, path: Path, console: Console, requests: StopRequests
 ) -> Mirror:
     """Take the run, bring it to this machine, and return what mirrors it from now on."""
-
-    def sleep(secs: float) -> None:
-        if number := requests.wait(secs):
-            raise _StoppedError(number)
-
+    sleep = _sleeper(requests)
     options = experiment.store
     store = open_store(address)
     arrival = _Arrival(store, address, path, experiment, console, sleep)
@@ -130,6 +162,16 @@ def _start(
         raise
     mirror.start()
     return mirror
+
+
+def _sleeper(requests: StopRequests) -> Callable[[float], None]:
+    """Return a function that waits for seconds, and raises an error if a stop is requested."""
+
+    def sleep(secs: float) -> None:
+        if number := requests.wait(secs):
+            raise _StoppedError(number)
+
+    return sleep
 
 
 def _lock(path: Path, address: str) -> Lock:

@@ -153,6 +153,15 @@ def verify(directory: Path, step: int) -> str | None:
     return None
 
 
+def marker_digest(directory: Path, step: int) -> str:
+    """Return the SHA-256 of a marker: it names this checkpoint and no other of the same step.
+
+    Raises:
+        OSError: there is no such checkpoint.
+    """
+    return hashlib.sha256(marker_file(directory, step).read_bytes()).hexdigest()
+
+
 def abort_write(directory: Path, step: int) -> None:
     """Remove the files of a checkpoint that is not committed: a full disk needs their space."""
     for path in _new_files(directory, step):

@@ -204,14 +204,15 @@ def _open_at(
     return run
 
 
-def join_run(experiment: Experiment) -> RunDirectory:
+def join_run(experiment: Experiment, process: str) -> RunDirectory:
     """Return the directory for a process that is not the chief, which alone holds the lock."""
-    path = run_path(experiment)
+    path = joined_path(experiment, process)
+    name = run_address(experiment) or str(path)
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
         # Nothing is locked: the worker is handed a descriptor in any case.
         unlocked = Lock(open(os.devnull, "rb", buffering=0))  # noqa: SIM115
-        return RunDirectory(path, str(path), is_new=False, lock=unlocked, created=[], old_run=None)
+        return RunDirectory(path, name, is_new=False, lock=unlocked, created=[], old_run=None)
 
 
 def lock_file(path: Path) -> Path:
@@ -240,6 +241,13 @@ def run_path(experiment: Experiment) -> Path:
     if experiment.resume in ("auto", "never"):
         return Path(experiment.runs_dir).expanduser() / identity.run_name(experiment)
     return Path(experiment.resume).expanduser()
+
+
+def joined_path(experiment: Experiment, process: str) -> Path:
+    """Return the directory of a process that is not the chief: of a run in a store, its own."""
+    path = run_path(experiment)
+    # Not the chief's: machines may have one home directory.
+    return path.with_name(f"{path.name}.{process}") if run_address(experiment) else path
 
 
 def _move_aside(path: Path) -> Path:

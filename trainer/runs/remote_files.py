@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainer.files import write_atomically
-from trainer.runs.checkpoint_marker import marker_file, read_marker, verify
+from trainer.runs.checkpoint_marker import marker_digest, marker_file, read_marker, verify
 from trainer.runs.lease import Manifest
 from trainer.runs.object_store import MissingObjectError, Store
 
@@ -55,7 +55,11 @@ def checkpoint_folder(directory: Path, step: int) -> str:
     Raises:
         OSError: there is no such checkpoint.
     """
-    digest = hashlib.sha256(marker_file(directory, step).read_bytes()).hexdigest()
+    return folder_of(step, marker_digest(directory, step))
+
+
+def folder_of(step: int, digest: str) -> str:
+    """Return the name of the folder of the objects of a checkpoint whose marker has a SHA-256."""
     return f"ckpt-{step}-{digest[:16]}"
 
 
@@ -101,17 +105,27 @@ def download(store: Store, manifest: Manifest, path: Path) -> list[str]:
     problems = []
     directory = path / CHECKPOINTS
     for step, folder in sorted(manifest.checkpoints.items()):
-        directory.mkdir(parents=True, exist_ok=True)
-        for _ in range(_TRIES):
-            problem = _download_checkpoint(store, folder, directory, step)
-            if problem is None:
-                break
+        problem = download_checkpoint(store, folder, directory, step)
         if problem is not None:
             problems.append(f"skipped the checkpoint of step {step}: {problem}")
     return problems
 
 
-def _download_checkpoint(store: Store, folder: str, directory: Path, step: int) -> str | None:
+def download_checkpoint(store: Store, folder: str, directory: Path, step: int) -> str | None:
+    """Bring a checkpoint; return what is wrong with it, or None.
+
+    Raises:
+        StoreError: the store fails.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for _ in range(_TRIES):
+        problem = _download_once(store, folder, directory, step)
+        if problem is None:
+            break
+    return problem
+
+
+def _download_once(store: Store, folder: str, directory: Path, step: int) -> str | None:
     """Bring a checkpoint, the marker last; return what is wrong with it, or None."""
     marker = marker_file(directory, step)
     temporary = directory / f".{marker.name}.tmp"
@@ -119,7 +133,7 @@ def _download_checkpoint(store: Store, folder: str, directory: Path, step: int) 
         store.download(f"{CHECKPOINTS}/{folder}/{marker.name}", temporary)
         content = temporary.read_bytes()
         temporary.unlink()
-        if not folder.endswith(hashlib.sha256(content).hexdigest()[:16]):
+        if folder != folder_of(step, hashlib.sha256(content).hexdigest()):
             return "the content of its marker has changed"
         for name in json.loads(content)["files"]:
             store.download(f"{CHECKPOINTS}/{folder}/{name}", directory / name)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from trainer.errors import ConfigError
 from trainer.runs.lease import read_manifest
-from trainer.runs.object_store import StoreError, retry
+from trainer.runs.object_store import MissingObjectError, Store, StoreError, retry
 from trainer.runs.remote_files import file_object
 from trainer.runs.stores import open_store
 
 _RETRY_SECS = 30.0
+_RECORD = ("run.json", "result.json", "dataset.json")
+"""What a process that is not the chief reads of the run, besides the checkpoint."""
 
 
 def read_remote(address: str) -> dict[str, Any]:
@@ -38,3 +41,21 @@ def read_remote(address: str) -> dict[str, Any]:
             f"resume ({address}) cannot be read: {error}; check bucket and credentials"
         ) from error
     return record
+
+
+def download_record(store: Store, path: Path) -> None:
+    """Make the record of a run in a folder what it is in the store.
+
+    Raises:
+        StoreError: the store fails.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    manifest, _ = read_manifest(store)
+    for name in _RECORD:
+        file = path / name
+        file.unlink(missing_ok=True)
+        if name in manifest.files:
+            try:
+                store.download(file_object(manifest, name), file)
+            except MissingObjectError as error:
+                raise StoreError(f"{name} was replaced while it was read") from error

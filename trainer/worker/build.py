@@ -17,7 +17,7 @@ from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster
 from trainer.config import batch_sizes
 from trainer.config.schema import Experiment
-from trainer.engine.checkpointer import Checkpointer
+from trainer.engine.checkpointer import Checkpointer, CheckpointHooks
 from trainer.engine.engine import Engine
 from trainer.engine.graph.async_loops import AsyncLoops
 from trainer.engine.graph.chunks import ChunkScheduler
@@ -53,6 +53,7 @@ from trainer.worker.build_model import (
 )
 from trainer.worker.build_step import step_options
 from trainer.worker.context import WorkerContext
+from trainer.worker.fetch_checkpoint import fetch_from_store
 from trainer.worker.placement_summary import placement_writer
 
 
@@ -252,5 +253,7 @@ def _checkpointer(training: _Training) -> Checkpointer:
         training.process_group,
         background=checkpoint.async_write,
         saved_once=run_dir / ".saved",
-        before_commit=before_commit(training.context, training.faults),
+        hooks=CheckpointHooks(
+            before_commit(training.context, training.faults), fetch_from_store(training.context)
+        ),
     )

@@ -134,7 +134,7 @@ def _run_engine(
 
 def _train(job: Job) -> bool:
     engine = job.engine
-    if job.experiment.init_from and not engine.checkpointer.steps():
+    if job.experiment.init_from and not _has_checkpoint(engine):
         _load_initial_weights(job, job.experiment.init_from)
     for line in engine.loop.first_lines():
         job.channel.line(line)
@@ -149,6 +149,12 @@ def _train(job: Job) -> bool:
         _write_result(job, session)
     engine.ledger.mark("end", engine.step)
     return finished
+
+
+def _has_checkpoint(engine: Engine) -> bool:
+    """Return whether the chief has a checkpoint, which the others need not see; collective."""
+    (num_steps,) = engine.process_group.broadcast_from_chief(len(engine.checkpointer.steps()))
+    return num_steps > 0
 
 
 def _load_initial_weights(job: Job, source: str) -> None:

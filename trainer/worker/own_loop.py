@@ -12,7 +12,7 @@ from trainer.cluster.fault_injection import Faults
 from trainer.cluster.signals import Signals
 from trainer.config.instantiate import instantiate
 from trainer.engine.agreement import Requests
-from trainer.engine.checkpointer import Checkpointer
+from trainer.engine.checkpointer import Checkpointer, CheckpointHooks
 from trainer.engine.graph.step_options import StepOptions
 from trainer.engine.graph.streams import InputPipeline, Streams
 from trainer.engine.graph.variables import replicated
@@ -33,6 +33,7 @@ from trainer.worker.before_commit import before_commit
 from trainer.worker.build import process_group_of
 from trainer.worker.build_model import create_strategy
 from trainer.worker.context import WorkerContext
+from trainer.worker.fetch_checkpoint import fetch_from_store
 
 _SAVE_SECS = 60.0
 """How often a run is saved that is configured to be saved neither by steps nor by time."""
@@ -129,7 +130,7 @@ def _session(
             process_group,
             background=checkpoint.async_write,
             saved_once=run_dir / ".saved",
-            before_commit=before_commit(context, faults),
+            hooks=CheckpointHooks(before_commit(context, faults), fetch_from_store(context)),
         )
 
     assert experiment.train.steps is not None, "trainer.config.own_loop requires it"

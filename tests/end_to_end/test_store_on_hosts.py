@@ -1,0 +1,133 @@
+"""A run of two hosts that share no folder: each is lost once, with its disk; the bits stay."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.hosts import Hosts, two_hosts
+from tests.support.object_stores import s3_environment
+from tests.support.processes import (
+    OPTIONS,
+    SIGNALLER,
+    TIMEOUT_SECS,
+    final_variables,
+    finish,
+    log,
+    only_run,
+    run,
+)
+from tests.support.training import assert_same_bits
+
+ADDRESSES = ("10.78.0.10", "10.78.0.11")
+PORT = 23456
+S3 = f"{ADDRESSES[0]}:5000"
+TRAINING = [
+    *OPTIONS, "train.steps=12", "checkpoint.every_steps=2", "strategy=multi_worker",
+    "strategy.communication=ring",
+]  # fmt: skip
+# At a step each, after which the host has to be lost.
+LOST = {1: 4, 0: 8}
+
+SERVER = """
+import sys
+from moto.server import main
+sys.stdout = sys.stderr = open(sys.argv.pop(1), "w", buffering=1)
+main()
+"""
+
+WAIT = """
+import sys, time, boto3, botocore
+deadline = time.monotonic() + float(sys.argv[1])
+while True:
+    try:
+        boto3.client("s3").create_bucket(Bucket="bucket")
+        break
+    except botocore.exceptions.EndpointConnectionError:
+        assert time.monotonic() < deadline, "the server did not start"
+        time.sleep(0.1)
+"""
+
+
+class Job:
+    """The commands of one run on two hosts, each with a disk of its own.
+
+    Args:
+        hosts: the hosts.
+        directory: where the commands run.
+        environment: how they find the store.
+    """
+
+    def __init__(self, hosts: Hosts, directory: Path, environment: dict[str, str]) -> None:
+        self._hosts = hosts
+        self._directory = directory
+        self._environment = environment
+        (directory / "signaller.py").write_text(SIGNALLER)
+
+    def start(self, index: int, *overrides: str) -> subprocess.Popen[str]:
+        """Start the command of a process; its supervisor is killed at a step, once."""
+        cluster = {"worker": [f"{address}:{PORT}" for address in ADDRESSES]}
+        task = {"type": "worker", "index": index}
+        signallers = [
+            f"+callbacks.lost{lost}={{_target_:signaller.Signaller,at:[{step}],"
+            f"number:{int(signal.SIGKILL)},to:supervisor,index:{lost},record:lost-{lost}.jsonl}}"
+            for lost, step in LOST.items()
+        ]
+        return self._hosts.start(
+            index, self._directory, *TRAINING, *signallers, "runs_dir=s3://bucket/runs",
+            f"store.work_dir={self.disk(index)}", "store.lease_secs=2", *overrides,
+            TF_CONFIG=json.dumps({"cluster": cluster, "task": task}), **self._environment,
+        )  # fmt: skip
+
+    def disk(self, index: int) -> Path:
+        """Return the folder that stands for the disk of a host."""
+        return self._directory / f"disk-{index}"
+
+    def lose(self, index: int, process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+        """Wait until a command was killed; start it again on an empty disk."""
+        process.communicate(timeout=TIMEOUT_SECS)
+        assert process.returncode == -signal.SIGKILL
+        shutil.rmtree(self.disk(index))
+        return self.start(index)
+
+
+@pytest.mark.slow
+def test_hosts_without_a_shared_folder_are_lost_and_train_to_the_same_bits(tmp_path: Path) -> None:
+    environment = {**s3_environment(0), "AWS_ENDPOINT_URL": f"http://{S3}"}
+    with two_hosts() as hosts:
+        hosts.start_program(
+            0, tmp_path, sys.executable, "-c", SERVER, "s3.log", "-H", ADDRESSES[0], "-p", "5000"
+        )
+        ready = hosts.start_program(
+            0, tmp_path, sys.executable, "-c", WAIT, str(TIMEOUT_SECS / 2), **environment
+        )
+        assert finish(ready)[0] == 0, (tmp_path / "s3.log").read_text()
+        job = Job(hosts, tmp_path, environment)
+        chief, other = (job.start(index) for index in (0, 1))
+        other = job.lose(1, other)
+        chief = job.lose(0, chief)
+        for process in (chief, other):
+            code, out, err = finish(process)
+            assert code == 0, out + err
+        # Files of the run are in no folder but the chief's.
+        assert not list(job.disk(1).rglob("metrics.jsonl"))
+        again = job.start(1)
+        code, out, err = finish(again)
+        assert code == 0, out + err
+        shutil.rmtree(job.disk(0))
+        code, out, err = finish(job.start(0))
+        assert code == 0, out + err
+        assert "Already finished" in out
+        (ended,) = {path.parent for path in job.disk(0).rglob("metrics.jsonl")}
+        undisturbed = tmp_path / "undisturbed"
+        undisturbed.mkdir()
+        code, out, err = run(undisturbed, *TRAINING, "strategy.workers=2")
+        assert code == 0, out + err
+        assert_same_bits(final_variables(ended), final_variables(only_run(undisturbed)))
+        assert log(ended) == log(only_run(undisturbed))

@@ -1,0 +1,148 @@
+"""Another host gets the very checkpoint that the chief restores from the store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.object_stores import MemoryStore
+from trainer.cluster.spec import RAY, Cluster, ProcessId
+from trainer.errors import CheckpointError
+from trainer.runs import checkpoint_marker, remote_files
+from trainer.runs.checkpoint_marker import committed_steps, marker_digest
+from trainer.runs.lease import Lease
+from trainer.runs.object_store import StoreError
+from trainer.worker import fetch_checkpoint
+
+DECLARED = "TF_CONFIG"
+
+
+def save(directory, step, content):
+    """Commit a checkpoint; return the SHA-256 of its marker."""
+    directory.mkdir(parents=True, exist_ok=True)
+    prefix = checkpoint_marker.begin_write(directory, step)
+    (directory / f"{prefix}.index").write_bytes(content)
+    checkpoint_marker.commit(directory, step, None)
+    return marker_digest(directory, step)
+
+
+@pytest.fixture
+def store(monkeypatch):
+    store = MemoryStore()
+    monkeypatch.setattr(fetch_checkpoint, "open_store", lambda address: store)
+    return store
+
+
+class Chief:
+    """The chief's disk, and what it uploads."""
+
+    def __init__(self, directory, store):
+        self.directory = directory
+        self._store = store
+        self._lease = Lease.acquire(store, "chief", [], 60.0)
+
+    def upload(self, step):
+        folder = remote_files.checkpoint_folder(self.directory, step)
+        staged = self.directory.with_name("staged")
+        assert remote_files.stage_checkpoint(self.directory, step, staged) == folder
+        remote_files.upload_checkpoint(self._store, staged, step, folder)
+        self._lease.change(
+            lambda manifest: replace(manifest, checkpoints={**manifest.checkpoints, step: folder})
+        )
+
+
+@pytest.fixture
+def chief(tmp_path, store):
+    return Chief(tmp_path / "chief" / "checkpoints", store)
+
+
+def fetch_on(tmp_path, process=None, source=DECLARED, retry_secs=0.0):
+    """Return the function of a process, and the folder of its checkpoints."""
+    jobs = {"worker": ["a:1", "b:1"]}
+    context = SimpleNamespace(
+        experiment=SimpleNamespace(
+            resume="s3://bucket/runs/run", store=SimpleNamespace(retry_secs=retry_secs)
+        ),
+        cluster=Cluster(process or ProcessId("worker", 1), jobs, source),
+        run_dir=tmp_path / "other",
+        channel=SimpleNamespace(line=lambda line: None),
+    )
+    return fetch_checkpoint.fetch_from_store(context), tmp_path / "other" / "checkpoints"
+
+
+def test_checkpoint_of_another_host_replaces_what_was_there(tmp_path, chief):
+    fetch, directory = fetch_on(tmp_path)
+    save(directory, 2, b"old")
+    save(directory, 4, b"of another attempt")
+    digest = save(chief.directory, 4, b"right")
+    chief.upload(4)
+    fetch(4, digest)
+    assert committed_steps(directory) == [4]
+    assert (directory / "ckpt-4.index").read_bytes() == b"right"
+
+
+def test_checkpoint_that_is_there_is_not_brought_again(tmp_path, store, chief):
+    fetch, directory = fetch_on(tmp_path)
+    digest = save(directory, 4, b"right")
+    fetch(4, digest)
+    (directory / "ckpt-4.index").write_bytes(b"wrong")
+    save(chief.directory, 4, b"right")
+    (chief.directory / "ckpt-4.json").write_bytes((directory / "ckpt-4.json").read_bytes())
+    chief.upload(4)
+    fetch(4, digest)
+    assert (directory / "ckpt-4.index").read_bytes() == b"right"
+
+
+def test_upload_that_is_not_finished_is_waited_for(tmp_path, monkeypatch, chief):
+    fetch, directory = fetch_on(tmp_path)
+    save(chief.directory, 4, b"of another attempt")
+    chief.upload(4)
+    digest = save(chief.directory, 4, b"right")
+    waits = []
+
+    def sleep(secs):
+        waits.append(secs)
+        if len(waits) == 3:
+            chief.upload(4)
+
+    monkeypatch.setattr(fetch_checkpoint.time, "sleep", sleep)
+    fetch(4, digest)
+    assert len(waits) == 3
+    assert (directory / "ckpt-4.index").read_bytes() == b"right"
+
+
+@pytest.mark.parametrize(
+    ("process", "source"),
+    [
+        (ProcessId("worker", 0), DECLARED),
+        (ProcessId("worker", 1), "local"),
+        (ProcessId("worker", 1), RAY),
+    ],
+)
+def test_process_that_uses_the_chiefs_folder_brings_nothing(tmp_path, process, source):
+    fetch, directory = fetch_on(tmp_path, process, source)
+    save(directory, 2, b"older")
+    fetch(4, "0" * 64)
+    assert committed_steps(directory) == [2]
+
+
+def test_damage_and_failing_store_are_errors_that_name_step_and_address(
+    tmp_path, monkeypatch, store, chief
+):
+    fetch, _ = fetch_on(tmp_path)
+    digest = save(chief.directory, 4, b"right")
+    chief.upload(4)
+    (name,) = (name for name in store.objects if name.endswith("ckpt-4.index"))
+    store.objects[name] = (b"wrong", "1")
+    start = "the checkpoint of step 4 could not be brought from s3://bucket/runs/run: "
+    with pytest.raises(CheckpointError, match=f"{start}the content of ckpt-4.index has changed"):
+        fetch(4, digest)
+
+    def refuse(name):
+        raise StoreError("refused")
+
+    monkeypatch.setattr(store, "read", refuse)
+    with pytest.raises(CheckpointError, match=f"{start}refused"):
+        fetch(4, digest)

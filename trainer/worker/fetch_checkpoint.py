@@ -1,0 +1,69 @@
+"""Brings the checkpoint that the chief restores from the run's object store to another host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from trainer.errors import CheckpointError
+from trainer.runs.checkpoint_marker import committed_steps, marker_digest, remove, verify
+from trainer.runs.directory import run_address
+from trainer.runs.lease import read_manifest
+from trainer.runs.object_store import Store, StoreError, retry
+from trainer.runs.remote_files import download_checkpoint, folder_of
+from trainer.runs.stores import open_store
+from trainer.worker.context import WorkerContext
+
+_POLL_SECS = 0.5
+
+
+def fetch_from_store(context: WorkerContext) -> Callable[[int, str], None]:
+    """Return what makes the folder of this process have a checkpoint of the chief.
+
+    It takes the step, and the SHA-256 of the chief's marker. It does nothing in a process that uses
+    the chief's folder.
+    """
+    address = run_address(context.experiment)
+
+    def fetch(step: int, digest: str) -> None:
+        if address is None or context.cluster.is_chief or not context.cluster.is_declared:
+            return
+        directory = context.run_dir / "checkpoints"
+        for other in committed_steps(directory):
+            if other != step:
+                remove(directory, other)  # it restores no other
+        with suppress(OSError):
+            if marker_digest(directory, step) == digest and verify(directory, step) is None:
+                return
+        remove(directory, step)
+        context.channel.line(f"Bringing the checkpoint of step {step} from {address}.")
+        retry_secs = context.experiment.store.retry_secs
+        try:
+            store = open_store(address)
+            _wait_for(store, step, folder_of(step, digest), retry_secs)
+            problem = _download(store, step, folder_of(step, digest), directory, retry_secs)
+        except StoreError as error:
+            problem = str(error)
+        if problem is not None:
+            raise CheckpointError(
+                f"the checkpoint of step {step} could not be brought from {address}: {problem}"
+            )
+
+    return fetch
+
+
+def _wait_for(store: Store, step: int, folder: str, retry_secs: float) -> None:
+    """Return when the store has a checkpoint: the chief's command may still be uploading it.
+
+    Meanwhile nobody trains, so nobody removes it. The watchdog ends a wait that is in vain.
+    """
+    while retry(lambda: read_manifest(store), retry_secs)[0].checkpoints.get(step) != folder:
+        time.sleep(_POLL_SECS)
+
+
+def _download(
+    store: Store, step: int, folder: str, directory: Path, retry_secs: float
+) -> str | None:
+    return retry(lambda: download_checkpoint(store, folder, directory, step), retry_secs)
