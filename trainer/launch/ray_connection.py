@@ -17,6 +17,9 @@ _MISSING = (
     "launch.engine (ray) needs the package ray, which is missing; pip install 'steadfast[ray]'"
 )
 
+_STARTS = 3  # of a Ray of this machine, to which Ray gives 30 s: a busy machine needs longer
+_TIMED_OUT = "timed out during startup"
+
 
 @contextmanager
 def connected(settings: Ray) -> Iterator[None]:
@@ -32,8 +35,40 @@ def connected(settings: Ray) -> Iterator[None]:
     logging.getLogger("ray").setLevel(logging.ERROR)
     address = settings.address or environment.ray_address()
     errors: list[Exception] = []
+    is_over, is_closed = threading.Event(), threading.Event()
 
-    def connect() -> None:
+    def hold() -> None:
+        try:
+            _connect(address)
+        except Exception as error:
+            errors.append(error)
+        is_over.set()
+        is_closed.wait()
+        ray.shutdown()
+
+    # In the main thread Ray would replace the handler of SIGTERM. And the system kills a Ray that
+    # was started here when the thread ends that has started it.
+    thread = threading.Thread(target=hold, name="ray")
+    thread.start()
+    try:
+        is_over.wait()
+        if errors:
+            reason = " ".join(str(errors[0]).split())[:300]
+            name = f"launch.ray.address ({address})" if address else "launch.engine (ray)"
+            raise ConfigError(
+                f"{name}: cannot connect to Ray: {reason}; run the command on a node of the "
+                "cluster, started with ray start"
+            ) from errors[0]
+        yield
+    finally:
+        is_closed.set()
+        thread.join()
+
+
+def _connect(address: str | None) -> None:
+    import ray
+
+    for number in range(1, _STARTS + 1):
         try:
             ray.init(
                 address=address,
@@ -41,24 +76,11 @@ def connected(settings: Ray) -> Iterator[None]:
                 log_to_driver=False,  # the output of a process goes to its log
                 logging_level=logging.ERROR,
             )
+            return
         except Exception as error:
-            errors.append(error)
-
-    # In the main thread Ray would replace the handler of SIGTERM.
-    thread = threading.Thread(target=connect, name="ray")
-    thread.start()
-    thread.join()
-    if errors:
-        reason = " ".join(str(errors[0]).split())[:300]
-        name = f"launch.ray.address ({address})" if address else "launch.engine (ray)"
-        raise ConfigError(
-            f"{name}: cannot connect to Ray: {reason}; run the command on a node of the cluster, "
-            "started with ray start"
-        ) from errors[0]
-    try:
-        yield
-    finally:
-        ray.shutdown()
+            if number == _STARTS or _TIMED_OUT not in str(error):
+                raise
+            ray.shutdown()
 
 
 def is_protected() -> bool:
