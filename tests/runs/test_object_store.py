@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from tests.support.faulty_proxy import FaultyProxy
+from tests.support.gcs_server import gcs_server
 from tests.support.object_stores import (
     MemoryStore,
     free_port,
@@ -21,6 +24,7 @@ from trainer.runs.object_store import ConflictError, MissingObjectError, StoreEr
 from trainer.runs.stores import open_store
 
 ROUNDS = 12
+WRITERS = 8
 
 
 @pytest.fixture
@@ -100,6 +104,48 @@ def test_google_client_keeps_what_an_emulator_can_check(tmp_path, monkeypatch):
         assert store.read("a") == (b"1", version)
         assert store.replace("a", b"2", version) != version
         check_objects(store, tmp_path)
+
+
+@pytest.fixture
+def gcs(monkeypatch):
+    with gcs_server() as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "test")
+        yield server
+
+
+def test_google_client_keeps_the_contract(tmp_path, gcs):
+    check_conditions(open_store("gs://bucket/runs/one"))
+    check_objects(open_store("gs://bucket/runs/one"), tmp_path)
+    assert gcs.conditions == 5
+
+
+def test_one_of_many_google_clients_replaces_a_version(gcs):
+    def replace(number):
+        try:
+            return open_store("gs://bucket/run").replace("a", b"%d" % number, None)
+        except ConflictError:
+            return None
+
+    with ThreadPoolExecutor(WRITERS) as threads:
+        versions = list(threads.map(replace, range(WRITERS)))
+    (winner,) = (number for number, version in enumerate(versions) if version is not None)
+    assert open_store("gs://bucket/run").read("a") == (b"%d" % winner, versions[winner])
+
+
+def test_google_lease_survives_a_lost_answer_and_ends_with_another_holder(gcs):
+    def commit(step):
+        return lambda manifest: replace(manifest, checkpoints={**manifest.checkpoints, step: "a"})
+
+    store = open_store("gs://bucket/run")
+    lease = Lease.acquire(store, "first", [], 60.0)
+    gcs.lost_answers = 1
+    retry(lambda: lease.change(commit(1)), 60.0, lambda secs: None)
+    other = Lease.acquire(open_store("gs://bucket/run"), "second", ["first"], 60.0)
+    with pytest.raises(LeaseLostError):
+        lease.change(commit(2))
+    other.change(commit(3))
+    assert read_manifest(store)[0].checkpoints == {1: "a", 3: "a"}
 
 
 @pytest.mark.slow
