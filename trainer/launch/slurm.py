@@ -163,6 +163,9 @@ def _script(words: _Words, experiment: Experiment) -> str:
         "open-mode": "append",
         "signal": f"TERM@{_SAVE_SECS}",
     }
+    if "-" in nodes:
+        # Slurm counts the tasks on the smallest number of nodes, and gives no more of them.
+        del options["ntasks-per-node"]
     options.update(words.options)
     _check_time(options.get("time"), options["signal"] or "")
     program = [sys.executable] if sys.argv[0].endswith(".py") else []
