@@ -73,6 +73,16 @@ def test_slurm_jobs_and_steps_have_different_ports():
     assert abs(base_port(SLURM_JOB_ID="7") - base_port(SLURM_JOB_ID="8")) >= 16
 
 
+def test_slurm_job_that_is_started_again_has_other_ports():
+    ports = [
+        base_port(SLURM_RESTART_COUNT=str(restarts), SLURM_STEP_ID=str(step))
+        for restarts in range(10)
+        for step in range(2)
+    ]
+    assert ports[0] == base_port()
+    assert len(set(ports)) == 20
+
+
 @pytest.mark.parametrize(
     "environment",
     [

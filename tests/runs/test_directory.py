@@ -107,7 +107,7 @@ def test_open_run_rejects_another_process(here):
         check=False,
     )
     expected = (
-        f"ConfigError: {run.path} is in use by another process (pid {os.getpid()}); "
+        f"RunInUseError: {run.path} is in use by another process (pid {os.getpid()}); "
         "wait for it, or stop it"
     )
     assert done.stderr.splitlines()[-1].endswith(expected)

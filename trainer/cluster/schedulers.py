@@ -72,11 +72,21 @@ def slurm_allocation(environment: Mapping[str, str]) -> Allocation | None:
     if distribution.startswith("cyclic"):
         # The sort is stable: the first task of each node, then the second of each.
         tasks.sort(key=lambda task: task[1])
-    # Jobs and steps on one node need different ports: each has 16.
+    # Jobs and steps on one node need different ports: each has 16. So do the starts of one job: on
+    # a node that was cut off, tasks of an earlier one may be alive, and must not be met.
     job = _integer("Slurm", environment, "SLURM_JOB_ID")
     step = _integer("Slurm", environment, "SLURM_STEP_ID")
-    base = 20000 + 16 * ((31 * job + step) % 625)
+    restarts = _integer("Slurm", environment, "SLURM_RESTART_COUNT", "0")
+    base = 20000 + 16 * ((31 * job + step + 331 * restarts) % 625)
     return Allocation("Slurm", [f"{host}:{base + local}" for host, local in tasks], index)
+
+
+def starts_jobs_again(environment: Mapping[str, str]) -> bool:
+    """Return whether this is a job of a scheduler, which may start one again before it has ended.
+
+    That happens where it has lost sight of a node.
+    """
+    return "SLURM_JOB_ID" in environment or "JOB_COMPLETION_INDEX" in environment
 
 
 def slurm_unused_nodes(environment: Mapping[str, str]) -> str | None:

@@ -22,6 +22,7 @@ from trainer.launch.console import Console
 from trainer.launch.fork_server import ForkServer
 from trainer.launch.resolved_run import Command, ResolvedRun, open_network, resolve
 from trainer.launch.run_context import RunContext
+from trainer.launch.run_opening import open_directory
 from trainer.launch.status_writer import StatusWriter
 from trainer.launch.supervisor import Supervisor
 from trainer.launch.terminal import is_attended
@@ -29,7 +30,7 @@ from trainer.launch.visibility import is_quiet
 from trainer.launch.worker_process import WorkerProcess
 from trainer.runs import checkpoint_selection, crash_report, prediction_table, provenance, status
 from trainer.runs.crash_report import Failure
-from trainer.runs.directory import RunDirectory, join_run, open_run
+from trainer.runs.directory import RunDirectory
 from trainer.runs.ledger import Ledger, format_sizes, process_start_time
 from trainer.strategies.base import Strategy
 
@@ -85,11 +86,9 @@ def _run_opened(
 ) -> int:
     """Find or create the run directory, and run the experiment in it."""
     experiment = command.experiment
-    directory = (
-        open_run(experiment, command.overrides, command.config_dir)
-        if resolved.cluster.is_chief
-        else join_run(experiment, str(resolved.cluster.process_id))
-    )
+    directory = open_directory(command, resolved.cluster, console, requests)
+    if directory is None:
+        return 128 + requests.number
     context = RunContext(
         experiment,
         resolved.strategy,

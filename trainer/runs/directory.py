@@ -24,6 +24,22 @@ from trainer.runs.take_over import check_holder, is_held_by
 _LOCK_WAIT_SECS = 5.0  # a worker whose supervisor was killed needs a moment to notice
 
 
+class RunInUseError(ConfigError):
+    """Another process uses the run directory.
+
+    Attributes:
+        path: the directory.
+        holder: the other's process id, or `unknown`.
+    """
+
+    def __init__(self, path: Path, holder: str) -> None:
+        super().__init__(
+            f"{path} is in use by another process (pid {holder}); wait for it, or stop it"
+        )
+        self.path = path
+        self.holder = holder
+
+
 class RunDirectory:
     """The directory of one run, locked by this object and by the workers that inherit the lock.
 
@@ -148,7 +164,8 @@ def open_run(experiment: Experiment, overrides: list[str], config_dir: str | Non
     """Find or create the directory of an experiment, and lock it.
 
     Raises:
-        ConfigError: another process holds it, or its run cannot continue as this experiment.
+        RunInUseError: another process holds it.
+        ConfigError: its run cannot continue as this experiment.
         StorageError: it cannot be written to.
     """
     path = run_path(experiment)
@@ -260,9 +277,7 @@ def _lock(path: Path) -> Lock:
     try:
         return Lock.acquire(lock_file(path), _LOCK_WAIT_SECS)
     except LockedError as error:
-        raise ConfigError(
-            f"{path} is in use by another process (pid {error.holder}); wait for it, or stop it"
-        ) from None
+        raise RunInUseError(path, error.holder) from None
 
 
 def trained_config(path: Path) -> dict[str, Any]:

@@ -1,0 +1,54 @@
+"""Opens the directory of a run, which an earlier start of the same job may still use."""
+
+from __future__ import annotations
+
+import time
+
+from trainer.cluster import environment, schedulers
+from trainer.cluster.spec import Cluster
+from trainer.cluster.stop_requests import StopRequests
+from trainer.launch.console import Console
+from trainer.launch.resolved_run import Command
+from trainer.runs.directory import RunDirectory, RunInUseError, join_run, open_run
+
+_SECS = 180.0  # more than schedulers take to kill a process, and NFS to drop a lost host's locks
+_POLL_SECS = 1.0
+
+
+def open_directory(
+    command: Command, cluster: Cluster, console: Console, requests: StopRequests
+) -> RunDirectory | None:
+    """Find or create the run directory; in a job of a scheduler, wait until nobody else uses it.
+
+    Args:
+        command: what the user has typed.
+        cluster: says whether this process is the chief's, which uses the directory alone.
+        console: shows what is waited for.
+        requests: a stop among them ends the wait.
+
+    Returns:
+        The directory; None: a stop was requested before.
+
+    Raises:
+        ConfigError: another process uses it, or its run cannot continue as this experiment.
+        StorageError: it cannot be written to.
+    """
+    if not cluster.is_chief:
+        return join_run(command.experiment, str(cluster.process_id))
+    waits = schedulers.starts_jobs_again(environment.current())
+    end = time.monotonic() + _SECS
+    is_told = False
+    while True:
+        try:
+            return open_run(command.experiment, command.overrides, command.config_dir)
+        except RunInUseError as error:
+            if not waits or time.monotonic() >= end:
+                raise
+            if not is_told:
+                is_told = True
+                console.line(
+                    f"warning: {error.path} is in use by process {error.holder}, perhaps of this "
+                    f"job's last start; waiting up to {_SECS:g} s for its end"
+                )
+        if requests.wait(_POLL_SECS):
+            return None
