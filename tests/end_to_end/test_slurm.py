@@ -13,7 +13,6 @@ import pytest
 
 from tests.support.fault_schedules import free, hold, schedules, send_storm
 from tests.support.processes import (
-    OPTIONS,
     OWN_SERVER,
     ROOT,
     final_variables,
@@ -26,11 +25,12 @@ from tests.support.slurm import NoSlurmError, slurm_cluster, until, why_not
 from tests.support.training import assert_same_bits
 
 SECS = 600
-COMMAND = [
-    *OPTIONS,
-    "strategy=multi_worker",
-    "checkpoint.every_steps=1000",
-]
+SMALL = [
+    "model=softmax", "batch.shards=2", "batch.global_size=16",
+    "augment.crop=1", "train.steps=24", "train.ema_decay=0.9", "evaluate.every_steps=4",
+    "checkpoint.every_steps=1000", "checkpoint.every_epochs=null", "restart.backoff_secs=0",
+]  # fmt: skip
+COMMAND = ["strategy=multi_worker", *SMALL]
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"})
 
 pytestmark = [
@@ -115,22 +115,25 @@ def straight(cluster, tmp_path_factory):
     return only_run(directory)
 
 
+def check_continued(directory, *steps):
+    """Check that each later start of a job went on where the one before was."""
+    text = output(directory)
+    beginning = "Continuing from the checkpoint of step "
+    lines = [line for line in text.splitlines() if line.startswith(beginning)]
+    assert lines == [f"{beginning}{step}." for step in steps], text
+
+
 def test_job_that_is_requeued_preempted_and_cancelled_ends_the_same(cluster, straight, tmp_path):
     job = submit(cluster, tmp_path)
     wait_for(tmp_path / "paused-4", cluster, job)
     cluster.run("n1", "scontrol", "requeue", job)
     wait_for(tmp_path / "paused-8", cluster, job)
-    urgent = ["--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null"]
-    cluster.run("n1", "sbatch", *urgent, "--wrap", "true", cwd=tmp_path)
+    preempt(cluster, job)
     wait_for(tmp_path / "paused-12", cluster, job)
     cluster.run("n1", "scancel", job)
-    assert cluster.wait(job, ENDED.__contains__, SECS) == "CANCELLED"
-    text = (tmp_path / "job.log").read_text()
-    # Each time it had saved at the step where it was.
-    for step in (4, 8):
-        assert f"Continuing from the checkpoint of step {step}." in text, text
+    assert cluster.wait(job, ENDED.__contains__, SECS) == "CANCELLED", output(tmp_path)
     check_same_end(cluster, submit(cluster, tmp_path), tmp_path, straight)
-    assert "Continuing from the checkpoint of step 12." in (tmp_path / "job.log").read_text()
+    check_continued(tmp_path, 4, 8, 12)
 
 
 def reach_time_limit(cluster, job):
@@ -149,10 +152,8 @@ def test_job_over_three_time_limits_ends_the_same(cluster, straight, tmp_path):
         wait_for(tmp_path / f"paused-{step}", cluster, job)
         reach_time_limit(cluster, job)
     check_same_end(cluster, job, tmp_path, straight)
-    text = (tmp_path / "job.log").read_text()
-    assert "TIME LIMIT" not in text
-    for step in (4, 8, 12):
-        assert f"Continuing from the checkpoint of step {step}." in text, text
+    assert "TIME LIMIT" not in output(tmp_path)
+    check_continued(tmp_path, 4, 8, 12)
 
 
 def requeued(cluster, job, disturb):
@@ -169,14 +170,10 @@ def preempt(cluster, job):
 
 
 def lose_node(cluster, job):
-    """Have a node fail; bring it back when its jobs have been requeued.
-
-    It loses its processes too. One that is only cut off goes on with its part of the job, and this
-    Slurm starts the job again beside it as soon as it is back, then kills both.
-    """
+    """Have a node fail; bring it back when its jobs have been requeued."""
     cluster.lose("n2")
     requeued(cluster, job, lambda: cluster.declare("n2", "down"))
-    cluster.connect("n2")  # with which it is up again
+    cluster.connect("n2")
 
 
 def command_pids(directory):
@@ -237,13 +234,52 @@ def test_job_with_a_schedule_of_faults_ends_the_same(cluster, straight, tmp_path
     check_same_end(cluster, job, tmp_path, straight)
 
 
+def test_job_of_a_node_cut_off_and_back_ends_the_same(cluster, straight, tmp_path):
+    for step in (4, 12):
+        (tmp_path / f"paused-{step}").touch()
+    job = submit(cluster, tmp_path, "checkpoint.every_steps=3")
+    wait_for(tmp_path / "paused-8", cluster, job)
+    cluster.cut("n2")
+    try:
+        requeued(cluster, job, lambda: cluster.declare("n2", "down"))
+        # The chief cannot save alone, and is killed at last. The other goes on.
+        until(lambda: not cluster.orphans(["n1"]), "the part that Slurm reaches is not ended")
+        assert cluster.orphans(["n2"])
+    finally:
+        cluster.connect("n2")
+    # Slurm now kills what it finds there. It lets a requeued job wait two minutes for that (the
+    # lifetime of a credential), which `wait` cuts short.
+    until(lambda: not cluster.orphans(), f"orphans: {cluster.orphans()}")
+    check_same_end(cluster, job, tmp_path, straight)
+    check_continued(tmp_path, 6)
+
+
+def test_job_goes_on_with_the_nodes_that_it_gets(cluster, straight, tmp_path):
+    (tmp_path / "paused-12").touch()
+    options = ("checkpoint.every_steps=3", "--nodes=1-2", "--time=60")
+    job = submit(cluster, tmp_path, *options)
+    wait_for(tmp_path / "paused-4", cluster, job)
+    cluster.lose("n2")
+    try:
+        requeued(cluster, job, lambda: cluster.declare("n2", "down"))
+        wait_for(tmp_path / "paused-8", cluster, job)
+    finally:
+        cluster.connect("n2")
+    requeued(cluster, job, lambda: cluster.run("n1", "scontrol", "requeue", job))
+    check_same_end(cluster, job, tmp_path, straight)
+    check_continued(tmp_path, 3, 8)
+    lines = [line for line in output(tmp_path).splitlines() if line.startswith("Batch: ")]
+    sizes = [line.partition(" = ")[2].partition(" x ")[0] for line in lines]
+    assert sizes == ["2 replicas", "1 replica", "2 replicas"], output(tmp_path)
+
+
 def test_submitit_sweep_whose_job_times_out_is_watched_to_its_end(cluster, tmp_path):
     pytest.importorskip(
         "hydra_plugins.hydra_submitit_launcher", reason="steadfast[submitit] is not installed"
     )
     sweep = ["-m", "hydra/launcher=submitit_slurm", "seed=1", pause(tmp_path, [4])]
     program = [sys.executable, str(ROOT / "train.py")]
-    process = cluster.begin("n1", *program, *sweep, *OPTIONS, cwd=tmp_path)
+    process = cluster.begin("n1", *program, *sweep, *SMALL, cwd=tmp_path)
     try:
         until(lambda: (tmp_path / "paused-4").exists() or process.poll() is not None, "no pause")
         assert process.poll() is None, process.communicate()

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,7 +23,8 @@ PROGRAMS = (
     "ip",
 )
 _DAEMONS = ("slurmctld ", "slurmd ", "munged ", ": slurmscriptd")
-_SECS = 60
+_SECS = 120
+_UP = frozenset({"idle", "mixed", "allocated"})
 _HOSTS = {"n1": "10.77.0.11", "n2": "10.77.0.12"}
 _CONF = """\
 ClusterName=steadfast
@@ -44,8 +45,8 @@ SchedulerParameters=sched_interval=2,bf_interval=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 ReturnToService=2
-KillWait=60
-SlurmdTimeout=30
+KillWait=40
+SlurmdTimeout=300
 MinJobAge=600
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -145,13 +146,20 @@ class SlurmCluster:
         return state
 
     def connect(self, host: str) -> None:
-        """Connect a host that was lost, and start its daemon."""
+        """Connect a host that was cut off or lost; return when it can have jobs."""
         _ip("-n", self._prefix + host, "link", "set", "eth0", "up")
-        self._daemon(host, "slurmd", "-D", "-N", host)
+        if not self.pids(host):
+            self._daemon(host, "slurmd", "-D", "-N", host)
+        words = ("sinfo", "-h", "-p", "main", "-n", host, "-o", "%T")
+        until(lambda: self.run("n1", *words).strip() in _UP, f"{host} does not come back", _SECS)
+
+    def cut(self, host: str) -> None:
+        """Cut a host off the network; what runs on it goes on."""
+        _ip("-n", self._prefix + host, "link", "set", "eth0", "down")
 
     def lose(self, host: str) -> None:
         """Cut a host off the network, and kill all that runs on it, as when its power fails."""
-        _ip("-n", self._prefix + host, "link", "set", "eth0", "down")
+        self.cut(host)
         for pid in self.pids(host):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -165,10 +173,10 @@ class SlurmCluster:
         """Return the processes on a host."""
         return [int(pid) for pid in _ip("netns", "pids", self._prefix + host).split()]
 
-    def orphans(self) -> list[str]:
-        """Return the command lines of processes on the hosts that are no daemons of Slurm."""
+    def orphans(self, hosts: Iterable[str] = _HOSTS) -> list[str]:
+        """Return the command lines of processes on hosts that are no daemons of Slurm."""
         lines = []
-        for pid in (pid for host in _HOSTS for pid in self.pids(host)):
+        for pid in (pid for host in hosts for pid in self.pids(host)):
             with suppress(FileNotFoundError, ProcessLookupError):
                 line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
                 lines.append(line.strip())
