@@ -31,6 +31,7 @@ SMALL = [
     "checkpoint.every_steps=1000", "checkpoint.every_epochs=null", "restart.backoff_secs=0",
 ]  # fmt: skip
 COMMAND = ["strategy=multi_worker", *SMALL]
+STEPS = [4, 8, 12, 16]
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"})
 
 pytestmark = [
@@ -51,8 +52,15 @@ def cluster(tmp_path_factory):
 
 def submit(cluster, directory, *options):
     """Submit the script that the command writes; return the number of the job."""
-    command = [*COMMAND, pause(directory, [4, 8, 12]), "--output=job.log", *options]
+    command = [*COMMAND, pause(directory, STEPS), "--output=job.log", *options]
     return submit_words(cluster, directory, command)
+
+
+def pause_only_at(directory, *steps):
+    """Let a job that `submit` starts pause at some of its steps alone."""
+    for step in STEPS:
+        if step not in steps:
+            (directory / f"paused-{step}").touch()
 
 
 def submit_words(cluster, directory, command):
@@ -104,8 +112,7 @@ def check_same_end(cluster, job, directory, straight):
 @pytest.fixture(scope="module")
 def straight(cluster, tmp_path_factory):
     directory = tmp_path_factory.mktemp("straight")
-    for step in (4, 8, 12):
-        (directory / f"paused-{step}").touch()
+    pause_only_at(directory)
     job = submit(cluster, directory)
     assert cluster.wait(job, ENDED.__contains__, SECS) == "COMPLETED", output(directory)
     # The chief prints the progress, and the other nothing.
@@ -123,19 +130,6 @@ def check_continued(directory, *steps):
     assert lines == [f"{beginning}{step}." for step in steps], text
 
 
-def test_job_that_is_requeued_preempted_and_cancelled_ends_the_same(cluster, straight, tmp_path):
-    job = submit(cluster, tmp_path)
-    wait_for(tmp_path / "paused-4", cluster, job)
-    cluster.run("n1", "scontrol", "requeue", job)
-    wait_for(tmp_path / "paused-8", cluster, job)
-    preempt(cluster, job)
-    wait_for(tmp_path / "paused-12", cluster, job)
-    cluster.run("n1", "scancel", job)
-    assert cluster.wait(job, ENDED.__contains__, SECS) == "CANCELLED", output(tmp_path)
-    check_same_end(cluster, submit(cluster, tmp_path), tmp_path, straight)
-    check_continued(tmp_path, 4, 8, 12)
-
-
 def reach_time_limit(cluster, job):
     """Bring the time limit of a job near, until it has been started again."""
     num_restarts = cluster.field(job, "Restarts")
@@ -146,14 +140,17 @@ def reach_time_limit(cluster, job):
     cluster.update(job, "timelimit=60")
 
 
-def test_job_over_three_time_limits_ends_the_same(cluster, straight, tmp_path):
+def test_job_over_three_time_limits_and_cancelled_ends_the_same(cluster, straight, tmp_path):
     job = submit(cluster, tmp_path, "--time=60")
     for step in (4, 8, 12):
         wait_for(tmp_path / f"paused-{step}", cluster, job)
         reach_time_limit(cluster, job)
-    check_same_end(cluster, job, tmp_path, straight)
+    wait_for(tmp_path / "paused-16", cluster, job)
     assert "TIME LIMIT" not in output(tmp_path)
-    check_continued(tmp_path, 4, 8, 12)
+    cluster.run("n1", "scancel", job)
+    assert cluster.wait(job, ENDED.__contains__, SECS) == "CANCELLED", output(tmp_path)
+    check_same_end(cluster, submit_again(cluster, tmp_path), tmp_path, straight)
+    check_continued(tmp_path, 4, 8, 12, 16)
 
 
 def requeued(cluster, job, disturb):
@@ -235,8 +232,7 @@ def test_job_with_a_schedule_of_faults_ends_the_same(cluster, straight, tmp_path
 
 
 def test_job_of_a_node_cut_off_and_back_ends_the_same(cluster, straight, tmp_path):
-    for step in (4, 12):
-        (tmp_path / f"paused-{step}").touch()
+    pause_only_at(tmp_path, 8)
     job = submit(cluster, tmp_path, "checkpoint.every_steps=3")
     wait_for(tmp_path / "paused-8", cluster, job)
     cluster.cut("n2")
@@ -255,7 +251,7 @@ def test_job_of_a_node_cut_off_and_back_ends_the_same(cluster, straight, tmp_pat
 
 
 def test_job_goes_on_with_the_nodes_that_it_gets(cluster, straight, tmp_path):
-    (tmp_path / "paused-12").touch()
+    pause_only_at(tmp_path, 4, 8)
     options = ("checkpoint.every_steps=3", "--nodes=1-2", "--time=60")
     job = submit(cluster, tmp_path, *options)
     wait_for(tmp_path / "paused-4", cluster, job)
@@ -265,7 +261,7 @@ def test_job_goes_on_with_the_nodes_that_it_gets(cluster, straight, tmp_path):
         wait_for(tmp_path / "paused-8", cluster, job)
     finally:
         cluster.connect("n2")
-    requeued(cluster, job, lambda: cluster.run("n1", "scontrol", "requeue", job))
+    preempt(cluster, job)
     check_same_end(cluster, job, tmp_path, straight)
     check_continued(tmp_path, 3, 8)
     lines = [line for line in output(tmp_path).splitlines() if line.startswith("Batch: ")]
