@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.processes import ROOT, only_run, run
+from tests.support.processes import ROOT, final_variables, only_run, run
 from tests.support.training import LOW_PRECISION_ROUNDING
 from trainer.datasets.digits import digits
 from trainer.launch.run_comparison import differences, read
@@ -95,6 +95,43 @@ def test_one_worker_of_parameter_servers_has_the_statistics_of_one_device(tmp_pa
         # Added as differences, which rounds otherwise; the other sums are in the same order.
         np.testing.assert_allclose(served[name], value, rtol=0, atol=1e-4)
         assert np.abs(value - ("variance" in name)).max() > 0.01
+
+
+SUMS = (
+    *KERAS_3, "model._target_=tests.support.keras3_models.summing", "optimizer=sgd",
+    "optimizer.momentum=0", "optimizer.learning_rate=0.25", "train.steps=40",
+    "checkpoint.every_steps=10",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_parameter_servers_sum_every_gradient_and_update_once(tmp_path, monkeypatch):
+    """Of two workers, into a kernel in pieces; a server is killed, and its updates are repeated.
+
+    All values are multiples of 2**-10 below 2**9, so no sum is rounded, whatever its order.
+    """
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    servers = (
+        "strategy=parameter_server", "strategy.workers=2", "strategy.ps=2",
+        "strategy.partitioner=fixed_shards",
+        "+fault.kill={action:kill,process:ps-0,phase:step,at:25}",
+    )  # fmt: skip
+    sums = []
+    for options in (("strategy=one_device",), servers):
+        directory = tmp_path / f"run-{len(sums)}"
+        directory.mkdir()
+        code, out, err = run(directory, *SUMS, *options)
+        assert code == 0, f"{out}\n{err}"
+        variables = final_variables(only_run(directory))
+        sums.append({name: v for name, v in variables.items() if name.startswith("models/")})
+    assert "Continuing from the checkpoint of step 20." in out
+    one, served = sums
+    assert one.keys() == served.keys()
+    seen, kernel = (next(v for name, v in one.items() if part in name) for part in ("seen", "kern"))
+    assert seen == 40 * 16
+    assert np.abs(kernel).max() > 10
+    for name, value in one.items():
+        assert served[name].tobytes() == value.tobytes(), name
 
 
 def saved_weights(run_dir, step):
