@@ -22,16 +22,19 @@ KILL = "+fault.kill={action:kill,process:worker-1,phase:step,at:5}"
 
 @pytest.mark.slow
 def test_cluster_that_lost_a_worker_ends_with_the_bits_of_an_undisturbed_one(tmp_path, monkeypatch):
+    """And with those of two replicas in one process."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     outcomes = []
-    for fault in ([], [KILL]):
+    two = ["strategy=mirrored", "strategy.virtual_devices=2"]
+    for options in (["strategy=multi_worker"], ["strategy=multi_worker", KILL], two):
         directory = tmp_path / f"run-{len(outcomes)}"
         directory.mkdir()
-        code, out, err = run(directory, *KERAS_3, "strategy=multi_worker", *fault)
+        code, out, err = run(directory, *KERAS_3, "batch.accumulate=2", *options)
         assert code == 0, f"{out}\n{err}"
         outcomes.append(read(only_run(directory)))
-    straight, killed = outcomes
+    straight, killed, mirrored = outcomes
     assert differences(straight, killed) == []
+    assert straight.variables == mirrored.variables
     assert [name for _, name in killed.kills] == ["kill (worker-1 at step 5)"]
 
 

@@ -148,6 +148,11 @@ def test_diabetes_reaches_its_figure(tmp_path: Path) -> None:
     assert 0.45 < found["r2"] < 0.62
 
 
+def test_breast_cancer_reaches_its_figure(tmp_path: Path) -> None:
+    found = figures(tmp_path, "experiment=breast_cancer", "evaluate.every_epochs=20")
+    assert found["accuracy"] >= 0.95
+
+
 def test_sentiment_reaches_its_figure(tmp_path: Path) -> None:
     cache = f"dataset.cache_dir={tmp_path / 'cache'}"
     found = figures(tmp_path, "experiment=sentiment", cache, "evaluate.every_epochs=10")

@@ -90,7 +90,7 @@ def lora(input_shape, num_classes):
     return model
 
 
-def everything(input_shape, num_classes):
+def everything(input_shape, num_classes, *, synchronized=False):
     """What a layer can bring, in one model.
 
     Convolution with L2, batch normalisation, a layer with a loss that is called twice, attention,
@@ -98,7 +98,8 @@ def everything(input_shape, num_classes):
     """
     inputs = keras.Input(input_shape)
     x = layers.Conv2D(4, 3, kernel_regularizer=keras.regularizers.L2(1e-2))(inputs)
-    x = layers.Activation("tanh")(layers.BatchNormalization(momentum=0.9)(x))
+    normalisation = layers.BatchNormalization(momentum=0.9, synchronized=synchronized)
+    x = layers.Activation("tanh")(normalisation(x))
     rows = layers.Reshape((x.shape[1], x.shape[2] * x.shape[3]))(x)
     noisy = Noisy(rows.shape[-1])
     for _ in range(2):
