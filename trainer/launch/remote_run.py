@@ -21,8 +21,8 @@ from trainer.launch.console import Console
 from trainer.launch.mirror import Mirror
 from trainer.launch.resolved_run import ResolvedRun
 from trainer.runs import remote_files
-from trainer.runs.directory import joined_path, run_address, run_path
 from trainer.runs.lease import BEATS, Lease, LeaseHeldError, read_manifest
+from trainer.runs.location import joined_path, run_address, run_path
 from trainer.runs.object_store import Store, StoreError, retry
 from trainer.runs.remote_record import download_record
 from trainer.runs.stores import open_store

@@ -19,7 +19,7 @@ from trainer.config.batch_sizes import divides
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch.resolved_run import resolve
-from trainer.runs.directory import run_path
+from trainer.runs.location import run_path
 from trainer.text import format_duration
 
 _SAVE_SECS = 120

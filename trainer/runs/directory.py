@@ -12,13 +12,14 @@ from typing import Any
 
 import yaml
 
-from trainer.config import addresses, loading
+from trainer.config import loading
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.files import Lock, LockedError, lock_holder, write_atomically, writing
 from trainer.runs import identity, provenance
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.identity import Change, Kind
+from trainer.runs.location import joined_path, run_address, run_path
 from trainer.runs.take_over import check_holder, is_held_by
 
 _LOCK_WAIT_SECS = 5.0  # a worker whose supervisor was killed needs a moment to notice
@@ -240,31 +241,6 @@ def lock_file(path: Path) -> Path:
 def fitted_file(path: Path) -> Path:
     """Return the file of what the dataset of the run in a directory was fitted to."""
     return path / "dataset.json"
-
-
-def run_address(experiment: Experiment) -> str | None:
-    """Return the address of an experiment's run in an object store; None: it is a local one."""
-    if experiment.resume not in ("auto", "never"):
-        return experiment.resume if addresses.is_remote(experiment.resume) else None
-    if not addresses.is_remote(experiment.runs_dir):
-        return None
-    return addresses.join(experiment.runs_dir, identity.run_name(experiment))
-
-
-def run_path(experiment: Experiment) -> Path:
-    """Return the directory of an experiment on this machine, which need not exist."""
-    if address := run_address(experiment):
-        return addresses.work_folder(experiment.store.work_dir, address)
-    if experiment.resume in ("auto", "never"):
-        return Path(experiment.runs_dir).expanduser() / identity.run_name(experiment)
-    return Path(experiment.resume).expanduser()
-
-
-def joined_path(experiment: Experiment, process: str) -> Path:
-    """Return the directory of a process that is not the chief: of a run in a store, its own."""
-    path = run_path(experiment)
-    # Not the chief's: machines may have one home directory.
-    return path.with_name(f"{path.name}.{process}") if run_address(experiment) else path
 
 
 def _move_aside(path: Path) -> Path:

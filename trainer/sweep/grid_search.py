@@ -14,7 +14,7 @@ from trainer.config.constraints import format_value
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.runs import identity
-from trainer.runs.directory import run_path
+from trainer.runs.location import run_path
 from trainer.runs.status import RunStatus
 from trainer.sweep.point_factory import compose_point
 from trainer.sweep.points import Point

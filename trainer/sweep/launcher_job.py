@@ -24,7 +24,7 @@ from trainer.cluster.stop_requests import REQUESTS, SAVES, STOP, Decision, StopR
 from trainer.config import loading
 from trainer.errors import CRASHED, DONE, WRONG_INPUT
 from trainer.launch.fork_server import ForkServer
-from trainer.runs.directory import run_path
+from trainer.runs.location import run_path
 from trainer.runs.status import run_status
 from trainer.sweep.point_process import PointMessages, PointProcess
 from trainer.sweep.points import Point

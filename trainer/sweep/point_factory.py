@@ -11,7 +11,7 @@ from trainer.cluster import environment
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch.resolved_run import resolve
-from trainer.runs.directory import run_path
+from trainer.runs.location import run_path
 from trainer.sweep.points import Point
 from trainer.sweep.search_space import SearchSpace
 

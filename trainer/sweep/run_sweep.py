@@ -14,7 +14,7 @@ from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
 from trainer.launch import launcher
 from trainer.launch.resolved_run import Command, resolve
-from trainer.runs.directory import run_address
+from trainer.runs.location import run_address
 from trainer.runs.status import run_status
 from trainer.sweep import resources
 from trainer.sweep.driver import Driver

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from trainer.cluster.fault_injection import Faults
 from trainer.files import lock_holder
-from trainer.runs.directory import lock_file, run_address
+from trainer.runs.directory import lock_file
+from trainer.runs.location import run_address
 from trainer.runs.take_over import check_holder
 from trainer.runs.upload_note import wait_for_upload
 from trainer.worker.context import WorkerContext

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps, marker_digest, remove, verify
-from trainer.runs.directory import run_address
 from trainer.runs.lease import read_manifest
+from trainer.runs.location import run_address
 from trainer.runs.object_store import Store, StoreError, retry
 from trainer.runs.remote_files import download_checkpoint, folder_of
 from trainer.runs.stores import open_store
