@@ -62,8 +62,12 @@ def test_tutorial_recipe_reaches_the_published_accuracy_with_two_workers(tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 def test_16_bits_and_xla_reach_the_accuracy_of_float32(model):
-    """Within 3 points: another seed of float32 is up to 1 point off, 3 of the 360 test examples."""
-    plain = accuracy(model)
+    """Without dropout, of which XLA draws other numbers.
+
+    Within 3 points: another seed of float32 is up to 2 points off, 7 of the 360 test examples.
+    """
+    plain = accuracy(model, "model.dropout=0")
     assert plain > 0.9
     for other in ("mixed_bfloat16", "jit"):
-        assert accuracy(model, *VARIANTS[other]) == pytest.approx(plain, abs=0.03), other
+        found = accuracy(model, "model.dropout=0", *VARIANTS[other])
+        assert found == pytest.approx(plain, abs=0.03), other
