@@ -28,7 +28,7 @@ NEEDED = {
         "dataset.fields.num_classes=3",
     ],
     "dataset=mixture": ["+dataset@dataset.sources.digits=digits"],
-    "experiment=transfer_digits": ["init_from=model.h5"],
+    "experiment=transfer_digits": [f"init_from={CONF / 'config.yaml'}"],
     "metrics=gan_quality": ["metrics.gan_quality.classifier=."],
 }
 """The overrides of values that a choice leaves open."""
