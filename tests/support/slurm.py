@@ -94,6 +94,7 @@ class SlurmCluster:
         self._root = root
         self._prefix = f"sf{os.getpid()}-"
         self._daemons: list[subprocess.Popen[bytes]] = []
+        self._slurmds: dict[str, subprocess.Popen[bytes]] = {}
 
     def run(self, host: str, *command: str, cwd: Path | None = None) -> str:
         """Run a command on a host; return what it prints."""
@@ -137,19 +138,25 @@ class SlurmCluster:
     def wait(self, job: str, condition: Callable[[str], bool], secs: float) -> str:
         """Wait until the state of a job fulfils a condition; a requeued job need not wait."""
         end = time.monotonic() + secs
+        before = ""
         while not condition(state := self.state(job)):
             assert time.monotonic() < end, f"{state}\n{self.run('n1', 'scontrol', 'show', 'jobs')}"
-            if state == "PENDING":
+            if state == "PENDING" and before != state:
                 with suppress(AssertionError):  # it has begun meanwhile
-                    self.update(job, "starttime=now")
+                    # In the second of its requeue, nodes refuse it: "Job credential revoked".
+                    self.update(job, "starttime=now+2seconds")
+            before = state
             time.sleep(0.5)
         return state
 
     def connect(self, host: str) -> None:
         """Connect a host that was cut off or lost; return when it can have jobs."""
         _ip("-n", self._prefix + host, "link", "set", "eth0", "up")
-        if not self.pids(host):
-            self._daemon(host, "slurmd", "-D", "-N", host)
+        # Slurm asks a node that it was told is down only after a quarter of an hour. A new daemon
+        # registers at once, and leaves alone what runs on the node.
+        self._slurmds[host].kill()
+        self._slurmds[host].wait()
+        self._slurmds[host] = self._daemon(host, "slurmd", "-D", "-N", host)
         words = ("sinfo", "-h", "-p", "main", "-n", host, "-o", "%T")
         until(lambda: self.run("n1", *words).strip() in _UP, f"{host} does not come back", _SECS)
 
@@ -222,7 +229,7 @@ class SlurmCluster:
         self._until(lambda: (root / "munge.socket").exists())
         self._daemon("n1", "slurmctld", "-D")
         for host in _HOSTS:
-            self._daemon(host, "slurmd", "-D", "-N", host)
+            self._slurmds[host] = self._daemon(host, "slurmd", "-D", "-N", host)
         self._until(
             lambda: self.run("n1", "sinfo", "-h", "-p", "main", "-o", "%t %D") == "idle 2\n"
         )
@@ -251,7 +258,7 @@ class SlurmCluster:
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "SLURM_CONF": str(self._root / "slurm.conf")}
 
-    def _daemon(self, host: str, *command: str) -> None:
+    def _daemon(self, host: str, *command: str) -> subprocess.Popen[bytes]:
         with (self._root / f"{command[0]}.{host}.out").open("wb") as output:
             daemon = subprocess.Popen(
                 self._on(host, "setpriv", "--pdeathsig", "KILL", *command),
@@ -262,6 +269,7 @@ class SlurmCluster:
                 start_new_session=True,
             )
         self._daemons.append(daemon)
+        return daemon
 
     def _until(self, condition: Callable[[], bool]) -> None:
         end = time.monotonic() + _SECS
