@@ -32,6 +32,7 @@ class GcsServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 64  # with the 5 of the library, clients that come at once are refused
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
