@@ -39,7 +39,7 @@ def test_command_notices_that_another_host_has_its_lock(run):
 
 
 def test_process_without_the_lock_does_not_ask_who_has_it(run):
-    joined = join_run(compose([]))
+    joined = join_run(compose([]), "worker-1")
     take_over(run)
     joined.check_lock()
 
