@@ -113,7 +113,8 @@ class Lock:
         """Lock a file, which is created with its directories if it is missing.
 
         Args:
-            path: the file; it then holds the process id and the host of the holder.
+            path: the file; it then holds the process id and the host of the holder, and a number
+                that no other holder has.
             timeout_secs: how long to wait for another holder; 0: try once.
 
         Raises:
@@ -134,7 +135,9 @@ class Lock:
             # The last holder has removed the directory: this locks a file that has no name.
             file.close()
         file.truncate(0)
-        os.pwrite(file.fileno(), f"{os.getpid()} {socket.gethostname()}".encode(), 0)
+        # Pods that replace one another have the same host name, and often the same process ids.
+        holder = f"{os.getpid()} {socket.gethostname()} {os.urandom(8).hex()}"
+        os.pwrite(file.fileno(), holder.encode(), 0)
         # Another host is shown it by NFS only when it has been flushed.
         os.fsync(file.fileno())
         return cls(file)
@@ -162,7 +165,7 @@ def lock_holder(path: Path) -> str:
 
 def describe_holder(holder: str) -> str:
     """Return a holder for messages: its process id, and its host if that is another one."""
-    pid, _, host = holder.partition(" ")
+    pid, host, *_ = [*holder.split(" "), ""]
     if host in ("", socket.gethostname()):
         return pid or "unknown"
     return f"{pid} on {host}"

@@ -23,11 +23,10 @@ def run(tmp_path, monkeypatch):
 
 
 def take_over(run):
-    lock_file(run.path).write_text("7 elsewhere")
+    lock_file(run.path).write_text("7 elsewhere 0123")
 
 
 def test_command_notices_that_another_host_has_its_lock(run):
-    assert lock_file(run.path).read_text() == f"{os.getpid()} {socket.gethostname()}"
     run.check_lock()
     take_over(run)
     with pytest.raises(ConfigError) as caught:
@@ -36,6 +35,17 @@ def test_command_notices_that_another_host_has_its_lock(run):
         f"{run.path} was taken over by another process (pid 7 on elsewhere) while this one had "
         "lost its lock; nothing more is saved here, and the run goes on there"
     )
+
+
+def test_command_notices_a_holder_of_the_same_host_name_and_process_id(run):
+    run.lock.unlock()
+    other = open_run(compose([]), [], None)
+    pid_and_host = [str(os.getpid()), socket.gethostname()]
+    assert lock_file(run.path).read_text().split()[:2] == pid_and_host
+    other.check_lock()
+    with pytest.raises(ConfigError, match="was taken over by another process"):
+        run.check_lock()
+    other.release()
 
 
 def test_process_without_the_lock_does_not_ask_who_has_it(run):
