@@ -11,8 +11,21 @@ from trainer.errors import ConfigError
     [
         (["train.freeze=['[']"], "train.freeze ('[') is no regular expression: "),
         (["train.unfreeze={a:0}"], "train.unfreeze.a (0) must be a step, an int >= 1"),
+        (
+            ["init_rename=a", f"init_from={__file__}"],
+            "init_rename ('a') must be a mapping from regular ",
+        ),
         (["train.unfreeze=3"], "train.unfreeze (3) must be a mapping from regular expressions"),
         (["init_allow=[head]"], "init_allow (head) needs init_from; add init_from=<run or file>"),
+        (["init_rename={a: b}"], "init_rename (a) needs init_from; add init_from=<run or file>"),
+        (
+            [r"init_rename={\[: b}", f"init_from={__file__}"],
+            "init_rename ('[') is no regular expression",
+        ),
+        (
+            [r"init_rename={a\(b\): '\2'}", f"init_from={__file__}"],
+            r"init_rename.a(b) (\2) is no replacement: invalid group reference 2",
+        ),
         (
             ["train.clip_norm=1", "train.clip_value=2"],
             "train.clip_norm (1.0) and train.clip_value (2.0) are both set, at most one may be; "

@@ -116,6 +116,59 @@ def test_missing_weights_are_named(tmp_path):
         restore_weights(path, {"model": model})
 
 
+@pytest.mark.parametrize("layers", [tf.keras.layers, keras.layers])
+def test_names_are_replaced_by_patterns(tmp_path, layers):
+    path = tmp_path / "saved.npz"
+    saved = values(net(layers, 2))
+    others = {"body/kernel": "encoder/0/w", "body/bias": "encoder/0/b"}
+    np.savez(path, **{others.get(name, name): value for name, value in saved.items()})
+    model = net(layers, 2, seed=1)
+    rename = {r"^encoder/(\d)/": r"layer\1/", "layer0/w": "body/kernel", "layer0/b": "body/bias"}
+    text, _ = restore_weights(path, {"model": adapted(model)}, rename=rename)
+    assert text == f"8 of 8 weights from {path}"
+    assert len(same(saved, values(model))) == 8
+
+
+@pytest.mark.parametrize(
+    ("rename", "problem"),
+    [
+        ({"haed": "top"}, r"init_rename \('haed'\) matches no weight of .*; the nearest are head$"),
+        (
+            {"kernel|bias": "weight"},
+            "init_rename makes body/weight of both body/kernel and body/bias of .*; make its "
+            "patterns more specific$",
+        ),
+    ],
+)
+def test_patterns_that_rename_nothing_or_two_alike_are_refused(tmp_path, rename, problem):
+    path = tmp_path / "saved.npz"
+    np.savez(path, **values(net(tf.keras.layers, 2)))
+    with pytest.raises(CheckpointError, match=problem):
+        restore_weights(path, {"model": net(tf.keras.layers, 2)}, rename=rename)
+
+
+def test_no_weight_is_given_to_two_layers(tmp_path):
+    """Not to one that has its name, and one whose name ends so; nor to two of the same name."""
+    layers = tf.keras.layers
+    path = tmp_path / "saved.npz"
+    np.savez(path, **{"outer/head/kernel": np.ones([4, 4]), "outer/head/bias": np.ones([4])})
+    inner = tf.keras.Sequential([layers.Dense(4, name="head")], name="outer")
+    model = tf.keras.Sequential([inner, layers.Dense(4, name="head")])
+    model.build([None, 4])
+    with pytest.raises(CheckpointError, match="lacks head/kernel, head/bias; to start"):
+        restore_weights(path, {"model": model})
+    text, _ = restore_weights(path, {"model": model}, ["^head"])
+    assert text.startswith("2 of 4 weights from ")
+
+    twice = tf.keras.Sequential([tf.keras.Sequential([layers.Dense(4, name="head")], name="outer")])
+    twice.build([None, 4])
+    twice.layers[0].add(layers.Dense(4, name="other"))
+    twice.layers[0].layers[1]._name = "head"
+    twice.build([None, 4])
+    with pytest.raises(CheckpointError, match="lacks outer/head/kernel, outer/head/bias, outer"):
+        restore_weights(path, {"model": twice})
+
+
 @pytest.mark.parametrize("content", ["nothing", "keras_3"])
 def test_file_without_names_is_refused(tmp_path, content):
     path = tmp_path / "saved.weights.h5"

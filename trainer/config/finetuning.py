@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from trainer.config import constraints, targets
@@ -20,28 +21,32 @@ _CLIPS = {"clip_norm": "> 0", "clip_value": "> 0"}
 def check(experiment: Experiment) -> Iterator[str]:
     """Yield the problems of an experiment, one line each."""
     train = experiment.train
-    unfreeze = {} if train.unfreeze is None else train.unfreeze
-    if not isinstance(unfreeze, Mapping):
-        yield (
-            f"train.unfreeze ({format_value(unfreeze)}) must be a mapping from regular expressions "
-            "to steps, such as {backbone: 200}"
-        )
-        unfreeze = {}
+    mappings: dict[str, Mapping[str, Any]] = {}
+    for key, value, example in (
+        ("train.unfreeze", train.unfreeze, "steps, such as {backbone: 200}"),
+        (
+            "init_rename",
+            experiment.init_rename,
+            "what replaces them, such as {backbone/: encoder/}",
+        ),
+    ):
+        mappings[key] = value if isinstance(value, Mapping) else {}
+        if value is not None and not isinstance(value, Mapping):
+            yield (
+                f"{key} ({format_value(value)}) must be a mapping from regular expressions to "
+                f"{example}"
+            )
     for key, patterns in (
         ("train.freeze", train.freeze),
-        ("train.unfreeze", unfreeze),
         ("train.lora.layers", train.lora.layers),
         ("init_allow", experiment.init_allow),
+        *mappings.items(),
     ):
         yield from _check_patterns(key, patterns)
-    for pattern, step in unfreeze.items():
+    for pattern, step in mappings["train.unfreeze"].items():
         if type(step) is not int or step < 1:
             yield f"train.unfreeze.{pattern} ({format_value(step)}) must be a step, an int >= 1"
-    if experiment.init_allow and experiment.init_from is None:
-        yield (
-            f"init_allow ({', '.join(experiment.init_allow)}) needs init_from; "
-            "add init_from=<run or file>"
-        )
+    yield from _check_initial(experiment, mappings["init_rename"])
     yield from _check_one_clip("train", {name: getattr(train, name) for name in _CLIPS})
     yield from _check_groups(experiment.optimizer, "optimizer")
     task = experiment.task if isinstance(experiment.task, Mapping) else {}
@@ -103,3 +108,18 @@ def _check_patterns(key: str, patterns: Any) -> Iterator[str]:
             re.compile(str(pattern))
         except re.error as error:
             yield f"{key} ('{pattern}') is no regular expression: {error}"
+
+
+def _check_initial(experiment: Experiment, rename: Mapping[str, Any]) -> Iterator[str]:
+    """Check what goes with `init_from`; patterns that are wrong are reported elsewhere."""
+    for key, patterns in (("init_allow", experiment.init_allow), ("init_rename", rename)):
+        if patterns and experiment.init_from is None:
+            names = ", ".join(map(str, patterns))
+            yield f"{key} ({names}) needs init_from; add init_from=<run or file>"
+    for pattern, replacement in rename.items():
+        with suppress(re.error):
+            compiled = re.compile(str(pattern))
+            try:
+                compiled.sub(replacement, "")
+            except (re.error, IndexError, TypeError) as error:
+                yield f"init_rename.{pattern} ({replacement}) is no replacement: {error}"

@@ -561,6 +561,11 @@ class Experiment:
         "regular expressions: weights that init_from may lack, or have in another shape, and that "
         "then start fresh",
     )
+    init_rename: Any = key(
+        None,
+        "regular expression: what replaces it in the names of init_from's weights, e.g. "
+        "{backbone/: encoder/}",
+    )
     train: Train = key(Train, "length of training, and how its steps are run")
     batch: Batch = key(Batch, "batch sizes")
     evaluate: Evaluate = key(Evaluate, "when to evaluate")

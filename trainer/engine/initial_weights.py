@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import tensorflow as tf
@@ -11,7 +11,11 @@ import tensorflow as tf
 from trainer.engine.checkpointer import CONNECTION_ERRORS, describe_mismatch
 from trainer.engine.foreign_weights import find_foreign, restore_foreign
 from trainer.engine.graph.variables import whole
-from trainer.engine.named_weights import checkpoint_weights, file_weights, take_by_name
+from trainer.engine.named_weights import (
+    checkpoint_weights,
+    file_weights,
+    take_by_name,
+)
 from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps, verify
 
@@ -20,41 +24,43 @@ FILES = (".h5", ".keras", ".npz")
 
 
 def restore_weights(
-    source: Path, models: Mapping[str, tf.keras.Model], allow: Sequence[str] = ()
+    source: Path,
+    models: Mapping[str, tf.keras.Model],
+    allow: Sequence[str] = (),
+    rename: Mapping[str, str] | None = None,
 ) -> tuple[str, list[str]]:
-    """Restore the weights of the models, and nothing else.
-
-    Where a run has kept averages of its weights, those are restored: they were evaluated.
+    """Restore the weights of models, averaged ones where the source has them, and nothing else.
 
     Args:
-        source: a run directory, the path prefix of a checkpoint, or a `.keras`, `.h5` or `.npz`
-            file. A file, or a checkpoint that another program has saved, has the weights of one
-            model, the first.
+        source: a run directory, the path prefix of a checkpoint, or a weights file. A file, or a
+            checkpoint that another program has saved, has the weights of one model, the first.
         models: the models by name.
         allow: patterns of weights that may be missing, or of another shape, and then start fresh.
+        rename: patterns in the names of saved weights, and what replaces them.
 
     Returns:
-        What was restored, for the user, and what to know about it, one line each: why newer
-        checkpoints were not used.
+        What was restored, for the user, and a line for each newer checkpoint that was not used.
 
     Raises:
         CheckpointError: no checkpoint there verifies, or its models have other variables.
     """
     first = dict([next(iter(models.items()))])
     if source.suffix in FILES:
-        return take_by_name(str(source), file_weights(source), first, allow), []
+        return take_by_name(str(source), file_weights(source), first, allow, rename), []
     if prefix := find_foreign(source):
-        return _take_foreign(source, prefix, first, allow)
+        _refuse_patterns(source, {"init_allow": allow, "init_rename": rename or {}})
+        restore_foreign(prefix, next(iter(first.values())))
+        return prefix, [f"{prefix} has no marker of a run, so its content could not be verified"]
     directory, steps = _checkpoints(source)
     skipped = []
     for step in reversed(steps):
         if problem := verify(directory, step):
             skipped.append(f"skipped the checkpoint of step {step}: {problem}")
             continue
-        prefix = str(directory / f"ckpt-{step}")
-        if allow:
+        name, prefix = f"step {step} of {source}", str(directory / f"ckpt-{step}")
+        if allow or rename:
             saved = checkpoint_weights(prefix, models)
-            return take_by_name(f"step {step} of {source}", saved, models, allow), skipped
+            return take_by_name(name, saved, models, allow, rename), skipped
         try:
             _restore_models(prefix, models)
         except CONNECTION_ERRORS:
@@ -64,21 +70,18 @@ def restore_weights(
                 f"init_from ({source}): the checkpoint of step {step} does not fit this model: "
                 f"{describe_mismatch(error)} (init_allow=[<pattern>] lets weights start fresh)"
             ) from error
-        return f"step {step} of {source}", skipped
+        return name, skipped
     raise CheckpointError(f"init_from ({source}): there is no checkpoint that verifies")
 
 
-def _take_foreign(
-    source: Path, prefix: str, first: Mapping[str, tf.keras.Model], allow: Sequence[str]
-) -> tuple[str, list[str]]:
-    """Restore the weights of a model that another program has saved, as `restore_weights` does."""
-    if allow:
-        raise CheckpointError(
-            f"init_allow ({', '.join(allow)}) needs a run, or a .keras, .h5 or .npz file, "
-            f"in init_from; {source} is neither"
-        )
-    restore_foreign(prefix, next(iter(first.values())))
-    return prefix, [f"{prefix} has no marker of a run, so its content could not be verified"]
+def _refuse_patterns(source: Path, patterns: Mapping[str, Collection[str]]) -> None:
+    """Refuse patterns for a checkpoint that another program has saved."""
+    for key, values in patterns.items():
+        if values:
+            raise CheckpointError(
+                f"{key} ({', '.join(values)}) needs a run, or a .keras, .h5 or .npz file, "
+                f"in init_from; {source} is neither"
+            )
 
 
 def _checkpoints(source: Path) -> tuple[Path, list[int]]:

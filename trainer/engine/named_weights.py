@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from trainer.engine.graph.weight_paths import Weight, shown, weights_of
+from trainer.engine.graph.weight_paths import Weight, near, shown, weights_of
 from trainer.errors import CheckpointError
 
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -41,7 +41,11 @@ class Saved:
 
 
 def take_by_name(
-    source: str, saved: Mapping[str, Saved], models: Mapping[str, Any], allow: Sequence[str]
+    source: str,
+    saved: Mapping[str, Saved],
+    models: Mapping[str, Any],
+    allow: Sequence[str],
+    rename: Mapping[str, str] | None,
 ) -> str:
     """Assign saved weights to the weights of the same name and shape.
 
@@ -50,14 +54,18 @@ def take_by_name(
         saved: the saved weights by name; with several models, the model's name comes first.
         models: the models by name.
         allow: patterns of paths; weights that they match may be missing.
+        rename: patterns in the names of saved weights, and what replaces them, one after the
+            other.
 
     Returns:
         What was taken and what not, in words.
 
     Raises:
-        CheckpointError: a weight is missing or has another shape, and is not allowed to.
+        CheckpointError: a weight is missing or has another shape, and is not allowed to; a
+            pattern is in no name, or gives two weights the same.
     """
-    found = [(weight, _find(weight, saved, models)) for weight in weights_of(models)]
+    saved = _renamed(source, saved, rename or {})
+    found = _find(weights_of(models), saved, models)
     fits = [(w, name) for w, name in found if name is not None and _fits(w, saved[name])]
     taken = {id(weight) for weight, _ in fits}
     fresh = [(weight, name) for weight, name in found if id(weight) not in taken]
@@ -171,20 +179,64 @@ def _known(weight: Weight) -> Saved:
     return Saved(value.shape, lambda: value)
 
 
-def _find(weight: Weight, saved: Mapping[str, Saved], models: Mapping[str, Any]) -> str | None:
-    """Return the name by which a weight was saved, or None.
+def _renamed(
+    source: str, saved: Mapping[str, Saved], rename: Mapping[str, str]
+) -> dict[str, Saved]:
+    """Return saved weights by the names that patterns and what replaces them give."""
+    names = list(saved)
+    for pattern, replacement in rename.items():
+        if not any(re.search(pattern, name) for name in names):
+            raise CheckpointError(
+                f"init_rename ('{pattern}') matches no weight of {source}; {near(pattern, names)}"
+            )
+        names = [re.sub(pattern, replacement, name) for name in names]
+    owners: dict[str, str] = {}
+    for old, name in zip(saved, names, strict=True):
+        if name in owners:
+            raise CheckpointError(
+                f"init_rename makes {name} of both {owners[name]} and {old} of {source}; "
+                "make its patterns more specific"
+            )
+        owners[name] = old
+    return {name: saved[old] for name, old in owners.items()}
+
+
+def _find(
+    weights: Sequence[Weight], saved: Mapping[str, Saved], models: Mapping[str, Any]
+) -> list[tuple[Weight, str | None]]:
+    """Return each weight with the name by which it was saved, or None.
 
     It is the path, or the name that Keras gave the variable: without the models that contain its
-    layer, or (Keras 3) with the name of the whole model.
+    layer, or (Keras 3) with the name of the whole model. A name that two weights might have had is
+    given to none.
     """
-    path = weight.path
-    owner = f"{path.partition('/')[0]}/" if len(models) > 1 else ""
-    scope = owner + weight.name
-    if path in saved or scope in saved:
-        return path if path in saved else scope
-    inner = path.removeprefix(owner)
-    longer = [name for name in saved if name.startswith(owner) and name.endswith(f"/{inner}")]
-    return longer[0] if len(longer) == 1 else None
+    names: dict[int, str] = {}
+    for rule in (_path, _scope, _longer):
+        free = saved.keys() - names.values()
+        found: dict[str, list[int]] = {}
+        for weight in (weight for weight in weights if id(weight) not in names):
+            owner = f"{weight.path.partition('/')[0]}/" if len(models) > 1 else ""
+            name = rule(weight, owner, saved)
+            if name in free:
+                found.setdefault(name, []).append(id(weight))
+        names |= {number: name for name, (number, *others) in found.items() if not others}
+    return [(weight, names.get(id(weight))) for weight in weights]
+
+
+def _path(weight: Weight, owner: str, saved: Mapping[str, Saved]) -> str:
+    return weight.path
+
+
+def _scope(weight: Weight, owner: str, saved: Mapping[str, Saved]) -> str:
+    """Return the name that Keras gave a weight, after that of its model."""
+    return owner + weight.name
+
+
+def _longer(weight: Weight, owner: str, saved: Mapping[str, Saved]) -> str:
+    """Return the only name that ends with the path of a weight, or ''."""
+    end = f"/{weight.path.removeprefix(owner)}"
+    names = [name for name in saved if name.startswith(owner) and name.endswith(end)]
+    return names[0] if len(names) == 1 else ""
 
 
 def _fits(weight: Weight, saved: Saved) -> bool:

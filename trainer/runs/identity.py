@@ -41,7 +41,7 @@ KINDS: Mapping[Kind, tuple[str, ...]] = {
     ),
     Kind.SEMANTIC: (
         "seed", "precision", "jit", "eager", "deterministic", "init_from",
-        "init_allow", "train.steps_per_epoch", "train.clip_norm", "train.clip_value",
+        "init_allow", "init_rename", "train.steps_per_epoch", "train.clip_norm", "train.clip_value",
         "train.unfreeze", "train.ema_decay", "batch", "evaluate",
         "divergence", "dataset", "augment", "env", "buffer", "task", "optimizer", "schedule",
         "callbacks", "loop", "fault", "model.dropout", "model.l2", "model.momentum",

@@ -166,7 +166,10 @@ def _load_initial_weights(job: Job, source: str) -> None:
     state = job.engine.state
     try:
         restored, warnings = restore_weights(
-            Path(source).expanduser(), state.task.models, job.experiment.init_allow
+            Path(source).expanduser(),
+            state.task.models,
+            job.experiment.init_allow,
+            job.experiment.init_rename,
         )
     except CheckpointError as error:
         # The user has named the checkpoint, and nothing has been trained.

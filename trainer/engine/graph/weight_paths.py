@@ -86,7 +86,8 @@ def select(key: str, pattern: str, weights: Sequence[Weight]) -> list[Weight]:
     """
     selected = [weight for weight in weights if re.search(pattern, weight.path)]
     if not selected:
-        raise ConfigError(f"{key} ('{pattern}') matches no weight; {_near(pattern, weights)}")
+        paths = [weight.path for weight in weights]
+        raise ConfigError(f"{key} ('{pattern}') matches no weight; {near(pattern, paths)}")
     return selected
 
 
@@ -97,8 +98,8 @@ def shown(paths: Iterable[str], count: int = _SHOWN) -> str:
     return f"{', '.join(names[:count])}{more}"
 
 
-def _near(pattern: str, weights: Sequence[Weight]) -> str:
-    paths = [weight.path for weight in weights]
+def near(pattern: str, paths: Sequence[str]) -> str:
+    """Return, for a message, what a pattern that is in no path may have meant."""
     parts = [part for path in paths for part in path.split("/")]
     parts = [*dict.fromkeys([*parts, *(piece for part in parts for piece in part.split("_"))])]
     words = re.findall(r"\w+", pattern)
