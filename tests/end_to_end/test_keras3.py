@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.support.processes import ROOT, final_variables, only_run, run
 from tests.support.training import LOW_PRECISION_ROUNDING
 from trainer.datasets.digits import digits
-from trainer.launch.run_comparison import differences, read
+from trainer.launch.run_comparison import read
 
 KERAS_3 = (
     "model=softmax", "~model.l2", "model._target_=tests.support.keras3_models.conv_net",
@@ -21,20 +21,22 @@ KILL = "+fault.kill={action:kill,process:worker-1,phase:step,at:5}"
 
 
 @pytest.mark.slow
-def test_cluster_that_lost_a_worker_ends_with_the_bits_of_an_undisturbed_one(tmp_path, monkeypatch):
-    """And with those of two replicas in one process."""
+def test_cluster_that_lost_a_worker_ends_with_the_bits_of_replicas_in_one_process(
+    tmp_path, monkeypatch
+):
+    """Without shards, of a model of everything."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     outcomes = []
+    whole = ("model._target_=tests.support.keras3_models.everything", "batch.accumulate=2")
     two = ["strategy=mirrored", "strategy.virtual_devices=2"]
-    for options in (["strategy=multi_worker"], ["strategy=multi_worker", KILL], two):
+    for options in (two, ["strategy=multi_worker", KILL]):
         directory = tmp_path / f"run-{len(outcomes)}"
         directory.mkdir()
-        code, out, err = run(directory, *KERAS_3, "batch.accumulate=2", *options)
+        code, out, err = run(directory, *KERAS_3, *whole, *options)
         assert code == 0, f"{out}\n{err}"
         outcomes.append(read(only_run(directory)))
-    straight, killed, mirrored = outcomes
-    assert differences(straight, killed) == []
-    assert straight.variables == mirrored.variables
+    mirrored, killed = outcomes
+    assert killed.variables == mirrored.variables
     assert [name for _, name in killed.kills] == ["kill (worker-1 at step 5)"]
 
 
