@@ -6,8 +6,11 @@ destination and renamed, so a directory that exists is complete.
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -206,13 +209,26 @@ def _outputs(predictions: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
 def _save_weights(model: tf.keras.Model, path: Path) -> None:
     try:
-        model.save(path)
+        with _without_advice():
+            model.save(path)
     except (NotImplementedError, TypeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = " ".join(str(error).strip().partition("\n\n")[0].split()).rstrip(".")
         raise ConfigError(
             f"export.weights ({path.suffix[1:]}): Keras cannot write this model so: {reason}; "
             "add export.weights=null"
         ) from error
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """Silence both Keras where they advise to write a `.keras` file: the user chose the format."""
+    absl = logging.getLogger("absl")
+    was_disabled, absl.disabled = absl.disabled, True
+    try:
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
+            yield
+    finally:
+        absl.disabled = was_disabled
 
 
 def _lite(saved_model: Path) -> bytes:
