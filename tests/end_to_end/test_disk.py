@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import final_variables
-from tests.support.small_disk import small_disk
+from tests.support.processes import final_variables, run
+from tests.support.small_disk import own_mounts, small_disk
 from tests.support.training import assert_same_bits
 from trainer.errors import StorageError
 from trainer.launch.worker_process import Log
@@ -37,16 +37,23 @@ def only_run(disk):
 
 
 @pytest.fixture(scope="module")
+def mounts():
+    with own_mounts() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
 def straight(tmp_path_factory):
     """What runs come to whose disk is large enough, one for each strategy that is asked for."""
     made = {}
 
     def get(*strategy):
         if strategy not in made:
-            with small_disk(tmp_path_factory.mktemp("straight"), size=16 << 20) as disk:
-                code, out, err = disk.run(*OPTIONS, *strategy)
-                assert code == 0, out + err
-                made[strategy] = final_variables(only_run(disk))
+            directory = tmp_path_factory.mktemp("straight")
+            code, out, err = run(directory, *OPTIONS, *strategy)
+            assert code == 0, out + err
+            (run_dir,) = (directory / "runs").iterdir()
+            made[strategy] = final_variables(run_dir)
         return made[strategy]
 
     return get
@@ -64,9 +71,9 @@ def straight(tmp_path_factory):
     ids=["full", "no inodes", "read-only", "full, in the background", "full, two workers"],
 )
 def test_failed_save_keeps_older_checkpoints_and_the_same_command_continues(
-    straight, tmp_path, action, strategy, cause
+    mounts, straight, tmp_path, action, strategy, cause
 ):
-    with small_disk(tmp_path, size=16 << 20) as disk:
+    with small_disk(mounts, tmp_path, size=16 << 20) as disk:
         code, out, err = disk.run(*OPTIONS, *strategy, sabotage(action, 8))
         assert code == 1, out + err
         first, second, *third = err.splitlines()
@@ -106,14 +113,14 @@ def test_failed_save_keeps_older_checkpoints_and_the_same_command_continues(
 
 
 @pytest.mark.slow
-def test_full_disk_while_writing_metrics_is_reported(straight, tmp_path):
+def test_full_disk_while_writing_metrics_is_reported(mounts, straight, tmp_path):
     # Much to report before the first save, which would fail too.
     much = [
         option
         for option in OPTIONS
         if not option.startswith(("summary.every_steps", "checkpoint.every_steps"))
     ]
-    with small_disk(tmp_path) as disk:
+    with small_disk(mounts, tmp_path) as disk:
         code, out, err = disk.run(
             *much, "summary.every_steps=1", "checkpoint.every_steps=100", sabotage("full", 4)
         )
@@ -133,8 +140,8 @@ def test_full_disk_while_writing_metrics_is_reported(straight, tmp_path):
 
 
 @pytest.mark.slow
-def test_removed_run_directory_ends_the_run_and_is_not_recreated(tmp_path):
-    with small_disk(tmp_path) as disk:
+def test_removed_run_directory_ends_the_run_and_is_not_recreated(mounts, tmp_path):
+    with small_disk(mounts, tmp_path) as disk:
         code, out, err = disk.run(*OPTIONS, sabotage("removed", 8))
         assert code == 1, out + err
         assert GONE in err.splitlines()[0]

@@ -1,14 +1,30 @@
-"""One fork server for all commands that this process's tests run."""
+"""Fork servers for the commands that tests run: TensorFlow is imported once for many of them."""
 
 import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from trainer.launch.fork_server import ForkServer
 
+_SERVE = """
+import sys
+
+sys.path.insert(0, sys.argv[1])
+from trainer.launch.fork_server import ForkServer
+
+server = ForkServer.acquire()
+print(server.directory, flush=True)
+sys.stdin.read()
+server.release()
+"""
+
 
 def start() -> Callable[[], None]:
-    """Start it, and have commands use it; return the function that ends it."""
+    """Start it for all commands of this process's tests; return the function that ends it."""
     # Not one that the user's own commands have left, and no place where they would find this one.
     runtime = tempfile.TemporaryDirectory(prefix="steadfast-tests-")
     os.environ["XDG_RUNTIME_DIR"] = runtime.name
@@ -20,3 +36,28 @@ def start() -> Callable[[], None]:
         runtime.cleanup()
 
     return end
+
+
+@contextmanager
+def fork_server_of(checkout: Path, within: Sequence[str] = ()) -> Iterator[dict[str, str]]:
+    """Serve commands that `start` cannot: of another copy of the code, or in other namespaces.
+
+    Args:
+        checkout: where the commands import the code from.
+        within: a command that runs the server, such as `nsenter`.
+
+    Yields:
+        The environment variables that a command needs to use it.
+    """
+    process = subprocess.Popen(
+        [*within, sys.executable, "-c", _SERVE, str(checkout)],
+        env={**os.environ, "STEADFAST_FORK_SERVER": ""},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield {"STEADFAST_FORK_SERVER": process.stdout.readline().rstrip("\n")}
+    finally:
+        process.communicate(timeout=60)

@@ -1,4 +1,4 @@
-"""A small disk for a test: a real file system in a mount namespace, where the system allows it."""
+"""Small disks for tests: real file systems in a mount namespace, where the system allows it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.support.fork_server import fork_server_of
 from tests.support.processes import ROOT, finish
 
 SABOTEUR = '''
@@ -83,76 +84,30 @@ class Saboteur:
 '''
 
 
-class SmallDisk:
-    """A tmpfs that only the processes which are run here see at its path.
+class Mounts:
+    """A mount namespace of the tests, with a fork server for the commands in it.
 
     Attributes:
-        path: the directory, as this process reaches it.
-        size: how many bytes it holds.
-        inodes: how many files it holds.
+        root: its root directory, as this process reaches it.
+
+    Args:
+        enter: a command that runs another one in it.
+        holder: the process that keeps it.
+        variables: environment variables of the commands.
     """
 
-    def __init__(self, directory: Path, size: int, inodes: int) -> None:
-        self.size, self.inodes = size, inodes
-        self._mounted = directory / "disk"
-        self._mounted.mkdir()
-        mount = f"mount -t tmpfs -o size={size},nr_inodes={inodes} none '{self._mounted}'"
-        command = f"{mount} && echo mounted && exec cat"
-        self._holder = subprocess.Popen(
-            ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self._holder.stdout is not None
-        assert self._holder.stderr is not None
-        if self._holder.stdout.readline() != "mounted\n":
-            pytest.skip(f"no file systems of one's own here: {self._holder.stderr.read().strip()}")
-        self.path = Path(f"/proc/{self._holder.pid}/root{self._mounted}")
-        # Below a mount that somehow is not there would be the disk of everyone.
-        seen = self._finish(
-            sys.executable,
-            "-c",
-            "import os; s = os.statvfs('.'); print(s.f_frsize * s.f_blocks, s.f_files)",
-        )
-        assert [int(number) for number in seen[1].split()] == [self.size, self.inodes], (
-            f"not on the small disk: {seen}"
-        )
+    def __init__(self, enter: list[str], holder: int, variables: Mapping[str, str]) -> None:
+        self.root = Path(f"/proc/{holder}/root")
+        self._enter = enter
+        self._variables = variables
 
-    def run(self, *overrides: str) -> tuple[int, str, str]:
-        """Run `train.py` to its end in the directory; return exit code, stdout and stderr."""
-        return self._finish(sys.executable, str(ROOT / "train.py"), *overrides)
-
-    def restore(self) -> None:
-        """Undo what the saboteur has done, as far as that is possible."""
-        for run in (self.path / "runs").iterdir() if (self.path / "runs").exists() else []:
-            self._finish("umount", str(self._mounted / "runs" / run.name))
-        if (filler := self.path / "filler").is_dir():
-            shutil.rmtree(filler)
-        else:
-            filler.unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """Let the disk go."""
-        self._holder.kill()
-        self._holder.communicate()
-
-    def _finish(self, *command: str) -> tuple[int, str, str]:
-        # `cd` within: nsenter's own option would enter the directory below the mount.
-        enter = ["sh", "-c", 'cd "$0" && exec "$@"', str(self._mounted)]
-        within = [
-            "nsenter",
-            f"--target={self._holder.pid}",
-            "--user",
-            "--mount",
-            "--preserve-credentials",
-            *enter,
-        ]
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}  # every inode counts
+    def run(self, directory: Path, *command: str) -> tuple[int, str, str]:
+        """Run a command to its end; return exit code, stdout and stderr."""
+        # `cd` within: nsenter's own option would enter the directory below a mount.
+        change = ["sh", "-c", 'cd "$0" && exec "$@"', str(directory)]
         process = subprocess.Popen(
-            [*within, *command],
-            env=environment,
+            [*self._enter, *change, *command],
+            env={**os.environ, **self._variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -162,11 +117,81 @@ class SmallDisk:
 
 
 @contextmanager
-def small_disk(directory: Path, size: int = 4 << 20, inodes: int = 200) -> Iterator[SmallDisk]:
-    """Yield a disk with the saboteur in its directory; skip the test where that is forbidden."""
+def own_mounts() -> Iterator[Mounts]:
+    """Yield a mount namespace; skip the test where that is forbidden."""
     if missing := [name for name in ("unshare", "nsenter", "mount") if shutil.which(name) is None]:
         pytest.skip(f"no {missing[0]} here")
-    disk = SmallDisk(directory, size, inodes)
+    namespaces = ["--user", "--mount"]
+    holder = subprocess.Popen(
+        ["unshare", *namespaces, "--map-root-user", "sh", "-c", "echo made && exec cat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stderr is not None
+        if holder.stdout.readline() != "made\n":
+            pytest.skip(f"no file systems of one's own here: {holder.stderr.read().strip()}")
+        enter = ["nsenter", f"--target={holder.pid}", *namespaces, "--preserve-credentials"]
+        no_bytecode = {"PYTHONDONTWRITEBYTECODE": "1"}  # every inode counts
+        assignments = (f"{name}={value}" for name, value in no_bytecode.items())
+        with fork_server_of(ROOT, [*enter, "env", *assignments]) as server:
+            yield Mounts(enter, holder.pid, {**no_bytecode, **server})
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+class SmallDisk:
+    """A tmpfs that only the processes which are run here see at its path.
+
+    Attributes:
+        path: the directory, as this process reaches it.
+    """
+
+    def __init__(self, mounts: Mounts, directory: Path, size: int, inodes: int) -> None:
+        self._mounts = mounts
+        self._mounted = directory / "disk"
+        self._mounted.mkdir()
+        options = f"size={size},nr_inodes={inodes}"
+        code, _, err = mounts.run(
+            directory, "mount", "-t", "tmpfs", "-o", options, "none", str(self._mounted)
+        )
+        if code:
+            pytest.skip(f"no file systems of one's own here: {err.strip()}")
+        self.path = Path(f"{mounts.root}{self._mounted}")
+        # Below a mount that somehow is not there would be the disk of everyone.
+        seen = os.statvfs(self.path)
+        assert (seen.f_frsize * seen.f_blocks, seen.f_files) == (size, inodes), (
+            f"not on the small disk: {seen}"
+        )
+
+    def run(self, *overrides: str) -> tuple[int, str, str]:
+        """Run `train.py` to its end in the directory; return exit code, stdout and stderr."""
+        return self._mounts.run(self._mounted, sys.executable, str(ROOT / "train.py"), *overrides)
+
+    def restore(self) -> None:
+        """Undo what the saboteur has done, as far as that is possible."""
+        for run in (self.path / "runs").iterdir() if (self.path / "runs").exists() else []:
+            self._mounts.run(self._mounted, "umount", str(self._mounted / "runs" / run.name))
+        if (filler := self.path / "filler").is_dir():
+            shutil.rmtree(filler)
+        else:
+            filler.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let the disk go."""
+        self._mounts.run(self._mounted.parent, "umount", "--lazy", str(self._mounted))
+
+
+@contextmanager
+def small_disk(
+    mounts: Mounts, directory: Path, size: int = 4 << 20, inodes: int = 200
+) -> Iterator[SmallDisk]:
+    """Yield a disk with the saboteur in its directory; skip the test where that is forbidden."""
+    disk = SmallDisk(mounts, directory, size, inodes)
     try:
         (disk.path / "saboteur.py").write_text(SABOTEUR)
         yield disk
