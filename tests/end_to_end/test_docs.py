@@ -7,6 +7,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.doc_pages import ROOT, Page
+from tests.support.doc_pages import ROOT, Page, copy_checkout
+from tests.support.fork_server import fork_server_of
 from trainer.cli.commands import COMMANDS
 from trainer.cli.compose import compose
 from trainer.config.schema import GROUPS, Experiment, Fault
@@ -29,15 +31,41 @@ def name(page: Page) -> str:
     return str(page.path.relative_to(ROOT))
 
 
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout, which has no history that runs would record."""
+    return copy_checkout(tmp_path_factory.mktemp("checkout"))
+
+
+@pytest.fixture(scope="module")
+def server(checkout: Path) -> Iterator[dict[str, str]]:
+    """A fork server for the commands of all pages that use the copy."""
+    with fork_server_of(checkout) as variables:
+        yield variables
+
+
+def run_page(page: Page, scratch: Path, checkout: Path, server: dict[str, str]) -> None:
+    folder = page.directory(scratch, checkout)
+    if page.adds_code:
+        with fork_server_of(folder) as own:
+            page.run(folder, folder, own)
+    else:
+        page.run(folder, checkout, server)
+
+
 @pytest.mark.parametrize("page", [page for page in RUN if not page.trains], ids=name)
-def test_page_without_training_runs_as_shown(page: Page, tmp_path: Path) -> None:
-    page.run(tmp_path)
+def test_page_without_training_runs_as_shown(
+    page: Page, tmp_path: Path, checkout: Path, server: dict[str, str]
+) -> None:
+    run_page(page, tmp_path, checkout, server)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in RUN if page.trains], ids=name)
-def test_page_with_training_runs_as_shown(page: Page, tmp_path: Path) -> None:
-    page.run(tmp_path)
+def test_page_with_training_runs_as_shown(
+    page: Page, tmp_path: Path, checkout: Path, server: dict[str, str]
+) -> None:
+    run_page(page, tmp_path, checkout, server)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

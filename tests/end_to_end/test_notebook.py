@@ -14,7 +14,8 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager, start_new_kernel
 from nbclient import NotebookClient
 
-from tests.support.doc_pages import ROOT, Page, matches
+from tests.support.doc_pages import ROOT, copy_checkout, matches
+from tests.support.fork_server import fork_server_of
 from trainer.errors import ConfigError
 from trainer.notebook import RunError, _result, run
 
@@ -23,10 +24,14 @@ _CELL = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", re.DOTALL)
 _WAIT_SECS = 600
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A copy of the checkout, in which a notebook can leave its runs."""
-    return Page(PAGE).directory(tmp_path)
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A copy of the checkout, in which a notebook can leave its runs, and its fork server."""
+    folder = copy_checkout(tmp_path_factory.mktemp("checkout"))
+    with fork_server_of(folder) as variables, pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield folder
 
 
 @pytest.mark.slow

@@ -7,8 +7,9 @@ The blocks of a page are run in order, in one directory. The fence says what a b
     ```console                           commands behind `$ `, and their output; `...` is any text
     ```bash title="Not run here: ..."    commands that a test cannot run: they must compose
 
-In a path, `<run>` stands for whatever exists; of several, the newest. The directory is a copy of
-the checkout; for the page of an example, of the example.
+In a path, `<run>` stands for whatever exists; of several, the newest. The directory is like a
+checkout: a page that adds code to it gets a copy, the others links to one copy that they share. For
+the page of an example it is a copy of the example.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,31 +100,60 @@ class Page:
     def trains(self) -> bool:
         return any(command.trains for command in self.commands)
 
-    def directory(self, scratch: Path) -> Path:
-        """Create the directory that the page starts from."""
+    @property
+    def is_example(self) -> bool:
+        """Whether it belongs to an example project, which has its own directory."""
+        return "examples" in self.path.parts
+
+    @property
+    def adds_code(self) -> bool:
+        """Whether it adds files to the folders of the checkout."""
+        files = (step for step in self.steps if isinstance(step, File))
+        return any(file.path.split("/")[0] in CHECKOUT for file in files)
+
+    def directory(self, scratch: Path, checkout: Path) -> Path:
+        """Create the directory that the page starts from.
+
+        Args:
+            scratch: where.
+            checkout: a copy of the checkout, which is not written to.
+        """
         folder = scratch / "work"
-        if "examples" in self.path.parts:
+        if self.is_example:
             shutil.copytree(self.path.parent, folder)
-            return folder
-        folder.mkdir()
-        for name in CHECKOUT:
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-            copy(ROOT / name, folder / name)
+        elif self.adds_code:
+            shutil.copytree(checkout, folder)
+        else:
+            folder.mkdir()
+            for name in CHECKOUT:
+                (folder / name).symlink_to(checkout / name)
         return folder
 
-    def run(self, scratch: Path) -> None:
+    def run(self, folder: Path, checkout: Path, variables: Mapping[str, str]) -> None:
         """Run the page.
+
+        Args:
+            folder: as made by `directory`.
+            checkout: what the program `steadfast` runs.
+            variables: environment variables, in addition to those of this process.
 
         Raises:
             AssertionError: a command fails, or prints something else than the page shows.
         """
-        folder = self.directory(scratch)
-        path = _programs(scratch)
+        environment = {**os.environ, **variables, "PATH": _programs(folder.parent, checkout)}
         for step in self.steps:
             if isinstance(step, File):
                 write(step, folder)
             elif step.is_run:
-                _run(step, folder, path)
+                _run(step, folder, environment)
+
+
+def copy_checkout(folder: Path) -> Path:
+    """Copy what of the checkout the pages use into a folder, and return it."""
+    for name in CHECKOUT:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+        copy(ROOT / name, folder / name)
+    return folder
 
 
 def write(file: File, folder: Path) -> None:
@@ -151,15 +181,15 @@ def _steps(match: re.Match[str]) -> Iterator[File | Command]:
         yield File(title, text)
 
 
-def _programs(scratch: Path) -> str:
-    """Return a PATH on which `python` and `steadfast` are this Python and this checkout."""
+def _programs(scratch: Path, checkout: Path) -> str:
+    """Return a PATH on which `python` and `steadfast` are this Python and a checkout."""
     folder = scratch / "bin"
     folder.mkdir()
     python = folder / "python"
     steadfast = folder / "steadfast"
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     steadfast.write_text(
-        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(checkout)!r})\n"
         "from trainer.main import main\n\nmain()\n"
     )
     for program in (python, steadfast):
@@ -167,12 +197,12 @@ def _programs(scratch: Path) -> str:
     return f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
-def _run(command: Command, folder: Path, path: str) -> None:
+def _run(command: Command, folder: Path, environment: Mapping[str, str]) -> None:
     text = _PLACEHOLDER.sub(lambda match: _newest(match[0], folder), command.text)
     process = subprocess.run(
         ["bash", "-c", text],
         cwd=folder,
-        env={**os.environ, "PATH": path},
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
