@@ -33,9 +33,8 @@ def straight(strategy, tmp_path_factory):
     )
 
 
-@pytest.mark.parametrize(
-    "steps_per_loop", [pytest.param(1, marks=slow), 7, pytest.param("auto", marks=slow)]
-)
+# 1 is that of the resumed runs below.
+@pytest.mark.parametrize("steps_per_loop", [7, pytest.param("auto", marks=slow)])
 def test_steps_per_loop_changes_no_bit(strategy, straight, tmp_path, steps_per_loop):
     other = train(
         tmp_path,
@@ -50,9 +49,8 @@ def test_steps_per_loop_changes_no_bit(strategy, straight, tmp_path, steps_per_l
     assert log(straight[0]) == log(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "stopped_at", [pytest.param(1, marks=slow), 4, pytest.param(5, marks=slow)]
-)
+# At an evaluation, and between two reports.
+@pytest.mark.parametrize("stopped_at", [4, pytest.param(5, marks=slow)])
 def test_resumed_run_equals_one_never_stopped(strategy, straight, tmp_path, stopped_at):
     options = [
         *RANDOM,
