@@ -56,8 +56,13 @@ def on_one_device(tmp_path_factory):
     return get
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("case", "replicas"),
+    [
+        *((case, 2) for case in CASES),
+        *(pytest.param(case, 4, marks=pytest.mark.slow) for case in ("all", "fp16")),
+    ],
+)
 def test_mirrored_equals_one_device(initial, on_one_device, tmp_path, case, replicas):
     mirrored = ["strategy=mirrored", f"strategy.virtual_devices={replicas}"]
     other = train(tmp_path, *mirrored, *OPTIMIZER, *CASES[case])
