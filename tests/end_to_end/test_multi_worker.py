@@ -44,6 +44,10 @@ PLAIN, RANDOM = (
         "train.ema_decay=0.9",
     ],
 )
+TINY = [
+    "model=softmax", "~model.l2", "model._target_=tests.support.toy_models.tiny",
+    *(option for option in OPTIONS if not option.startswith("model.")),
+]  # fmt: skip
 MULTI = ["strategy=multi_worker"]
 SAME_REPLICAS = {
     "multi_worker": MULTI,
@@ -144,11 +148,11 @@ def test_only_the_chief_writes_files(trained):
 def test_killed_worker_restarts_all_and_nothing_is_lost(trained, tmp_path):
     # Other processes and other moments: test_chaos.py.
     code, out, err = run(
-        tmp_path, *OPTIONS, *MULTI, signaller(tmp_path, [16], signal.SIGKILL, index=1)
+        tmp_path, *TINY, *MULTI, signaller(tmp_path, [16], signal.SIGKILL, index=1)
     )
     assert code == 0, out + err
     assert out.count("warning: worker-1 was killed by SIGKILL") == 1
-    straight, again = trained(*OPTIONS, *MULTI), only_run(tmp_path)
+    straight, again = trained(*TINY, *MULTI), only_run(tmp_path)
     assert_same_bits(final_variables(straight), final_variables(again))
     assert log(straight) == log(again)
     assert not scratch()
