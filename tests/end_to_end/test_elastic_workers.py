@@ -13,9 +13,13 @@ from trainer.runs.ledger import Ledger
 pytestmark = pytest.mark.slow
 
 NUM_SCHEDULES = int(os.environ.get("STEADFAST_SCHEDULES", "2"))
-SHARDS = [
-    "model._target_=tests.support.toy_models.everything", "batch.shards=8", "train.clip_norm=0.5",
-    "checkpoint.every_steps=2",
+SHARDS = [*OPTIONS, "batch.shards=8", "train.clip_norm=0.5", "checkpoint.every_steps=2"]
+EVERYTHING = [*SHARDS, "model._target_=tests.support.toy_models.everything"]
+# Each loss is followed by a start, most of which is tracing.
+TINY = [
+    "model=softmax", "~model.l2", "model._target_=tests.support.toy_models.tiny",
+    "+model.synchronized=false",
+    *(option for option in SHARDS if not option.startswith("model.")),
 ]  # fmt: skip
 ELASTIC = [
     "strategy=multi_worker", "strategy.workers=4", "strategy.min_workers=1",
@@ -54,16 +58,28 @@ def random_schedule(seed):
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("straight")
-    code, out, err = run(directory, *OPTIONS, *SHARDS, "strategy=one_device")
-    assert code == 0, out + err
-    return only_run(directory)
+    """Return the run of a command on one device, made once."""
+    run_dirs = {}
+
+    def of(*command):
+        if command not in run_dirs:
+            directory = tmp_path_factory.mktemp("straight")
+            code, out, err = run(directory, *command, "strategy=one_device")
+            assert code == 0, out + err
+            run_dirs[command] = only_run(directory)
+        return run_dirs[command]
+
+    return of
 
 
 @pytest.mark.parametrize("schedule", ["there and back", *range(1, NUM_SCHEDULES)])
 def test_run_that_loses_and_regains_workers_ends_like_one_device(straight, tmp_path, schedule):
-    events = THERE_AND_BACK if schedule == "there and back" else random_schedule(schedule)
-    code, out, err = run(tmp_path, *OPTIONS, *SHARDS, *ELASTIC, *faults(events))
+    events, command = (
+        (THERE_AND_BACK, EVERYTHING)
+        if schedule == "there and back"
+        else (random_schedule(schedule), TINY)
+    )
+    code, out, err = run(tmp_path, *command, *ELASTIC, *faults(events))
     assert code == 0, out + err
     run_dir = only_run(tmp_path)
     sizes = [size for _, size in Ledger(run_dir, writes=False).summary().sizes]
@@ -71,16 +87,15 @@ def test_run_that_loses_and_regains_workers_ends_like_one_device(straight, tmp_p
     if schedule == "there and back":
         assert sizes == [4, 2, 4, 2, 1, 2, 4], out
     assert json.loads((run_dir / "result.json").read_text())["step"] == 24
-    assert_same_bits(final_variables(run_dir), final_variables(straight))
+    assert_same_bits(final_variables(run_dir), final_variables(straight(*command)))
 
 
 def test_run_ends_with_one_line_if_too_few_workers_are_left(tmp_path):
-    code, out, err = run(
-        tmp_path, *OPTIONS, *SHARDS, *ELASTIC, "strategy.min_workers=4", *faults([("lose", 2, 4)])
-    )
+    both = ["strategy.workers=2", "strategy.min_workers=2"]
+    code, out, err = run(tmp_path, *TINY, *ELASTIC, *both, *faults([("lose", 1, 4)]))
     assert code == 1, out + err
     assert (
-        "error: worker-2 cannot be had, and no number of workers that is left is at least "
+        "error: worker-1 cannot be had, and no number of workers that is left is at least "
         "strategy.min_workers and divides the batch; the same command continues when there are "
         "more" in err.splitlines()
     )
