@@ -9,8 +9,11 @@ import tensorflow as tf
 
 from tests.support.processes import ROOT, final_variables, only_run, run
 from tests.support.training import LOW_PRECISION_ROUNDING
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
 from trainer.datasets.digits import digits
-from trainer.launch.run_comparison import read
+from trainer.launch.run_comparison import differences, read
+from trainer.worker import build
 
 KERAS_3 = (
     "model=softmax", "~model.l2", "model._target_=tests.support.keras3_models.conv_net",
@@ -21,10 +24,8 @@ KILL = "+fault.kill={action:kill,process:worker-1,phase:step,at:5}"
 
 
 @pytest.mark.slow
-def test_cluster_that_lost_a_worker_ends_with_the_bits_of_replicas_in_one_process(
-    tmp_path, monkeypatch
-):
-    """Without shards, of a model of everything."""
+def test_cluster_that_lost_a_worker_ends_with_the_bits_of_two_replicas(tmp_path, monkeypatch):
+    """Of one process that nothing has disturbed: a model of everything, without shards."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     outcomes = []
     whole = ("model._target_=tests.support.keras3_models.everything", "batch.accumulate=2")
@@ -35,13 +36,14 @@ def test_cluster_that_lost_a_worker_ends_with_the_bits_of_replicas_in_one_proces
         code, out, err = run(directory, *KERAS_3, *whole, *options)
         assert code == 0, f"{out}\n{err}"
         outcomes.append(read(only_run(directory)))
-    mirrored, killed = outcomes
-    assert killed.variables == mirrored.variables
+    straight, killed = outcomes
+    assert differences(straight, killed) == []
+    assert straight.variables
     assert [name for _, name in killed.kills] == ["kill (worker-1 at step 5)"]
 
 
 EVERYTHING = (
-    *KERAS_3, "model._target_=tests.support.keras3_models.everything", "batch.shards=4",
+    *KERAS_3, "model._target_=tests.support.keras3_models.everything", "batch.shards=2",
     "train.ema_decay=0.9", "train.clip_norm=0.1", "summary.histograms=4",
 )  # fmt: skip
 
@@ -81,29 +83,37 @@ def predicted_and_served(run_dir):
     return np.asarray(table_values, np.float32), probabilities
 
 
+def moving_statistics(run_dir):
+    reader = tf.train.load_checkpoint(str(run_dir / "checkpoints" / "ckpt-8"))
+    names = [name for name in reader.get_variable_to_shape_map() if "moving_" in name]
+    return {name: reader.get_tensor(name) for name in names}
+
+
 @pytest.mark.slow
-def test_one_worker_of_parameter_servers_has_the_statistics_of_one_device(tmp_path, monkeypatch):
+def test_worker_of_parameter_servers_has_the_statistics_of_one_device(tmp_path, monkeypatch):
+    """And every mode reads the run."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    statistics = []
+    run_dirs = []
     for strategy in (["strategy=one_device"], ["strategy=parameter_server", "strategy.workers=1"]):
-        directory = tmp_path / f"run-{len(statistics)}"
+        directory = tmp_path / f"run-{len(run_dirs)}"
         directory.mkdir()
         code, out, err = run(directory, *KERAS_3, *strategy)
         assert code == 0, f"{out}\n{err}"
-        path = only_run(directory) / "checkpoints" / "ckpt-8"
-        reader = tf.train.load_checkpoint(str(path))
-        names = [name for name in reader.get_variable_to_shape_map() if "moving_" in name]
-        statistics.append({name: reader.get_tensor(name) for name in names})
-    one, served = statistics
+        run_dirs.append(only_run(directory))
+    one, served = map(moving_statistics, run_dirs)
     assert len(one) == 2
     for name, value in one.items():
         # Added as differences, which rounds otherwise; the other sums are in the same order.
         np.testing.assert_allclose(served[name], value, rtol=0, atol=1e-4)
         assert np.abs(value - ("variance" in name)).max() > 0.01
+    for mode in ("evaluate", "predict", "export"):
+        code, out, err = run(tmp_path, f"mode={mode}", f"resume={run_dirs[1]}")
+        assert code == 0, f"{mode}: {out}\n{err}"
+    np.testing.assert_array_equal(*predicted_and_served(run_dirs[1]))
 
 
 SUMS = (
-    *KERAS_3, "model._target_=tests.support.keras3_models.summing", "optimizer=sgd",
+    "model._target_=tests.support.keras3_models.summing", "optimizer=sgd",
     "optimizer.momentum=0", "optimizer.learning_rate=0.25", "train.steps=40",
     "checkpoint.every_steps=10",
 )  # fmt: skip
@@ -121,16 +131,18 @@ def test_parameter_servers_sum_every_gradient_and_update_once(tmp_path, monkeypa
         "strategy.partitioner=fixed_shards",
         "+fault.kill={action:kill,process:ps-0,phase:step,at:25}",
     )  # fmt: skip
-    sums = []
-    for options in (("strategy=one_device",), servers):
-        directory = tmp_path / f"run-{len(sums)}"
-        directory.mkdir()
-        code, out, err = run(directory, *SUMS, *options)
-        assert code == 0, f"{out}\n{err}"
-        variables = final_variables(only_run(directory))
-        sums.append({name: v for name, v in variables.items() if name.startswith("models/")})
+    code, out, err = run(tmp_path, *KERAS_3, *SUMS, *servers)
+    assert code == 0, f"{out}\n{err}"
     assert "Continuing from the checkpoint of step 20." in out
-    one, served = sums
+    # In this process, which needs no start: the sums begin with zero, and draw nothing.
+    alone = tmp_path / "one"
+    alone.mkdir()
+    here = build.engine(compose([*KERAS_3, *SUMS]), alone, Channel(lambda message: None))
+    assert here.train(lambda: False)
+    one, served = (
+        {name: v for name, v in final_variables(run_dir).items() if name.startswith("models/")}
+        for run_dir in (alone, only_run(tmp_path))
+    )
     assert one.keys() == served.keys()
     seen, kernel = (next(v for name, v in one.items() if part in name) for part in ("seen", "kern"))
     assert seen == 40 * 16
@@ -169,15 +181,3 @@ def test_parameter_servers_train_in_16_bits_and_pieces_what_xla_compiles(tmp_pat
     )
     distance = np.linalg.norm(pieces - whole)
     assert distance <= LOW_PRECISION_ROUNDING * np.linalg.norm(whole - early)
-
-
-@pytest.mark.slow
-def test_parameter_servers_train_and_every_mode_reads_the_run(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    code, out, err = run(tmp_path, *KERAS_3, "strategy=parameter_server")
-    assert code == 0, f"{out}\n{err}"
-    directory = only_run(tmp_path)
-    for mode in ("evaluate", "predict", "export"):
-        code, out, err = run(tmp_path, f"mode={mode}", f"resume={directory}")
-        assert code == 0, f"{mode}: {out}\n{err}"
-    np.testing.assert_array_equal(*predicted_and_served(directory))
