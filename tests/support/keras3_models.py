@@ -19,14 +19,6 @@ def conv_net(input_shape, num_classes, *, dropout=0.3, synchronized=False):
     )
 
 
-def recurrent(input_shape, num_classes):
-    """LSTM with dropout over the rows of an image."""
-    inputs = keras.Input(input_shape)
-    rows = layers.Reshape(input_shape[:2])(inputs)
-    hidden = layers.LSTM(6, dropout=0.2, recurrent_dropout=0.2)(rows)
-    return keras.Model(inputs, layers.Dense(num_classes)(hidden))
-
-
 def attention(input_shape, num_classes):
     """Attention with dropout over the rows, noise, and layer normalisation."""
     inputs = keras.Input(input_shape)
