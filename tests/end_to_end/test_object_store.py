@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import select
 import shutil
 import signal
 import time
@@ -93,6 +95,48 @@ def test_run_killed_in_uploads_ends_with_the_bits_of_an_undisturbed_local_run(tm
     assert actual.keys() == expected.keys()
     for name, value in expected.items():
         assert (actual[name] == value).all(), name
+
+
+def wait_for(condition, what):
+    deadline = time.monotonic() + DEADLINE_SECS
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def read_until(process, expected):
+    """Return what a command has printed as soon as it contains a text."""
+    text = ""
+    while expected not in text:
+        assert select.select([process.stdout], [], [], DEADLINE_SECS)[0], text
+        part = os.read(process.stdout.fileno(), 4096).decode()
+        assert part, (text, process.communicate())
+        text += part
+    return text
+
+
+@pytest.mark.slow
+def test_job_started_again_waits_for_its_last_start_on_another_machine(tmp_path, s3):
+    options = remote(tmp_path, "train.steps=60", processes.pause(tmp_path, [30]))
+    first = processes.start(tmp_path, *options, SLURM_JOB_ID="1")
+    again = None
+    try:
+        wait_for((tmp_path / "paused-30").exists, "step 30 was not reached")
+        disk = f"store.work_dir={tmp_path / 'other'}"
+        again = processes.start(tmp_path, *options, disk, SLURM_JOB_ID="1")
+        shown = read_until(again, "waiting up to")
+        assert f":{first.pid}:" in shown
+        first.terminate()
+        assert processes.finish(first)[0] == 143
+        code, out, err = processes.finish(again)
+        assert code == 0, (shown + out, err)
+        assert "Continuing from the checkpoint of step 30." in out
+    finally:
+        for process in (first, again):
+            if process is not None and process.poll() is None:
+                process.kill()
+                process.communicate()
+    assert bring(tmp_path)[1] == 60
 
 
 @pytest.mark.slow

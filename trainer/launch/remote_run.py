@@ -20,7 +20,9 @@ from trainer.files import Lock, LockedError, write_atomically, writing
 from trainer.launch.console import Console
 from trainer.launch.mirror import Mirror
 from trainer.launch.resolved_run import ResolvedRun
+from trainer.launch.run_opening import when_free
 from trainer.runs import remote_files
+from trainer.runs.directory import RunInUseError
 from trainer.runs.lease import BEATS, Lease, LeaseHeldError, read_manifest
 from trainer.runs.location import joined_path, run_address, run_path
 from trainer.runs.object_store import Store, StoreError, retry
@@ -99,14 +101,14 @@ def mirrored(
         return run()
     is_chief = cluster.is_chief
     path = run_path(experiment) if is_chief else joined_path(experiment, str(cluster.process_id))
-    lock = _lock(path, address)
+    lock = when_free(lambda: _lock(path, address), console, requests)
+    if lock is None:
+        return 128 + requests.number
     try:
         if is_chief:
             mirror = _start(experiment, address, path, console, requests)
             return _run_mirrored(mirror, address, path, console, run)
-        store = open_store(address)
-        secs = experiment.store.retry_secs
-        retry(lambda: download_record(store, path), secs, _sleeper(requests))
+        _bring_record(experiment, address, path, requests)
         return run()
     except _StoppedError as stopped:
         return 128 + stopped.number
@@ -145,7 +147,9 @@ def _start(
     options = experiment.store
     store = open_store(address)
     arrival = _Arrival(store, address, path, experiment, console, sleep)
-    lease = retry(arrival.acquire, options.retry_secs, sleep)
+    lease = when_free(lambda: retry(arrival.acquire, options.retry_secs, sleep), console, requests)
+    if lease is None:
+        raise _StoppedError(requests.number)
     mirror = Mirror(
         store,
         lease,
@@ -164,6 +168,13 @@ def _start(
     return mirror
 
 
+def _bring_record(experiment: Experiment, address: str, path: Path, requests: StopRequests) -> None:
+    """Bring what a process that is not the chief reads of the run before its worker starts."""
+    store = open_store(address)
+    secs = experiment.store.retry_secs
+    retry(lambda: download_record(store, path), secs, _sleeper(requests))
+
+
 def _sleeper(requests: StopRequests) -> Callable[[float], None]:
     """Return a function that waits for seconds, and raises an error if a stop is requested."""
 
@@ -179,10 +190,8 @@ def _lock(path: Path, address: str) -> Lock:
         with writing(path.parent):
             return Lock.acquire(path.with_name(f"{path.name}.work.lock"), _LOCK_WAIT_SECS)
     except LockedError as error:
-        raise ConfigError(
-            f"{address} is in use by another process of this machine (pid {error.holder}); "
-            "wait for it, or stop it"
-        ) from None
+        holder = f"another process of this machine (pid {error.holder})"
+        raise RunInUseError(address, holder) from None
 
 
 class _Arrival:
@@ -210,6 +219,7 @@ class _Arrival:
         self._sleep = sleep
         self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
         self._note = path.with_name(f"{path.name}.lease.json")
+        self._told: str | None = None
 
     def acquire(self) -> Lease:
         number, holders = self._read_note()
@@ -218,7 +228,9 @@ class _Arrival:
                 f"resume (never): {self._address} has a run, which is not moved; choose another "
                 "name=<name>, or remove it"
             )
-        self._write_note(number, [*holders, self._holder])
+        if self._holder not in holders:
+            holders.append(self._holder)
+            self._write_note(number, holders)
         try:
             return Lease.acquire(
                 self._store,
@@ -229,10 +241,7 @@ class _Arrival:
                 self._sleep,
             )
         except LeaseHeldError as error:
-            raise ConfigError(
-                f"{self._address} is in use by {error.holder} (host, process); "
-                "wait for it, or stop it"
-            ) from error
+            raise RunInUseError(self._address, f"{error.holder} (host, process)") from error
 
     def bring(self, lease: Lease) -> None:
         number, _ = self._read_note()
@@ -252,6 +261,9 @@ class _Arrival:
         self._write_note(lease.manifest.number, [self._holder])
 
     def _tell(self, holder: str) -> None:
+        if holder == self._told:
+            return
+        self._told = holder
         secs = self._experiment.store.lease_secs
         self._console.line(
             f"{self._address} was used by {holder} last (host, process), which has not given it "

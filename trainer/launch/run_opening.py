@@ -1,8 +1,10 @@
-"""Opens the directory of a run, which an earlier start of the same job may still use."""
+"""Opens a run, which an earlier start of the same job may still use."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from trainer.cluster import environment, schedulers
 from trainer.cluster.spec import Cluster
@@ -13,6 +15,7 @@ from trainer.runs.directory import RunDirectory, RunInUseError, join_run, open_r
 
 _SECS = 180.0  # more than schedulers take to kill a process, and NFS to drop a lost host's locks
 _POLL_SECS = 1.0
+_T = TypeVar("_T")
 
 
 def open_directory(
@@ -35,20 +38,41 @@ def open_directory(
     """
     if not cluster.is_chief:
         return join_run(command.experiment, str(cluster.process_id))
+    return when_free(
+        lambda: open_run(command.experiment, command.overrides, command.config_dir),
+        console,
+        requests,
+    )
+
+
+def when_free(use_run: Callable[[], _T], console: Console, requests: StopRequests) -> _T | None:
+    """Return what `use_run` returns; in a job of a scheduler, wait until nobody else uses the run.
+
+    Args:
+        use_run: takes the run; called again after a RunInUseError.
+        console: shows what is waited for.
+        requests: a stop among them ends the wait.
+
+    Returns:
+        What it returns; None: a stop was requested before.
+
+    Raises:
+        RunInUseError: another process uses the run, still after the wait if there is one.
+    """
     waits = schedulers.starts_jobs_again(environment.current())
     end = time.monotonic() + _SECS
     is_told = False
     while True:
         try:
-            return open_run(command.experiment, command.overrides, command.config_dir)
+            return use_run()
         except RunInUseError as error:
             if not waits or time.monotonic() >= end:
                 raise
             if not is_told:
                 is_told = True
                 console.line(
-                    f"warning: {error.path} is in use by process {error.holder}, perhaps of this "
-                    f"job's last start; waiting up to {_SECS:g} s for its end"
+                    f"warning: {error.run} is in use by {error.holder}, perhaps of this job's "
+                    f"last start; waiting up to {_SECS:g} s for its end"
                 )
         if requests.wait(_POLL_SECS):
             return None

@@ -26,18 +26,16 @@ _LOCK_WAIT_SECS = 5.0  # a worker whose supervisor was killed needs a moment to 
 
 
 class RunInUseError(ConfigError):
-    """Another process uses the run directory.
+    """Another process uses a run.
 
     Attributes:
-        path: the directory.
-        holder: the other's process id, or `unknown`.
+        run: its directory, or its address in a store.
+        holder: the other process, in words.
     """
 
-    def __init__(self, path: Path, holder: str) -> None:
-        super().__init__(
-            f"{path} is in use by another process (pid {holder}); wait for it, or stop it"
-        )
-        self.path = path
+    def __init__(self, run: Path | str, holder: str) -> None:
+        super().__init__(f"{run} is in use by {holder}; wait for it, or stop it")
+        self.run = run
         self.holder = holder
 
 
@@ -253,7 +251,7 @@ def _lock(path: Path) -> Lock:
     try:
         return Lock.acquire(lock_file(path), _LOCK_WAIT_SECS)
     except LockedError as error:
-        raise RunInUseError(path, error.holder) from None
+        raise RunInUseError(path, f"another process (pid {error.holder})") from None
 
 
 def trained_config(path: Path) -> dict[str, Any]:
