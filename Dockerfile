@@ -1,5 +1,6 @@
 # The image for `python train.py kubernetes`, with the locked requirements. Build it at the top of the checkout:
 #   docker build -t registry.example/steadfast:1 .
+# With optional requirements, such as the clients of object stores: --build-arg EXTRAS="s3 gcs".
 # For GPUs the base must also have Python 3.11, CUDA and cuDNN: add --build-arg BASE=<image>.
 ARG BASE=python:3.11-slim-bookworm
 
@@ -13,7 +14,8 @@ COPY requirements-build.lock requirements.lock pyproject.toml ./
 RUN sed -n '/^pip==/,/[^\\]$/p' requirements.lock > pip.txt \
  && pip install --require-hashes -r pip.txt
 # What is needed to train, in the versions and with the hashes of the lock, which also has the tools of developers.
-RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > needed.txt \
+ARG EXTRAS=""
+RUN python -c "import os, tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; extras = os.environ['EXTRAS'].split(); print(*project['dependencies'], *(line for extra in extras for line in project['optional-dependencies'][extra]), sep='\n')" > needed.txt \
  && pip install --require-hashes -r requirements-build.lock \
  && pip install --require-hashes --no-build-isolation -r needed.txt -c requirements.lock
 COPY LICENSE README.md ./

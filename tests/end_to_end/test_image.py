@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -92,10 +93,21 @@ def test_image_installs_the_locked_requirements_alone(
     (lister,) = [command for command in commands if command.endswith("> needed.txt")]
     words = shlex.split(lister.removesuffix("> needed.txt"))
     (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
-    printed = subprocess.run(
-        [sys.executable, *words[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    ).stdout.splitlines()
+    assert 'EXTRAS=""' in all_of(stages[0], "ARG")
+    printed, with_stores = (
+        subprocess.run(
+            [sys.executable, *words[1:]],
+            cwd=tmp_path,
+            env={**os.environ, "EXTRAS": extras},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        ).stdout.splitlines()
+        for extras in ("", "s3 gcs")
+    )
     assert printed == PROJECT["project"]["dependencies"]
+    optional = PROJECT["project"]["optional-dependencies"]
+    assert with_stores == [*printed, *optional["s3"], *optional["gcs"]]
     pinned = set(re.findall(r"^([\w-]+)==", (ROOT / "requirements.lock").read_text(), re.M))
-    needed = {re.split(r"[<>=!~\[; ]", line)[0].lower() for line in printed}
+    needed = {re.split(r"[<>=!~\[; ]", line)[0].lower() for line in with_stores}
     assert needed <= pinned

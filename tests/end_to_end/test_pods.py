@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +16,12 @@ import yaml
 
 from tests.support.command_line import run_here
 from tests.support.fault_schedules import HOLD, Fault, free, hold, schedules, send_storm
+from tests.support.object_stores import S3_READY, S3_SERVER, s3_environment
 from tests.support.pods import Controller, pods_of
 from tests.support.processes import (
     OPTIONS,
     final_variables,
+    finish,
     log,
     only_run,
     run,
@@ -118,6 +121,41 @@ def test_job_with_late_names_goes_on_with_one_pod_and_with_two_again(
         for step in (8, 16):
             assert f"Continuing from the checkpoint of step {step}." in job.output()
         assert job.failures == []
+
+
+def test_job_with_its_run_in_a_store_goes_on_when_a_pod_is_lost_with_its_disk(
+    shared: Path, tmp_path: Path, straight: Path
+) -> None:
+    fault = Fault("lost pod", 8, 0.0, random.Random(0))
+    mounted = tmp_path / "work"
+    mounted.mkdir()
+    outcome = run_here(
+        "kubernetes", *TRAINING, "--workers", "2", "--image", "a", "--name", "train",
+        "--secret", "keys", "runs_dir=s3://bucket/runs", f"store.work_dir={mounted}",
+        "store.lease_secs=2", hold(Path.cwd(), shared, [fault]),
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    objects = list(yaml.safe_load_all(outcome.out))
+    keys = {**s3_environment(0), "AWS_ENDPOINT_URL": "http://10.77.0.1:5000"}
+    folder = tmp_path / "pods"
+    with pods_of(folder, objects, IMAGE, {"keys": keys}) as pods:
+        pods.resolve()
+        server = ("-c", S3_SERVER, str(tmp_path / "s3.log"), "-H", "10.77.0.1", "-p", "5000")
+        pods.start_program(sys.executable, *server)
+        code, out, err = finish(pods.start_program(sys.executable, "-c", S3_READY, "120", **keys))
+        assert code == 0, out + err
+        job = Controller(pods, objects[-1])
+        job.wait_for((shared / f"reached-{fault.step}").exists, f"step {fault.step}")
+        job.pods[0].kill()
+        free(shared, fault)
+        job.wait_for(job.is_done, "completion")
+        assert job.failures == [None], job.output()
+        assert "Brought s3://bucket/runs/" in job.output()
+    assert list(mounted.iterdir()) == []
+    # The third pod is the chief that took the place of the first.
+    (metrics,) = (folder / "disk-2").rglob("metrics.jsonl")
+    assert_same_bits(final_variables(metrics.parent), final_variables(straight))
+    assert log(metrics.parent) == log(straight)
 
 
 def preempt(job: Controller, shared: Path, fault: Fault) -> None:

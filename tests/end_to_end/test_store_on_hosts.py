@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hosts import Hosts, two_hosts
-from tests.support.object_stores import s3_environment
+from tests.support.object_stores import S3_READY, S3_SERVER, s3_environment
 from tests.support.processes import (
     OPTIONS,
     SIGNALLER,
@@ -34,25 +34,6 @@ TRAINING = [
 ]  # fmt: skip
 # At a step each, after which the host has to be lost.
 LOST = {1: 4, 0: 8}
-
-SERVER = """
-import sys
-from moto.server import main
-sys.stdout = sys.stderr = open(sys.argv.pop(1), "w", buffering=1)
-main()
-"""
-
-WAIT = """
-import sys, time, boto3, botocore
-deadline = time.monotonic() + float(sys.argv[1])
-while True:
-    try:
-        boto3.client("s3").create_bucket(Bucket="bucket")
-        break
-    except botocore.exceptions.EndpointConnectionError:
-        assert time.monotonic() < deadline, "the server did not start"
-        time.sleep(0.1)
-"""
 
 
 class Job:
@@ -102,10 +83,10 @@ def test_hosts_without_a_shared_folder_are_lost_and_train_to_the_same_bits(tmp_p
     environment = {**s3_environment(0), "AWS_ENDPOINT_URL": f"http://{S3}"}
     with two_hosts() as hosts:
         hosts.start_program(
-            0, tmp_path, sys.executable, "-c", SERVER, "s3.log", "-H", ADDRESSES[0], "-p", "5000"
+            0, tmp_path, sys.executable, "-c", S3_SERVER, "s3.log", "-H", ADDRESSES[0], "-p", "5000"
         )
         ready = hosts.start_program(
-            0, tmp_path, sys.executable, "-c", WAIT, str(TIMEOUT_SECS / 2), **environment
+            0, tmp_path, sys.executable, "-c", S3_READY, str(TIMEOUT_SECS / 2), **environment
         )
         assert finish(ready)[0] == 0, (tmp_path / "s3.log").read_text()
         job = Job(hosts, tmp_path, environment)

@@ -12,6 +12,7 @@ from trainer.cluster.spec import ProcessId
 from trainer.strategies.multi_worker import MultiWorker
 
 MULTI = ("strategy=multi_worker", "--image", "registry.example/steadfast:1")
+STORE = "runs_dir=s3://bucket/runs"
 KINDS = ["Service", "NetworkPolicy", "Job"]
 
 
@@ -142,6 +143,44 @@ def test_paths_in_the_claim_are_not_looked_for_here():
     assert run_here("dataset=npy", "dataset.path=/shared/data/x", "mode=plan").code == 2
 
 
+def test_run_in_a_store_needs_no_claim():
+    outcome = run_here("kubernetes", *MULTI, "--workers", "4", STORE, "--secret", "keys")
+    assert outcome.out.startswith(
+        "# 4 pods; the Secret keys must be there, and allow them to use s3://bucket/runs.\n"
+    )
+    objects = list(yaml.safe_load_all(outcome.out))
+    assert [item["kind"] for item in objects] == KINDS
+    assert arguments_of(objects) == ["strategy=multi_worker", STORE, "store.work_dir=/work"]
+    pod = pod_of(objects)
+    assert pod["volumes"] == [{"name": "runs", "emptyDir": {}}]
+    (container,) = pod["containers"]
+    assert container["volumeMounts"] == [{"name": "runs", "mountPath": "/work"}]
+    assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]
+    assert "serviceAccountName" not in pod
+
+
+@pytest.mark.parametrize("key", ["runs_dir", "store.work_dir"])
+def test_folder_of_the_pods_need_not_be_possible_here(key, tmp_path):
+    (tmp_path / "file").touch()
+    store = [STORE] if key == "store.work_dir" else []
+    folder = f"{key}={tmp_path / 'file' / 'below' / 'it'}"
+    assert arguments_of(printed("--image", "a", folder, *store)) == [*store, folder]
+
+
+def test_pods_act_as_a_service_account():
+    arguments = ("--image", "a", "runs_dir=gs://bucket/runs", "store.work_dir=/scratch/x")
+    (job,) = printed(*arguments, "--service-account", "trainer")
+    pod = pod_of([job])
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("trainer", False)
+    (container,) = pod["containers"]
+    assert container["volumeMounts"][0]["mountPath"] == "/scratch/x"
+    assert container["args"] == ["runs_dir=gs://bucket/runs", "store.work_dir=/scratch/x"]
+    assert "envFrom" not in container
+    assert run_here("kubernetes", *arguments).out.startswith(
+        "# 1 pod; they must be allowed to use gs://bucket/runs: --secret or --service-account.\n"
+    )
+
+
 def test_kubernetes_takes_choices_of_ones_own(tmp_path):
     (tmp_path / "mine" / "optimizer").mkdir(parents=True)
     (tmp_path / "mine" / "optimizer" / "own.yaml").write_text(
@@ -169,6 +208,18 @@ def test_kubernetes_takes_choices_of_ones_own(tmp_path):
         ([*MULTI, "strategy.min_workers=3"], "strategy.min_workers (3) must be at most"),
         ([*MULTI, "runs_dir=runs"], "runs_dir (runs) must be a folder of the claim"),
         ([*MULTI, "runs_dir=/runs"], "runs_dir (/runs) must be a folder of the claim"),
+        ([*MULTI, STORE, "--claim", "a"], "--claim (a) is not used: the run is in s3://bucket"),
+        ([*MULTI, STORE, "store.work_dir=work"], "store.work_dir (work) must be a folder, such"),
+        ([*MULTI, STORE, "--secret", "A_b"], "--secret (A_b) must be the name of a Secret"),
+        (
+            [STORE, "strategy=parameter_server", "--image", "a"],
+            "the processes of a declared cluster (Kubernetes) have no folder in common",
+        ),
+        ([*MULTI, "runs_dir=hdfs://a/runs"], "there are no runs in hdfs://"),
+        (
+            ["--image", "a", STORE, "dataset=npy", "dataset.path=/work/x"],
+            "dataset.path (/work/x): no such",
+        ),
         ([*MULTI, "--name", "9"], "--name (9) must consist of"),
         ([*MULTI, "--memory", "16GB"], "did you mean '16Gi'?"),
         (
@@ -187,6 +238,7 @@ def test_objects_fit_the_schemas_of_kubernetes():
         (*MULTI, "--workers", "4", "--gpus", "1", "--namespace", "team"),
         ("--image", "a", "train.steps=3"),
         ("strategy=parameter_server", "--image", "a"),
+        (*MULTI, STORE, "--secret", "keys", "--service-account", "trainer"),
     ]
     for command in commands:
         for item in printed(*command):

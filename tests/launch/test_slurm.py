@@ -75,6 +75,16 @@ def test_range_of_nodes_takes_every_size_that_divides_the_batch():
     assert "strategy.workers" not in script(*MULTI, "--nodes=2-4")
 
 
+def test_run_in_a_store_is_a_job_like_any_other():
+    text = script(*MULTI, "--nodes=2", "runs_dir=s3://bucket/runs")
+    assert "#SBATCH --job-name=softmax-digits-" in text
+    assert " runs_dir=s3://bucket/runs\n" in text
+    servers = ("strategy=parameter_server", "model=softmax", "runs_dir=s3://bucket/runs")
+    outcome = run_here("slurm", *servers)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "the processes of a declared cluster (Slurm) have no folder in common" in outcome.err
+
+
 @pytest.mark.parametrize(("nodes", "tasks"), [(1, 1), (2, 2), (3, 2), (4, 4), (5, 4)])
 def test_range_of_nodes_leaves_out_sizes_that_do_not_divide_the_batch(nodes, tasks, tmp_path):
     text = script(*MULTI, "--nodes=1-5", "batch.shards=4", "batch.global_size=16")

@@ -16,6 +16,27 @@ from trainer.runs.object_store import ConflictError, MissingObjectError, StoreEr
 
 START_SECS = 120
 
+S3_SERVER = """
+import sys
+from moto.server import main
+sys.stdout = sys.stderr = open(sys.argv.pop(1), "w", buffering=1)
+main()
+"""
+"""A program that is an S3 server; its arguments: file of its log, and options of moto's."""
+
+S3_READY = """
+import sys, time, boto3, botocore
+deadline = time.monotonic() + float(sys.argv[1])
+while True:
+    try:
+        boto3.client("s3").create_bucket(Bucket="bucket")
+        break
+    except botocore.exceptions.EndpointConnectionError:
+        assert time.monotonic() < deadline, "the server did not start"
+        time.sleep(0.1)
+"""
+"""A program that waits for the server so many seconds, and creates the bucket `bucket`."""
+
 
 class MemoryStore:
     """A store in memory, as `trainer.runs.object_store.Store` describes it.

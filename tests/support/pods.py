@@ -30,6 +30,8 @@ _NETWORK = """set -e
 mount -t tmpfs none /run
 mkdir /run/netns
 ip link add pods type bridge
+ip link set lo up
+ip addr add 10.77.0.1/24 dev pods
 ip link set pods up
 for index in $(seq 0 $(($1 - 1))); do
   ip netns add pod-$index
@@ -51,8 +53,9 @@ hostname "$1"
 ip addr flush dev eth0
 ip addr add "$2/24" dev eth0
 mount --bind "$3" /etc/hosts
+if [ -n "$5" ]; then mount --bind "$4/volume" "$5"; fi
 cd "$4"
-shift 4
+shift 5
 exec "$@"
 """
 
@@ -115,6 +118,7 @@ class Pods:
         job: the Job, as `kubernetes` prints it; `apply` takes another one, which is not larger.
         service: its Service.
         image: files that are in the folder of each pod, by name.
+        secrets: the Secrets by name; each entry is a variable.
     """
 
     def __init__(
@@ -123,8 +127,11 @@ class Pods:
         job: Mapping[str, Any],
         service: Mapping[str, Any],
         image: Mapping[str, str],
+        secrets: Mapping[str, Mapping[str, str]],
     ) -> None:
         self._folder = folder
+        self._secrets = secrets
+        self._programs: list[subprocess.Popen[str]] = []
         self._image = image
         self._started: list[Pod] = []
         self._has_dns = False
@@ -174,6 +181,11 @@ class Pods:
         (container,) = self._pod["containers"]
         assert container["command"] == ["steadfast"]
         given = {variable["name"]: variable["value"] for variable in container["env"]}
+        for source in container.get("envFrom", ()):
+            given |= self._secrets[source["secretRef"]["name"]]
+        (volume,) = self._pod["volumes"]
+        (mount,) = container["volumeMounts"]
+        (disk / "volume").mkdir()
         own = {"JOB_COMPLETION_INDEX": str(index), "HOME": str(disk)}
         environment = {**os.environ, **given, **own}
         for name in ("TF_CONFIG", "STEADFAST_FORK_SERVER", "XDG_RUNTIME_DIR"):
@@ -184,7 +196,7 @@ class Pods:
             "nsenter", f"--net=/run/netns/pod-{index}",
             "unshare", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
             "sh", "-c", _POD, "sh", f"{self._name}-{index}", self._address(index),
-            str(self._hosts(index)), str(disk),
+            str(self._hosts(index)), str(disk), mount["mountPath"] if "emptyDir" in volume else "",
             sys.executable, str(ROOT / "train.py"), *container["args"],
         ]  # fmt: skip
         output = (self._folder / f"output-{number}").open("w")
@@ -199,6 +211,22 @@ class Pods:
         self._started.append(Pod(process, output))
         return self._started[-1]
 
+    def start_program(self, *command: str, **environment: str) -> subprocess.Popen[str]:
+        """Start a program that pods reach at 10.77.0.1; it ends with them."""
+        process = subprocess.Popen(
+            [
+                *("nsenter", f"--target={self._holder.pid}", "--user", "--mount", "--net"),
+                *("--preserve-credentials", *command),
+            ],
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._programs.append(process)
+        return process
+
     def output(self) -> str:
         """Return what all pods have printed."""
         return "\n".join(pod.output() for pod in self._started)
@@ -207,6 +235,9 @@ class Pods:
         """End what is left."""
         for pod in self._started:
             pod.kill()
+        for program in self._programs:
+            program.kill()
+            program.communicate()
         self._holder.kill()
         self._holder.communicate()
 
@@ -280,14 +311,17 @@ class Controller:
 
 @contextmanager
 def pods_of(
-    folder: Path, objects: Sequence[Mapping[str, Any]], image: Mapping[str, str]
+    folder: Path,
+    objects: Sequence[Mapping[str, Any]],
+    image: Mapping[str, str],
+    secrets: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Iterator[Pods]:
     """Yield the pods of a Job; skip the test where the system forbids namespaces."""
     for program in ("unshare", "nsenter", "mount", "ip"):
         if shutil.which(program) is None:
             pytest.skip(f"no {program} here")
     folder.mkdir()
-    pods = Pods(folder, objects[-1], objects[0], image)
+    pods = Pods(folder, objects[-1], objects[0], image, secrets or {})
     try:
         yield pods
     finally:

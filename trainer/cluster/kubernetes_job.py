@@ -41,14 +41,17 @@ class JobSpec:
         arguments: of the program in each pod; the same for all.
         pods: number of pods.
         has_cluster: whether they reach each other: they get addresses.
-        claim: the PersistentVolumeClaim of the run directories; it must exist.
-        mount_path: where it is mounted.
+        claim: the PersistentVolumeClaim of the run directories, which must exist; None: each pod
+            has an empty volume of its own.
+        mount_path: where the volume is mounted.
         cpu: processors that each pod gets at least, a quantity.
         memory: memory that each pod gets, and at most has, a quantity.
         gpus: NVIDIA GPUs of each pod.
         grace_secs: seconds between SIGTERM and SIGKILL.
         max_failures: failures of pods after which the Job has failed; stops do not count.
         namespace: of all objects; None: that of kubectl.
+        secret: the Secret whose entries are environment variables of the pods; None: there is none.
+        service_account: as which the pods act; None: the default one.
     """
 
     name: str
@@ -56,7 +59,7 @@ class JobSpec:
     arguments: Sequence[str]
     pods: int
     has_cluster: bool
-    claim: str
+    claim: str | None
     mount_path: PurePosixPath
     cpu: str
     memory: str
@@ -64,6 +67,8 @@ class JobSpec:
     grace_secs: int
     max_failures: int
     namespace: str | None = None
+    secret: str | None = None
+    service_account: str | None = None
 
 
 def problems(spec: JobSpec) -> Iterator[str]:
@@ -86,11 +91,17 @@ def problems(spec: JobSpec) -> Iterator[str]:
             f"--namespace ({spec.namespace}) must be at most {_MAX_LABEL} lower-case letters, "
             "digits and '-', with neither end a '-'"
         )
-    if not re.fullmatch(_SUBDOMAIN, spec.claim):
-        yield (
-            f"--claim ({spec.claim}) must be the name of a PersistentVolumeClaim: lower-case "
-            "letters, digits, '-' and '.'"
-        )
+    names = {
+        "--claim": (spec.claim, "PersistentVolumeClaim"),
+        "--secret": (spec.secret, "Secret"),
+        "--service-account": (spec.service_account, "ServiceAccount"),
+    }
+    for option, (name, kind) in names.items():
+        if name is not None and not re.fullmatch(_SUBDOMAIN, name):
+            yield (
+                f"{option} ({name}) must be the name of a {kind}: lower-case letters, digits, '-' "
+                "and '.'"
+            )
     if not re.fullmatch(_IMAGE, spec.image, re.ASCII):
         yield f"--image ({spec.image}) must be an image, such as registry.example/steadfast:1.0"
     yield from _resource_problems(spec)
@@ -193,6 +204,7 @@ def _pod(spec: JobSpec) -> dict[str, Any]:
         **({"subdomain": spec.name} if spec.has_cluster else {}),
         "restartPolicy": "Never",  # which podFailurePolicy needs
         "terminationGracePeriodSeconds": spec.grace_secs,
+        **({"serviceAccountName": spec.service_account} if spec.service_account else {}),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {
@@ -204,8 +216,14 @@ def _pod(spec: JobSpec) -> dict[str, Any]:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(spec)],
-        "volumes": [{"name": _VOLUME, "persistentVolumeClaim": {"claimName": spec.claim}}],
+        "volumes": [{"name": _VOLUME, **_volume(spec)}],
     }
+
+
+def _volume(spec: JobSpec) -> dict[str, Any]:
+    if spec.claim is None:
+        return {"emptyDir": {}}
+    return {"persistentVolumeClaim": {"claimName": spec.claim}}
 
 
 def _container(spec: JobSpec) -> dict[str, Any]:
@@ -223,6 +241,7 @@ def _container(spec: JobSpec) -> dict[str, Any]:
         "command": ["steadfast"],
         "args": list(spec.arguments),
         **(cluster if spec.has_cluster else {}),
+        **({"envFrom": [{"secretRef": {"name": spec.secret}}]} if spec.secret else {}),
         "resources": {"requests": {"cpu": spec.cpu, "memory": spec.memory}, "limits": limits},
         "securityContext": {
             "allowPrivilegeEscalation": False,

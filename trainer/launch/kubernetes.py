@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import yaml
@@ -16,14 +18,17 @@ from trainer.cluster import discovery, kubernetes_job
 from trainer.cluster.kubernetes_job import JobSpec
 from trainer.cluster.schedulers import kubernetes_allocation
 from trainer.cluster.spec import Cluster
-from trainer.config import constraints
+from trainer.config import addresses, constraints
 from trainer.config.schema import Experiment
 from trainer.errors import DONE, ConfigError
+from trainer.launch import remote_run
 from trainer.launch.resolved_run import ResolvedRun, check
-from trainer.runs.identity import run_name
+from trainer.runs.location import run_path
 from trainer.strategies import select
 
 _RUNS_DIR = "/shared/runs"
+_CLAIM = "runs"
+_WORK_DIR = "/work"
 _WORKERS = "strategy.workers"
 
 
@@ -36,36 +41,42 @@ def run(arguments: Sequence[str]) -> int:
     args = _parser().parse_intermixed_args(arguments)
     if args.image is None:
         raise ConfigError("--image (missing) must name the container image of the pods")
-    runs_dir = _runs_dir(args.overrides)
-    overrides = [item for item in args.overrides if override_key(item) != "runs_dir"]
-    with constraints.paths_elsewhere(runs_dir.parent):
+    storage = _storage(args.overrides, args.claim)
+    overrides = storage.overrides
+    # What is in the claim cannot be seen here.
+    elsewhere = (
+        nullcontext() if storage.address else constraints.paths_elsewhere(storage.mount_path)
+    )
+    with elsewhere:
         experiment = compose(overrides, args.config_dir)
         sized = experiment
         if args.workers is not None:
             _check_workers(experiment, args.workers, overrides)
             sized = compose([*overrides, f"{_WORKERS}={args.workers}"], args.config_dir)
-    name = args.name or re.sub(r"[^a-z0-9-]", "-", run_name(experiment).lower())
+    name = args.name or re.sub(r"[^a-z0-9-]", "-", run_path(experiment).name.lower())
     pods, has_cluster = _check(experiment, sized, name)
     _check_grace(experiment, args.grace_secs)
     options = ["--config-dir", args.config_dir] if args.config_dir else []
     spec = JobSpec(
         name,
         args.image,
-        [*options, *overrides, f"runs_dir={runs_dir}"],
+        [*options, *overrides, storage.folder],
         pods,
         has_cluster,
-        args.claim,
-        runs_dir.parent,
+        storage.claim,
+        storage.mount_path,
         args.cpu,
         args.memory,
         args.gpus,
         args.grace_secs,
         experiment.restart.max_restarts * pods,
         args.namespace,
+        args.secret,
+        args.service_account,
     )
     if problems := list(kubernetes_job.problems(spec)):
         raise ConfigError(*problems)
-    print(f"# {pods} pod{'s' * (pods != 1)}; the PersistentVolumeClaim {args.claim} must be there.")
+    print(f"# {pods} pod{'s' * (pods != 1)}; {_needs(spec, storage)}.")
     print(yaml.safe_dump_all(kubernetes_job.objects(spec), sort_keys=False), end="")
     return DONE
 
@@ -74,8 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         "kubernetes",
         "The claim must allow access from all nodes (ReadWriteMany). It is mounted at the folder "
-        f"above runs_dir, which is {_RUNS_DIR} unless it is given. Example: python train.py "
-        "kubernetes strategy=multi_worker --workers 4 --image registry.example/steadfast:1 "
+        f"above runs_dir, which is {_RUNS_DIR} unless it is given. A run in an object store "
+        "(runs_dir=s3://bucket/runs) needs none. Example: python train.py kubernetes "
+        "strategy=multi_worker --workers 4 --image registry.example/steadfast:1 "
         "| kubectl apply -f -",
     )
     parser.add_argument("overrides", nargs="*", help="the experiment, as for training")
@@ -85,8 +97,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cpu", default="2", metavar="CPUS", help="of each pod, at least; 2")
     parser.add_argument("--memory", default="4Gi", metavar="SIZE", help="of each pod; 4Gi")
     parser.add_argument(
-        "--claim", default="runs", help="the PersistentVolumeClaim of the run directories; runs"
+        "--claim", help=f"the PersistentVolumeClaim of the run directories; {_CLAIM}"
     )
+    parser.add_argument(
+        "--secret", help="its entries are variables of the pods, such as AWS_ACCESS_KEY_ID"
+    )
+    parser.add_argument("--service-account", metavar="NAME", help="as which the pods act")
     parser.add_argument("--namespace", help="of all objects; that of kubectl")
     parser.add_argument("--name", help="of all objects; that of the run directory")
     parser.add_argument(
@@ -100,21 +116,63 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _runs_dir(overrides: Sequence[str]) -> PurePosixPath:
-    """Return the folder of the run directories in the pods.
+@dataclass(frozen=True)
+class _Storage:
+    """Where the run is.
+
+    Attributes:
+        overrides: those of the pods, but for `folder`.
+        folder: the override that names a folder of the volume, which this machine need not have.
+        mount_path: where the volume is mounted.
+        claim: of the volume; None: each pod has an empty one of its own.
+        address: of the run directories, or of the run, in a store; None: they are in the volume.
+    """
+
+    overrides: list[str]
+    folder: str
+    mount_path: PurePosixPath
+    claim: str | None
+    address: str | None
+
+
+def _storage(overrides: Sequence[str], claim: str | None) -> _Storage:
+    """Return where the run is that overrides name.
+
+    Args:
+        overrides: as given.
+        claim: as given; None: none was.
 
     Raises:
-        ConfigError: it cannot be in a volume.
+        ConfigError: it cannot be in a volume, or needs no claim.
     """
-    values = [item.partition("=")[2] for item in overrides if override_key(item) == "runs_dir"]
-    text = values[-1].strip("'\"") if values else _RUNS_DIR
+    values = {override_key(item): item.partition("=")[2].strip("'\"") for item in overrides}
+    places = (values.get("resume", ""), values.get("runs_dir", _RUNS_DIR))
+    address = next(filter(addresses.is_remote, places), None)
+    if address is not None and claim is not None:
+        raise ConfigError(f"--claim ({claim}) is not used: the run is in {address}; leave it out")
+    key, default = ("runs_dir", _RUNS_DIR) if address is None else ("store.work_dir", _WORK_DIR)
+    text = values.get(key, default)
     path = PurePosixPath(text)
-    if not path.is_absolute() or len(path.parts) < 3 or not re.fullmatch(r"[\w./-]+", text):
-        raise ConfigError(
-            f"runs_dir ({text}) must be a folder of the claim, which is mounted above it, such as "
-            f"{_RUNS_DIR}"
-        )
-    return path
+    depth = 3 if address is None else 2
+    if not path.is_absolute() or len(path.parts) < depth or not re.fullmatch(r"[\w./-]+", text):
+        where = "folder of the claim, which is mounted above it," if address is None else "folder,"
+        raise ConfigError(f"{key} ({text}) must be a {where} such as {default}")
+    others = [item for item in overrides if override_key(item) != key]
+    folder = f"{key}={path}"
+    if address is None:
+        return _Storage(others, folder, path.parent, claim or _CLAIM, None)
+    return _Storage(others, folder, path, None, address)
+
+
+def _needs(spec: JobSpec, storage: _Storage) -> str:
+    """Return what must be there before the objects are created, for people."""
+    if storage.address is None:
+        return f"the PersistentVolumeClaim {spec.claim} must be there"
+    names = {"Secret": spec.secret, "ServiceAccount": spec.service_account}
+    given = " and ".join(f"the {kind} {name}" for kind, name in names.items() if name)
+    if not given:
+        return f"they must be allowed to use {storage.address}: --secret or --service-account"
+    return f"{given} must be there, and allow them to use {storage.address}"
 
 
 def _check_workers(experiment: Experiment, workers: int, overrides: Sequence[str]) -> None:
@@ -169,6 +227,7 @@ def _check(experiment: Experiment, sized: Experiment, name: str) -> tuple[int, b
         cluster = discovery.allocated_cluster(strategy.process_ids, allocation)
     strategy, _ = strategy.resolve(cluster)
     check(experiment, ResolvedRun(strategy, cluster))
+    remote_run.check(experiment, strategy, cluster.source if count else None)
     return count or 1, count > 0
 
 

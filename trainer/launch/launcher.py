@@ -59,7 +59,7 @@ def run(
     experiment = command.experiment
     resolved = resolve(experiment)
     strategy, cluster = resolved.strategy, resolved.cluster
-    remote_run.check(experiment, resolved)
+    remote_run.check(experiment, strategy, cluster.source if resolved.declared else None)
     if experiment.mode == "predict":
         prediction_table.check(experiment)
     if strategy.hosts:

@@ -19,7 +19,6 @@ from trainer.errors import CRASHED, ConfigError, StorageError
 from trainer.files import Lock, LockedError, write_atomically, writing
 from trainer.launch.console import Console
 from trainer.launch.mirror import Mirror
-from trainer.launch.resolved_run import ResolvedRun
 from trainer.launch.run_opening import when_free
 from trainer.runs import remote_files
 from trainer.runs.directory import RunInUseError
@@ -28,6 +27,7 @@ from trainer.runs.location import joined_path, run_address, run_path
 from trainer.runs.object_store import Store, StoreError, retry
 from trainer.runs.remote_record import download_record
 from trainer.runs.stores import open_store
+from trainer.strategies.base import Strategy
 
 _LOCK_WAIT_SECS = 5.0
 
@@ -44,29 +44,33 @@ class _StoppedError(Exception):
         self.number = number
 
 
-def check(experiment: Experiment, resolved: ResolvedRun) -> None:
+def check(experiment: Experiment, strategy: Strategy, declared: str | None) -> None:
     """Refuse what needs one folder for all machines of a cluster.
+
+    Args:
+        experiment: the checked configuration.
+        strategy: its strategy.
+        declared: who declares the cluster, such as TF_CONFIG; None: its processes are local.
 
     Raises:
         ConfigError: the cluster is declared, and does more than synchronous training.
     """
     address = run_address(experiment)
-    if address is None or resolved.declared is None:
+    if address is None or declared is None:
         return
     reason = None
     if not experiment.trains:
         reason = f"mode ({experiment.mode}) reads it on each; run the mode on one machine"
-    elif resolved.strategy.service_jobs:
+    elif strategy.service_jobs:
         reason = "the servers of the strategy use it; use strategy=multi_worker"
     elif experiment.env is not None:
         reason = "the actors of env use it; train on one machine"
-    elif experiment.evaluate.sidecar and resolved.cluster.source == "TF_CONFIG":
+    elif experiment.evaluate.sidecar and declared == "TF_CONFIG":
         reason = "the evaluator of TF_CONFIG reads it; add evaluate.sidecar=false"
     if reason is not None:
         raise ConfigError(
             f"runs_dir ({address}) is in an object store, and the processes of a declared cluster "
-            f"({resolved.cluster.source}) have no folder in common: {reason}, or use a shared "
-            "folder"
+            f"({declared}) have no folder in common: {reason}, or use a shared folder"
         )
 
 

@@ -18,6 +18,7 @@ from trainer.cluster.spec import ProcessId
 from trainer.config.batch_sizes import divides
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
+from trainer.launch import remote_run
 from trainer.launch.resolved_run import resolve
 from trainer.runs.location import run_path
 from trainer.text import format_duration
@@ -222,6 +223,8 @@ def _nodes(words: _Words, experiment: Experiment) -> tuple[str, list[int]]:
     """
     strategy = resolve(experiment).strategy
     first, last = _node_range(words)
+    if max(last, len(strategy.process_ids(None))) > 1:
+        remote_run.check(experiment, strategy, "Slurm")
     if not last:
         return str(max(1, len(strategy.process_ids(None)))), []
     for count in {first, last} - {1}:
