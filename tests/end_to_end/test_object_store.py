@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import select
 import shutil
 import signal
@@ -12,6 +13,7 @@ import time
 import pytest
 
 from tests.support import processes
+from tests.support.command_line import run_here
 from tests.support.object_stores import request, s3_environment, s3_server
 from trainer.runs import remote_files
 from trainer.runs.checkpoint_marker import committed_steps, verify
@@ -116,7 +118,8 @@ def read_until(process, expected):
 
 
 @pytest.mark.slow
-def test_job_started_again_waits_for_its_last_start_on_another_machine(tmp_path, s3):
+def test_job_started_again_waits_for_its_last_start_on_another_machine(tmp_path, s3, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     options = remote(tmp_path, "train.steps=60", processes.pause(tmp_path, [30]))
     first = processes.start(tmp_path, *options, SLURM_JOB_ID="1")
     again = None
@@ -126,6 +129,13 @@ def test_job_started_again_waits_for_its_last_start_on_another_machine(tmp_path,
         again = processes.start(tmp_path, *options, disk, SLURM_JOB_ID="1")
         shown = read_until(again, "waiting up to")
         assert f":{first.pid}:" in shown
+        (folder,) = open_store("s3://bucket/runs").folders()
+        address = f"s3://bucket/runs/{folder}"
+        seen = run_here("status", address)
+        assert seen.code == 0, seen.err
+        # As it was at the last upload.
+        assert re.search(rf"^{address}: running, step [0-9]+/60$", seen.out, re.M), seen.out
+        assert re.search(rf"^In use by [^:]+:{first.pid}:", seen.out, re.M), seen.out
         first.terminate()
         assert processes.finish(first)[0] == 143
         code, out, err = processes.finish(again)
@@ -137,6 +147,11 @@ def test_job_started_again_waits_for_its_last_start_on_another_machine(tmp_path,
                 process.kill()
                 process.communicate()
     assert bring(tmp_path)[1] == 60
+    assert f"{address}: done, step 60/60\n" in run_here("status", address).out
+    assert run_here("report", "s3://bucket/runs").out == "1 run: report.html\n"
+    text = (tmp_path / "report.html").read_text()
+    assert address in text
+    assert "cannot be read" not in text
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.object_stores import MemoryStore
+from tests.support.object_stores import MemoryStore, write_checkpoint
 from trainer.launch.mirror import Mirror
 from trainer.runs import checkpoint_marker, remote_files
 from trainer.runs.lease import Lease, LeaseHeldError, LeaseLostError, Manifest, read_manifest
@@ -27,18 +27,6 @@ def without_fsync(monkeypatch):
 
 class KilledError(BaseException):
     """The process was killed."""
-
-
-def write_checkpoint(run_dir, step, keep=2):
-    """Commit a checkpoint as the worker does, and apply its retention."""
-    directory = run_dir / "checkpoints"
-    directory.mkdir(parents=True, exist_ok=True)
-    prefix = checkpoint_marker.begin_write(directory, step)
-    for suffix in (".index", ".data-00000-of-00001"):
-        (directory / f"{prefix}{suffix}").write_bytes(f"{step}{suffix}".encode() * 10)
-    checkpoint_marker.commit(directory, step, None)
-    for old in checkpoint_marker.committed_steps(directory)[:-keep]:
-        checkpoint_marker.remove(directory, old)
 
 
 def new_run(path):

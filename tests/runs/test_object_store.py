@@ -66,6 +66,7 @@ def check_objects(store, tmp_path):
     with pytest.raises(MissingObjectError):
         store.download("folder/e", tmp_path / "copy")
     assert sorted(store.names("folder/")) == ["folder/b c", "folder/d"]
+    assert store.folders() == ["folder"]
     store.delete(["folder/b c", "folder/e"])
     assert store.names("folder/") == ["folder/d"]
 

@@ -85,7 +85,11 @@ class _Handler(BaseHTTPRequestHandler):
         if not name:
             names = sorted(self.server.objects)
             listed = [name for name in names if name.startswith(query.get("prefix", ""))]
-            self._send(200, {"items": [_resource(n, *self.server.objects[n]) for n in listed]})
+            start = len(query.get("prefix", ""))
+            below = {name for name in listed if query.get("delimiter", "\0") in name[start:]}
+            folders = {name[: name.index("/", start) + 1] for name in below}
+            items = [_resource(n, *self.server.objects[n]) for n in listed if n not in below]
+            self._send(200, {"items": items, "prefixes": sorted(folders)})
             return
         found = self._find(name, query)
         if found is not None:

@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from trainer.launch.mirror import Mirror
+from trainer.runs import checkpoint_marker
+from trainer.runs.lease import Lease
 from trainer.runs.object_store import ConflictError, MissingObjectError, StoreError
 
 START_SECS = 120
@@ -80,6 +83,9 @@ class MemoryStore:
         names = self.objects if self.listed is None else self.listed
         return [name for name in names if name.startswith(prefix)]
 
+    def folders(self) -> list[str]:
+        return sorted({name.partition("/")[0] for name in self.objects if "/" in name})
+
     def delete(self, names: Iterable[str]) -> None:
         for name in names:
             self.before("delete")
@@ -89,6 +95,25 @@ class MemoryStore:
         self._versions += 1
         self.objects[name] = (content, str(self._versions))
         return str(self._versions)
+
+
+def write_checkpoint(run_dir: Path, step: int, keep: int = 2) -> None:
+    """Commit a checkpoint as the worker does, and apply its retention."""
+    directory = run_dir / "checkpoints"
+    directory.mkdir(parents=True, exist_ok=True)
+    prefix = checkpoint_marker.begin_write(directory, step)
+    for suffix in (".index", ".data-00000-of-00001"):
+        (directory / f"{prefix}{suffix}").write_bytes(f"{step}{suffix}".encode() * 10)
+    checkpoint_marker.commit(directory, step, None)
+    for old in checkpoint_marker.committed_steps(directory)[:-keep]:
+        checkpoint_marker.remove(directory, old)
+
+
+def upload_run(store: MemoryStore, run_dir: Path, holder: str) -> Lease:
+    """Upload a run as a command does whose lease has a holder; return the lease."""
+    lease = Lease.acquire(store, holder, (), 60.0)
+    Mirror(store, lease, run_dir, 0.0, lambda line: None, lambda: None)._upload()
+    return lease
 
 
 @contextmanager

@@ -79,6 +79,15 @@ class GcsStore:
             )
             return [blob.name.removeprefix(self._prefix) for blob in blobs]
 
+    def folders(self) -> list[str]:
+        with _errors(self._prefix):
+            blobs = self._bucket.list_blobs(
+                prefix=self._prefix, delimiter="/", timeout=_TIMEOUT_SECS, retry=None
+            )
+            for _ in blobs:  # the folders are known when all pages were read
+                pass
+            return sorted(name.removeprefix(self._prefix).rstrip("/") for name in blobs.prefixes)
+
     def delete(self, names: Iterable[str]) -> None:
         for name in names:
             try:

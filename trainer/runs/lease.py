@@ -111,6 +111,21 @@ def read_manifest(store: Store) -> tuple[Manifest, str | None]:
     return Manifest.decode(content), version
 
 
+def is_renewed(
+    store: Store, version: str | None, lease_secs: float, sleep: Callable[[float], None]
+) -> bool:
+    """Return whether the holder of a lease shows within `lease_secs` that it lives.
+
+    Raises:
+        StoreError: the store fails.
+    """
+    try:
+        _watch(store, version, lease_secs, sleep)
+    except LeaseHeldError:
+        return True
+    return False
+
+
 class Lease:
     """A lease that was acquired; any thread may use it.
 

@@ -80,6 +80,10 @@ class Store(Protocol):
         """Return the names of the objects that begin so; it may be an older state."""
         ...
 
+    def folders(self) -> list[str]:
+        """Return the names, sorted, of the folders right below the address that have objects."""
+        ...
+
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects, which need not exist."""
         ...

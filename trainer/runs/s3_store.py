@@ -92,6 +92,14 @@ class S3Store:
             keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
         return [key.removeprefix(self._prefix) for key in keys]
 
+    def folders(self) -> list[str]:
+        with _errors(self._prefix):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self._prefix, Delimiter="/"
+            )
+            found = [item["Prefix"] for page in pages for item in page.get("CommonPrefixes", [])]
+        return sorted(folder.removeprefix(self._prefix).rstrip("/") for folder in found)
+
     def delete(self, names: Iterable[str]) -> None:
         keys = [{"Key": self._prefix + name} for name in names]
         for start in range(0, len(keys), _DELETE_LIMIT):

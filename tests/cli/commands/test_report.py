@@ -5,8 +5,10 @@ import json
 import pytest
 
 from tests.support.command_line import run_apart, run_here
+from tests.support.object_stores import MemoryStore, upload_run, write_checkpoint
 from trainer import main
 from trainer.cli.compose import compose
+from trainer.runs import remote_view
 from trainer.runs.directory import open_run
 
 
@@ -125,3 +127,26 @@ def test_command_needs_no_worker_and_no_tensorflow(make, tmp_path):
     path = str(tmp_path / make())
     assert not main._will_train(["report", path])
     assert run_apart("report", path, cwd=tmp_path / "runs").out == "1 run: report.html\n"
+
+
+def test_runs_in_a_store_are_read_without_their_weights(make, tmp_path, monkeypatch):
+    stores = {f"s3://bucket/runs{name}": MemoryStore() for name in ("", "/a", "/b")}
+    monkeypatch.setattr(remote_view, "open_store", lambda place: stores[place])
+    for name in ("a", "b"):
+        run = tmp_path / make(f"name={name}")
+        line = {"step": 2, "split": "test", "loss": 0.125}
+        (run / "metrics.jsonl").write_text(f"{json.dumps(line)}\n")
+        write_checkpoint(run, 2)
+        store = stores[f"s3://bucket/runs/{name}"]
+        upload_run(store, run, "node:1:x").release()
+        stores["s3://bucket/runs"].objects |= {
+            f"{name}/{key}": value for key, value in store.objects.items()
+        }
+    done = run_here("report", "s3://bucket/runs/", "s3://bucket/runs/b")
+    assert (done.code, done.out, done.err) == (0, "2 runs: report.html\n", "")
+    text = (tmp_path / "report.html").read_text()
+    assert "<code>s3://bucket/runs/b</code>" in text
+    assert "2 stopped · in s3://bucket/runs<" in text
+    assert "0.125" in text
+    assert "cannot be read" not in text
+    assert run_here("report", "s3://bucket/runs/b").out == "1 run: report.html\n"

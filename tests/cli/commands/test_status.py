@@ -6,7 +6,8 @@ import json
 import pytest
 
 from tests.support.command_line import run_here
-from trainer.runs import process_status
+from tests.support.object_stores import MemoryStore, upload_run, write_checkpoint
+from trainer.runs import process_status, remote_view
 from trainer.runs.process_status import HostStatus, ProcessStatus
 from trainer.runs.status import record_failure
 
@@ -122,4 +123,65 @@ def test_status_needs_a_run(run_dir):
     assert outcome.err == (
         "error: status (runs/cnn-digits-2): no run there: it has no config.yaml; "
         "did you mean 'runs/cnn-digits-1'?\n"
+    )
+
+
+ADDRESS = "s3://bucket/runs/cnn-digits-1"
+
+
+@pytest.fixture
+def store(monkeypatch):
+    store = MemoryStore()
+    monkeypatch.setattr(remote_view, "open_store", lambda address: store)
+    return store
+
+
+def status_in_store(*arguments):
+    outcome = run_here("status", ADDRESS, *arguments)
+    assert (outcome.code, outcome.err) == (0, "")
+    return outcome.out
+
+
+def test_status_of_a_run_in_a_store_shows_what_its_holder_has_uploaded(store, run_dir, growing):
+    write_checkpoint(run_dir, 10)
+    write(run_dir, 0, step=14)
+    lease = upload_run(store, run_dir, "node0:7:a")
+    growing.append(lease.renew)
+    assert status_in_store().splitlines() == [
+        "process   host   phase         step  age",
+        "worker-0  node0  train           14  0 s",
+        "worker-1  -      not uploaded     -    -",
+        f"{ADDRESS}: running, step 14/40",
+        "In use by node0:7:a (host, process). What the processes of the chief's host do is "
+        "uploaded with each checkpoint, and every 30 s after the first.",
+    ]
+    content = json.loads(status_in_store("--json"))
+    assert {key: content[key] for key in ("run", "state", "step", "holder")} == {
+        "run": ADDRESS, "state": "running", "step": 14, "holder": "node0:7:a",
+    }  # fmt: skip
+
+
+def test_status_in_a_store_knows_a_record_of_an_earlier_holder(store, run_dir, growing):
+    write_checkpoint(run_dir, 10)
+    write(run_dir, 0, step=14)
+    growing.append(upload_run(store, run_dir, "node0:8:b").renew)
+    assert f"{ADDRESS}: running, step 10/40\n" in status_in_store()
+
+
+def test_status_in_a_store_names_a_holder_that_is_silent(store, run_dir, growing):
+    write_checkpoint(run_dir, 10)
+    write(run_dir, 0, step=14)
+    upload_run(store, run_dir, "node0:7:a")
+    *_, position, note = status_in_store().splitlines()
+    assert position == f"{ADDRESS}: stopped, step 10/40"
+    assert note.startswith("node0:7:a (host, process) tells nothing any more: it was killed")
+    assert json.loads(status_in_store("--json"))["holder"] is None
+
+
+def test_status_in_a_store_without_the_run_is_refused(store):
+    outcome = run_here("status", ADDRESS)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == (
+        f"error: status ({ADDRESS}): no run there: it has no manifest.json; give the address of a "
+        "run, as the command that trained it has printed it\n"
     )

@@ -1,7 +1,6 @@
 """Figures of a comparison of modes, from runs that the tests make up."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -33,7 +32,7 @@ def mode_run(label, secs, *, is_async=False, is_slow=False, times=(), staleness=
     )
     time = TimeSummary(dict.fromkeys(CATEGORIES, 0.0) | {"step": secs}, 1, [], record)
     outcome = RunStatus(State.DONE, 100, {"loss": 0.5, "accuracy": 0.9})
-    run = Run(Path("runs") / label, label, outcome=outcome, curves=curves, time=time)
+    run = Run(f"runs/{label}", label, outcome=outcome, curves=curves, time=time)
     return ModeRun(run, is_async, is_slow, 10)
 
 

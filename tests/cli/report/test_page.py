@@ -1,7 +1,6 @@
 """The page: complete and valid, of one run or several, with names escaped."""
 
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
@@ -46,7 +45,7 @@ def make(label="a-1", **options):
         "time": TimeSummary(secs, 2),
     }
     outcome = RunStatus(State.DONE, 20, {"loss": 0.4, "accuracy": 0.5})
-    return Run(Path("runs") / label, label, **{"outcome": outcome, **values, **options})
+    return Run(f"runs/{label}", label, **{"outcome": outcome, **values, **options})
 
 
 class Page(HTMLParser):
@@ -148,7 +147,7 @@ def test_page_of_several_runs_compares_them():
 
 
 def test_page_shows_run_without_files():
-    empty = Run(Path("runs/x"), "x", problems=["run.json cannot be read: ValueError: no"])
+    empty = Run("runs/x", "x", problems=["run.json cannot be read: ValueError: no"])
     content = page(empty)
     assert {
         "x",

@@ -8,8 +8,11 @@ from pathlib import Path
 
 from trainer.cli.commands.arguments import Parser, is_run, run_at, runs_in
 from trainer.cli.report import data, page
+from trainer.cli.report.data import Run
+from trainer.config import addresses
 from trainer.errors import DONE, ConfigError
 from trainer.files import write_atomically
+from trainer.runs import remote_view
 from trainer.text import short_keys
 
 _FILE = "report.html"
@@ -28,7 +31,8 @@ def run(arguments: Sequence[str]) -> int:
         "runs",
         nargs="+",
         metavar="run",
-        help="a run directory, a folder of them, or that of a sweep, runs/sweeps/<name>",
+        help="a run directory, a folder of them, or that of a sweep, runs/sweeps/<name>; or the "
+        "address of a run or of a folder of runs in an object store",
     )
     parser.add_argument(
         "--output",
@@ -38,13 +42,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     args = parser.parse_args(arguments)
     output = _output(args.output)
-    # By path, so that a run that is named twice is shown once.
-    labels = {
-        path.resolve(): (path, label)
-        for argument in args.runs
-        for path, label in _expanded(argument)
-    }
-    runs = [data.read(path, label) for path, label in labels.values()]
+    runs = list(_read(args.runs))
     write_atomically(output, page.render(runs))
     print(f"{len(runs)} run{'s' if len(runs) != 1 else ''}: {output}")
     return DONE
@@ -56,6 +54,23 @@ def _output(argument: str) -> Path:
     if not path.parent.is_dir():
         raise ConfigError(f"--output ({argument}): no such directory: {path.parent}")
     return path
+
+
+def _read(arguments: Sequence[str]) -> Iterator[Run]:
+    """Yield the runs that arguments stand for; one that is named twice is shown once."""
+    seen: set[Path | str] = set()
+    for argument in arguments:
+        if addresses.is_remote(argument):
+            for address in remote_view.runs_at("report", argument.rstrip("/")):
+                if address not in seen:
+                    seen.add(address)
+                    with remote_view.view("report", address) as view:
+                        yield data.read(view.path, view.path.name, address)
+            continue
+        for path, label in _expanded(argument):
+            if path.resolve() not in seen:
+                seen.add(path.resolve())
+                yield data.read(path, label)
 
 
 def _expanded(argument: str) -> list[tuple[Path, str]]:

@@ -46,7 +46,7 @@ class Run:
     """A run.
 
     Attributes:
-        path: its directory.
+        place: its directory, or its address in a store.
         label: its name in the report.
         outcome: its status.
         record: the content of run.json.
@@ -61,7 +61,7 @@ class Run:
         problems: what could not be read, one line each.
     """
 
-    path: Path
+    place: str
     label: str
     outcome: RunStatus = field(default_factory=lambda: RunStatus(State.WAITING))
     record: Mapping[str, Any] = field(default_factory=dict)
@@ -84,9 +84,15 @@ class Run:
         return better(points, key=lambda point: point[1], default=None)
 
 
-def read(path: Path, label: str) -> Run:
-    """Read a run, which may still be running, or be damaged."""
-    run = Run(path, label)
+def read(path: Path, label: str, place: str | None = None) -> Run:
+    """Read a run, which may still be running, or be damaged.
+
+    Args:
+        path: its directory.
+        label: its name in the report.
+        place: where it is, if that is not its directory.
+    """
+    run = Run(place or str(path), label)
 
     def attempt(name: str, make: Callable[[], _Any], default: _Any) -> _Any:
         try:

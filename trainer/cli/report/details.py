@@ -157,7 +157,7 @@ def _if_readable(name: str, make: Callable[[], str]) -> str:
 
 def _facts(run: Run) -> str:
     """Return a list of what run.json records, and of the test metrics."""
-    rows = [("directory", f"<code>{html.escape(str(run.path))}</code>")]
+    rows = [("directory", f"<code>{html.escape(run.place)}</code>")]
     if run.record:
         rows += _record_rows(run.record)
     if run.outcome.metrics:

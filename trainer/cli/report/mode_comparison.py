@@ -187,7 +187,7 @@ class Comparison:
     def _content(self, run: ModeRun) -> dict[str, Any]:
         secs = self.equal_secs(run)
         return {
-            "directory": str(run.run.path),
+            "directory": run.run.place,
             "asynchronous": run.is_async,
             "slow_worker": run.is_slow,
             "steps": run.run.outcome.step,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -76,7 +77,7 @@ def metric_names(runs: Iterable[Run]) -> list[str]:
 def _header(title: str, runs: Sequence[Run]) -> str:
     states = [run.outcome.state for run in runs]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states)))
-    folders = ", ".join(sorted({str(run.path.parent) for run in runs}))
+    folders = ", ".join(sorted({os.path.dirname(run.place) or "." for run in runs}))
     return (
         f"<header><h1>{html.escape(title)}</h1>"
         f'<p class="soft">{counts} · in {html.escape(folders)}</p></header>'

@@ -1,0 +1,121 @@
+"""A run in a store as it is read by others: in use, silent, replaced meanwhile, missing."""
+
+import pytest
+
+from tests.support.object_stores import MemoryStore, upload_run, write_checkpoint
+from trainer.cli.compose import compose
+from trainer.errors import ConfigError
+from trainer.files import is_locked
+from trainer.runs import remote_view
+from trainer.runs.directory import lock_file, open_run
+from trainer.runs.object_store import MissingObjectError, StoreError
+from trainer.runs.status import State, run_status
+
+ADDRESS = "s3://bucket/runs/a-1"
+HOLDER = "node-1:7:a"
+
+
+@pytest.fixture
+def stores(monkeypatch):
+    """The stores by address."""
+    stores = {"s3://bucket/runs": MemoryStore(), ADDRESS: MemoryStore()}
+    monkeypatch.setattr(remote_view, "open_store", lambda place: stores[place])
+    return stores
+
+
+@pytest.fixture
+def run_dir(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = open_run(compose(["store.lease_secs=1"]), [], None)
+    run.release()
+    (run.path / "logs").mkdir()
+    (run.path / "logs" / "worker-0.log").write_text("long")
+    (run.path / "events").mkdir()
+    (run.path / "events" / "x.json").write_text("{}")
+    write_checkpoint(run.path, 3)
+    write_checkpoint(run.path, 5)
+    return run.path
+
+
+def test_run_whose_lease_is_renewed_is_seen_as_running(stores, run_dir, monkeypatch):
+    lease = upload_run(stores[ADDRESS], run_dir, HOLDER)
+    monkeypatch.setattr("time.sleep", lambda secs: lease.renew())
+    with remote_view.view("status", ADDRESS) as view:
+        assert (view.in_use, view.silent_holder) == (True, None)
+        found = run_status(view.path)
+        assert (found.state, found.step) == (State.RUNNING, 5)
+        files = {file.relative_to(view.path).as_posix() for file in view.path.rglob("*.*")}
+        assert files == {".lock", "config.yaml", "run.json", "checkpoints/ckpt-5.json"}
+    assert not view.path.exists()
+    lease.renew()  # it was not disturbed
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_run_that_nobody_uses_is_not_running(stores, run_dir, released):
+    lease = upload_run(stores[ADDRESS], run_dir, HOLDER)
+    if released:
+        lease.release()
+    with remote_view.view("status", ADDRESS) as view:
+        assert view.silent_holder == (None if released else HOLDER)
+        assert not is_locked(lock_file(view.path))
+        assert run_status(view.path).state is State.STOPPED
+
+
+def test_file_that_is_replaced_while_it_is_read_is_read_again(stores, run_dir, monkeypatch):
+    upload_run(stores[ADDRESS], run_dir, HOLDER).release()
+    monkeypatch.setattr("time.sleep", lambda secs: None)
+    download, missing = stores[ADDRESS].download, [True]
+
+    def once_missing(name, path):
+        if missing:
+            raise MissingObjectError(f"{name}{missing.pop()}")
+        download(name, path)
+
+    stores[ADDRESS].download = once_missing
+    with remote_view.view("status", ADDRESS) as view:
+        assert (view.path / "config.yaml").is_file()
+
+
+def error_at(address, stores, action):
+    stores.setdefault(address, MemoryStore())
+    with pytest.raises(ConfigError) as refused:
+        action("status", address)
+    return str(refused.value)
+
+
+def test_missing_run_is_refused_with_what_is_there(stores, run_dir):
+    upload_run(stores[ADDRESS], run_dir, HOLDER).release()
+    folder = stores["s3://bucket/runs"]
+    folder.objects = {f"a-1/{name}": value for name, value in stores[ADDRESS].objects.items()}
+    start = "status (s3://bucket/runs/a-2): no run there: it has no manifest.json"
+    for action in (remote_view.runs_at, lambda *names: remote_view.view(*names).__enter__()):
+        error = error_at("s3://bucket/runs/a-2", stores, action)
+        assert error == f"{start}; did you mean 's3://bucket/runs/a-1'?"
+    stores["s3://bucket"] = MemoryStore()
+    error = error_at(
+        "s3://bucket/runs", stores, lambda *names: remote_view.view(*names).__enter__()
+    )
+    assert error.endswith("it has no manifest.json, but the folders a-1; name one of them")
+    assert remote_view.runs_at("report", "s3://bucket/runs") == [ADDRESS]
+    assert "there are no runs in hdfs://" in error_at("hdfs://a/b", stores, remote_view.runs_at)
+
+
+def test_run_that_has_saved_nothing_is_none_unless_it_is_in_use(stores, monkeypatch, tmp_path):
+    monkeypatch.setattr(remote_view, "_lease_secs", lambda path: 0.1)
+    lease = upload_run(stores[ADDRESS], tmp_path / "nothing", HOLDER)
+    with pytest.raises(ConfigError, match="its last command has saved nothing"):
+        remote_view.view("status", ADDRESS).__enter__()
+    monkeypatch.setattr("time.sleep", lambda secs: lease.renew())
+    with remote_view.view("status", ADDRESS) as view:
+        assert run_status(view.path).state is State.RUNNING
+
+
+def test_store_that_refuses_is_an_error_of_one_line(stores):
+    def refuse(name):
+        raise StoreError("access denied", is_temporary=False)
+
+    stores[ADDRESS].read = refuse
+    error = error_at(ADDRESS, stores, remote_view.runs_at)
+    assert error == (
+        f"status ({ADDRESS}) cannot be read: access denied; check bucket and credentials"
+    )

@@ -1,0 +1,180 @@
+"""A run in an object store, read without taking it: its records in a folder that goes again."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+from trainer.config import addresses
+from trainer.config.constraints import did_you_mean
+from trainer.config.schema import Store as StoreOptions
+from trainer.errors import ConfigError
+from trainer.files import Lock
+from trainer.runs.checkpoint_marker import marker_file
+from trainer.runs.directory import lock_file, trained_config
+from trainer.runs.lease import Manifest, is_renewed, read_manifest
+from trainer.runs.object_store import MissingObjectError, Store, StoreError, retry
+from trainer.runs.remote_files import CHECKPOINTS, file_object
+from trainer.runs.stores import open_store
+
+_RETRY_SECS = 30.0
+_RECORDS = {".json", ".jsonl", ".yaml", ".txt", ".png"}
+_MOST_NAMES = 5
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class RemoteView:
+    """A run in a store, as it was when it was read.
+
+    Attributes:
+        path: a folder of this machine with its records, but no weights; locked if it is in use.
+        manifest: its manifest.
+        in_use: whether a process renews its lease.
+    """
+
+    path: Path
+    manifest: Manifest
+    in_use: bool
+
+    @property
+    def silent_holder(self) -> str | None:
+        """Who has neither renewed the lease nor given it up; None: nobody."""
+        return None if self.in_use or self.manifest.is_free else self.manifest.holder
+
+
+def runs_at(command: str, address: str) -> list[str]:
+    """Return the addresses of the run at an address, or of those below it, sorted.
+
+    Raises:
+        ConfigError: there is none, or the store cannot be read.
+    """
+
+    def find() -> list[str]:
+        store = _opened(command, address)
+        if read_manifest(store)[0].number:
+            return [address]
+        runs = [name for name in store.folders() if _has_run(store, name)]
+        if not runs:
+            raise ConfigError(_no_run(command, address))
+        return [addresses.join(address, name) for name in runs]
+
+    return _attempt(command, address, find)
+
+
+@contextmanager
+def view(command: str, address: str) -> Iterator[RemoteView]:
+    """Bring the records of a run for the block; the run goes on undisturbed.
+
+    Whether it is in use is seen by its manifest, as whoever wants to take it over does.
+
+    Args:
+        command: who wants it, for errors.
+        address: the run.
+
+    Raises:
+        ConfigError: there is no run, or the store cannot be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="steadfast-") as folder:
+        path = Path(folder) / PurePosixPath(address).name
+
+        def bring() -> RemoteView:
+            store = _opened(command, address)
+            manifest, version = read_manifest(store)
+            if not manifest.number:
+                raise ConfigError(_no_run(command, address))
+            _download(store, manifest, path)
+            secs = _lease_secs(path)
+            in_use = not manifest.is_free and is_renewed(store, version, secs, time.sleep)
+            return RemoteView(path, manifest, in_use)
+
+        found = _attempt(command, address, bring)
+        if not found.manifest.has_run and not found.in_use:
+            raise ConfigError(
+                f"{command} ({address}): no run there: its last command has saved nothing"
+            )
+        # Readers of a run directory see by its lock that it is in use.
+        with _closing(Lock.acquire(lock_file(path))) if found.in_use else nullcontext():
+            yield found
+
+
+@contextmanager
+def _closing(lock: Lock) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        lock.close()
+
+
+def _opened(command: str, address: str) -> Store:
+    if problem := addresses.problem(command, address):
+        raise ConfigError(problem)
+    return open_store(address)
+
+
+def _attempt(command: str, address: str, action: Callable[[], _T]) -> _T:
+    try:
+        return retry(action, _RETRY_SECS)
+    except StoreError as error:
+        raise ConfigError(
+            f"{command} ({address}) cannot be read: {error}; check bucket and credentials"
+        ) from error
+
+
+def _download(store: Store, manifest: Manifest, path: Path) -> None:
+    """Bring the records of a run, and the marker of its newest checkpoint."""
+    path.mkdir(exist_ok=True)
+    # The oldest first, so that their times are in the order of the commands that wrote them.
+    names = sorted(filter(_is_record, manifest.files), key=lambda name: manifest.files[name])
+    objects = {path / name: file_object(manifest, name) for name in names}
+    if manifest.checkpoints:
+        step, folder = max(manifest.checkpoints.items())
+        marker = marker_file(path / CHECKPOINTS, step)
+        objects[marker] = f"{CHECKPOINTS}/{folder}/{marker.name}"
+    for file, name in objects.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            store.download(name, file)
+        except MissingObjectError as error:
+            raise StoreError(f"{name} was replaced while it was read") from error
+
+
+def _is_record(name: str) -> bool:
+    path = PurePosixPath(name)
+    is_status = path.match("logs/status-*.json")
+    return is_status or (len(path.parts) == 1 and path.suffix in _RECORDS)
+
+
+def _lease_secs(path: Path) -> float:
+    """Return after how many seconds of silence the run would be taken over."""
+    default = StoreOptions().lease_secs
+    try:
+        return float(trained_config(path).get("store.lease_secs", default))
+    except (OSError, ValueError, TypeError, ConfigError):
+        return default
+
+
+def _has_run(store: Store, name: str) -> bool:
+    try:
+        return Manifest.decode(store.read(f"{name}/manifest.json")[0]).has_run
+    except MissingObjectError:
+        return False
+
+
+def _no_run(command: str, address: str) -> str:
+    """Return the error for an address without a run, with what is there."""
+    text = f"{command} ({address}): no run there: it has no manifest.json"
+    scheme, bucket, path = addresses.split(address)
+    parent = f"{scheme}://{bucket}/{path.rpartition('/')[0]}".rstrip("/")
+    below, beside = (open_store(place).folders() for place in (address, parent))
+    if below:
+        more = f" and {len(below) - _MOST_NAMES} more" if len(below) > _MOST_NAMES else ""
+        return f"{text}, but the folders {', '.join(below[:_MOST_NAMES])}{more}; name one of them"
+    if near := did_you_mean(PurePosixPath(path).name, beside):
+        return text + near.replace("'", f"'{parent}/", 1)
+    return f"{text}; give the address of a run, as the command that trained it has printed it"
