@@ -15,6 +15,7 @@ from tests.support.hosts import Hosts, two_hosts
 from tests.support.object_stores import S3_READY, S3_SERVER, s3_environment
 from tests.support.processes import (
     OPTIONS,
+    ROOT,
     SIGNALLER,
     TIMEOUT_SECS,
     final_variables,
@@ -28,12 +29,31 @@ from tests.support.training import assert_same_bits
 ADDRESSES = ("10.78.0.10", "10.78.0.11")
 PORT = 23456
 S3 = f"{ADDRESSES[0]}:5000"
+ENVIRONMENT = {**s3_environment(0), "AWS_ENDPOINT_URL": f"http://{S3}"}
 TRAINING = [
     *OPTIONS, "train.steps=12", "checkpoint.every_steps=2", "strategy=multi_worker",
     "strategy.communication=ring",
 ]  # fmt: skip
 # At a step each, after which the host has to be lost.
 LOST = {1: 4, 0: 8}
+
+
+REFUSE = """
+from trainer.runs import remote_files
+from trainer.runs.object_store import StoreError
+
+upload = remote_files.upload_checkpoint
+
+
+def refuse(store, staged, step, folder):
+    if step > 2:
+        raise StoreError("access denied", is_temporary=False)
+    upload(store, staged, step, folder)
+
+
+remote_files.upload_checkpoint = refuse
+"""
+"""What Python runs first in a process whose store takes no checkpoint after step 2."""
 
 
 class Job:
@@ -78,18 +98,54 @@ class Job:
         return self.start(index)
 
 
+def start_server(hosts: Hosts, directory: Path) -> None:
+    """Run an S3 server on the first host until the hosts end."""
+    hosts.start_program(
+        0, directory, sys.executable, "-c", S3_SERVER, "s3.log", "-H", ADDRESSES[0], "-p", "5000"
+    )
+    ready = hosts.start_program(
+        0, directory, sys.executable, "-c", S3_READY, str(TIMEOUT_SECS / 2), **ENVIRONMENT
+    )
+    assert finish(ready)[0] == 0, (directory / "s3.log").read_text()
+
+
+@pytest.mark.slow
+def test_chief_that_cannot_upload_ends_all_hosts_with_its_error(tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "sitecustomize.py").write_text(REFUSE)
+    refusing = {"PYTHONPATH": f"{tmp_path / 'first'}:{ROOT}"}
+
+    def train(steps: int) -> list[tuple[int, str]]:
+        """Run the commands of both hosts; return exit code and output of each."""
+        cluster = {"worker": [f"{address}:{PORT}" for address in ADDRESSES]}
+        commands = [
+            hosts.start(
+                index, tmp_path, *TRAINING, f"train.steps={steps}", "runs_dir=s3://bucket/runs",
+                f"store.work_dir={tmp_path / f'disk-{index}'}", "restart.max_restarts=0",
+                TF_CONFIG=json.dumps(
+                    {"cluster": cluster, "task": {"type": "worker", "index": index}}
+                ),
+                **ENVIRONMENT, **(refusing if index == 0 else {}),
+            )
+            for index in (0, 1)
+        ]  # fmt: skip
+        return [(code, out + err) for code, out, err in map(finish, commands)]
+
+    with two_hosts() as hosts:
+        start_server(hosts, tmp_path)
+        (code, chief), (other_code, _) = train(4)
+        assert (code, other_code) == (1, 0), chief
+        assert "the store cannot be written (access denied)" in chief
+        for code, text in train(6):
+            assert code == 1, text
+            assert "the checkpoint of step 4 is not in s3://bucket/runs/" in text
+
+
 @pytest.mark.slow
 def test_hosts_without_a_shared_folder_are_lost_and_train_to_the_same_bits(tmp_path: Path) -> None:
-    environment = {**s3_environment(0), "AWS_ENDPOINT_URL": f"http://{S3}"}
     with two_hosts() as hosts:
-        hosts.start_program(
-            0, tmp_path, sys.executable, "-c", S3_SERVER, "s3.log", "-H", ADDRESSES[0], "-p", "5000"
-        )
-        ready = hosts.start_program(
-            0, tmp_path, sys.executable, "-c", S3_READY, str(TIMEOUT_SECS / 2), **environment
-        )
-        assert finish(ready)[0] == 0, (tmp_path / "s3.log").read_text()
-        job = Job(hosts, tmp_path, environment)
+        start_server(hosts, tmp_path)
+        job = Job(hosts, tmp_path, ENVIRONMENT)
         chief, other = (job.start(index) for index in (0, 1))
         other = job.lose(1, other)
         chief = job.lose(0, chief)

@@ -6,14 +6,17 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import tensorflow as tf
 
 from tests.support.object_stores import MemoryStore
 from trainer.cluster.spec import RAY, Cluster, ProcessId
+from trainer.engine.checkpointer import Checkpointer, CheckpointHooks
 from trainer.errors import CheckpointError
 from trainer.runs import checkpoint_marker, remote_files
 from trainer.runs.checkpoint_marker import committed_steps, marker_digest
 from trainer.runs.lease import Lease
 from trainer.runs.object_store import StoreError
+from trainer.runs.upload_note import write_note
 from trainer.worker import fetch_checkpoint
 
 DECLARED = "TF_CONFIG"
@@ -58,17 +61,21 @@ def chief(tmp_path, store):
     return Chief(tmp_path / "chief" / "checkpoints", store)
 
 
-def fetch_on(tmp_path, process=None, source=DECLARED, retry_secs=0.0):
-    """Return the function of a process, and the folder of its checkpoints."""
-    jobs = {"worker": ["a:1", "b:1"]}
-    context = SimpleNamespace(
+def context_of(tmp_path, process=None, source=DECLARED, retry_secs=0.0, hosts=("a:1", "b:1")):
+    jobs = {"worker": list(hosts)}
+    return SimpleNamespace(
         experiment=SimpleNamespace(
             resume="s3://bucket/runs/run", store=SimpleNamespace(retry_secs=retry_secs)
         ),
         cluster=Cluster(process or ProcessId("worker", 1), jobs, source),
         run_dir=tmp_path / "other",
-        channel=SimpleNamespace(line=lambda line: None),
+        channel=SimpleNamespace(line=lambda line: None, beat=lambda: None),
     )
+
+
+def fetch_on(tmp_path, process=None, source=DECLARED):
+    """Return the function of a process, and the folder of its checkpoints."""
+    context = context_of(tmp_path, process, source)
     return fetch_checkpoint.fetch_from_store(context), tmp_path / "other" / "checkpoints"
 
 
@@ -146,3 +153,48 @@ def test_damage_and_failing_store_are_errors_that_name_step_and_address(
     monkeypatch.setattr(store, "read", refuse)
     with pytest.raises(CheckpointError, match=f"{start}refused"):
         fetch(4, digest)
+
+
+CHIEF = ProcessId("worker", 0)
+
+
+def test_chief_waits_until_others_can_bring_its_checkpoint(tmp_path, monkeypatch, chief):
+    context = context_of(tmp_path, CHIEF)
+    context.run_dir = chief.directory.parent
+    save(chief.directory, 4, b"of another attempt")
+    chief.upload(4)
+    save(chief.directory, 4, b"right")
+    waits = []
+
+    def sleep(secs):
+        waits.append(secs)
+        if len(waits) == 3:
+            chief.upload(4)
+
+    monkeypatch.setattr(fetch_checkpoint.time, "sleep", sleep)
+    assert fetch_checkpoint.offer_by_store(context)(4) == ""
+    assert len(waits) == 3
+
+
+def test_chief_whose_command_cannot_upload_ends_all_hosts(tmp_path, monkeypatch, chief):
+    context = context_of(tmp_path, CHIEF)
+    context.run_dir = chief.directory.parent
+    save(chief.directory, 4, b"right")
+    monkeypatch.setattr(fetch_checkpoint.time, "sleep", lambda secs: write_note(run_dir, None))
+    run_dir = context.run_dir
+    message = fetch_checkpoint.offer_by_store(context)(4)
+    assert message == (
+        "the checkpoint of step 4 is not in s3://bucket/runs/run, from where the other hosts bring "
+        f"it: the store cannot be written; {run_dir} of the chief's host has it"
+    )
+    hooks = CheckpointHooks(before_offer=lambda step: f"{step}: {message}")
+    variables = {"a": tf.Variable(1.0)}
+    Checkpointer(tmp_path / "saved", variables).save(2, None)
+    with pytest.raises(CheckpointError, match=r"^2: the checkpoint of step 4 is not in s3:"):
+        Checkpointer(tmp_path / "saved", variables, hooks=hooks).restore_latest()
+
+
+@pytest.mark.parametrize(("source", "hosts"), [("local", "ab"), (DECLARED, "a")])
+def test_chief_without_other_hosts_does_not_wait(tmp_path, source, hosts):
+    context = context_of(tmp_path, CHIEF, source, hosts=[f"{host}:1" for host in hosts])
+    assert fetch_checkpoint.offer_by_store(context)(4) == ""

@@ -45,10 +45,13 @@ class CheckpointHooks:
         before_commit: called when the files of a checkpoint are written, before its marker.
         before_restore: called in every process before it restores the newest checkpoint, with the
             step and the SHA-256 of the chief's marker; brings it to a folder that lacks it.
+        before_offer: called before that in the chief alone; returns why the others will not get the
+            checkpoint of a step, or an empty text.
     """
 
     before_commit: Callable[[], None] = lambda: None
     before_restore: Callable[[int, str], None] = lambda step, digest: None
+    before_offer: Callable[[int], str] = lambda step: ""
 
 
 class Checkpointer:
@@ -219,7 +222,7 @@ class Checkpointer:
                 continue
             problem = verify(self.directory, step)
             if problem is None:
-                return step, ""
+                return step, self._hooks.before_offer(step)
             self.skipped.append(f"skipped the checkpoint of step {step}: {problem}")
             self._damaged.add(step)
         if not steps and (self._saved_once is None or not self._saved_once.exists()):

@@ -43,6 +43,14 @@ def wait_for_upload(run_dir: Path, beat: Callable[[], None]) -> None:
             beat()
 
 
+def is_away(run_dir: Path) -> bool:
+    """Return whether the store has failed for so long that the run goes on without it."""
+    try:
+        return (run_dir / _NOTE).read_text() == _AWAY
+    except OSError:
+        return False
+
+
 def _has(run_dir: Path, step: int) -> bool:
     try:
         return (run_dir / _NOTE).read_text() in (_AWAY, str(step))

@@ -53,7 +53,7 @@ from trainer.worker.build_model import (
 )
 from trainer.worker.build_step import step_options
 from trainer.worker.context import WorkerContext
-from trainer.worker.fetch_checkpoint import fetch_from_store
+from trainer.worker.fetch_checkpoint import fetch_from_store, offer_by_store
 from trainer.worker.placement_summary import placement_writer
 
 
@@ -254,6 +254,8 @@ def _checkpointer(training: _Training) -> Checkpointer:
         background=checkpoint.async_write,
         saved_once=run_dir / ".saved",
         hooks=CheckpointHooks(
-            before_commit(training.context, training.faults), fetch_from_store(training.context)
+            before_commit(training.context, training.faults),
+            fetch_from_store(training.context),
+            offer_by_store(training.context),
         ),
     )

@@ -1,4 +1,4 @@
-"""Brings the checkpoint that the chief restores from the run's object store to another host."""
+"""Takes the checkpoint that the chief restores through the run's object store to other hosts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from trainer.runs.checkpoint_marker import committed_steps, marker_digest, remov
 from trainer.runs.lease import read_manifest
 from trainer.runs.location import run_address
 from trainer.runs.object_store import Store, StoreError, retry
-from trainer.runs.remote_files import download_checkpoint, folder_of
+from trainer.runs.remote_files import checkpoint_folder, download_checkpoint, folder_of
 from trainer.runs.stores import open_store
+from trainer.runs.upload_note import is_away
 from trainer.worker.context import WorkerContext
 
 _POLL_SECS = 0.5
@@ -54,13 +55,48 @@ def fetch_from_store(context: WorkerContext) -> Callable[[int, str], None]:
     return fetch
 
 
+def offer_by_store(context: WorkerContext) -> Callable[[int], str]:
+    """Return what waits in the chief until other hosts can bring the checkpoint of a step.
+
+    It returns why they cannot, or an empty text. The others would wait for it in vain: so all learn
+    of it from the chief.
+    """
+    address = run_address(context.experiment)
+    cluster = context.cluster
+
+    def offer(step: int) -> str:
+        if address is None or not cluster.is_declared or len(cluster.process_ids) < 2:
+            return ""
+        retry_secs = context.experiment.store.retry_secs
+        try:
+            folder = checkpoint_folder(context.run_dir / "checkpoints", step)
+            store = open_store(address)
+            while not _has(store, step, folder, retry_secs):
+                if is_away(context.run_dir):
+                    raise StoreError("the store cannot be written")
+                context.channel.beat()
+                time.sleep(_POLL_SECS)
+        except OSError as error:
+            return (
+                f"the checkpoint of step {step} is not in {address}, from where the other hosts "
+                f"bring it: {error}; {context.run_dir} of the chief's host has it"
+            )
+        return ""
+
+    return offer
+
+
 def _wait_for(store: Store, step: int, folder: str, retry_secs: float) -> None:
-    """Return when the store has a checkpoint: the chief's command may still be uploading it.
+    """Return when the store has a checkpoint, as the chief has seen: a store may answer late.
 
     Meanwhile nobody trains, so nobody removes it. The watchdog ends a wait that is in vain.
     """
-    while retry(lambda: read_manifest(store), retry_secs)[0].checkpoints.get(step) != folder:
+    while not _has(store, step, folder, retry_secs):
         time.sleep(_POLL_SECS)
+
+
+def _has(store: Store, step: int, folder: str, retry_secs: float) -> bool:
+    return retry(lambda: read_manifest(store), retry_secs)[0].checkpoints.get(step) == folder
 
 
 def _download(

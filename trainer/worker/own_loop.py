@@ -33,7 +33,7 @@ from trainer.worker.before_commit import before_commit
 from trainer.worker.build import process_group_of
 from trainer.worker.build_model import create_strategy
 from trainer.worker.context import WorkerContext
-from trainer.worker.fetch_checkpoint import fetch_from_store
+from trainer.worker.fetch_checkpoint import fetch_from_store, offer_by_store
 
 _SAVE_SECS = 60.0
 """How often a run is saved that is configured to be saved neither by steps nor by time."""
@@ -130,7 +130,9 @@ def _session(
             process_group,
             background=checkpoint.async_write,
             saved_once=run_dir / ".saved",
-            hooks=CheckpointHooks(before_commit(context, faults), fetch_from_store(context)),
+            hooks=CheckpointHooks(
+                before_commit(context, faults), fetch_from_store(context), offer_by_store(context)
+            ),
         )
 
     assert experiment.train.steps is not None, "trainer.config.own_loop requires it"
