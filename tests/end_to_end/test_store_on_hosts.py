@@ -115,12 +115,12 @@ def test_chief_that_cannot_upload_ends_all_hosts_with_its_error(tmp_path: Path) 
     (tmp_path / "first" / "sitecustomize.py").write_text(REFUSE)
     refusing = {"PYTHONPATH": f"{tmp_path / 'first'}:{ROOT}"}
 
-    def train(steps: int) -> list[tuple[int, str]]:
+    def train(*overrides: str) -> list[tuple[int, str]]:
         """Run the commands of both hosts; return exit code and output of each."""
         cluster = {"worker": [f"{address}:{PORT}" for address in ADDRESSES]}
         commands = [
             hosts.start(
-                index, tmp_path, *TRAINING, f"train.steps={steps}", "runs_dir=s3://bucket/runs",
+                index, tmp_path, *overrides, "runs_dir=s3://bucket/runs",
                 f"store.work_dir={tmp_path / f'disk-{index}'}", "restart.max_restarts=0",
                 TF_CONFIG=json.dumps(
                     {"cluster": cluster, "task": {"type": "worker", "index": index}}
@@ -133,12 +133,14 @@ def test_chief_that_cannot_upload_ends_all_hosts_with_its_error(tmp_path: Path) 
 
     with two_hosts() as hosts:
         start_server(hosts, tmp_path)
-        (code, chief), (other_code, _) = train(4)
+        (code, chief), (other_code, _) = train(*TRAINING, "train.steps=4")
         assert (code, other_code) == (1, 0), chief
         assert "the store cannot be written (access denied)" in chief
-        for code, text in train(6):
+        (chief_dir,) = {path.parent for path in (tmp_path / "disk-0").rglob("metrics.jsonl")}
+        address = f"s3://bucket/runs/{chief_dir.name}"
+        for code, text in train(f"resume={address}", "train.steps=6"):
             assert code == 1, text
-            assert "the checkpoint of step 4 is not in s3://bucket/runs/" in text
+            assert f"the checkpoint of step 4 is not in {address}" in text
 
 
 @pytest.mark.slow
