@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.processes import (
     OPTIONS,
@@ -34,6 +35,21 @@ COMMAND = [
 STOPPED = frozenset({130, 143})
 STORM = (signal.SIGTERM, signal.SIGCONT, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 STEPS = (4, 8, 12, 16, 20)
+MEET = '''
+import pathlib, socket, time
+
+
+class Meet:
+    """Waits until there is a run on another host, too."""
+
+    def on_evaluate(self, step, metrics):
+        pathlib.Path(f"met-{socket.gethostname()}").touch()
+        end = time.monotonic() + 200
+        while len(list(pathlib.Path().glob("met-*"))) < 2:
+            assert time.monotonic() < end, "there is no other run"
+            time.sleep(0.1)
+        return False
+'''
 
 pytestmark = [
     pytest.mark.slow,
@@ -201,3 +217,23 @@ def test_elastic_run_goes_on_with_the_nodes_that_are_left(cluster, straight, tmp
         job.process.kill()
         job.process.wait(SECS)
         cluster.start_node("n2")
+
+
+def test_sweep_trains_two_points_at_a_time_on_two_nodes(cluster, straight, tmp_path):
+    (tmp_path / "meet.py").write_text(MEET)
+    sweep = ["-m", *COMMAND, "seed=0,1", "sweep.jobs=2", "+callbacks.meet={_target_:meet.Meet}"]
+    command = [sys.executable, str(ROOT / "train.py"), *sweep]
+    process = cluster.begin(*command, "launch=ray", "strategy=one_device", cwd=tmp_path)
+    try:
+        assert process.wait(SECS) == 0, (tmp_path / "output").read_text()
+    finally:
+        process.kill()
+        process.wait(SECS)
+    assert "2 points: 2 done" in (tmp_path / "output").read_text()
+    assert worker_pids(tmp_path) == {}
+    runs = {
+        yaml.safe_load(path.read_text())["seed"]: path.parent
+        for path in tmp_path.glob("runs/*/config.yaml")
+    }
+    assert runs.keys() == {0, 1}
+    assert_same_bits(final_variables(straight), final_variables(runs[0]))
