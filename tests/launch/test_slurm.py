@@ -63,6 +63,12 @@ def test_options_of_sbatch_are_passed_on_and_replace_ours():
     ]
 
 
+def test_short_options_may_have_their_value_joined():
+    given = options("-N2", "-t2:00:00", "-Jname", "-pgpu", *MULTI)
+    assert {"--nodes=2", "--time=2:00:00", "--job-name=name", "-pgpu"} <= set(given)
+    assert not [line for line in given if line.startswith(("-N", "-t", "-J"))]
+
+
 def test_range_of_nodes_takes_every_size_that_divides_the_batch():
     text = script(*MULTI, "--nodes=1-2", "batch.shards=2")
     assert "#SBATCH --nodes=1-2\n" in text
@@ -124,6 +130,8 @@ def test_config_dir_is_an_absolute_path_of_the_command(tmp_path):
             "among: one of 4",
         ),
         (("--nodes=2",), "--nodes (2) must be 1: strategy=one_device trains in one"),
+        (("-N2",), "--nodes (2) must be 1: strategy=one_device trains in one"),
+        (("-t1",), "--time (1) must be at least 3:00"),
         ((*MULTI, "--nodes=0"), "--nodes (0) must be an integer >= 1"),
         (("-m", "seed=1,2"), "slurm (-m): this is the job of one run; for a sweep use -m hydra/"),
         (("resume=never",), "resume (never) would start afresh each time"),

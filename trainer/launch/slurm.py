@@ -120,6 +120,10 @@ def _parse(arguments: Sequence[str]) -> _Words:
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
+        if word[:2] in _SHORT and len(word) > 2:
+            # As sbatch takes them: `-N2`.
+            rest.insert(0, word[2:].removeprefix("="))
+            word = word[:2]
         name, equals, value = word.partition("=")
         if word in ("-m", "--multirun"):
             raise ConfigError(
