@@ -32,7 +32,7 @@ SMALL = [
     "checkpoint.every_steps=1000", "checkpoint.every_epochs=null", "restart.backoff_secs=0",
 ]  # fmt: skip
 COMMAND = ["strategy=multi_worker", *SMALL]
-STEPS = [4, 8, 12, 16]
+STEPS = [4, 8, 12, 16, 20]
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"})
 
 pytestmark = [
@@ -141,17 +141,19 @@ def reach_time_limit(cluster, job):
     cluster.update(job, "timelimit=60")
 
 
-def test_job_over_three_time_limits_and_cancelled_ends_the_same(cluster, straight, tmp_path):
+def test_job_over_three_time_limits_requeued_and_cancelled_ends_the_same(cluster, straight, tmp_path):
     job = submit(cluster, tmp_path, "--time=60")
     for step in (4, 8, 12):
         wait_for(tmp_path / f"paused-{step}", cluster, job)
         reach_time_limit(cluster, job)
     wait_for(tmp_path / "paused-16", cluster, job)
     assert "TIME LIMIT" not in output(tmp_path)
+    requeued(cluster, job, lambda: cluster.run("n1", "scontrol", "requeue", job))
+    wait_for(tmp_path / "paused-20", cluster, job)
     cluster.run("n1", "scancel", job)
     assert cluster.wait(job, ENDED.__contains__, SECS) == "CANCELLED", output(tmp_path)
     check_same_end(cluster, submit_again(cluster, tmp_path), tmp_path, straight)
-    check_continued(tmp_path, 4, 8, 12, 16)
+    check_continued(tmp_path, 4, 8, 12, 16, 20)
 
 
 def requeued(cluster, job, disturb):
@@ -269,20 +271,26 @@ def test_job_goes_on_with_the_nodes_that_it_gets(cluster, straight, tmp_path):
     assert sizes == ["2 replicas", "1 replica", "2 replicas"], output(tmp_path)
 
 
-def test_submitit_sweep_whose_job_times_out_is_watched_to_its_end(cluster, tmp_path):
+def test_submitit_sweep_is_watched_over_time_limit_and_preemption(cluster, straight, tmp_path):
     pytest.importorskip(
         "hydra_plugins.hydra_submitit_launcher", reason="steadfast[submitit] is not installed"
     )
-    sweep = ["-m", "hydra/launcher=submitit_slurm", "seed=1", pause(tmp_path, [4])]
+    sweep = ["-m", "hydra/launcher=submitit_slurm", "seed=0", pause(tmp_path, [4, 8])]
     program = [sys.executable, str(ROOT / "train.py")]
     process = cluster.begin("n1", *program, *sweep, *SMALL, cwd=tmp_path)
-    try:
-        until(lambda: (tmp_path / "paused-4").exists() or process.poll() is not None, "no pause")
+
+    def wait_until_paused(step):
+        path = tmp_path / f"paused-{step}"
+        until(lambda: path.exists() or process.poll() is not None, f"no pause at {step}")
         assert process.poll() is None, process.communicate()
+
+    try:
+        wait_until_paused(4)
         job = cluster.run("n1", "squeue", "-h", "-t", "running", "-o", "%A").strip()
-        # What submitit asks Slurm for before the time is over; every process of the step gets it.
-        cluster.run("n1", "scancel", "--signal=USR2", job)
-        until(lambda: cluster.field(job, "Restarts") == "1", "not requeued")
+        reach_time_limit(cluster, job)
+        cluster.wait(job, "RUNNING".__eq__, SECS)
+        wait_until_paused(8)
+        preempt(cluster, job)
         cluster.wait(job, ENDED.__contains__, SECS)
         out, err = process.communicate(timeout=SECS)
     finally:
@@ -292,4 +300,5 @@ def test_submitit_sweep_whose_job_times_out_is_watched_to_its_end(cluster, tmp_p
     assert "1 point: 1 done" in out
     (run_dir,) = (path for path in (tmp_path / "runs").iterdir() if path.name != "sweeps")
     result = json.loads((run_dir / "result.json").read_text())
-    assert (result["step"], result["attempts"]) == (24, 2)
+    assert (result["step"], result["attempts"]) == (24, 3)
+    assert_same_bits(final_variables(straight), final_variables(run_dir))

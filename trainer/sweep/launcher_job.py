@@ -18,7 +18,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from trainer.cluster import environment
+from trainer.cluster import environment, slurm_job
 from trainer.cluster.messages import Crash, ErrorLine, Exit, Line, Message, Problem
 from trainer.cluster.stop_requests import REQUESTS, SAVES, STOP, Decision, StopRequests
 from trainer.config import loading
@@ -134,12 +134,15 @@ class JobRequests:
                 yield signal.SIGTERM
 
     def requeue(self) -> None:
-        """Have the launcher start the job again, if it has asked for the stop.
+        """Leave if the job will be started again: have the launcher do so, if it asked for the stop.
 
         Raises:
             SystemExit: the job will be started again.
         """
         if self._requeue is None:
+            if self._lock.is_held() and slurm_job.is_requeued(environment.current()):
+                # As the launchers do: with a result the job would count as ended.
+                raise SystemExit(-1)
             return
         try:
             self._requeue()
