@@ -32,12 +32,12 @@ MODELS = {
     "softmax": (300, ("optimizer.learning_rate=0.01",)),
     "mlp": (300, ()),
     "cnn": (300, ("model.width=8",)),
-    "tutorial_cnn": (200, ("optimizer.learning_rate=0.001",)),
+    "tutorial_cnn": (200, ("optimizer.learning_rate=0.001", "dataset.image_size=[28,28]")),
     "vit": (300, (*ATTENTION, "model.patch=2")),
     "text_cnn": (200, (*TEXTS, "model.width=32")),
     "transformer_encoder": (200, (*TEXTS, *ATTENTION, "model.hidden=64")),
     "transformer": (
-        300,
+        800,  # before that it still learns fast, and every difference is a large one
         (*ATTENTION, "model.hidden=64", "task=language_model", "dataset=sentences",
          "dataset.length=32", "optimizer.learning_rate=0.003"),
     ),

@@ -1,0 +1,23 @@
+"""The text in the public domain: whole, and as windows."""
+
+from pathlib import Path
+
+from tests.support.dataset_contract import check_dataset
+from trainer.datasets import genesis as module
+from trainer.datasets.genesis import genesis
+
+
+def test_genesis_keeps_the_contract() -> None:
+    check_dataset(genesis(length=16))
+
+
+def test_text_is_whole() -> None:
+    text = (Path(module.__file__).with_name("genesis.txt")).read_text("ascii")
+    assert text.startswith("In the beginning God created the heaven and the earth.\n")
+    assert text.endswith("and he was put in a coffin in Egypt.\n")
+    assert text.count("\n") == 1533
+    dataset = genesis(length=100, test_fraction=0.2)
+    assert dataset.train.num_examples + dataset.test.num_examples in (
+        len(text) // 100 - 1,
+        len(text) // 100,
+    )
