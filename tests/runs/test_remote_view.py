@@ -117,5 +117,5 @@ def test_store_that_refuses_is_an_error_of_one_line(stores):
     stores[ADDRESS].read = refuse
     error = error_at(ADDRESS, stores, remote_view.runs_at)
     assert error == (
-        f"status ({ADDRESS}) cannot be read: access denied; check bucket and credentials"
+        f"status ({ADDRESS}) cannot be read: access denied; check address and credentials"
     )
