@@ -97,7 +97,7 @@ def test_missing_run_is_refused_with_what_is_there(stores, run_dir):
     )
     assert error.endswith("it has no manifest.json, but the folders a-1; name one of them")
     assert remote_view.runs_at("report", "s3://bucket/runs") == [ADDRESS]
-    assert "there are no runs in hdfs://" in error_at("hdfs://a/b", stores, remote_view.runs_at)
+    assert "there are no runs in ftp://" in error_at("ftp://a/b", stores, remote_view.runs_at)
 
 
 def test_run_that_has_saved_nothing_is_none_unless_it_is_in_use(stores, monkeypatch, tmp_path):
