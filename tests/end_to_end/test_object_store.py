@@ -1,4 +1,4 @@
-"""Runs in an object store, with a real S3 server: killed during uploads, resumed, refused."""
+"""Runs in a store, S3 and HDFS: killed during uploads, resumed, refused."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from tests.support import processes
 from tests.support.command_line import run_here
+from tests.support.hdfs_server import hdfs_server
 from tests.support.object_stores import request, s3_environment, s3_server
 from trainer.runs import remote_files
 from trainer.runs.checkpoint_marker import committed_steps, verify
@@ -26,6 +27,7 @@ OPTIONS = [
     "evaluate.every_steps=30", "evaluate.every_epochs=null",
 ]  # fmt: skip
 KILLS = 20
+HDFS_KILLS = 2
 DEADLINE_SECS = 200
 
 
@@ -39,25 +41,35 @@ def s3(tmp_path, monkeypatch):
         yield environment
 
 
-def remote(tmp_path, *overrides):
+def remote(tmp_path, *overrides, runs="s3://bucket/runs"):
     return [
-        *OPTIONS, "runs_dir=s3://bucket/runs", f"store.work_dir={tmp_path / 'work'}",
+        *OPTIONS, f"runs_dir={runs}", f"store.work_dir={tmp_path / 'work'}",
         "store.lease_secs=1", *overrides,
     ]  # fmt: skip
 
 
-def bring(tmp_path):
+def bring(tmp_path, runs="s3://bucket/runs"):
     """Return the run that a machine with an empty disk gets, and its newest step."""
     folder = tmp_path / "brought"
     shutil.rmtree(folder, ignore_errors=True)
-    (name,) = {key.split("/")[0] for key in open_store("s3://bucket/runs").names("")}
-    store = open_store(f"s3://bucket/runs/{name}")
+    (name,) = {key.split("/")[0] for key in open_store(runs).names("")}
+    store = open_store(f"{runs}/{name}")
     manifest, _ = read_manifest(store)
     assert remote_files.download(store, manifest, folder) == []
     steps = committed_steps(folder / "checkpoints")
     for step in steps:
         assert verify(folder / "checkpoints", step) is None
     return folder, max(steps, default=0)
+
+
+def check_same(run, expected):
+    """Check that two runs have the same metrics and bits."""
+    assert processes.log(run) == processes.log(expected)
+    values = processes.final_variables(expected)
+    actual = processes.final_variables(run)
+    assert actual.keys() == values.keys()
+    for name, value in values.items():
+        assert (actual[name] == value).all(), name
 
 
 def wait_for_uploads(log, process, count):
@@ -89,14 +101,37 @@ def test_run_killed_in_uploads_ends_with_the_bits_of_an_undisturbed_local_run(tm
     assert "Run directory: s3://bucket/runs/" in out
     assert processes.run(tmp_path, *OPTIONS)[0] == 0
     ended, step = bring(tmp_path)
-    straight = processes.only_run(tmp_path)
     assert step == 120
-    assert processes.log(ended) == processes.log(straight)
-    expected = processes.final_variables(straight)
-    actual = processes.final_variables(ended)
-    assert actual.keys() == expected.keys()
-    for name, value in expected.items():
-        assert (actual[name] == value).all(), name
+    check_same(ended, processes.only_run(tmp_path))
+
+
+@pytest.mark.slow
+def test_run_in_hdfs_killed_in_uploads_ends_with_the_bits_of_a_local_run(tmp_path):
+    short = "train.steps=20"
+    chance = random.Random(0)
+    with hdfs_server() as server:
+        runs = f"{server.address}/runs"
+        options = remote(tmp_path, short, runs=runs)
+        for kill in range(HDFS_KILLS):
+            kill_at = chance.randrange(20, 120)
+            seen = []
+            server.before = lambda operation, path, seen=seen: seen.append("/checkpoints/" in path)
+            process = processes.start(tmp_path, *options)
+            wait_for(lambda seen=seen, end=kill_at: sum(seen) >= end, "nothing was uploaded")
+            assert process.poll() is None, process.communicate()
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            if kill:
+                shutil.rmtree(tmp_path / "work")
+        code, out, err = processes.run(tmp_path, *options)
+        assert code == 0, (out, err)
+        assert "Continuing from" in out
+        assert processes.run(tmp_path, *OPTIONS, short)[0] == 0
+        ended, step = bring(tmp_path, runs)
+        assert step == 20
+        check_same(ended, processes.only_run(tmp_path))
+        (address,) = (f"{runs}/{name}" for name in open_store(runs).folders())
+        assert f"{address}: done, step 20/20\n" in run_here("status", address).out
 
 
 def wait_for(condition, what):

@@ -215,7 +215,7 @@ def test_kubernetes_takes_choices_of_ones_own(tmp_path):
             [STORE, "strategy=parameter_server", "--image", "a"],
             "the processes of a declared cluster (Kubernetes) have no folder in common",
         ),
-        ([*MULTI, "runs_dir=hdfs://a/runs"], "there are no runs in hdfs://"),
+        ([*MULTI, "runs_dir=ftp://a/runs"], "there are no runs in ftp://"),
         (
             ["--image", "a", STORE, "dataset=npy", "dataset.path=/work/x"],
             "dataset.path (/work/x): no such",

@@ -97,7 +97,7 @@ def test_missing_run_is_refused_with_what_is_there(stores, run_dir):
     )
     assert error.endswith("it has no manifest.json, but the folders a-1; name one of them")
     assert remote_view.runs_at("report", "s3://bucket/runs") == [ADDRESS]
-    assert "there are no runs in hdfs://" in error_at("hdfs://a/b", stores, remote_view.runs_at)
+    assert "there are no runs in ftp://" in error_at("ftp://a/b", stores, remote_view.runs_at)
 
 
 def test_run_that_has_saved_nothing_is_none_unless_it_is_in_use(stores, monkeypatch, tmp_path):
@@ -117,5 +117,5 @@ def test_store_that_refuses_is_an_error_of_one_line(stores):
     stores[ADDRESS].read = refuse
     error = error_at(ADDRESS, stores, remote_view.runs_at)
     assert error == (
-        f"status ({ADDRESS}) cannot be read: access denied; check bucket and credentials"
+        f"status ({ADDRESS}) cannot be read: access denied; check address and credentials"
     )

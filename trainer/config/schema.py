@@ -454,7 +454,7 @@ class Launch:
 
 @dataclass
 class Store:
-    """Runs in an object store: runs_dir=s3://bucket/folder or gs://bucket/folder."""
+    """Runs in a store: runs_dir=s3://bucket/folder, gs://bucket/..., hdfs://namenode/..."""
 
     work_dir: str = key(
         "~/.cache/steadfast", "folder of this machine in which such runs work; kept for restarts"

@@ -120,7 +120,7 @@ def mirrored(
         if error.is_temporary:
             raise StorageError(f"{address} cannot be reached: {error}") from error
         raise ConfigError(
-            f"{address} cannot be used: {error}; check bucket and credentials"
+            f"{address} cannot be used: {error}; check address and credentials"
         ) from error
     finally:
         lock.close()

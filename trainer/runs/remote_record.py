@@ -38,7 +38,7 @@ def read_remote(address: str) -> dict[str, Any]:
         record: dict[str, Any] = json.loads(retry(read, _RETRY_SECS))
     except (StoreError, ValueError) as error:
         raise ConfigError(
-            f"resume ({address}) cannot be read: {error}; check bucket and credentials"
+            f"resume ({address}) cannot be read: {error}; check address and credentials"
         ) from error
     return record
 

@@ -122,7 +122,7 @@ def _attempt(command: str, address: str, action: Callable[[], _T]) -> _T:
         return retry(action, _RETRY_SECS)
     except StoreError as error:
         raise ConfigError(
-            f"{command} ({address}) cannot be read: {error}; check bucket and credentials"
+            f"{command} ({address}) cannot be read: {error}; check address and credentials"
         ) from error
 
 

@@ -12,11 +12,15 @@ def open_store(address: str) -> Store:
     Raises:
         StoreError: there are no credentials, for example.
     """
-    scheme, bucket, path = addresses.split(address)
+    scheme, place, path = addresses.split(address)
     if scheme == "s3":
         from trainer.runs.s3_store import S3Store  # imports its client, an optional package
 
-        return S3Store(bucket, path)
+        return S3Store(place, path)
+    if scheme == "hdfs":
+        from trainer.runs.hdfs_store import HdfsStore
+
+        return HdfsStore(place, path)
     from trainer.runs.gcs_store import GcsStore
 
-    return GcsStore(bucket, path)
+    return GcsStore(place, path)
