@@ -1,4 +1,4 @@
-"""The Dockerfile, as far as it can be checked without a builder: no image is built here."""
+"""The text of the Dockerfile; `test_built_image` builds it, where there is a base image."""
 
 from __future__ import annotations
 
