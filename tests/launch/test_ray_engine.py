@@ -24,6 +24,7 @@ NO_PLACE = (
     "(launch.ray.timeout_secs); the cluster has 1 node with 1 CPU, free are 0 CPUs; add nodes, or "
     "ask for less with launch.ray.cpus and launch.ray.gpus"
 )
+LOST = RayError("The actor died.\n\tclass_name: RayHost\nits node has died\n")
 
 
 class Cloud:
@@ -44,6 +45,7 @@ class Cloud:
         (directory / ".lock").write_text("1")
         monkeypatch.setitem(sys.modules, "ray", FakeRay())
         monkeypatch.setattr(ray_engine, "_POLL_SECS", 0.01)
+        monkeypatch.setattr(ray_engine, "_RETRY_SECS", 0.01)
         monkeypatch.setattr(ray_engine, "_SMALLER_SECS", 0.1)
         monkeypatch.setattr(ray_connection, "create_actors", self._create)
         monkeypatch.setattr(ray_connection, "remove_actors", self._remove)
@@ -118,10 +120,43 @@ def test_missing_places_are_named_with_what_there_is(cloud):
     assert cloud.groups == [None]
 
 
-def test_actor_that_is_lost_at_its_start_is_no_place(cloud):
-    cloud.nodes = [Place("a:5", None), RayError("the node died")]
-    with pytest.raises(PlacementError):
+def test_actor_that_is_lost_at_its_start_is_started_again(cloud, monkeypatch):
+    cloud.nodes = [Place("a:5", None), LOST]
+    tries = iter([LOST, LOST, Place("b:6", None)])
+    create = ray_connection.create_actors
+
+    def create_next(settings, count):
+        cloud.nodes[1] = next(tries)
+        return create(settings, count)
+
+    monkeypatch.setattr(ray_connection, "create_actors", create_next)
+    assert len(cloud.engine("launch.ray.timeout_secs=60").members()) == 2
+    assert cloud.groups[:2] == [None, None]
+    assert cloud.lines == [
+        "warning: Ray has lost an actor while it started: its node has died; trying again"
+    ]
+
+
+def test_actor_that_never_starts_is_named_with_its_error(cloud):
+    cloud.nodes = [Pending(), LOST]
+    with pytest.raises(PlacementError) as error:
         cloud.engine().members()
+    assert str(error.value) == (
+        "Ray has not started 2 processes with 1 CPU each (spread) in 0.2 s "
+        "(launch.ray.timeout_secs); its last error: its node has died; the cluster has 1 node with "
+        "1 CPU, free are 0 CPUs; repair the node that it comes from, add nodes, or ask for less "
+        "with launch.ray.cpus and launch.ray.gpus"
+    )
+    assert len(cloud.groups) > 1
+    assert set(cloud.groups) == {None}
+
+
+def test_stop_request_ends_the_tries_to_start(cloud, monkeypatch):
+    monkeypatch.setattr(ray_engine, "_RETRY_SECS", 1000.0)
+    cloud.nodes = [LOST, Place("b:6", None)]
+    engine = cloud.engine("launch.ray.timeout_secs=1000")
+    cloud.stop_requests.request(15)
+    assert engine.members() == []
 
 
 def test_elastic_run_takes_the_places_that_there_are(cloud):

@@ -33,6 +33,7 @@ _OPEN_WARNING = (
     "start it with RAY_AUTH_MODE=token"
 )
 _POLL_SECS = 0.5
+_RETRY_SECS = 2.0  # between two tries to start: Ray may learn late that a node is lost
 _NOTICE_SECS = 10.0  # how long to wait for places before the user is told
 _SMALLER_SECS = 10.0  # how long Ray may take to place fewer processes than asked for
 
@@ -73,10 +74,18 @@ class PlacementError(Exception):
 
 @dataclass
 class _Placement:
-    """The actors of one attempt, and where they are."""
+    """The actors of one attempt, and where they are.
+
+    Attributes:
+        group: the placement group.
+        actors: their handles.
+        answers: references to their places.
+        places: where they are, as far as they have started.
+    """
 
     group: Any
     actors: list[Any]
+    answers: list[Any]
     places: list[Place] = field(default_factory=list)
 
 
@@ -99,6 +108,7 @@ class RayEngine:
         self._placement: _Placement | None = None
         self._actors: dict[ProcessId, Any] = {}
         self._last_size = sizes[0]
+        self._last_error = ""
 
     def members(self) -> list[Cluster]:
         """Return the processes of the next attempt; none if the user stops meanwhile.
@@ -145,6 +155,7 @@ class RayEngine:
         rejoin_secs = min(self._context.strategy.rejoin_secs, timeout_secs)
         is_elastic = len(self._sizes) > 1
         wait_secs = rejoin_secs if is_elastic else timeout_secs
+        self._last_error = ""
         while True:
             for size in self._sizes:
                 placement = self._try(size, wait_secs)
@@ -156,34 +167,32 @@ class RayEngine:
                 wait_secs = _SMALLER_SECS
             if time.monotonic() - began >= timeout_secs or not is_elastic:
                 break
-        raise PlacementError(
-            f"Ray has no place for {self._request(self._sizes[-1])} after {timeout_secs:g} s "
-            f"(launch.ray.timeout_secs); the cluster has {ray_connection.describe_cluster()}; "
-            "add nodes, or ask for less with launch.ray.cpus and launch.ray.gpus"
-        )
+        raise PlacementError(self._why_none())
 
     def _try(self, size: int, secs: float) -> _Placement | None:
-        """Return the actors when all have started; None: no places in `secs`, or the user stops."""
+        """Return the actors when all have started; None: not in `secs`, or the user stops."""
         import ray
 
-        self._placement = _Placement(*ray_connection.create_actors(self._settings, size))
-        arguments = self._what_nodes_must_see()
-        refs = [actor.find_place.remote(*arguments) for actor in self._placement.actors]
         began = time.monotonic()
         is_told = False
-        while not self._is_over(time.monotonic() - began, secs):
-            ready, _ = ray.wait(refs, num_returns=size, timeout=0)
-            if len(ready) == size:
-                try:
-                    self._placement.places = ray.get(refs)
-                    return self._placement
-                except ray.exceptions.RayError:  # lost again
-                    break
-            if self._context.stop_requests.wait(_POLL_SECS):
+        while True:
+            placement = self._placement or self._ask(size)
+            pause_secs = _POLL_SECS
+            try:
+                ready, waiting = ray.wait(placement.answers, num_returns=size, timeout=0)
+                placement.places = ray.get(ready if waiting else placement.answers)
+                if not waiting:
+                    return placement
+            except ray.exceptions.RayError as error:
+                self._note_lost_start(error)
+                pause_secs = _RETRY_SECS
+            if self._context.stop_requests.wait(pause_secs):
+                break
+            if self._is_over(time.monotonic() - began, secs):
                 break
             if not is_told and time.monotonic() - began > _NOTICE_SECS:
                 is_told = True
-                if not ray_connection.has_places(self._placement.group):
+                if not self._has_places():
                     self._context.console.line(
                         f"waiting for Ray to place {self._request(size)}; the cluster has "
                         f"{ray_connection.describe_cluster()}"
@@ -191,11 +200,46 @@ class RayEngine:
         self.close()
         return None
 
+    def _ask(self, size: int) -> _Placement:
+        """Ask Ray for actors, and them for where they are."""
+        arguments = self._what_nodes_must_see()
+        group, actors = ray_connection.create_actors(self._settings, size)
+        answers = [actor.find_place.remote(*arguments) for actor in actors]
+        self._placement = _Placement(group, actors, answers)
+        return self._placement
+
+    def _note_lost_start(self, error: Exception) -> None:
+        """Remember why an actor was lost before its process has started; give the places back."""
+        self.close()
+        is_first = not self._last_error
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        # Ray names the cause last.
+        self._last_error = lines[-1][:300] if lines else type(error).__name__
+        if is_first:
+            self._context.console.line(
+                f"warning: Ray has lost an actor while it started: {self._last_error}; trying again"
+            )
+
+    def _why_none(self) -> str:
+        request = self._request(self._sizes[-1])
+        within = f"{self._settings.timeout_secs:g} s (launch.ray.timeout_secs)"
+        cluster = f"the cluster has {ray_connection.describe_cluster()}"
+        more = "add nodes, or ask for less with launch.ray.cpus and launch.ray.gpus"
+        if self._last_error:
+            return (
+                f"Ray has not started {request} in {within}; its last error: {self._last_error}; "
+                f"{cluster}; repair the node that it comes from, {more}"
+            )
+        return f"Ray has no place for {request} after {within}; {cluster}; {more}"
+
     def _is_over(self, waited_secs: float, secs: float) -> bool:
         """Return whether the wait is over; actors that have places may take longer to start."""
         if waited_secs < secs or waited_secs >= self._settings.timeout_secs:
             return waited_secs >= secs
-        return not (self._placement and ray_connection.has_places(self._placement.group))
+        return not self._has_places()
+
+    def _has_places(self) -> bool:
+        return self._placement is not None and ray_connection.has_places(self._placement.group)
 
     def _what_nodes_must_see(self) -> tuple[str, str, str]:
         run_dir = self._context.directory.path.absolute()
