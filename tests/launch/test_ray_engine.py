@@ -80,24 +80,26 @@ def cloud(tmp_path, monkeypatch):
 
 
 def test_addresses_come_from_the_actors(cloud):
-    cloud.nodes = [Place("10.0.0.1:5", None), Place("10.0.0.2:6", None)]
+    cloud.nodes = [Place("10.0.0.1:5", "n5"), Place("10.0.0.2:6", "n6")]
     engine = cloud.engine(beside=[Cluster(ProcessId(EVALUATOR, 0))])
     first, second, evaluator = engine.members()
     assert first.jobs == second.jobs == {"worker": ["10.0.0.1:5", "10.0.0.2:6"]}
     assert [str(first.process_id), str(second.process_id)] == ["worker-0", "worker-1"]
     assert first.source == RAY
     assert evaluator.is_local
-    assert isinstance(engine.start(second.process_id), RayProcess)
+    process = engine.start(second.process_id)
+    assert isinstance(process, RayProcess)
+    assert process.host == "n6"
 
 
 def test_strategy_of_one_process_has_one_place_and_no_cluster(cloud):
-    cloud.nodes = [Place("10.0.0.1:5", None)]
+    cloud.nodes = [Place("10.0.0.1:5", "n5")]
     (member,) = cloud.engine("strategy=one_device", sizes=(1,)).members()
     assert member == Cluster(source=RAY)
 
 
 def test_each_attempt_has_new_actors(cloud):
-    cloud.nodes = [Place("a:5", None), Place("b:6", None)]
+    cloud.nodes = [Place("a:5", "n5"), Place("b:6", "n6")]
     engine = cloud.engine()
     engine.members()
     engine.members()
@@ -107,13 +109,13 @@ def test_each_attempt_has_new_actors(cloud):
 
 
 def test_node_that_does_not_see_the_run_is_wrong_input(cloud):
-    cloud.nodes = [Place("a:5", None), Place("b:6", "b does not see it")]
+    cloud.nodes = [Place("a:5", "n5"), Place("b:6", "n6", "b does not see it")]
     with pytest.raises(ConfigError, match=r"^b does not see it$"):
         cloud.engine().members()
 
 
 def test_missing_places_are_named_with_what_there_is(cloud):
-    cloud.nodes = [Place("a:5", None)]
+    cloud.nodes = [Place("a:5", "n5")]
     with pytest.raises(PlacementError) as error:
         cloud.engine().members()
     assert str(error.value) == NO_PLACE
@@ -121,8 +123,8 @@ def test_missing_places_are_named_with_what_there_is(cloud):
 
 
 def test_actor_that_is_lost_at_its_start_is_started_again(cloud, monkeypatch):
-    cloud.nodes = [Place("a:5", None), LOST]
-    tries = iter([LOST, LOST, Place("b:6", None)])
+    cloud.nodes = [Place("a:5", "n5"), LOST]
+    tries = iter([LOST, LOST, Place("b:6", "n6")])
     create = ray_connection.create_actors
 
     def create_next(settings, count):
@@ -153,25 +155,25 @@ def test_actor_that_never_starts_is_named_with_its_error(cloud):
 
 def test_stop_request_ends_the_tries_to_start(cloud, monkeypatch):
     monkeypatch.setattr(ray_engine, "_RETRY_SECS", 1000.0)
-    cloud.nodes = [LOST, Place("b:6", None)]
+    cloud.nodes = [LOST, Place("b:6", "n6")]
     engine = cloud.engine("launch.ray.timeout_secs=1000")
     cloud.stop_requests.request(15)
     assert engine.members() == []
 
 
 def test_elastic_run_takes_the_places_that_there_are(cloud):
-    cloud.nodes = [Place("a:5", None)]
+    cloud.nodes = [Place("a:5", "n5")]
     engine = cloud.engine(*ELASTIC, sizes=(2, 1))
     (member,) = engine.members()
     assert member.jobs == {"worker": ["a:5"]}
     assert cloud.lines == ["warning: going on with 1 of 2 workers"]
-    cloud.nodes.append(Place("b:6", None))
+    cloud.nodes.append(Place("b:6", "n6"))
     assert len(engine.members()) == 2
     assert cloud.lines[1:] == ["going on with all 2 workers"]
 
 
 def test_actors_with_places_may_start_slowly(cloud, monkeypatch):
-    cloud.nodes = [Place("a:5", None), Place("b:6", None)]
+    cloud.nodes = [Place("a:5", "n5"), Place("b:6", "n6")]
     ray = sys.modules["ray"]
     waits = iter([([], []), ([], [])])
     wait = ray.wait

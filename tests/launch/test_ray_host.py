@@ -1,6 +1,7 @@
 """What an actor does with its process; without Ray, and with a process that only sends messages."""
 
 import os
+import socket
 from dataclasses import asdict
 
 import pytest
@@ -31,6 +32,7 @@ class Process:
 def node(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ray_host, "_own_ip", lambda: "10.0.0.1")
+    monkeypatch.setattr(socket, "gethostname", lambda: "n1")
     monkeypatch.setattr(ray_host, "WorkerProcess", Process)
     monkeypatch.setattr(ray_host, "_LOCK_SECS", 0.0)
     monkeypatch.setattr(ray_host, "_POLL_SECS", 0.01)
@@ -48,7 +50,7 @@ def test_place_has_address_of_node_and_free_port(run_dir, tmp_path):
     host, _, port = place.address.rpartition(":")
     assert host == "10.0.0.1"
     assert 0 < int(port) < 65536
-    assert place.problem is None
+    assert (place.host, place.problem) == ("n1", None)
 
 
 @pytest.mark.parametrize("holder", ["17", "18"])

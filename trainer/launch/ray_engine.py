@@ -106,7 +106,7 @@ class RayEngine:
         self._sizes = sizes
         self._beside = list(beside)
         self._placement: _Placement | None = None
-        self._actors: dict[ProcessId, Any] = {}
+        self._processes: dict[ProcessId, RayProcess] = {}
         self._last_size = sizes[0]
         self._last_error = ""
 
@@ -131,22 +131,24 @@ class RayEngine:
             if process_ids
             else [Cluster(source=RAY)]
         )
-        self._actors = {
-            cluster.process_id: actor
-            for cluster, actor in zip(clusters, placement.actors, strict=True)
+        self._processes = {
+            cluster.process_id: RayProcess(actor, place.host)
+            for cluster, actor, place in zip(
+                clusters, placement.actors, placement.places, strict=True
+            )
         }
         return [*clusters, *self._beside]
 
     def start(self, process_id: ProcessId) -> ManagedProcess:
         """Return a process that has its place, and no assignment yet."""
-        return WorkerProcess() if process_id.is_beside else RayProcess(self._actors[process_id])
+        return WorkerProcess() if process_id.is_beside else self._processes[process_id]
 
     def close(self) -> None:
         """Give the places back."""
         if self._placement:
             ray_connection.remove_actors(self._placement.group, self._placement.actors)
         self._placement = None
-        self._actors = {}
+        self._processes = {}
 
     def _place(self) -> _Placement | None:
         """Wait for places, of an elastic run for fewer if need be; None: the user stops."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import queue
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +32,13 @@ class Place:
 
     Attributes:
         address: host:port for the process, free at this moment; an IPv6 host in brackets.
+        host: the host's name.
         problem: why it cannot run the process; None: it can.
     """
 
     address: str
-    problem: str | None
+    host: str
+    problem: str | None = None
 
 
 class RayHost:
@@ -66,7 +69,7 @@ class RayHost:
                 f"the Ray node {node_ip} does not see the run directory {run_dir} or the working "
                 f"directory {working_dir}; put them on a file system that every node mounts there"
             )
-        return Place(f"{host}:{ports.free_port()}", problem)
+        return Place(f"{host}:{ports.free_port()}", socket.gethostname(), problem)
 
     def start(self, run_dir: str, experiment: Mapping[str, Any], member: Mapping[str, Any]) -> None:
         """Start the process; its messages come from `receive`.
