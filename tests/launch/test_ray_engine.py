@@ -108,10 +108,28 @@ def test_each_attempt_has_new_actors(cloud):
     assert cloud.groups == [None, None]
 
 
-def test_node_that_does_not_see_the_run_is_wrong_input(cloud):
-    cloud.nodes = [Place("a:5", "n5"), Place("b:6", "n6", "b does not see it")]
-    with pytest.raises(ConfigError, match=r"^b does not see it$"):
+def test_node_that_does_not_see_the_run_is_wrong_input(cloud, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cloud.nodes = [Place("a:5", "n5"), Place("b:6", "n6", sees_run=False)]
+    with pytest.raises(ConfigError) as error:
         cloud.engine().members()
+    assert list(error.value.problems) == [
+        f"the Ray node b does not see the run directory {tmp_path} or the working directory "
+        f"{tmp_path}; put them on a file system that every node mounts there"
+    ]
+
+
+def test_node_that_does_not_see_the_folder_of_a_run_in_a_store_is_named(cloud, tmp_path):
+    cloud.nodes = [Place("a:5", "n5"), Place("b:6", "n6", sees_run=False)]
+    with pytest.raises(ConfigError) as error:
+        cloud.engine("runs_dir=s3://bucket/runs", "name=a").members()
+    (problem,) = error.value.problems
+    assert problem.startswith("s3://bucket/runs/a-")
+    assert problem.endswith(
+        " is in an object store, and the Ray node b does not see the folder "
+        f"{tmp_path} of this machine that mirrors it; launch.engine (ray) needs one that every "
+        "node mounts at the same path: add runs_dir=<folder>"
+    )
 
 
 def test_missing_places_are_named_with_what_there_is(cloud):

@@ -27,6 +27,7 @@ from trainer.launch.worker_process import WorkerProcess
 from trainer.runs.crash_report import Failure
 from trainer.runs.directory import lock_file
 from trainer.runs.ledger import Ledger
+from trainer.runs.location import run_address
 
 _OPEN_WARNING = (
     "warning: this Ray cluster takes commands from everybody who reaches its ports; "
@@ -122,8 +123,8 @@ class RayEngine:
         placement = self._place()
         if placement is None:
             return []
-        if problems := sorted({place.problem for place in placement.places if place.problem}):
-            raise ConfigError(*problems)
+        if blind := sorted({place.node for place in placement.places if not place.sees_run}):
+            raise ConfigError(*map(self._describe_blind, blind))
         addresses = [place.address for place in placement.places]
         process_ids = self._context.strategy.process_ids(len(addresses))
         clusters = (
@@ -233,6 +234,20 @@ class RayEngine:
                 f"{cluster}; repair the node that it comes from, {more}"
             )
         return f"Ray has no place for {request} after {within}; {cluster}; {more}"
+
+    def _describe_blind(self, node: str) -> str:
+        """Return what is wrong with a node that does not see the files of the run."""
+        working_dir, run_dir, _ = self._what_nodes_must_see()
+        if address := run_address(self._context.experiment):
+            return (
+                f"{address} is in an object store, and the Ray node {node} does not see the folder "
+                f"{run_dir} of this machine that mirrors it; launch.engine (ray) needs one that "
+                "every node mounts at the same path: add runs_dir=<folder>"
+            )
+        return (
+            f"the Ray node {node} does not see the run directory {run_dir} or the working "
+            f"directory {working_dir}; put them on a file system that every node mounts there"
+        )
 
     def _is_over(self, waited_secs: float, secs: float) -> bool:
         """Return whether the wait is over; actors that have places may take longer to start."""
