@@ -54,13 +54,15 @@ class Cloud:
             ray_connection, "describe_cluster", lambda: "1 node with 1 CPU, free are 0 CPUs"
         )
 
-    def engine(self, *options, sizes=(2,), beside=()):
+    def context(self, *options):
         experiment = compose([*OPTIONS, *options])
         console = SimpleNamespace(line=self.lines.append)
-        directory = SimpleNamespace(path=self._directory)
+        directory = SimpleNamespace(path=self._directory, check_lock=lambda: None)
         strategy = select_strategy(experiment)
-        context = RunContext(experiment, strategy, directory, console, self.stop_requests)
-        return RayEngine(context, sizes, beside)
+        return RunContext(experiment, strategy, directory, console, self.stop_requests)
+
+    def engine(self, *options, sizes=(2,), beside=()):
+        return RayEngine(self.context(*options), sizes, beside)
 
     def _create(self, settings, count):
         fits = count <= len(self.nodes)
@@ -221,3 +223,14 @@ def test_stop_request_ends_the_wait_for_places(cloud):
     cloud.stop_requests.request(15)
     assert cloud.engine("launch.ray.timeout_secs=1000").members() == []
     assert cloud.groups == [None]
+
+
+@pytest.mark.parametrize(("mode", "warns"), [("token", False), ("disabled", True), (None, True)])
+def test_user_is_warned_of_a_cluster_without_a_token(cloud, monkeypatch, mode, warns):
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    if mode:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    cloud.stop_requests.request(15)
+    assert ray_engine.supervise(cloud.context(), [], None) == (143, [])
+    warning = "warning: this Ray cluster takes commands from everybody who reaches its ports"
+    assert [line.partition(";")[0] for line in cloud.lines] == [warning] * warns
