@@ -1,11 +1,13 @@
 """Runs on a real Ray cluster of two hosts: disturbed in every way, they end as one never was."""
 
+import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -36,14 +38,14 @@ STOPPED = frozenset({130, 143})
 STORM = (signal.SIGTERM, signal.SIGCONT, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 STEPS = (4, 8, 12, 16, 20)
 MEET = '''
-import pathlib, socket, time
+import os, pathlib, socket, time
 
 
 class Meet:
-    """Waits until there is a run on another host, too."""
+    """Waits until there is a run on another host, too; tells which GPU it has."""
 
     def on_evaluate(self, step, metrics):
-        pathlib.Path(f"met-{socket.gethostname()}").touch()
+        pathlib.Path(f"met-{socket.gethostname()}").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
         end = time.monotonic() + 200
         while len(list(pathlib.Path().glob("met-*"))) < 2:
             assert time.monotonic() < end, "there is no other run"
@@ -75,6 +77,23 @@ def straight(tmp_path_factory):
     code, out, err = finish(process)
     assert code == 0, out + err
     return only_run(directory)
+
+
+def actors(cluster):
+    """Return the processes of actors on the hosts."""
+    pids = []
+    for pid in [*cluster.pids("n1"), *cluster.pids("n2")]:
+        with suppress(OSError):  # it has ended
+            if b"ray::RayHost" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                pids.append(pid)
+    return pids
+
+
+def wait_until_none(find):
+    end = time.monotonic() + SECS
+    while left := find():
+        assert time.monotonic() < end, f"orphans: {left}"
+        time.sleep(0.1)
 
 
 class Job:
@@ -118,21 +137,18 @@ class Job:
     def restart(self, codes):
         """Wait for the end of the command, and of its processes; then start it again."""
         assert self.process.wait(SECS) in codes, self.output
-        end = time.monotonic() + SECS
-        while worker_pids(self.directory):
-            assert time.monotonic() < end, f"orphans: {worker_pids(self.directory)}"
-            time.sleep(0.1)
+        wait_until_none(lambda: worker_pids(self.directory))
         self.begin()
 
+    def status(self):
+        command = [sys.executable, str(ROOT / "train.py"), "status", "--json"]
+        run_dir = str(only_run(self.directory))
+        return json.loads(subprocess.check_output([*command, run_dir], timeout=SECS))
+
     def lost_process(self, dice):
-        actors = [
-            pid
-            for host in ("n1", "n2")
-            for pid in self.cluster.pids(host)
-            if b"ray::RayHost" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
-        assert len(actors) == 2, actors
-        os.kill(dice.choice(actors), signal.SIGKILL)
+        pids = actors(self.cluster)
+        assert len(pids) == 2, pids
+        os.kill(dice.choice(pids), signal.SIGKILL)
 
     def lost_node(self, dice):
         self.cluster.kill_node("n2")
@@ -147,7 +163,9 @@ class Job:
         dice.shuffle(signals)
         for number in signals:
             if self.process.poll() is None:
-                self.process.send_signal(number)
+                pids = [self.process.pid, *worker_pids(self.directory).values()]
+                with suppress(ProcessLookupError):
+                    os.kill(dice.choice(pids), number)
             time.sleep(dice.random() * 0.02)
         self.restart(STOPPED)
 
@@ -158,6 +176,7 @@ class Job:
     def finish(self):
         assert self.process.wait(SECS) == 0, self.output
         assert worker_pids(self.directory) == {}
+        wait_until_none(lambda: actors(self.cluster))
         return only_run(self.directory)
 
 
@@ -199,31 +218,49 @@ def test_command_starts_a_ray_of_its_own_and_ends_it(cluster, straight, tmp_path
         process.kill()
         process.wait(SECS)
     assert_same_bits(final_variables(straight), final_variables(only_run(tmp_path)))
-    end = time.monotonic() + SECS
-    while left := set(cluster.pids("n1")) - before:
-        assert time.monotonic() < end, f"orphans: {left}"
-        time.sleep(0.1)
+    wait_until_none(lambda: set(cluster.pids("n1")) - before)
 
 
-def test_elastic_run_goes_on_with_the_nodes_that_are_left(cluster, straight, tmp_path):
+def test_command_without_the_token_is_refused(cluster, tmp_path):
+    without = ["env", "-u", "RAY_AUTH_MODE", "-u", "RAY_AUTH_TOKEN_PATH"]
+    soon = "RAY_NUM_REDIS_GET_RETRIES=1"  # seconds for which Ray tries to connect
+    command = [*without, soon, sys.executable, str(ROOT / "train.py"), *COMMAND, "launch=ray"]
+    assert cluster.begin(*command, cwd=tmp_path).wait(SECS) == 2
+    assert "cannot connect to Ray" in (tmp_path / "output").read_text()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_elastic_run_shrinks_and_grows_with_the_cluster(cluster, straight, tmp_path):
     elastic = ["strategy.min_workers=1", "strategy.rejoin_secs=5"]
-    job = Job(cluster, tmp_path, [8], *elastic)
+    job = Job(cluster, tmp_path, [8, 16], *elastic)
     try:
         job.wait_for_step(8)
+        processes = job.status()["processes"]
+        assert {process["host"] for process in processes} == {"n1", "n2"}, processes
+        assert {process["phase"] for process in processes} == {"evaluate"}
         cluster.kill_node("n2")
-        assert_same_bits(final_variables(straight), final_variables(job.finish()))
+        job.wait_for_step(16)
         assert "warning: going on with 1 of 2 workers" in job.output
+        cluster.start_node("n2")
+        os.kill(actors(cluster)[0], signal.SIGKILL)
+        run_dir = job.finish()
     finally:
         job.process.kill()
         job.process.wait(SECS)
-        cluster.start_node("n2")
+        if not cluster.pids("n2"):
+            cluster.start_node("n2")
+    assert "going on with all 2 workers" in job.output
+    assert job.output.count("step 4: ") == 1
+    assert (run_dir / "logs" / "worker-1.log").stat().st_size > 0
+    assert_same_bits(final_variables(straight), final_variables(run_dir))
 
 
 def test_sweep_trains_two_points_at_a_time_on_two_nodes(cluster, straight, tmp_path):
     (tmp_path / "meet.py").write_text(MEET)
     sweep = ["-m", *COMMAND, "seed=0,1", "sweep.jobs=2", "+callbacks.meet={_target_:meet.Meet}"]
     command = [sys.executable, str(ROOT / "train.py"), *sweep]
-    process = cluster.begin(*command, "launch=ray", "strategy=one_device", cwd=tmp_path)
+    ray = ["launch=ray", "launch.ray.gpus=1"]
+    process = cluster.begin(*command, *ray, "strategy=one_device", cwd=tmp_path)
     try:
         assert process.wait(SECS) == 0, (tmp_path / "output").read_text()
     finally:
@@ -231,6 +268,7 @@ def test_sweep_trains_two_points_at_a_time_on_two_nodes(cluster, straight, tmp_p
         process.wait(SECS)
     assert "2 points: 2 done" in (tmp_path / "output").read_text()
     assert worker_pids(tmp_path) == {}
+    assert [(tmp_path / f"met-{host}").read_text() for host in ("n1", "n2")] == ["0", "0"]
     runs = {
         yaml.safe_load(path.read_text())["seed"]: path.parent
         for path in tmp_path.glob("runs/*/config.yaml")

@@ -109,7 +109,7 @@ class RecordingConsole(Console):
         self.line = lines.append
         self.error = errors.append
 
-    def begin(self, process_id):
+    def begin(self, process_id, host):
         self.states[str(process_id)] = "starting"
 
     def update(self, process_id, message):
@@ -120,6 +120,8 @@ class RecordingConsole(Console):
 
 
 class FakeProcess:
+    host = None
+
     def __init__(self, simulation):
         self.simulation = simulation
 

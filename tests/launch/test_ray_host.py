@@ -1,6 +1,7 @@
 """What an actor does with its process; without Ray, and with a process that only sends messages."""
 
 import os
+import socket
 from dataclasses import asdict
 
 import pytest
@@ -31,6 +32,7 @@ class Process:
 def node(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ray_host, "_own_ip", lambda: "10.0.0.1")
+    monkeypatch.setattr(socket, "gethostname", lambda: "n1")
     monkeypatch.setattr(ray_host, "WorkerProcess", Process)
     monkeypatch.setattr(ray_host, "_LOCK_SECS", 0.0)
     monkeypatch.setattr(ray_host, "_POLL_SECS", 0.01)
@@ -48,21 +50,19 @@ def test_place_has_address_of_node_and_free_port(run_dir, tmp_path):
     host, _, port = place.address.rpartition(":")
     assert host == "10.0.0.1"
     assert 0 < int(port) < 65536
-    assert place.problem is None
+    assert place.host == "n1"
+    assert place.node == "10.0.0.1"
+    assert place.sees_run
 
 
 @pytest.mark.parametrize("holder", ["17", "18"])
-def test_node_that_does_not_see_the_run_is_refused(run_dir, tmp_path, holder):
+def test_node_that_does_not_see_the_run_says_so(run_dir, tmp_path, holder):
     seen = run_dir if holder == "18" else f"{run_dir}-other"
-    problem = RayHost().find_place(str(tmp_path), seen, holder).problem
-    assert problem == (
-        f"the Ray node 10.0.0.1 does not see the run directory {seen} or the working directory "
-        f"{tmp_path}; put them on a file system that every node mounts there"
-    )
+    assert not RayHost().find_place(str(tmp_path), seen, holder).sees_run
 
 
-def test_host_without_working_directory_is_refused(run_dir, tmp_path):
-    assert RayHost().find_place(str(tmp_path / "none"), run_dir, "17").problem is not None
+def test_node_without_the_working_directory_says_so(run_dir, tmp_path):
+    assert not RayHost().find_place(str(tmp_path / "none"), run_dir, "17").sees_run
 
 
 def test_messages_are_received_once(run_dir):

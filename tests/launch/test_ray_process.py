@@ -31,7 +31,7 @@ def lines(*messages):
 def follow(actor, directory):
     """Assign the process of an actor; return its messages until the last."""
     messages = queue.SimpleQueue()
-    process = RayProcess(actor)
+    process = RayProcess(actor, "n2")
     process.assign(SimpleNamespace(path=Path(directory)), compose([]), MEMBER, messages)
     received = []
     while not received or not isinstance(received[-1], Exit):
@@ -68,7 +68,7 @@ def test_actor_that_cannot_start_its_process_is_named(tmp_path):
 
 def test_requests_and_signals_reach_the_actor():
     actor = Actor(is_stopped=[True, RayError("lost")])
-    process = RayProcess(actor)
+    process = RayProcess(actor, "n2")
     process.request(signal.SIGTERM)
     process.signal(signal.SIGQUIT)
     process.leave()

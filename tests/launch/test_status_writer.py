@@ -89,6 +89,15 @@ def test_record_of_an_ended_process_says_how(context, tmp_path):
     assert record.processes == [ProcessStatus("worker-1", "", 0, 0.0, "lost")]
 
 
+def test_record_names_the_host_of_a_process_on_another(context, tmp_path):
+    context.console.begin(WORKER, "n2")
+    context.console.update(WORKER, Phase("train", 1))
+    with StatusWriter(context, Cluster()) as writer:
+        writer.code = 0
+    (process,) = process_status.read(tmp_path)["worker-0"].processes
+    assert process.host == "n2"
+
+
 def test_command_that_raises_has_crashed(context, tmp_path):
     with pytest.raises(ValueError, match="no"), StatusWriter(context, Cluster()):
         raise ValueError("no")

@@ -114,4 +114,5 @@ def test_record_is_plain_json(run_dir):
     content = json.loads((run_dir / "logs" / "status-worker-0.json").read_text())
     assert content["processes"][0] == {
         "name": "worker-0", "phase": "train", "step": 12, "quiet_secs": 0.5, "end": "",
+        "host": None,
     }  # fmt: skip

@@ -37,7 +37,7 @@ class NoRayError(Exception):
 
 
 class RayCluster:
-    """Two hosts with one CPU each, as Ray counts them; the files are those of this machine."""
+    """Two hosts with one CPU and one GPU each, as Ray counts them; they share all files."""
 
     def __init__(self) -> None:
         # Ray's sockets are in it, and the name of a socket must be short.
@@ -90,8 +90,8 @@ class RayCluster:
             else [f"--address={_ADDRESS}"]
         )
         ray = [sys.executable, "-m", "ray.scripts.scripts", "start", *role]
-        ray += [f"--node-ip-address={_HOSTS[host]}", "--num-cpus=1", "--disable-usage-stats"]
-        ray += ["--object-store-memory=80000000", "--block"]
+        ray += [f"--node-ip-address={_HOSTS[host]}", "--num-cpus=1", "--num-gpus=1"]
+        ray += ["--disable-usage-stats", "--object-store-memory=80000000", "--block"]
         ray += [f"--temp-dir={self._root}/tmp"] if host == "n1" else []
         for number in range(_STARTS):
             log = self._root / f"{host}.{number}.log"

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.command_line import Outcome, run_here
 from trainer.cli.compose import Composer
+from trainer.cluster import environment
 from trainer.cluster.messages import ErrorLine, Evaluated, Exit, Message, Problem
 from trainer.cluster.stop_requests import LEAVE, SAVES
 from trainer.runs.status import State
@@ -120,6 +121,12 @@ def fail_at_import(process: FakeProcess) -> None:
 
 def train_until_stopped(process: FakeProcess) -> None:
     """Do nothing until a signal is forwarded."""
+
+
+def train_until_four_are_started(process: FakeProcess) -> None:
+    if len(FakeProcess.started) == 4:
+        for started in FakeProcess.started:
+            succeed(started)
 
 
 def send_signal_to_driver(number: int, times: int = 1) -> Behavior:
@@ -371,6 +378,17 @@ def test_search_does_not_record_a_stopped_point(monkeypatch: pytest.MonkeyPatch)
     sweep("seed=1,2", behaviors={1: [send_signal_to_driver(signal.SIGTERM)]})
     assert started_seeds() == [1]
     assert recorded == []
+
+
+def test_points_on_ray_do_not_divide_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "visible_gpus", lambda: ["0"])
+    outcome = sweep(
+        *("seed=1,2,3,4", "sweep.jobs=4", "launch=ray", "launch.ray.address=10.0.0.1:6379"),
+        behaviors={seed: [train_until_four_are_started] for seed in (1, 2, 3, 4)},
+    )
+    assert (outcome.code, outcome.err, started_seeds()) == (0, "", [1, 2, 3, 4])
+    assert "share" not in outcome.out
+    assert {process.share for process in FakeProcess.started} == {ResourceShare()}
 
 
 def test_declared_cluster_requires_one_job(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ class Attempt:
         process = self._living.start(member.process_id)
         self._record.forget(member.process_id)
         self._watch.begin(member.process_id)
-        self._console.begin(member.process_id)
+        self._console.begin(member.process_id, process.host)
         process.assign(self._directory, self._experiment, member, self._messages)
 
     def _end(self) -> None:

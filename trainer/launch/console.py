@@ -59,9 +59,9 @@ class Console:
         self._is_stale = False
         self.cause = ""
 
-    def begin(self, process_id: ProcessId) -> None:
-        """Show that a process is being started, perhaps again."""
-        self._process_table.begin(process_id)
+    def begin(self, process_id: ProcessId, host: str | None = None) -> None:
+        """Show that a process is being started, perhaps again; see `ProcessTable.begin`."""
+        self._process_table.begin(process_id, host)
         if process_id == self._process_table.first:
             self._progress = None  # it was of an earlier attempt
         self._changed()

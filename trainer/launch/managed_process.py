@@ -12,7 +12,13 @@ if TYPE_CHECKING:
 
 
 class ManagedProcess(Protocol):
-    """One process of an attempt: on this machine, or on a node of a Ray cluster."""
+    """One process of an attempt: on this machine, or on a node of a Ray cluster.
+
+    Attributes:
+        host: the name of its host; None: that of the command.
+    """
+
+    host: str | None
 
     def assign(
         self, directory: RunDirectory, experiment: Experiment, member: Cluster, messages: Messages

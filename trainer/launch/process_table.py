@@ -51,6 +51,7 @@ class Member:
         step: number of steps made.
         at: time of its last message, by the clock.
         is_restarted: whether it was restarted.
+        host: the name of its host; None: that of the command.
         end: how it ended, in a word; empty while it lives.
         detail: more about its end.
     """
@@ -59,6 +60,7 @@ class Member:
     step: int
     at: float
     is_restarted: bool
+    host: str | None = None
     end: str = ""
     detail: str = ""
 
@@ -98,15 +100,23 @@ class ProcessTable:
         """The process that was started first."""
         return next(iter(self._members), None)
 
-    def begin(self, process_id: ProcessId) -> None:
-        """Add a process that was started just now, perhaps again."""
-        self._members[process_id] = Member("", 0, self._clock(), process_id in self._members)
+    def begin(self, process_id: ProcessId, host: str | None = None) -> None:
+        """Add a process that was started just now, perhaps again.
+
+        Args:
+            process_id: the process.
+            host: the name of its host; None: that of the command.
+        """
+        is_restarted = process_id in self._members
+        self._members[process_id] = Member("", 0, self._clock(), is_restarted, host)
 
     def update(self, process_id: ProcessId, message: Phase | Progress) -> None:
         """Take a sign of life."""
         phase = message.phase if isinstance(message, Phase) else "train"
-        member = self._members[process_id]
-        self._members[process_id] = Member(phase, message.step, self._clock(), member.is_restarted)
+        was = self._members[process_id]
+        self._members[process_id] = Member(
+            phase, message.step, self._clock(), was.is_restarted, was.host
+        )
 
     def end(self, process_id: ProcessId, state: str, detail: str = "") -> None:
         """Take how a process ended.
@@ -134,6 +144,7 @@ class ProcessTable:
                 member.step,
                 round(max(0.0, now - member.at), 1),
                 member.end,
+                member.host,
             )
             for process_id, member in list(self._members.items())
         ]

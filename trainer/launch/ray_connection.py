@@ -124,7 +124,10 @@ def create_actors(settings: Ray, count: int) -> tuple[Any, list[Any]]:
 
 def has_places(group: Any) -> bool:
     """Return whether there are places for all actors of a group, which may still be starting."""
-    return bool(group.wait(0))
+    from ray.util.placement_group import placement_group_table
+
+    # Its method `wait` says False after no time even if there are.
+    return bool(placement_group_table(group)["state"] == "CREATED")
 
 
 def remove_actors(group: Any, actors: list[Any]) -> None:

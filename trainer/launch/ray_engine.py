@@ -27,12 +27,14 @@ from trainer.launch.worker_process import WorkerProcess
 from trainer.runs.crash_report import Failure
 from trainer.runs.directory import lock_file
 from trainer.runs.ledger import Ledger
+from trainer.runs.location import run_address
 
 _OPEN_WARNING = (
     "warning: this Ray cluster takes commands from everybody who reaches its ports; "
     "start it with RAY_AUTH_MODE=token"
 )
 _POLL_SECS = 0.5
+_RETRY_SECS = 2.0  # between two tries to start: Ray may learn late that a node is lost
 _NOTICE_SECS = 10.0  # how long to wait for places before the user is told
 _SMALLER_SECS = 10.0  # how long Ray may take to place fewer processes than asked for
 
@@ -73,10 +75,18 @@ class PlacementError(Exception):
 
 @dataclass
 class _Placement:
-    """The actors of one attempt, and where they are."""
+    """The actors of one attempt, and where they are.
+
+    Attributes:
+        group: the placement group.
+        actors: their handles.
+        answers: references to their places.
+        places: where they are, as far as they have started.
+    """
 
     group: Any
     actors: list[Any]
+    answers: list[Any]
     places: list[Place] = field(default_factory=list)
 
 
@@ -97,8 +107,9 @@ class RayEngine:
         self._sizes = sizes
         self._beside = list(beside)
         self._placement: _Placement | None = None
-        self._actors: dict[ProcessId, Any] = {}
+        self._processes: dict[ProcessId, RayProcess] = {}
         self._last_size = sizes[0]
+        self._last_error = ""
 
     def members(self) -> list[Cluster]:
         """Return the processes of the next attempt; none if the user stops meanwhile.
@@ -112,8 +123,8 @@ class RayEngine:
         placement = self._place()
         if placement is None:
             return []
-        if problems := sorted({place.problem for place in placement.places if place.problem}):
-            raise ConfigError(*problems)
+        if blind := sorted({place.node for place in placement.places if not place.sees_run}):
+            raise ConfigError(*map(self._describe_blind, blind))
         addresses = [place.address for place in placement.places]
         process_ids = self._context.strategy.process_ids(len(addresses))
         clusters = (
@@ -121,22 +132,24 @@ class RayEngine:
             if process_ids
             else [Cluster(source=RAY)]
         )
-        self._actors = {
-            cluster.process_id: actor
-            for cluster, actor in zip(clusters, placement.actors, strict=True)
+        self._processes = {
+            cluster.process_id: RayProcess(actor, place.host)
+            for cluster, actor, place in zip(
+                clusters, placement.actors, placement.places, strict=True
+            )
         }
         return [*clusters, *self._beside]
 
     def start(self, process_id: ProcessId) -> ManagedProcess:
         """Return a process that has its place, and no assignment yet."""
-        return WorkerProcess() if process_id.is_beside else RayProcess(self._actors[process_id])
+        return WorkerProcess() if process_id.is_beside else self._processes[process_id]
 
     def close(self) -> None:
         """Give the places back."""
         if self._placement:
             ray_connection.remove_actors(self._placement.group, self._placement.actors)
         self._placement = None
-        self._actors = {}
+        self._processes = {}
 
     def _place(self) -> _Placement | None:
         """Wait for places, of an elastic run for fewer if need be; None: the user stops."""
@@ -145,6 +158,7 @@ class RayEngine:
         rejoin_secs = min(self._context.strategy.rejoin_secs, timeout_secs)
         is_elastic = len(self._sizes) > 1
         wait_secs = rejoin_secs if is_elastic else timeout_secs
+        self._last_error = ""
         while True:
             for size in self._sizes:
                 placement = self._try(size, wait_secs)
@@ -156,34 +170,32 @@ class RayEngine:
                 wait_secs = _SMALLER_SECS
             if time.monotonic() - began >= timeout_secs or not is_elastic:
                 break
-        raise PlacementError(
-            f"Ray has no place for {self._request(self._sizes[-1])} after {timeout_secs:g} s "
-            f"(launch.ray.timeout_secs); the cluster has {ray_connection.describe_cluster()}; "
-            "add nodes, or ask for less with launch.ray.cpus and launch.ray.gpus"
-        )
+        raise PlacementError(self._why_none())
 
     def _try(self, size: int, secs: float) -> _Placement | None:
-        """Return the actors when all have started; None: no places in `secs`, or the user stops."""
+        """Return the actors when all have started; None: not in `secs`, or the user stops."""
         import ray
 
-        self._placement = _Placement(*ray_connection.create_actors(self._settings, size))
-        arguments = self._what_nodes_must_see()
-        refs = [actor.find_place.remote(*arguments) for actor in self._placement.actors]
         began = time.monotonic()
         is_told = False
-        while not self._is_over(time.monotonic() - began, secs):
-            ready, _ = ray.wait(refs, num_returns=size, timeout=0)
-            if len(ready) == size:
-                try:
-                    self._placement.places = ray.get(refs)
-                    return self._placement
-                except ray.exceptions.RayError:  # lost again
-                    break
-            if self._context.stop_requests.wait(_POLL_SECS):
+        while True:
+            placement = self._placement or self._ask(size)
+            pause_secs = _POLL_SECS
+            try:
+                ready, waiting = ray.wait(placement.answers, num_returns=size, timeout=0)
+                placement.places = ray.get(ready if waiting else placement.answers)
+                if not waiting:
+                    return placement
+            except ray.exceptions.RayError as error:
+                self._note_lost_start(error)
+                pause_secs = _RETRY_SECS
+            if self._context.stop_requests.wait(pause_secs):
+                break
+            if self._is_over(time.monotonic() - began, secs):
                 break
             if not is_told and time.monotonic() - began > _NOTICE_SECS:
                 is_told = True
-                if not ray_connection.has_places(self._placement.group):
+                if not self._has_places():
                     self._context.console.line(
                         f"waiting for Ray to place {self._request(size)}; the cluster has "
                         f"{ray_connection.describe_cluster()}"
@@ -191,11 +203,60 @@ class RayEngine:
         self.close()
         return None
 
+    def _ask(self, size: int) -> _Placement:
+        """Ask Ray for actors, and them for where they are."""
+        arguments = self._what_nodes_must_see()
+        group, actors = ray_connection.create_actors(self._settings, size)
+        answers = [actor.find_place.remote(*arguments) for actor in actors]
+        self._placement = _Placement(group, actors, answers)
+        return self._placement
+
+    def _note_lost_start(self, error: Exception) -> None:
+        """Remember why an actor was lost before its process has started; give the places back."""
+        self.close()
+        is_first = not self._last_error
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        # Ray names the cause last.
+        self._last_error = lines[-1][:300] if lines else type(error).__name__
+        if is_first:
+            self._context.console.line(
+                f"warning: Ray has lost an actor while it started: {self._last_error}; trying again"
+            )
+
+    def _why_none(self) -> str:
+        request = self._request(self._sizes[-1])
+        within = f"{self._settings.timeout_secs:g} s (launch.ray.timeout_secs)"
+        cluster = f"the cluster has {ray_connection.describe_cluster()}"
+        more = "add nodes, or ask for less with launch.ray.cpus and launch.ray.gpus"
+        if self._last_error:
+            return (
+                f"Ray has not started {request} in {within}; its last error: {self._last_error}; "
+                f"{cluster}; repair the node that it comes from, {more}"
+            )
+        return f"Ray has no place for {request} after {within}; {cluster}; {more}"
+
+    def _describe_blind(self, node: str) -> str:
+        """Return what is wrong with a node that does not see the files of the run."""
+        working_dir, run_dir, _ = self._what_nodes_must_see()
+        if address := run_address(self._context.experiment):
+            return (
+                f"{address} is in an object store, and the Ray node {node} does not see the folder "
+                f"{run_dir} of this machine that mirrors it; launch.engine (ray) needs one that "
+                "every node mounts at the same path: add runs_dir=<folder>"
+            )
+        return (
+            f"the Ray node {node} does not see the run directory {run_dir} or the working "
+            f"directory {working_dir}; put them on a file system that every node mounts there"
+        )
+
     def _is_over(self, waited_secs: float, secs: float) -> bool:
         """Return whether the wait is over; actors that have places may take longer to start."""
         if waited_secs < secs or waited_secs >= self._settings.timeout_secs:
             return waited_secs >= secs
-        return not (self._placement and ray_connection.has_places(self._placement.group))
+        return not self._has_places()
+
+    def _has_places(self) -> bool:
+        return self._placement is not None and ray_connection.has_places(self._placement.group)
 
     def _what_nodes_must_see(self) -> tuple[str, str, str]:
         run_dir = self._context.directory.path.absolute()

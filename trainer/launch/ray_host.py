@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import queue
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +32,18 @@ class Place:
 
     Attributes:
         address: host:port for the process, free at this moment; an IPv6 host in brackets.
-        problem: why it cannot run the process; None: it can.
+        host: the host's name.
+        sees_run: whether it sees the files of the run.
     """
 
     address: str
-    problem: str | None
+    host: str
+    sees_run: bool = True
+
+    @property
+    def node(self) -> str:
+        """The address of its node."""
+        return self.address.rpartition(":")[0]
 
 
 class RayHost:
@@ -57,16 +65,10 @@ class RayHost:
         host = f"[{node_ip}]" if ":" in node_ip else node_ip
         try:
             os.chdir(working_dir)
-            seen = lock_file(Path(run_dir)).read_text()
-        except OSError as error:
-            seen = str(error)
-        problem = None
-        if seen != holder:
-            problem = (
-                f"the Ray node {node_ip} does not see the run directory {run_dir} or the working "
-                f"directory {working_dir}; put them on a file system that every node mounts there"
-            )
-        return Place(f"{host}:{ports.free_port()}", problem)
+            sees_run = lock_file(Path(run_dir)).read_text() == holder
+        except OSError:
+            sees_run = False
+        return Place(f"{host}:{ports.free_port()}", socket.gethostname(), sees_run)
 
     def start(self, run_dir: str, experiment: Mapping[str, Any], member: Mapping[str, Any]) -> None:
         """Start the process; its messages come from `receive`.

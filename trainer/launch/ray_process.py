@@ -25,9 +25,11 @@ class RayProcess:
 
     Args:
         actor: the handle of a `RayHost`.
+        host: the name of its host.
     """
 
-    def __init__(self, actor: Any) -> None:
+    def __init__(self, actor: Any, host: str | None) -> None:
+        self.host = host
         self._actor = actor
         self._follower: threading.Thread | None = None
 

@@ -39,7 +39,12 @@ class WorkerProcess:
     Args:
         server: forks the process; None: it is started afresh, and imports TensorFlow itself.
         namespace: the private network that it is to be in.
+
+    Attributes:
+        host: see `ManagedProcess`.
     """
+
+    host: str | None = None
 
     def __init__(
         self, server: ForkServer | None = None, namespace: Namespace | None = None

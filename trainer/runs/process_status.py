@@ -35,6 +35,7 @@ class ProcessStatus:
         step: number of steps made.
         quiet_secs: seconds since its last sign of life.
         end: how it ended, in a word; empty while it lives.
+        host: the name of its host; None: that of the command.
     """
 
     name: str
@@ -42,6 +43,7 @@ class ProcessStatus:
     step: int
     quiet_secs: float
     end: str = ""
+    host: str | None = None
 
 
 @dataclass(frozen=True)

@@ -115,13 +115,15 @@ def _divide_resources(
         ConfigError: so many points cannot train in parallel.
     """
     jobs = min(first.sweep.jobs, num_points)
-    cores = resources.available_cores()
     if declared and jobs > 1:
         raise ConfigError(
             f"sweep.jobs ({first.sweep.jobs}) must be 1: "
             f"{declared.source} declares a cluster for one point at a time"
         )
+    if first.launch.uses_ray:
+        return [ResourceShare()] * jobs, []  # Ray divides what its nodes have
     notes = []
+    cores = resources.available_cores()
     if cores and jobs > len(cores):
         notes.append(f"{jobs} points at a time share {len(cores)} cores")
     gpus = [] if first.devices.gpus == 0 else environment.visible_gpus()

@@ -68,6 +68,12 @@ def test_status_shows_each_process_of_a_running_job(run_dir, growing):
     )
 
 
+def test_status_shows_the_host_of_a_process_that_is_not_on_that_of_its_command(run_dir, growing):
+    write(run_dir, 0, host="node7")
+    growing.append(lambda: write(run_dir, 0, number=1, host="node7"))
+    assert "worker-0  node7  train" in status()
+
+
 def test_status_names_processes_that_have_not_started(run_dir, growing):
     write(run_dir, 0, phase="join", step=0)
     growing.append(lambda: write(run_dir, 0, number=1, phase="join", step=0))

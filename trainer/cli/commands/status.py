@@ -163,7 +163,7 @@ def _rows(found: _Found) -> Iterator[_Row]:
     rows = {
         process.name: _Row(
             process.name,
-            record.host,
+            process.host or record.host,
             process.end or process.phase or "start",
             process.step,
             process.quiet_secs,
