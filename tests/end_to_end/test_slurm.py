@@ -141,7 +141,9 @@ def reach_time_limit(cluster, job):
     cluster.update(job, "timelimit=60")
 
 
-def test_job_over_three_time_limits_requeued_and_cancelled_ends_the_same(cluster, straight, tmp_path):
+def test_job_over_three_time_limits_requeued_and_cancelled_ends_the_same(
+    cluster, straight, tmp_path
+):
     job = submit(cluster, tmp_path, "--time=60")
     for step in (4, 8, 12):
         wait_for(tmp_path / f"paused-{step}", cluster, job)

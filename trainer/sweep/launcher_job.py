@@ -134,7 +134,7 @@ class JobRequests:
                 yield signal.SIGTERM
 
     def requeue(self) -> None:
-        """Leave if the job will be started again: have the launcher do so, if it asked for the stop.
+        """Leave if the job will be started again; have the launcher do so if it asked for the stop.
 
         Raises:
             SystemExit: the job will be started again.
