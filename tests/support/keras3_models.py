@@ -1,6 +1,9 @@
 """Models of Keras 3: of the digits' images, [8, 8, 1]."""
 
+from types import SimpleNamespace
+
 import keras
+import tensorflow as tf
 from keras import layers
 
 
@@ -153,20 +156,63 @@ def spectral(input_shape, num_classes):
 class Raw(keras.layers.Layer):
     """A layer with a variable that Keras 3 does not know."""
 
-    def build(self, input_shape):
-        import tensorflow as tf
+    def __init__(self, held_by):
+        super().__init__()
+        self.held_by = held_by
 
-        self._scale = tf.Variable(1.0)
+    def build(self, input_shape):
+        """Make the variable, and put it where it is to be held."""
+        scale = tf.Variable(1.0, name="own_scale")
+        match self.held_by:
+            case "attribute":
+                self._scale = scale
+            case "dict":
+                self._scale = {"a": scale}
+            case "object":
+                self._scale = SimpleNamespace(scale=scale)
+            case "module":
+                self._scale = tf.Module()
+                self._scale.scale = scale
+        self._read = lambda: scale
 
     def call(self, inputs):
         """Scale the inputs."""
-        return inputs * self._scale
+        return inputs * self._read()
 
 
-def raw_variable(input_shape, num_classes):
-    """Have a tf.Variable in a layer."""
+def raw_variable(input_shape, num_classes, *, held_by="attribute"):
+    """Have a tf.Variable in a layer: in an attribute of it, or where Keras does not look."""
     inputs = keras.Input(input_shape)
-    return keras.Model(inputs, layers.Dense(num_classes)(Raw()(layers.Flatten()(inputs))))
+    return keras.Model(inputs, layers.Dense(num_classes)(Raw(held_by)(layers.Flatten()(inputs))))
+
+
+def raw_closure(input_shape, num_classes):
+    """Have a function read a variable of its own."""
+    scale = keras.Variable(1.0, name="own_scale")
+    inputs = keras.Input(input_shape)
+    scaled = layers.Lambda(lambda x: x * scale)(layers.Flatten()(inputs))
+    return keras.Model(inputs, layers.Dense(num_classes)(scaled))
+
+
+class Counting(keras.layers.Layer):
+    """A layer that reads a constant of its own, and keeps a metric."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = keras.metrics.Mean()
+        constant = tf.Variable(0.5, trainable=False)
+        self._read = lambda: constant
+
+    def call(self, inputs):
+        """Scale the inputs."""
+        self.seen.update_state(inputs)
+        return inputs * self._read()
+
+
+def counting(input_shape, num_classes):
+    """Have a constant and a metric, which nothing trains."""
+    inputs = keras.Input(input_shape)
+    return keras.Model(inputs, layers.Dense(num_classes)(Counting()(layers.Flatten()(inputs))))
 
 
 def unbuilt(input_shape, num_classes):

@@ -323,6 +323,12 @@ def test_forward_pass_notes_its_statistics_as_values_or_differences():
         ("unseeded", (), "keras.random.normal was called with no seed"),
         ("spectral", (), "SpectralNormalization"),
         ("raw_variable", (), "has the tf.Variable _scale, which Keras 3 neither trains nor saves"),
+        ("raw_variable", ("+model.held_by=dict",), "reads the variable raw.*/own_scale:0"),
+        ("raw_variable", ("+model.held_by=object",), "reads the variable raw.*/own_scale:0"),
+        ("raw_variable", ("+model.held_by=module", *TWO), "reads the variable raw.*/own_scale:0"),
+        ("raw_variable", ("+model.held_by=closure", "jit=true"),
+         "reads the variable raw.*/own_scale:0"),
+        ("raw_closure", (), "reads the variable own_scale"),
         ("unbuilt", (), "has no variables yet"),
         ("conv_net", ("strategy=mirrored", "strategy.devices_per_replica=2",
                       "strategy.virtual_devices=2"), "divides models of tf_keras alone"),
@@ -340,6 +346,11 @@ def test_unsupported_model_is_refused_in_one_line(tmp_path, model, overrides, pr
     with pytest.raises(ConfigError, match=problem) as caught:
         train(tmp_path, model, *overrides)
     assert "\n" not in str(caught.value)
+
+
+def test_variables_that_nothing_trains_are_no_strangers(tmp_path):
+    run = engine(tmp_path, "counting", "train.steps=1", *TWO)
+    assert run.train(lambda: False)
 
 
 def test_sequential_model_without_input_is_built(tmp_path):

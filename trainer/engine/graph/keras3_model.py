@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from trainer.engine.graph import keras3_random
 from trainer.engine.graph.captured_updates import note_update
+from trainer.engine.graph.keras3_checks import check_model, checked_call
 from trainer.engine.graph.variables import parts_of
 from trainer.errors import ConfigError
 
@@ -43,7 +44,7 @@ class Keras3Model(tf.Module):
 
     def __init__(self, model: keras.Model) -> None:
         super().__init__(name=re.sub(r"\W", "_", model.name))
-        _check(model)
+        check_model(model)
         self._model = self._no_dependency(model)
         weights = list(model.weights)
         self.saved = {f"{i}_{v.name}": v.value for i, v in enumerate(weights)}
@@ -59,15 +60,17 @@ class Keras3Model(tf.Module):
         """Call the model; in training, note what it would assign to its variables.
 
         Raises:
-            ConfigError: the forward pass assigns to a trainable variable, or draws without a seed
-                generator.
+            ConfigError: the forward pass assigns to a trainable variable, reads one that is none of
+                the model's, or draws without a seed generator.
         """
         weights = list(self._model.weights)
         before = [self._value(v) for v in weights]
         numbers = {id(v): self._first_draw + i for i, v in enumerate(self._seeds)}
         seeds = [(v, keras3_random.seed_of(numbers[id(v)])) for v in self._seeds]
-        mapping = [*zip(weights, before, strict=True), *seeds]
+        metrics = [(v, tf.convert_to_tensor(v.value)) for v in self._model.metrics_variables]
+        mapping = [*zip(weights, before, strict=True), *seeds, *metrics]
         with (
+            checked_call(),
             keras.StatelessScope(mapping, collect_losses=True) as scope,
             keras3_random.draws_of(numbers),
         ):
@@ -224,36 +227,6 @@ class Keras3Model(tf.Module):
                 "such a layer of tf_keras, or a variable that is not trainable"
             )
         note_update(variable.value, tf.cast(value, tf.float32), tf.cast(old, tf.float32))
-
-
-def _check(model: keras.Model) -> None:
-    layers = list(model._flatten_layers())
-    unbuilt = [layer.name for layer in layers if not layer.built]
-    if unbuilt:
-        raise ConfigError(
-            f"model: layer {unbuilt[0]} has no variables yet, so none could be trained or "
-            "restored; give the model a keras.Input, or call it once before it is returned"
-        )
-    for layer in layers:
-        strangers = [
-            name
-            for name, value in vars(layer).items()
-            if any(isinstance(leaf, tf.Variable) for leaf in _leaves(value))
-        ]
-        if strangers:
-            raise ConfigError(
-                f"model: layer {layer.name} has the tf.Variable {strangers[0]}, which Keras 3 "
-                "neither trains nor saves; make it with self.add_weight(...)"
-            )
-    if any(getattr(v, "overwrite_with_gradient", False) for v in model.weights):
-        raise ConfigError(
-            "model: float8 keeps its scales as gradients, which cannot be summed over replicas; "
-            "use another dtype"
-        )
-
-
-def _leaves(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _graph_of(tensor: tf.Tensor) -> Any:
