@@ -75,6 +75,54 @@ def subclassed(input_shape, num_classes):
     return model
 
 
+class PerPosition(keras.Model):
+    """A subclassed model of logits for each token or pixel."""
+
+    def __init__(self, num_classes, vocabulary=None):
+        super().__init__()
+        self.table = None
+        if vocabulary is not None:
+            self.table = self.add_weight(shape=(vocabulary, 6), initializer="uniform", name="table")
+        self.last = layers.Dense(num_classes)
+
+    def call(self, inputs):
+        """Return the logits; tokens must be integers."""
+        return self.last(inputs if self.table is None else keras.ops.take(self.table, inputs, 0))
+
+
+def per_token(input_shape, num_classes):
+    """Build `PerPosition` for tokens."""
+    model = PerPosition(num_classes, num_classes)
+    model(keras.ops.zeros((1, *input_shape), "int32"))
+    return model
+
+
+def per_pixel(input_shape, num_classes):
+    """Build `PerPosition` for images, of another size than the dataset's."""
+    model = PerPosition(num_classes)
+    model(keras.ops.zeros((1, 4, 4, input_shape[-1])))
+    return model
+
+
+class Flat(keras.Model):
+    """A subclassed model of logits for each example."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.last = layers.Dense(num_classes)
+
+    def call(self, inputs):
+        """Return the logits."""
+        return self.last(keras.ops.mean(keras.ops.cast(inputs, "float32"), 1)[..., None])
+
+
+def flat(input_shape, num_classes):
+    """Build `Flat`."""
+    model = Flat(num_classes)
+    model(keras.ops.zeros((1, *input_shape)))
+    return model
+
+
 def lora(input_shape, num_classes):
     """Train a low-rank update of a frozen kernel."""
     inputs = keras.Input(input_shape)

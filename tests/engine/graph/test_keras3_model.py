@@ -288,6 +288,40 @@ def test_tasks_see_the_shapes_of_a_model():
     assert (model.input_shape, model.output_shape) == ((None, 8, 8, 1), (None, 10))
 
 
+def test_subclassed_model_has_the_input_that_it_was_called_with():
+    model = Keras3Model(keras3_models.subclassed((8, 8, 1), 10))
+    assert model.input_shape == (None, 8, 8, 1)
+
+
+@pytest.mark.parametrize(
+    ("task", "model"),
+    [
+        (("task=language_model", "dataset=sentences", "dataset.characters=2000",
+          "dataset.length=8"), "per_token"),
+        (("task=segmentation", "dataset=shapes", "dataset.num_examples=48", "dataset.num_test=20",
+          "dataset.image_size=[16,16]"), "per_pixel"),
+    ],
+)  # fmt: skip
+def test_subclassed_model_trains_in_tasks_that_ask_for_its_shape(tmp_path, task, model):
+    run = engine(tmp_path, model, *task, "train.steps=3", *TWO)
+    before = variables(run)
+    assert run.train(lambda: False)
+    after = variables(run)
+    names = [name for name in before if name.startswith("/models/model/")]
+    assert len(names) == len(run.state.task.models["model"].variables)
+    assert all((before[name] != after[name]).any() for name in names)
+
+
+@pytest.mark.parametrize(
+    ("task", "needed"),
+    [(("task=language_model", "dataset=sentences", "dataset.characters=2000"), "needs a model"),
+     (("task=segmentation", "dataset=shapes"), "needs logits of each pixel")],
+)  # fmt: skip
+def test_subclassed_model_of_another_shape_is_refused(tmp_path, task, needed):
+    with pytest.raises(ConfigError, match=needed):
+        engine(tmp_path, "flat", *task)
+
+
 def test_losses_of_layers_and_weights_are_those_of_keras():
     features = np.random.default_rng(0).normal(size=(4, 8, 8, 1)).astype(np.float32)
     for function in (keras3_models.subclassed, keras3_models.conv_net):

@@ -35,6 +35,7 @@ class Keras3Model(tf.Module):
 
     Args:
         model: the model.
+        features: what it is called with, for the shape of what a subclassed one returns.
 
     Raises:
         ConfigError: the model cannot be trained here.
@@ -42,10 +43,11 @@ class Keras3Model(tf.Module):
 
     notes_updates = True
 
-    def __init__(self, model: keras.Model) -> None:
+    def __init__(self, model: keras.Model, features: tf.TensorSpec | None = None) -> None:
         super().__init__(name=re.sub(r"\W", "_", model.name))
         check_model(model)
         self._model = self._no_dependency(model)
+        self._features = self._no_dependency(features)
         weights = list(model.weights)
         self.saved = {f"{i}_{v.name}": v.value for i, v in enumerate(weights)}
         held = {id(variable) for variable in [*weights, *model.metrics_variables]}
@@ -176,19 +178,20 @@ class Keras3Model(tf.Module):
         return getattr(self._model, "inputs", None)
 
     @property
-    def input(self) -> Any:
-        """The symbolic input of a model that has one, or all of several."""
-        return self.inputs[0] if len(self.inputs) == 1 else self.inputs
-
-    @property
     def input_shape(self) -> tuple[int | None, ...]:
-        """Shape of the input, the batch included."""
-        return self.input.shape
+        """Shape of the input, the batch included; of a subclassed model, of its first call."""
+        if self.inputs:
+            return self.inputs[0].shape
+        return (None, *self._model.get_build_config()["input_shape"][1:])
 
     @property
     def output_shape(self) -> tuple[int | None, ...]:
         """The shape of the outputs; the batch is None."""
-        return tuple(self._model.output_shape)
+        if self.inputs or self._features is None:
+            return tuple(self._model.output_shape)
+        features = keras.KerasTensor(self._features.shape, self._features.dtype.name)
+        outputs = self._model.compute_output_spec(features)
+        return tuple(keras.tree.map_structure(lambda spec: spec.shape, outputs))
 
     @property
     def trainable(self) -> bool:
