@@ -263,6 +263,64 @@ def counting(input_shape, num_classes):
     return keras.Model(inputs, layers.Dense(num_classes)(Counting()(layers.Flatten()(inputs))))
 
 
+class Asking(keras.layers.Layer):
+    """A layer that asks for the value of a tensor in Python."""
+
+    def call(self, inputs):
+        """Return the inputs or their opposite."""
+        return inputs if keras.ops.sum(inputs) > 0 else -inputs
+
+
+class Recomputing(keras.layers.Layer):
+    """A layer that is computed twice."""
+
+    def __init__(self, units):
+        super().__init__()
+        self.dense = layers.Dense(units)
+        self.again = keras.remat(self.dense)
+
+    def build(self, input_shape):
+        """Build the layer."""
+        self.dense.build(input_shape)
+
+    def call(self, inputs):
+        """Compute the layer."""
+        return self.again(inputs)
+
+
+class Around(keras.Model):
+    """A subclassed model, whose layers are called with no symbolic tensors."""
+
+    def __init__(self, *chain):
+        super().__init__()
+        self.chain = chain
+
+    def call(self, inputs):
+        """Return the logits."""
+        hidden = keras.ops.reshape(inputs, (-1, 64))
+        for layer in self.chain:
+            hidden = layer(hidden)
+        return hidden
+
+
+def asking(input_shape, num_classes):
+    """Have a Python `if` on a tensor."""
+    model = Around(Asking(), layers.Dense(num_classes))
+    model(keras.ops.zeros((1, *input_shape)))
+    return model
+
+
+def recomputing(input_shape, num_classes, *, scope=False):
+    """Rematerialize, by a function or by a scope."""
+    if scope:
+        with keras.RematScope(mode="full"):
+            model = Around(layers.Dense(num_classes))
+    else:
+        model = Around(Recomputing(num_classes))
+    model(keras.ops.zeros((1, *input_shape)))
+    return model
+
+
 def unbuilt(input_shape, num_classes):
     """Return a model that has no variables yet."""
     return Subclassed(num_classes)

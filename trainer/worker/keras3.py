@@ -36,7 +36,10 @@ def adapted(
     import_target(node)  # and with it the Keras that it uses
     lora = experiment.train.lora
     if keras := sys.modules.get("keras"):
+        from trainer.engine.graph.keras3_checks import refuse_remat
+
         keras.config.set_dtype_policy(experiment.precision)
+        refuse_remat()
     model = build()
     keras = sys.modules.get("keras")  # a function that loads a model from a file imports it then
     if keras is None or not isinstance(model, keras.Layer):

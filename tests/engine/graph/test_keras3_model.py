@@ -363,6 +363,10 @@ def test_forward_pass_notes_its_statistics_as_values_or_differences():
         ("raw_variable", ("+model.held_by=closure", "jit=true"),
          "reads the variable raw.*/own_scale:0"),
         ("raw_closure", (), "reads the variable own_scale"),
+        ("asking", (), r"Asking.call\(\) asks in Python for the value of a tensor"),
+        ("asking", ("batch.shards=2", *TWO), r"Asking.call\(\) asks in Python"),
+        ("recomputing", (), "keras.remat gives the weights within it no gradient"),
+        ("recomputing", ("+model.scope=true",), "keras.remat gives the weights within it no"),
         ("unbuilt", (), "has no variables yet"),
         ("conv_net", ("strategy=mirrored", "strategy.devices_per_replica=2",
                       "strategy.virtual_devices=2"), "divides models of tf_keras alone"),
@@ -407,9 +411,11 @@ def test_constraint_of_a_weight_in_pieces_is_refused():
 
 
 def test_private_names_of_keras_are_there():
+    from keras.src.backend import core
     from keras.src.backend import random as backend
 
     for name in ("uniform", "normal", "randint", "dropout", "truncated_normal", "categorical",
                  "gamma", "binomial", "beta", "shuffle"):  # fmt: skip
         assert "seed" in inspect.signature(getattr(backend, name)).parameters
     assert callable(keras.Layer._flatten_layers)
+    assert callable(core.remat)
