@@ -194,6 +194,14 @@ def unseeded(input_shape, num_classes):
     return keras.Model(inputs, layers.Dense(num_classes)(drawn))
 
 
+def float8(input_shape, num_classes):
+    """Compute in 8 bits."""
+    model = deferred(input_shape, num_classes)
+    model.build((None, *input_shape))
+    model.quantize("float8")
+    return model
+
+
 def spectral(input_shape, num_classes):
     """Assign to a kernel in the forward pass."""
     inputs = keras.Input(input_shape)
@@ -334,6 +342,21 @@ def deferred(input_shape, num_classes):
 def optimizer(learning_rate):
     """Return an optimizer of Keras 3."""
     return keras.optimizers.SGD(0.1)
+
+
+def critic(input_shape, num_classes, *, width):
+    """Judge images, with what is random and keeps statistics."""
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            layers.Conv2D(width, 3, strides=2),
+            layers.BatchNormalization(momentum=0.9),
+            layers.Activation("tanh"),
+            layers.Flatten(),
+            layers.Dropout(0.3),
+            layers.Dense(num_classes),
+        ]
+    )
 
 
 def named(input_shape, num_classes):

@@ -367,6 +367,7 @@ def test_forward_pass_notes_its_statistics_as_values_or_differences():
         ("asking", ("batch.shards=2", *TWO), r"Asking.call\(\) asks in Python"),
         ("recomputing", (), "keras.remat gives the weights within it no gradient"),
         ("recomputing", ("+model.scope=true",), "keras.remat gives the weights within it no"),
+        ("float8", (), "float8 keeps its scales as gradients"),
         ("unbuilt", (), "has no variables yet"),
         ("conv_net", ("strategy=mirrored", "strategy.devices_per_replica=2",
                       "strategy.virtual_devices=2"), "divides models of tf_keras alone"),
