@@ -420,3 +420,20 @@ def test_private_names_of_keras_are_there():
         assert "seed" in inspect.signature(getattr(backend, name)).parameters
     assert callable(keras.Layer._flatten_layers)
     assert callable(core.remat)
+
+
+def test_names_that_keras_hardly_documents_mean_what_is_read_from_them():
+    # Most are read with a default, so one that moves would change a model in silence.
+    with keras.StatelessScope(collect_losses=True) as scope:
+        assert scope.losses == []
+    assert keras.random.SeedGenerator(3).state.numpy().tolist() == [3, 0]
+    dense = keras3_models.deferred((8, 8, 1), 10).layers[-1]
+    dense.build((None, 64))
+    assert dense.lora_enabled is False
+    dense.enable_lora(2)
+    assert dense.lora_enabled is True
+    assert {v.name for v in dense.trainable_variables if "lora" not in v.name} == {"bias"}
+    float8 = keras3_models.float8((8, 8, 1), 10).weights
+    assert any(v.overwrite_with_gradient for v in float8)
+    assert not dense.bias.overwrite_with_gradient
+    assert keras.layers.BatchNormalization(synchronized=True).synchronized is True

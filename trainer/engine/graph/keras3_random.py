@@ -5,7 +5,7 @@ keep alike on all replicas. While one of its models is called here, a generator 
 instead, and its draws are those of `random_layers.LayerDraws`.
 
 Touches one private name of Keras, the module that holds the backend's random functions;
-tests/engine/graph/test_keras3_random.py fails when it moves.
+tests/engine/graph/test_keras3_model.py (-k private_names) fails when it moves.
 """
 
 from __future__ import annotations
