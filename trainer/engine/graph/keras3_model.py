@@ -158,6 +158,11 @@ class Keras3Model(tf.Module):
         return [*added, *regularization]
 
     @property
+    def library(self) -> Any:
+        """The Keras whose layers the model may have."""
+        return keras
+
+    @property
     def keras_model(self) -> keras.Model:
         """The model that is called."""
         return self._model
@@ -213,6 +218,11 @@ class Keras3Model(tf.Module):
     def count_params(self) -> int:
         """Return the number of weights."""
         return self._model.count_params()
+
+    def extended(self, outputs: Any) -> Keras3Model:
+        """Return a model of these symbolic outputs, which are computed from this one's layers."""
+        extended = keras.Model(self._model.inputs, outputs, name=self._model.name)
+        return Keras3Model(extended, self._features)
 
     def save(self, path: Any) -> None:
         """Write the model as Keras 3 does."""
