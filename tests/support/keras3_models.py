@@ -1,6 +1,9 @@
 """Models of Keras 3: of the digits' images, [8, 8, 1]."""
 
+from types import SimpleNamespace
+
 import keras
+import tensorflow as tf
 from keras import layers
 
 
@@ -68,6 +71,54 @@ class Subclassed(keras.Model):
 def subclassed(input_shape, num_classes):
     """Build `Subclassed`."""
     model = Subclassed(num_classes)
+    model(keras.ops.zeros((1, *input_shape)))
+    return model
+
+
+class PerPosition(keras.Model):
+    """A subclassed model of logits for each token or pixel."""
+
+    def __init__(self, num_classes, vocabulary=None):
+        super().__init__()
+        self.table = None
+        if vocabulary is not None:
+            self.table = self.add_weight(shape=(vocabulary, 6), initializer="uniform", name="table")
+        self.last = layers.Dense(num_classes)
+
+    def call(self, inputs):
+        """Return the logits; tokens must be integers."""
+        return self.last(inputs if self.table is None else keras.ops.take(self.table, inputs, 0))
+
+
+def per_token(input_shape, num_classes):
+    """Build `PerPosition` for tokens."""
+    model = PerPosition(num_classes, num_classes)
+    model(keras.ops.zeros((1, *input_shape), "int32"))
+    return model
+
+
+def per_pixel(input_shape, num_classes):
+    """Build `PerPosition` for images, of another size than the dataset's."""
+    model = PerPosition(num_classes)
+    model(keras.ops.zeros((1, 4, 4, input_shape[-1])))
+    return model
+
+
+class Flat(keras.Model):
+    """A subclassed model of logits for each example."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.last = layers.Dense(num_classes)
+
+    def call(self, inputs):
+        """Return the logits."""
+        return self.last(keras.ops.mean(keras.ops.cast(inputs, "float32"), 1)[..., None])
+
+
+def flat(input_shape, num_classes):
+    """Build `Flat`."""
+    model = Flat(num_classes)
     model(keras.ops.zeros((1, *input_shape)))
     return model
 
@@ -143,6 +194,14 @@ def unseeded(input_shape, num_classes):
     return keras.Model(inputs, layers.Dense(num_classes)(drawn))
 
 
+def float8(input_shape, num_classes):
+    """Compute in 8 bits."""
+    model = deferred(input_shape, num_classes)
+    model.build((None, *input_shape))
+    model.quantize("float8")
+    return model
+
+
 def spectral(input_shape, num_classes):
     """Assign to a kernel in the forward pass."""
     inputs = keras.Input(input_shape)
@@ -153,20 +212,121 @@ def spectral(input_shape, num_classes):
 class Raw(keras.layers.Layer):
     """A layer with a variable that Keras 3 does not know."""
 
-    def build(self, input_shape):
-        import tensorflow as tf
+    def __init__(self, held_by):
+        super().__init__()
+        self.held_by = held_by
 
-        self._scale = tf.Variable(1.0)
+    def build(self, input_shape):
+        """Make the variable, and put it where it is to be held."""
+        scale = tf.Variable(1.0, name="own_scale")
+        match self.held_by:
+            case "attribute":
+                self._scale = scale
+            case "dict":
+                self._scale = {"a": scale}
+            case "object":
+                self._scale = SimpleNamespace(scale=scale)
+            case "module":
+                self._scale = tf.Module()
+                self._scale.scale = scale
+        self._read = lambda: scale
 
     def call(self, inputs):
         """Scale the inputs."""
-        return inputs * self._scale
+        return inputs * self._read()
 
 
-def raw_variable(input_shape, num_classes):
-    """Have a tf.Variable in a layer."""
+def raw_variable(input_shape, num_classes, *, held_by="attribute"):
+    """Have a tf.Variable in a layer: in an attribute of it, or where Keras does not look."""
     inputs = keras.Input(input_shape)
-    return keras.Model(inputs, layers.Dense(num_classes)(Raw()(layers.Flatten()(inputs))))
+    return keras.Model(inputs, layers.Dense(num_classes)(Raw(held_by)(layers.Flatten()(inputs))))
+
+
+def raw_closure(input_shape, num_classes):
+    """Have a function read a variable of its own."""
+    scale = keras.Variable(1.0, name="own_scale")
+    inputs = keras.Input(input_shape)
+    scaled = layers.Lambda(lambda x: x * scale)(layers.Flatten()(inputs))
+    return keras.Model(inputs, layers.Dense(num_classes)(scaled))
+
+
+class Counting(keras.layers.Layer):
+    """A layer that reads a constant of its own, and keeps a metric."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = keras.metrics.Mean()
+        constant = tf.Variable(0.5, trainable=False)
+        self._read = lambda: constant
+
+    def call(self, inputs):
+        """Scale the inputs."""
+        self.seen.update_state(inputs)
+        return inputs * self._read()
+
+
+def counting(input_shape, num_classes):
+    """Have a constant and a metric, which nothing trains."""
+    inputs = keras.Input(input_shape)
+    return keras.Model(inputs, layers.Dense(num_classes)(Counting()(layers.Flatten()(inputs))))
+
+
+class Asking(keras.layers.Layer):
+    """A layer that asks for the value of a tensor in Python."""
+
+    def call(self, inputs):
+        """Return the inputs or their opposite."""
+        return inputs if keras.ops.sum(inputs) > 0 else -inputs
+
+
+class Recomputing(keras.layers.Layer):
+    """A layer that is computed twice."""
+
+    def __init__(self, units):
+        super().__init__()
+        self.dense = layers.Dense(units)
+        self.again = keras.remat(self.dense)
+
+    def build(self, input_shape):
+        """Build the layer."""
+        self.dense.build(input_shape)
+
+    def call(self, inputs):
+        """Compute the layer."""
+        return self.again(inputs)
+
+
+class Around(keras.Model):
+    """A subclassed model, whose layers are called with no symbolic tensors."""
+
+    def __init__(self, *chain):
+        super().__init__()
+        self.chain = chain
+
+    def call(self, inputs):
+        """Return the logits."""
+        hidden = keras.ops.reshape(inputs, (-1, 64))
+        for layer in self.chain:
+            hidden = layer(hidden)
+        return hidden
+
+
+def asking(input_shape, num_classes):
+    """Have a Python `if` on a tensor."""
+    model = Around(Asking(), layers.Dense(num_classes))
+    model(keras.ops.zeros((1, *input_shape)))
+    return model
+
+
+def recomputing(input_shape, num_classes, *, scope=False):
+    """Rematerialize, by a function or by a scope."""
+    if scope:
+        with keras.RematScope(mode="full"):
+            model = Around(layers.Dense(num_classes))
+    else:
+        model = Around(Recomputing(num_classes))
+    model(keras.ops.zeros((1, *input_shape)))
+    return model
 
 
 def unbuilt(input_shape, num_classes):
@@ -182,6 +342,21 @@ def deferred(input_shape, num_classes):
 def optimizer(learning_rate):
     """Return an optimizer of Keras 3."""
     return keras.optimizers.SGD(0.1)
+
+
+def critic(input_shape, num_classes, *, width):
+    """Judge images, with what is random and keeps statistics."""
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            layers.Conv2D(width, 3, strides=2),
+            layers.BatchNormalization(momentum=0.9),
+            layers.Activation("tanh"),
+            layers.Flatten(),
+            layers.Dropout(0.3),
+            layers.Dense(num_classes),
+        ]
+    )
 
 
 def named(input_shape, num_classes):

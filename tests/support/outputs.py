@@ -24,7 +24,7 @@ def predicted_rows(run_dir: Path, overrides: Sequence[str]) -> list[dict[str, st
     experiment = compose([*overrides, "mode=predict"])
     engine = build.engine(experiment, run_dir, _QUIET)
     engine.checkpointer.restore_latest()
-    step = int(engine.state.step)
+    step = int(engine.state.step.numpy())
     assert predict(experiment, engine, run_dir, _QUIET, step, lambda: False)
     table = prediction_table.requested_table(experiment, run_dir, step)
     with table.path.open(newline="") as file:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support import processes
+from tests.support import keras3_models, processes
 from tests.support.outputs import exported_outputs, predicted_rows
 from tests.support.training import ROUNDING, assert_same_bits, distance, variables
 from trainer.cli.compose import compose
@@ -104,6 +104,33 @@ def test_replicas_compare_the_global_batch(on_one, tmp_path):
     # What is compared within a replica's own part of the batch alone is something else.
     half = trained(tmp_path / "half", "batch.global_size=16")
     assert distance(one, half, initial) > 100 * ROUNDING
+
+
+KERAS_3 = [
+    *(item for item in TINY if not item.startswith("model")),
+    "model=softmax", "~model.l2", f"model._target_={keras3_models.__name__}.lora",
+]  # fmt: skip
+
+
+def test_encoder_of_keras_3_is_trained_alike_on_two_replicas(tmp_path):
+    states = []
+    for number, devices in enumerate(([], on_devices(2))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        run = build.engine(compose([*KERAS_3, *devices]), folder, Channel(lambda message: None))
+        initial = variables(run)
+        run.train(lambda: False)
+        states.append(variables(run))
+    one, two = states
+    moved = {
+        one[name].shape: bool((one[name] != initial[name]).any())
+        for name in one
+        if name.startswith("/models/")
+    }
+    # A frozen kernel, its adapters and bias, and the head; not the last layer, of 10 outputs.
+    assert moved == {(192, 16): False, (192, 2): True, (2, 16): True, (16,): True, (16, 8): True,
+                     (8,): True, (8, 4): True, (4,): True}  # fmt: skip
+    assert distance(one, two, initial) <= ROUNDING
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from tests.support import processes
+from tests.support import keras3_models, processes
 from tests.support.training import (
     ROUNDING,
     assert_same_bits,
@@ -41,6 +41,9 @@ SGD = [
     "train.steps=2",
     *(f"optimizer@task.{name}_optimizer=sgd" for name in ("generator", "discriminator")),
 ]
+
+
+TWO = ["strategy=mirrored", "strategy.virtual_devices=2"]
 
 
 def gan_engine(run_dir, *overrides):
@@ -167,6 +170,23 @@ def test_evaluation_shows_samples_and_scores_them_also_in_the_sidecar(tmp_path, 
     beside.checkpointer.restore(4)
     assert beside.evaluator.evaluate(lambda: False) == metrics, "from the same vectors"
     assert picture.exists()
+
+
+@pytest.mark.slow
+def test_models_of_both_keras_in_one_task_have_the_bits_of_one_device(tmp_path):
+    chosen = (
+        f"task.discriminator._target_={keras3_models.__name__}.critic",
+        "task.discriminator_steps=1", "batch.global_size=8", "train.steps=3", "batch.shards=2",
+    )  # fmt: skip
+    run = gan_engine(tmp_path / "one", *chosen)
+    initial = variables(run)
+    kinds = {name: type(model).__name__ for name, model in run.state.task.models.items()}
+    assert kinds == {"generator": "Functional", "discriminator": "Keras3Model"}
+    run.train(lambda: False)
+    one = variables(run)
+    assert_same_bits(one, trained(tmp_path / "two", *chosen, *TWO))
+    assert any((one[name] != initial[name]).any() for name in one if "/discriminator/" in name)
+    assert any((one[name] != initial[name]).any() for name in one if "/generator/" in name)
 
 
 @pytest.mark.slow

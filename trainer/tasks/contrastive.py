@@ -57,10 +57,14 @@ class Contrastive:
         """
         encoder = parts.model()
         features = _last_input(encoder)
-        layers = tf.keras.layers
+        layers = getattr(encoder, "library", tf.keras).layers
         x = layers.Dense(self._hidden, activation="relu", name="head_hidden")(features)
         x = layers.Dense(self._projection, dtype="float32", name="head_projection")(x)
-        model = tf.keras.Model(encoder.input, [features, x], name=encoder.name)
+        model = (
+            encoder.extended([features, x])
+            if hasattr(encoder, "extended")
+            else tf.keras.Model(encoder.input, [features, x], name=encoder.name)
+        )
         self.models = {"model": model}
         self.optimizers = {"model": parts.optimizer()}
 
@@ -176,10 +180,9 @@ def _last_input(model: tf.keras.Model) -> tf.Tensor:
     """
     layers = getattr(model, "layers", ())
     features = getattr(layers[-1], "input", None) if layers else None
-    is_vector = isinstance(model, tf.keras.Model) and getattr(features, "shape", ()).__len__() == 2
-    if not is_vector:
+    if not getattr(model, "inputs", None) or len(getattr(features, "shape", ())) != 2:
         raise ConfigError(
-            "model: task=contrastive needs a functional model of tf_keras whose last layer takes a "
-            "vector, such as model=cnn or model=resnet"
+            "model: task=contrastive needs a functional model whose last layer takes a vector, "
+            "such as model=cnn or model=resnet"
         )
     return features

@@ -13,12 +13,13 @@ from trainer.errors import ConfigError
 
 if TYPE_CHECKING:
     import keras
+    import tensorflow as tf
 
 
 def adapted(
     build: Callable[[], Any],
     node: Mapping[str, Any],
-    input_shape: tuple[int, ...],
+    features: tf.TensorSpec,
     experiment: Experiment,
 ) -> Any:
     """Build a model; one of Keras 3 is wrapped in what the engine uses of a model.
@@ -26,7 +27,7 @@ def adapted(
     Args:
         build: makes the model.
         node: the node of the function that makes it.
-        input_shape: shape of one example of its input.
+        features: the features of a batch of the dataset.
         experiment: the effective configuration.
 
     Raises:
@@ -35,7 +36,10 @@ def adapted(
     import_target(node)  # and with it the Keras that it uses
     lora = experiment.train.lora
     if keras := sys.modules.get("keras"):
+        from trainer.engine.graph.keras3_checks import refuse_remat
+
         keras.config.set_dtype_policy(experiment.precision)
+        refuse_remat()
     model = build()
     keras = sys.modules.get("keras")  # a function that loads a model from a file imports it then
     if keras is None or not isinstance(model, keras.Layer):
@@ -47,11 +51,11 @@ def adapted(
     if not model.built:
         # Keras3Model names the layers that are not built then.
         with suppress(NotImplementedError, TypeError, ValueError):
-            model.build((None, *input_shape))
+            model.build(tuple(features.shape))
     _check(model, experiment)
     if lora.rank is not None and model.built:
         add_adapters(model, lora.rank, lora.layers)
-    return Keras3Model(model)
+    return Keras3Model(model, features)
 
 
 def check_optimizer(key: str, optimizer: Any) -> None:

@@ -103,10 +103,11 @@ class Parts:
         shape = self.input_shape if input_shape is None else tuple(input_shape)
         self._check_vocabulary(key, options.get("vocabulary"))
         count = self.num_classes if outputs is None else outputs
+        has_tokens = getattr(self._dataset, "vocabulary_size", None) is not None
         return keras3.adapted(
             lambda: instantiate(options, key, shape, count),
             options,
-            shape,
+            tf.TensorSpec([None, *shape], tf.int32 if has_tokens else tf.float32),
             self._experiment,
         )
 

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.engine.graph.test_keras3_model import TWO, engine, train
+from tests.engine.graph.test_keras3_model import TWO, engine, options, train
+from tests.support import processes
+from tests.support.outputs import exported_outputs, predicted_rows
 from trainer.engine.graph.weight_paths import weights_of
 from trainer.engine.initial_weights import restore_weights
 from trainer.errors import ConfigError
@@ -34,6 +36,27 @@ def test_adapters_and_head_are_trained_and_the_rest_keeps_the_bits_of_a_run(tmp_
     after, _ = weights(tuned)
     changed = [path for path in before if not np.array_equal(before[path], after[path])]
     assert changed == trained
+
+
+def test_export_of_adapters_predicts_what_the_run_predicts(tmp_path):
+    chosen = (*LORA, *TWO, "train.steps=2", "checkpoint.every_steps=2")
+    train(tmp_path, "named", *chosen)
+    rows = predicted_rows(tmp_path, options("named", *chosen))
+    values = [[float(row[f"probability_{n}"]) for n in range(10)] for row in rows]
+    outputs, _ = exported_outputs(tmp_path, options("named", *chosen), 16)
+    np.testing.assert_allclose(outputs["probabilities"], values, rtol=0, atol=1e-6)
+    assert np.std(values, axis=0).max() > 1e-3
+
+
+@pytest.mark.slow
+def test_killed_run_with_adapters_ends_with_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(processes.ROOT))
+    verify = ["mode=verify", "verify.steps=4", "verify.kills=1", "verify.seed=1"]
+    quick = ["checkpoint.every_steps=2", "restart.backoff_secs=0"]
+    chosen = options("named", *LORA, *TWO, *quick, *verify)
+    code, out, err = processes.run(tmp_path, *chosen)
+    assert code == 0, err + out
+    assert "Equal: step 4" in out
 
 
 @pytest.mark.slow

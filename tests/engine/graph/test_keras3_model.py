@@ -61,16 +61,20 @@ def train(run_dir, model, *overrides):
     return variables(run)
 
 
-# Tracing is what takes long, once a shard: so one model is on several layouts. LSTM and low-rank
-# updates are in `everything`, below.
+# Tracing is what takes long, once a shard: so two models are on several layouts.
 @pytest.mark.parametrize(
     ("model", "shards", "layouts"),
-    [("conv_net", 4, [TWO, FOUR]), ("attention", 2, [TWO]), ("subclassed", 2, [TWO])],
+    [
+        ("conv_net", 4, [TWO, FOUR]),
+        ("attention", 2, [TWO]),
+        pytest.param("everything", 4, [TWO, FOUR], marks=pytest.mark.slow),
+    ],
 )
 def test_with_shards_replicas_have_the_bits_of_one_device(tmp_path, model, shards, layouts):
-    one = train(tmp_path / "one", model, f"batch.shards={shards}")
+    chosen = (f"batch.shards={shards}", "train.steps=2")
+    one = train(tmp_path / "one", model, *chosen)
     for number, layout in enumerate(layouts):
-        other = train(tmp_path / str(number), model, f"batch.shards={shards}", *layout)
+        other = train(tmp_path / str(number), model, *chosen, *layout)
         assert_same_bits(one, other)
 
 
@@ -288,6 +292,40 @@ def test_tasks_see_the_shapes_of_a_model():
     assert (model.input_shape, model.output_shape) == ((None, 8, 8, 1), (None, 10))
 
 
+def test_subclassed_model_has_the_input_that_it_was_called_with():
+    model = Keras3Model(keras3_models.subclassed((8, 8, 1), 10))
+    assert model.input_shape == (None, 8, 8, 1)
+
+
+@pytest.mark.parametrize(
+    ("task", "model"),
+    [
+        (("task=language_model", "dataset=sentences", "dataset.characters=2000",
+          "dataset.length=8"), "per_token"),
+        (("task=segmentation", "dataset=shapes", "dataset.num_examples=48", "dataset.num_test=20",
+          "dataset.image_size=[16,16]"), "per_pixel"),
+    ],
+)  # fmt: skip
+def test_subclassed_model_trains_in_tasks_that_ask_for_its_shape(tmp_path, task, model):
+    run = engine(tmp_path, model, *task, "train.steps=3", *TWO)
+    before = variables(run)
+    assert run.train(lambda: False)
+    after = variables(run)
+    names = [name for name in before if name.startswith("/models/model/")]
+    assert len(names) == len(run.state.task.models["model"].variables)
+    assert all((before[name] != after[name]).any() for name in names)
+
+
+@pytest.mark.parametrize(
+    ("task", "needed"),
+    [(("task=language_model", "dataset=sentences", "dataset.characters=2000"), "needs a model"),
+     (("task=segmentation", "dataset=shapes"), "needs logits of each pixel")],
+)  # fmt: skip
+def test_subclassed_model_of_another_shape_is_refused(tmp_path, task, needed):
+    with pytest.raises(ConfigError, match=needed):
+        engine(tmp_path, "flat", *task)
+
+
 def test_losses_of_layers_and_weights_are_those_of_keras():
     features = np.random.default_rng(0).normal(size=(4, 8, 8, 1)).astype(np.float32)
     for function in (keras3_models.subclassed, keras3_models.conv_net):
@@ -323,6 +361,17 @@ def test_forward_pass_notes_its_statistics_as_values_or_differences():
         ("unseeded", (), "keras.random.normal was called with no seed"),
         ("spectral", (), "SpectralNormalization"),
         ("raw_variable", (), "has the tf.Variable _scale, which Keras 3 neither trains nor saves"),
+        ("raw_variable", ("+model.held_by=dict",), "reads the variable raw.*/own_scale:0"),
+        ("raw_variable", ("+model.held_by=object",), "reads the variable raw.*/own_scale:0"),
+        ("raw_variable", ("+model.held_by=module", *TWO), "reads the variable raw.*/own_scale:0"),
+        ("raw_variable", ("+model.held_by=closure", "jit=true"),
+         "reads the variable raw.*/own_scale:0"),
+        ("raw_closure", (), "reads the variable own_scale"),
+        ("asking", (), r"Asking.call\(\) asks in Python for the value of a tensor"),
+        ("asking", ("batch.shards=2", *TWO), r"Asking.call\(\) asks in Python"),
+        ("recomputing", (), "keras.remat gives the weights within it no gradient"),
+        ("recomputing", ("+model.scope=true",), "keras.remat gives the weights within it no"),
+        ("float8", (), "float8 keeps its scales as gradients"),
         ("unbuilt", (), "has no variables yet"),
         ("conv_net", ("strategy=mirrored", "strategy.devices_per_replica=2",
                       "strategy.virtual_devices=2"), "divides models of tf_keras alone"),
@@ -340,6 +389,11 @@ def test_unsupported_model_is_refused_in_one_line(tmp_path, model, overrides, pr
     with pytest.raises(ConfigError, match=problem) as caught:
         train(tmp_path, model, *overrides)
     assert "\n" not in str(caught.value)
+
+
+def test_variables_that_nothing_trains_are_no_strangers(tmp_path):
+    run = engine(tmp_path, "counting", "train.steps=1", *TWO)
+    assert run.train(lambda: False)
 
 
 def test_sequential_model_without_input_is_built(tmp_path):
@@ -362,9 +416,28 @@ def test_constraint_of_a_weight_in_pieces_is_refused():
 
 
 def test_private_names_of_keras_are_there():
+    from keras.src.backend import core
     from keras.src.backend import random as backend
 
     for name in ("uniform", "normal", "randint", "dropout", "truncated_normal", "categorical",
                  "gamma", "binomial", "beta", "shuffle"):  # fmt: skip
         assert "seed" in inspect.signature(getattr(backend, name)).parameters
     assert callable(keras.Layer._flatten_layers)
+    assert callable(core.remat)
+
+
+def test_names_that_keras_hardly_documents_mean_what_is_read_from_them():
+    # Most are read with a default, so one that moves would change a model in silence.
+    with keras.StatelessScope(collect_losses=True) as scope:
+        assert scope.losses == []
+    assert keras.random.SeedGenerator(3).state.numpy().tolist() == [3, 0]
+    dense = keras3_models.deferred((8, 8, 1), 10).layers[-1]
+    dense.build((None, 64))
+    assert dense.lora_enabled is False
+    dense.enable_lora(2)
+    assert dense.lora_enabled is True
+    assert {v.name for v in dense.trainable_variables if "lora" not in v.name} == {"bias"}
+    float8 = keras3_models.float8((8, 8, 1), 10).weights
+    assert any(v.overwrite_with_gradient for v in float8)
+    assert not dense.bias.overwrite_with_gradient
+    assert keras.layers.BatchNormalization(synchronized=True).synchronized is True

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from trainer.engine.graph import keras3_random
 from trainer.engine.graph.captured_updates import note_update
+from trainer.engine.graph.keras3_checks import check_model, checked_call
 from trainer.engine.graph.variables import parts_of
 from trainer.errors import ConfigError
 
@@ -34,6 +35,7 @@ class Keras3Model(tf.Module):
 
     Args:
         model: the model.
+        features: what it is called with, for the shape of what a subclassed one returns.
 
     Raises:
         ConfigError: the model cannot be trained here.
@@ -41,10 +43,11 @@ class Keras3Model(tf.Module):
 
     notes_updates = True
 
-    def __init__(self, model: keras.Model) -> None:
+    def __init__(self, model: keras.Model, features: tf.TensorSpec | None = None) -> None:
         super().__init__(name=re.sub(r"\W", "_", model.name))
-        _check(model)
+        check_model(model)
         self._model = self._no_dependency(model)
+        self._features = self._no_dependency(features)
         weights = list(model.weights)
         self.saved = {f"{i}_{v.name}": v.value for i, v in enumerate(weights)}
         held = {id(variable) for variable in [*weights, *model.metrics_variables]}
@@ -59,15 +62,17 @@ class Keras3Model(tf.Module):
         """Call the model; in training, note what it would assign to its variables.
 
         Raises:
-            ConfigError: the forward pass assigns to a trainable variable, or draws without a seed
-                generator.
+            ConfigError: the forward pass assigns to a trainable variable, reads one that is none of
+                the model's, or draws without a seed generator.
         """
         weights = list(self._model.weights)
         before = [self._value(v) for v in weights]
         numbers = {id(v): self._first_draw + i for i, v in enumerate(self._seeds)}
         seeds = [(v, keras3_random.seed_of(numbers[id(v)])) for v in self._seeds]
-        mapping = [*zip(weights, before, strict=True), *seeds]
+        metrics = [(v, tf.convert_to_tensor(v.value)) for v in self._model.metrics_variables]
+        mapping = [*zip(weights, before, strict=True), *seeds, *metrics]
         with (
+            checked_call(),
             keras.StatelessScope(mapping, collect_losses=True) as scope,
             keras3_random.draws_of(numbers),
         ):
@@ -153,6 +158,11 @@ class Keras3Model(tf.Module):
         return [*added, *regularization]
 
     @property
+    def library(self) -> Any:
+        """The Keras whose layers the model may have."""
+        return keras
+
+    @property
     def keras_model(self) -> keras.Model:
         """The model that is called."""
         return self._model
@@ -173,19 +183,20 @@ class Keras3Model(tf.Module):
         return getattr(self._model, "inputs", None)
 
     @property
-    def input(self) -> Any:
-        """The symbolic input of a model that has one, or all of several."""
-        return self.inputs[0] if len(self.inputs) == 1 else self.inputs
-
-    @property
     def input_shape(self) -> tuple[int | None, ...]:
-        """Shape of the input, the batch included."""
-        return self.input.shape
+        """Shape of the input, the batch included; of a subclassed model, of its first call."""
+        if self.inputs:
+            return self.inputs[0].shape
+        return (None, *self._model.get_build_config()["input_shape"][1:])
 
     @property
     def output_shape(self) -> tuple[int | None, ...]:
         """The shape of the outputs; the batch is None."""
-        return tuple(self._model.output_shape)
+        if self.inputs or self._features is None:
+            return tuple(self._model.output_shape)
+        features = keras.KerasTensor(self._features.shape, self._features.dtype.name)
+        outputs = self._model.compute_output_spec(features)
+        return tuple(keras.tree.map_structure(lambda spec: spec.shape, outputs))
 
     @property
     def trainable(self) -> bool:
@@ -208,6 +219,11 @@ class Keras3Model(tf.Module):
         """Return the number of weights."""
         return self._model.count_params()
 
+    def extended(self, outputs: Any) -> Keras3Model:
+        """Return a model of these symbolic outputs, which are computed from this one's layers."""
+        extended = keras.Model(self._model.inputs, outputs, name=self._model.name)
+        return Keras3Model(extended, self._features)
+
     def save(self, path: Any) -> None:
         """Write the model as Keras 3 does."""
         self._model.save(path)
@@ -224,36 +240,6 @@ class Keras3Model(tf.Module):
                 "such a layer of tf_keras, or a variable that is not trainable"
             )
         note_update(variable.value, tf.cast(value, tf.float32), tf.cast(old, tf.float32))
-
-
-def _check(model: keras.Model) -> None:
-    layers = list(model._flatten_layers())
-    unbuilt = [layer.name for layer in layers if not layer.built]
-    if unbuilt:
-        raise ConfigError(
-            f"model: layer {unbuilt[0]} has no variables yet, so none could be trained or "
-            "restored; give the model a keras.Input, or call it once before it is returned"
-        )
-    for layer in layers:
-        strangers = [
-            name
-            for name, value in vars(layer).items()
-            if any(isinstance(leaf, tf.Variable) for leaf in _leaves(value))
-        ]
-        if strangers:
-            raise ConfigError(
-                f"model: layer {layer.name} has the tf.Variable {strangers[0]}, which Keras 3 "
-                "neither trains nor saves; make it with self.add_weight(...)"
-            )
-    if any(getattr(v, "overwrite_with_gradient", False) for v in model.weights):
-        raise ConfigError(
-            "model: float8 keeps its scales as gradients, which cannot be summed over replicas; "
-            "use another dtype"
-        )
-
-
-def _leaves(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _graph_of(tensor: tf.Tensor) -> Any:

@@ -5,7 +5,7 @@ keep alike on all replicas. While one of its models is called here, a generator 
 instead, and its draws are those of `random_layers.LayerDraws`.
 
 Touches one private name of Keras, the module that holds the backend's random functions;
-tests/engine/graph/test_keras3_random.py fails when it moves.
+tests/engine/graph/test_keras3_model.py (-k private_names) fails when it moves.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import keras
 import tensorflow as tf
 from keras.src.backend import random as backend
 
+from trainer.engine.graph.keras3_checks import refuse
 from trainer.engine.graph.random_layers import LayerDraws
-from trainer.errors import ConfigError
 
 # Mirrored strategies trace their replicas in one thread each, hence thread-local.
 _current = threading.local()
@@ -80,21 +80,12 @@ def draws_of(numbers: Mapping[int, int]) -> Iterator[None]:
 
     Args:
         numbers: id of the state of a seed generator -> its number among all random layers.
-
-    Raises:
-        ConfigError: something is drawn without a seed generator.
     """
     _replace_functions()
     outer = getattr(_current, "numbers", None)
     _current.numbers = numbers
-    _current.refusal = None
     try:
         yield
-    except ConfigError:
-        if _current.refusal is None:
-            raise
-        # Keras raises another one, with what it knows about the call.
-        raise _current.refusal from None
     finally:
         _current.numbers = outer
 
@@ -129,12 +120,11 @@ def _asking(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         number = numbers.get(id(getattr(seed, "state", None)))
         if number is None:
             kind = "no seed" if seed is None else f"the seed {seed}"
-            _current.refusal = ConfigError(
+            refuse(
                 f"model: keras.random.{name} was called with {kind}, so no run could be continued "
                 "with the same numbers; pass a keras.random.SeedGenerator that the layer has as an "
                 "attribute"
             )
-            raise _current.refusal
         if name not in _SLICED:
             return original(*args, **options)
         return _SLICED[name](LayerDraws(number), dict(bound.arguments))
