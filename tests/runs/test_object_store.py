@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from botocore.stub import Stubber
 
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.gcs_server import gcs_server
@@ -85,6 +86,24 @@ def test_s3_keeps_the_contract(tmp_path, s3):
     with pytest.raises(StoreError, match="NoSuchBucket") as missing:
         open_store("s3://none/runs").read("a")
     assert not missing.value.is_temporary
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "is_temporary"),
+    [("AccessDenied", 403, False), ("SlowDown", 503, True), ("NoSuchUpload", 404, True)],
+)
+def test_answer_of_s3_to_an_upload_says_whether_it_is_repeated(
+    tmp_path, monkeypatch, code, status, is_temporary
+):
+    use_s3(monkeypatch, free_port())
+    file = tmp_path / "file"
+    file.write_bytes(b"content")
+    store = open_store("s3://bucket/runs")
+    with Stubber(store._client) as stubber:
+        stubber.add_client_error("put_object", code, http_status_code=status)
+        with pytest.raises(StoreError, match=code) as refused:
+            store.upload(file, "a")
+    assert refused.value.is_temporary is is_temporary
 
 
 @pytest.mark.slow
