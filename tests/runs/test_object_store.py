@@ -153,6 +153,17 @@ def test_one_of_many_google_clients_replaces_a_version(gcs):
     assert open_store("gs://bucket/run").read("a") == (b"%d" % winner, versions[winner])
 
 
+def test_download_from_google_that_was_damaged_on_the_way_may_be_repeated(tmp_path, gcs):
+    store = open_store("gs://bucket/run")
+    store.replace("a", b"1", None)
+    for download in (lambda: store.read("a"), lambda: store.download("a", tmp_path / "copy")):
+        gcs.damaged_downloads = 1
+        with pytest.raises(StoreError, match="a was damaged on the way") as damaged:
+            download()
+        assert damaged.value.is_temporary
+        download()
+
+
 def test_google_lease_survives_a_lost_answer_and_ends_with_another_holder(gcs):
     def commit(step):
         return lambda manifest: replace(manifest, checkpoints={**manifest.checkpoints, step: "a"})
