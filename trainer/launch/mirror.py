@@ -103,23 +103,29 @@ class Mirror:
 
     def _upload_changes(self) -> None:
         """Upload until the end, and then what is left."""
+        try:
+            self._upload_until_end()
+        finally:
+            self._ended.set()
+
+    def _upload_until_end(self) -> None:
         files_at = time.monotonic() + _FILES_SECS
         failing_since: float | None = None
         pause = _FIRST_PAUSE_SECS
         while self._lost is None:
             is_last = self._ending.wait(_POLL_SECS)
-            # Before the first checkpoint the run may still be taken back.
-            is_due = bool(self._lease.manifest.checkpoints) and time.monotonic() >= files_at
-            if not (is_last or is_due or self._missing()):
-                continue
             try:
+                # Before the first checkpoint the run may still be taken back.
+                is_due = bool(self._lease.manifest.checkpoints) and time.monotonic() >= files_at
+                if not (is_last or is_due or self._missing()):
+                    continue
                 self._upload()
             except LeaseLostError as error:
                 self._lose(error)
-            except (StoreError, OSError) as error:
+            except Exception as error:
                 now = time.monotonic()
                 failing_since = now if failing_since is None else failing_since
-                is_temporary = getattr(error, "is_temporary", True)
+                is_temporary = getattr(error, "is_temporary", isinstance(error, OSError))
                 if not is_temporary or now - failing_since >= self._retry_secs:
                     self._give_up(error)
                     if is_last:
@@ -132,7 +138,6 @@ class Mirror:
                 files_at = time.monotonic() + _FILES_SECS
                 if is_last:
                     break
-        self._ended.set()
 
     def _upload(self) -> None:
         """Upload the missing checkpoints, the newest first, and the changed files."""
@@ -217,12 +222,13 @@ class Mirror:
         """Let the run go on without the store, which is tried again."""
         newest = max(self._lease.manifest.checkpoints, default=None)
         has = f"its newest checkpoint is of step {newest}" if newest else "it has no checkpoint"
-        problem = f"the store cannot be written ({error}); {has}"
-        if self._problem is None and not self._ending.is_set():
-            self._warn(f"warning: {problem}; the run goes on in {self._path}")
-        self._problem = problem
+        why = error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        is_new = self._problem is None
+        self._problem = f"the store cannot be written ({why}); {has}"
         if self._path.is_dir():
             write_note(self._path, None)
+        if is_new and not self._ending.is_set():
+            self._warn(f"warning: {self._problem}; the run goes on in {self._path}")
 
     def _lose(self, error: LeaseLostError) -> None:
         if self._lost is None:
@@ -240,3 +246,5 @@ class Mirror:
                 return
             except StoreError:
                 continue  # the upload tells the user
+            except Exception as error:
+                self._give_up(error)
