@@ -316,6 +316,31 @@ def test_objects_of_removed_checkpoints_and_files_are_removed(tmp_path):
     assert store.names("files/1/failure") == []
 
 
+def test_store_keeps_a_checkpoint_while_the_folder_has_only_newer_ones(tmp_path):
+    store = MemoryStore()
+    run_dir = new_run(tmp_path / "run")
+    mirror = mirror_of(store, take(store, "first"), run_dir)
+    write_checkpoint(run_dir, 1)
+    mirror._upload()
+    write_checkpoint(run_dir, 2)
+    uploads = []
+
+    def go_on(method):
+        """Commit two more during the upload of a checkpoint, as after a stop request."""
+        if not uploads:
+            for step in (3, 4):
+                write_checkpoint(run_dir, step, keep=1)
+        uploads.append(method)
+        assert brought(store, tmp_path / "other")[0]
+        return False
+
+    store.before = go_on
+    mirror._upload()
+    assert brought(store, tmp_path / "other")[0] == [1, 2]
+    mirror._upload()
+    assert brought(store, tmp_path / "other")[0] == [4]
+
+
 def test_damaged_manifest_is_refused():
     with pytest.raises(StoreError, match=r"manifest\.json is damaged"):
         Manifest.decode(b"[]")

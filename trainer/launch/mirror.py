@@ -170,9 +170,9 @@ class Mirror:
 
         def change(manifest: Manifest) -> Manifest:
             checkpoints = {**manifest.checkpoints, **new}
-            if kept:
-                checkpoints = {step: name for step, name in checkpoints.items() if step in kept}
-            return replace(manifest, checkpoints=checkpoints, files=files)
+            retained = {step: name for step, name in checkpoints.items() if step in kept}
+            # The folder may be ahead by more than it retains: what it has now is still to come.
+            return replace(manifest, checkpoints=retained or checkpoints, files=files)
 
         before = self._lease.manifest
         if new or any(
