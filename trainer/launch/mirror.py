@@ -54,6 +54,7 @@ class Mirror:
         self._uploaded: dict[str, tuple[int, int]] = {}
         self._folders: dict[int, tuple[int, str]] = {}
         self._ending = threading.Event()
+        self._has_left = threading.Event()
         self._ended = threading.Event()
         self._problem: str | None = None
         self._lost: LeaseLostError | None = None
@@ -84,6 +85,17 @@ class Mirror:
         for thread in self._threads:
             thread.join()
 
+    def end(self, secs: float) -> bool:
+        """Upload what is left; return whether that has ended, as soon as it has, within `secs`."""
+        self._ending.set()
+        return self._ended.wait(secs)
+
+    def leave(self) -> str:
+        """End without waiting for the store; return what it may lack and why."""
+        self._has_left.set()
+        self._ended.set()
+        return f"left before everything was uploaded; {self._has()}"
+
     def finish(self) -> str | None:
         """Wait until the store has everything, and give up the lease.
 
@@ -112,7 +124,7 @@ class Mirror:
         files_at = time.monotonic() + _FILES_SECS
         failing_since: float | None = None
         pause = _FIRST_PAUSE_SECS
-        while self._lost is None:
+        while self._lost is None and not self._has_left.is_set():
             is_last = self._ending.wait(_POLL_SECS)
             try:
                 # Before the first checkpoint the run may still be taken back.
@@ -130,7 +142,7 @@ class Mirror:
                     self._give_up(error)
                     if is_last:
                         break
-                (time.sleep if is_last else self._ending.wait)(pause)
+                (self._has_left if is_last else self._ending).wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECS)
             else:
                 self._problem = failing_since = None
@@ -218,13 +230,15 @@ class Mirror:
         if self._path.is_dir():
             write_note(self._path, max(self._lease.manifest.checkpoints, default=0))
 
+    def _has(self) -> str:
+        newest = max(self._lease.manifest.checkpoints, default=None)
+        return f"its newest checkpoint is of step {newest}" if newest else "it has no checkpoint"
+
     def _give_up(self, error: Exception) -> None:
         """Let the run go on without the store, which is tried again."""
-        newest = max(self._lease.manifest.checkpoints, default=None)
-        has = f"its newest checkpoint is of step {newest}" if newest else "it has no checkpoint"
         why = error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         is_new = self._problem is None
-        self._problem = f"the store cannot be written ({why}); {has}"
+        self._problem = f"the store cannot be written ({why}); {self._has()}"
         if self._path.is_dir():
             write_note(self._path, None)
         if is_new and not self._ending.is_set():

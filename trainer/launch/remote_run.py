@@ -17,6 +17,7 @@ from trainer.cluster.stop_requests import StopRequests
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, ConfigError, StorageError
 from trainer.files import Lock, LockedError, write_atomically, writing
+from trainer.launch import last_upload
 from trainer.launch.console import Console
 from trainer.launch.mirror import Mirror
 from trainer.launch.run_opening import when_free
@@ -111,7 +112,7 @@ def mirrored(
     try:
         if is_chief:
             mirror = _start(experiment, address, path, console, requests)
-            return _run_mirrored(mirror, address, path, console, run)
+            return _run_mirrored(mirror, address, path, console, requests, run)
         _bring_record(experiment, address, path, requests)
         return run()
     except _StoppedError as stopped:
@@ -127,20 +128,20 @@ def mirrored(
 
 
 def _run_mirrored(
-    mirror: Mirror, address: str, path: Path, console: Console, run: Callable[[], int]
+    mirror: Mirror,
+    address: str,
+    path: Path,
+    console: Console,
+    requests: StopRequests,
+    run: Callable[[], int],
 ) -> int:
     """Run an experiment, then wait until the store has everything; return the exit code."""
     code = CRASHED
     try:
         code = run()
     finally:
-        problem = mirror.finish()
-        if problem is not None:
-            console.error(
-                f"{address}: {problem}; what it lacks is in {path}, and the same command on this "
-                "machine uploads it unless another has gone on meanwhile"
-            )
-    return code if problem is None else CRASHED
+        is_uploaded = last_upload.finish(mirror, address, path, console, requests)
+    return code if is_uploaded else CRASHED
 
 
 def _start(
