@@ -1,17 +1,26 @@
-"""What the command of a run in an object store waits for when it has ended: the last upload."""
+"""What the commands of a run in an object store wait for when it has ended: the last upload."""
 
 from __future__ import annotations
 
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from trainer.cluster.stop_requests import StopRequests
+from trainer.config.schema import Experiment
 from trainer.launch.console import Console
 from trainer.launch.mirror import Mirror
+from trainer.runs.lease import is_renewed, read_manifest
+from trainer.runs.object_store import StoreError, retry
+from trainer.runs.stores import open_store
 
 _POLL_SECS = 0.1
 _QUIET_SECS = 2.0  # most uploads take less, and are not worth a line
+
+
+class _LeftError(Exception):
+    """A person leaves at once."""
 
 
 def finish(
@@ -54,3 +63,41 @@ def _wait(mirror: Mirror, address: str, console: Console, requests: StopRequests
             console.line(text)
             told = text
     return mirror.finish()
+
+
+def wait_for_chief(
+    experiment: Experiment, address: str, console: Console, requests: StopRequests
+) -> None:
+    """Wait in another command than the chief's until that one has uploaded what it has saved.
+
+    A scheduler may end all processes of a job soon after the first has left: `srun` with
+    `--kill-on-bad-exit` kills them after half a minute. The chief gives up its lease when the store
+    has everything. If it is killed, or cannot reach the store, its lease is silent.
+
+    Args:
+        experiment: the checked configuration.
+        address: the run.
+        console: shows what is waited for.
+        requests: a second Ctrl-C among them ends the wait.
+    """
+    options = experiment.store
+
+    def sleep(secs: float) -> None:
+        time.sleep(secs)
+        requests.drain()
+        if requests.is_leaving:
+            raise _LeftError
+
+    with suppress(StoreError, _LeftError):  # the chief tells of the store
+        store = open_store(address)
+        chief = retry(lambda: read_manifest(store)[0], options.retry_secs, sleep)
+        if not chief.is_free:
+            console.line(f"Waiting until the chief has uploaded to {address}{requests.hint()}.")
+
+        def is_uploading() -> bool:
+            manifest, version = read_manifest(store)
+            is_same = (manifest.holder, manifest.is_free) == (chief.holder, False)
+            return is_same and is_renewed(store, version, options.lease_secs, sleep)
+
+        while retry(is_uploading, options.retry_secs, sleep):
+            pass

@@ -113,8 +113,7 @@ def mirrored(
         if is_chief:
             mirror = _start(experiment, address, path, console, requests)
             return _run_mirrored(mirror, address, path, console, requests, run)
-        _bring_record(experiment, address, path, requests)
-        return run()
+        return _run_beside_chief(experiment, address, path, console, requests, run)
     except _StoppedError as stopped:
         return 128 + stopped.number
     except StoreError as error:
@@ -173,11 +172,22 @@ def _start(
     return mirror
 
 
-def _bring_record(experiment: Experiment, address: str, path: Path, requests: StopRequests) -> None:
-    """Bring what a process that is not the chief reads of the run before its worker starts."""
+def _run_beside_chief(
+    experiment: Experiment,
+    address: str,
+    path: Path,
+    console: Console,
+    requests: StopRequests,
+    run: Callable[[], int],
+) -> int:
+    """Bring what a process that is not the chief reads of the run, and run it."""
     store = open_store(address)
     secs = experiment.store.retry_secs
     retry(lambda: download_record(store, path), secs, _sleeper(requests))
+    code = run()
+    if code > 128:  # stopped
+        last_upload.wait_for_chief(experiment, address, console, requests)
+    return code
 
 
 def _sleeper(requests: StopRequests) -> Callable[[float], None]:
