@@ -59,6 +59,7 @@ def check(sequence, is_attended):
     assert decisions.count(Decision.LEAVE) == max(0, typed - 1)
     assert decisions.count(Decision.SAVE) == len(sequence) - len(stops)
     assert requests.number == (stops[0] if stops else 0)
+    assert requests.is_leaving == (Decision.LEAVE in decisions)
     if Decision.LEAVE in decisions:
         assert decisions.index(Decision.STOP) < decisions.index(Decision.LEAVE)
 

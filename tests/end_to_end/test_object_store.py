@@ -16,6 +16,7 @@ from tests.support import processes
 from tests.support.command_line import run_here
 from tests.support.hdfs_server import hdfs_server
 from tests.support.object_stores import request, s3_environment, s3_server
+from trainer.config import addresses
 from trainer.runs import remote_files
 from trainer.runs.checkpoint_marker import committed_steps, verify
 from trainer.runs.lease import read_manifest
@@ -62,6 +63,13 @@ def bring(tmp_path, runs="s3://bucket/runs"):
     return folder, max(steps, default=0)
 
 
+def committed_here(tmp_path):
+    """Return the steps of the checkpoints that this machine has."""
+    (name,) = open_store("s3://bucket/runs").folders()
+    folder = addresses.work_folder(str(tmp_path / "work"), f"s3://bucket/runs/{name}")
+    return committed_steps(folder / "checkpoints")
+
+
 def check_same(run, expected):
     """Check that two runs have the same metrics and bits."""
     assert processes.log(run) == processes.log(expected)
@@ -85,17 +93,21 @@ def wait_for_uploads(log, process, count):
 @pytest.mark.slow
 def test_run_killed_in_uploads_ends_with_the_bits_of_an_undisturbed_local_run(tmp_path, s3):
     chance = random.Random(0)
-    newest = 0
+    newest = num_ahead = 0
     for kill in range(KILLS):
         process = processes.start(tmp_path, *remote(tmp_path), **s3)
         wait_for_uploads(tmp_path / "s3.log", process, chance.randrange(1, 25))
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        _, step = bring(tmp_path)
+        brought, step = bring(tmp_path)
         assert step >= newest
         newest = step
+        committed = committed_here(tmp_path)
+        assert set(committed[:-1]) <= set(committed_steps(brought / "checkpoints"))
+        num_ahead += committed[-1:] > [step]
         if kill % 7 == 3:
             shutil.rmtree(tmp_path / "work")
+    assert num_ahead, "no kill took the newest checkpoint from the store"
     code, out, err = processes.run(tmp_path, *remote(tmp_path))
     assert code == 0, (out, err)
     assert "Run directory: s3://bucket/runs/" in out

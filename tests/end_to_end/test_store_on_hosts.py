@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,11 @@ from tests.support.processes import (
     finish,
     log,
     only_run,
+    pause,
     run,
 )
 from tests.support.training import assert_same_bits
+from trainer.runs.checkpoint_marker import committed_steps
 
 ADDRESSES = ("10.78.0.10", "10.78.0.11")
 PORT = 23456
@@ -54,6 +57,36 @@ def refuse(store, staged, step, folder):
 remote_files.upload_checkpoint = refuse
 """
 """What Python runs first in a process whose store takes no checkpoint after step 2."""
+
+
+SLOW = """
+import pathlib, time
+
+from trainer.runs import remote_files
+
+upload = remote_files.upload_checkpoint
+
+
+def slow(store, staged, step, folder):
+    time.sleep(5)
+    upload(store, staged, step, folder)
+    pathlib.Path(f"uploaded-{step}").touch()
+
+
+remote_files.upload_checkpoint = slow
+"""
+"""What Python runs first in a process whose store is slow."""
+
+NEWEST = """
+import sys
+
+from trainer.runs.lease import read_manifest
+from trainer.runs.stores import open_store
+
+manifest = read_manifest(open_store(sys.argv[1]))[0]
+print(max(manifest.checkpoints), manifest.is_free)
+"""
+"""A program that prints the newest step at an address, and whether the lease was given up."""
 
 
 class Job:
@@ -109,26 +142,62 @@ def start_server(hosts: Hosts, directory: Path) -> None:
     assert finish(ready)[0] == 0, (directory / "s3.log").read_text()
 
 
+def start_both(
+    hosts: Hosts, directory: Path, first: str, *overrides: str
+) -> list[subprocess.Popen[str]]:
+    """Start the commands of both hosts; that of the chief runs some code first."""
+    (directory / "first").mkdir(exist_ok=True)
+    (directory / "first" / "sitecustomize.py").write_text(first)
+    cluster = {"worker": [f"{address}:{PORT}" for address in ADDRESSES]}
+    return [
+        hosts.start(
+            index, directory, *overrides, "runs_dir=s3://bucket/runs",
+            f"store.work_dir={directory / f'disk-{index}'}", "restart.max_restarts=0",
+            TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}}),
+            **ENVIRONMENT,
+            **({"PYTHONPATH": f"{directory / 'first'}:{ROOT}"} if index == 0 else {}),
+        )
+        for index in (0, 1)
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_stopped_hosts_leave_when_the_chief_has_uploaded_its_last_checkpoint(
+    tmp_path: Path,
+) -> None:
+    with two_hosts() as hosts:
+        start_server(hosts, tmp_path)
+        options = [*TRAINING, "checkpoint.every_steps=100", pause(tmp_path, [4])]
+        commands = start_both(hosts, tmp_path, SLOW, *options)
+        deadline = time.monotonic() + TIMEOUT_SECS
+        while not (tmp_path / "paused-4").exists():
+            assert all(command.poll() is None for command in commands), map(finish, commands)
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        for command in commands:
+            command.send_signal(signal.SIGTERM)
+        code, out, err = finish(commands[1])
+        # A scheduler kills the chief soon after this.
+        assert list(tmp_path.glob("uploaded-*")), out + err
+        assert code == 143, out + err
+        (line,) = [line for line in out.splitlines() if line.startswith("Waiting until the chief")]
+        code, out, err = finish(commands[0])
+        assert code == 143, out + err
+        (run_dir,) = {path.parent for path in (tmp_path / "disk-0").rglob("metrics.jsonl")}
+        address = f"s3://bucket/runs/{run_dir.name}"
+        assert line.endswith(f" uploaded to {address}.")
+        environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+        code, out, err = finish(
+            hosts.start_program(0, tmp_path, sys.executable, "-c", NEWEST, address, **environment)
+        )
+        assert out == f"{committed_steps(run_dir / 'checkpoints')[-1]} True\n", err
+
+
 @pytest.mark.slow
 def test_chief_that_cannot_upload_ends_all_hosts_with_its_error(tmp_path: Path) -> None:
-    (tmp_path / "first").mkdir()
-    (tmp_path / "first" / "sitecustomize.py").write_text(REFUSE)
-    refusing = {"PYTHONPATH": f"{tmp_path / 'first'}:{ROOT}"}
-
     def train(*overrides: str) -> list[tuple[int, str]]:
         """Run the commands of both hosts; return exit code and output of each."""
-        cluster = {"worker": [f"{address}:{PORT}" for address in ADDRESSES]}
-        commands = [
-            hosts.start(
-                index, tmp_path, *overrides, "runs_dir=s3://bucket/runs",
-                f"store.work_dir={tmp_path / f'disk-{index}'}", "restart.max_restarts=0",
-                TF_CONFIG=json.dumps(
-                    {"cluster": cluster, "task": {"type": "worker", "index": index}}
-                ),
-                **ENVIRONMENT, **(refusing if index == 0 else {}),
-            )
-            for index in (0, 1)
-        ]  # fmt: skip
+        commands = start_both(hosts, tmp_path, REFUSE, *overrides)
         return [(code, out + err) for code, out, err in map(finish, commands)]
 
     with two_hosts() as hosts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import random
 import shutil
 import threading
@@ -15,6 +16,7 @@ from trainer.launch.mirror import Mirror
 from trainer.runs import checkpoint_marker, remote_files
 from trainer.runs.lease import Lease, LeaseHeldError, LeaseLostError, Manifest, read_manifest
 from trainer.runs.object_store import StoreError, retry
+from trainer.runs.upload_note import wait_for_upload
 
 SCHEDULES = 200
 
@@ -230,6 +232,45 @@ def test_mirror_tells_what_a_store_that_stays_away_lacks(tmp_path):
     assert read_manifest(store)[0].is_free is False
 
 
+@pytest.mark.parametrize("failing", ["upload", "replace"])
+def test_error_that_nobody_expects_is_told_and_ends_no_thread(tmp_path, failing):
+    store = MemoryStore()
+    run_dir = new_run(tmp_path / "run")
+    lease = take(store, "first")
+    told = queue.SimpleQueue()
+    mirror = Mirror(store, lease, run_dir, 600.0, told.put, lambda: None)
+
+    def fail(method):
+        if method == failing:
+            raise KeyError("ETag")
+        return False
+
+    store.before = fail
+    write_checkpoint(run_dir, 1)
+    mirror.start()
+    mirror.renew_every(0.01)
+    line = told.get(timeout=60)
+    assert "the store cannot be written (KeyError: 'ETag'); it has no checkpoint" in line
+    wait_for_upload(run_dir, lambda: None)
+    assert "KeyError: 'ETag'" in mirror.finish()
+    assert not any(thread.is_alive() for thread in mirror._threads)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_mirror_that_cannot_even_warn_ends_with_what_the_store_lacks(tmp_path):
+    def fail(*_):
+        raise KeyError("ETag")
+
+    store = MemoryStore()
+    run_dir = new_run(tmp_path / "run")
+    mirror = Mirror(store, take(store, "first"), run_dir, 0.0, fail, lambda: None)
+    store.before = fail
+    write_checkpoint(run_dir, 1)
+    mirror.start()
+    wait_for_upload(run_dir, lambda: None)
+    assert "KeyError: 'ETag'" in mirror.finish()
+
+
 def test_mirror_uploads_what_the_store_missed_when_it_is_back(tmp_path):
     store = MemoryStore()
     run_dir = new_run(tmp_path / "run")
@@ -273,6 +314,31 @@ def test_objects_of_removed_checkpoints_and_files_are_removed(tmp_path):
     folders = {name.split("/")[1].rsplit("-", 1)[0] for name in store.names("checkpoints/")}
     assert folders == {"ckpt-4", "ckpt-5"}
     assert store.names("files/1/failure") == []
+
+
+def test_store_keeps_a_checkpoint_while_the_folder_has_only_newer_ones(tmp_path):
+    store = MemoryStore()
+    run_dir = new_run(tmp_path / "run")
+    mirror = mirror_of(store, take(store, "first"), run_dir)
+    write_checkpoint(run_dir, 1)
+    mirror._upload()
+    write_checkpoint(run_dir, 2)
+    uploads = []
+
+    def go_on(method):
+        """Commit two more during the upload of a checkpoint, as after a stop request."""
+        if not uploads:
+            for step in (3, 4):
+                write_checkpoint(run_dir, step, keep=1)
+        uploads.append(method)
+        assert brought(store, tmp_path / "other")[0]
+        return False
+
+    store.before = go_on
+    mirror._upload()
+    assert brought(store, tmp_path / "other")[0] == [1, 2]
+    mirror._upload()
+    assert brought(store, tmp_path / "other")[0] == [4]
 
 
 def test_damaged_manifest_is_refused():

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from botocore.stub import Stubber
 
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.gcs_server import gcs_server
@@ -87,6 +88,24 @@ def test_s3_keeps_the_contract(tmp_path, s3):
     assert not missing.value.is_temporary
 
 
+@pytest.mark.parametrize(
+    ("code", "status", "is_temporary"),
+    [("AccessDenied", 403, False), ("SlowDown", 503, True), ("NoSuchUpload", 404, True)],
+)
+def test_answer_of_s3_to_an_upload_says_whether_it_is_repeated(
+    tmp_path, monkeypatch, code, status, is_temporary
+):
+    use_s3(monkeypatch, free_port())
+    file = tmp_path / "file"
+    file.write_bytes(b"content")
+    store = open_store("s3://bucket/runs")
+    with Stubber(store._client) as stubber:
+        stubber.add_client_error("put_object", code, http_status_code=status)
+        with pytest.raises(StoreError, match=code) as refused:
+            store.upload(file, "a")
+    assert refused.value.is_temporary is is_temporary
+
+
 @pytest.mark.slow
 def test_google_client_keeps_what_an_emulator_can_check(tmp_path, monkeypatch):
     port = free_port()
@@ -132,6 +151,17 @@ def test_one_of_many_google_clients_replaces_a_version(gcs):
         versions = list(threads.map(replace, range(WRITERS)))
     (winner,) = (number for number, version in enumerate(versions) if version is not None)
     assert open_store("gs://bucket/run").read("a") == (b"%d" % winner, versions[winner])
+
+
+def test_download_from_google_that_was_damaged_on_the_way_may_be_repeated(tmp_path, gcs):
+    store = open_store("gs://bucket/run")
+    store.replace("a", b"1", None)
+    for download in (lambda: store.read("a"), lambda: store.download("a", tmp_path / "copy")):
+        gcs.damaged_downloads = 1
+        with pytest.raises(StoreError, match="a was damaged on the way") as damaged:
+            download()
+        assert damaged.value.is_temporary
+        download()
 
 
 def test_google_lease_survives_a_lost_answer_and_ends_with_another_holder(gcs):

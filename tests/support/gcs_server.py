@@ -29,6 +29,7 @@ class GcsServer(ThreadingHTTPServer):
         objects: name -> content and generation.
         conditions: number of requests with a condition.
         lost_answers: of how many of the next uploads the answer is lost.
+        damaged_downloads: how many of the next downloads arrive with other bytes.
     """
 
     daemon_threads = True
@@ -39,6 +40,7 @@ class GcsServer(ThreadingHTTPServer):
         self.objects: dict[str, tuple[bytes, int]] = {}
         self.conditions = 0
         self.lost_answers = 0
+        self.damaged_downloads = 0
         self._generation = 0
         self._mutex = threading.Lock()
 
@@ -92,9 +94,15 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, {"items": items, "prefixes": sorted(folders)})
             return
         found = self._find(name, query)
-        if found is not None:
-            content = found[0] if query.get("alt") == "media" else _resource(name, *found)
-            self._send(200, content)
+        if found is None:
+            return
+        if query.get("alt") != "media":
+            self._send(200, _resource(name, *found))
+        elif self.server.damaged_downloads:
+            self.server.damaged_downloads -= 1
+            self._send(200, bytes(len(found[0])), found[0])
+        else:
+            self._send(200, found[0])
 
     def do_DELETE(self) -> None:
         name, query = self._parts()
@@ -118,12 +126,16 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         return found
 
-    def _send(self, status: int, content: bytes | dict[str, Any]) -> None:
+    def _send(
+        self, status: int, content: bytes | dict[str, Any], hashed: bytes | None = None
+    ) -> None:
+        """Send an answer, with the checksum of `hashed` instead of its own if that is given."""
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
         kind = "application/octet-stream" if isinstance(content, bytes) else "application/json"
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        self.send_header("X-Goog-Hash", f"crc32c={_crc32c(body if hashed is None else hashed)}")
         self.end_headers()
         self.wfile.write(body)
 

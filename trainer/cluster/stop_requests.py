@@ -53,10 +53,12 @@ class StopRequests:
 
     Attributes:
         number: the signal of the first stop request; 0: there was none.
+        is_leaving: whether a request was to leave at once.
     """
 
     def __init__(self, *, is_attended: bool = False) -> None:
         self.number = 0
+        self.is_leaving = False
         self._is_attended = is_attended
         self._is_interrupted = False
         self._pending: queue.SimpleQueue[tuple[int, ProcessId | None]] = queue.SimpleQueue()
@@ -95,9 +97,11 @@ class StopRequests:
             return Decision.SAVE
         if number == LEAVE:
             self.number = self.number or signal.SIGINT
+            self.is_leaving = True
             return Decision.LEAVE
         if self._is_attended and source is None and number == signal.SIGINT:
             if self._is_interrupted:
+                self.is_leaving = True
                 return Decision.LEAVE
             self._is_interrupted = True
         if self.number:

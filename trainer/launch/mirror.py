@@ -54,6 +54,7 @@ class Mirror:
         self._uploaded: dict[str, tuple[int, int]] = {}
         self._folders: dict[int, tuple[int, str]] = {}
         self._ending = threading.Event()
+        self._has_left = threading.Event()
         self._ended = threading.Event()
         self._problem: str | None = None
         self._lost: LeaseLostError | None = None
@@ -84,6 +85,17 @@ class Mirror:
         for thread in self._threads:
             thread.join()
 
+    def end(self, secs: float) -> bool:
+        """Upload what is left; return whether that has ended, as soon as it has, within `secs`."""
+        self._ending.set()
+        return self._ended.wait(secs)
+
+    def leave(self) -> str:
+        """End without waiting for the store; return what it may lack and why."""
+        self._has_left.set()
+        self._ended.set()
+        return f"left before everything was uploaded; {self._has()}"
+
     def finish(self) -> str | None:
         """Wait until the store has everything, and give up the lease.
 
@@ -103,28 +115,34 @@ class Mirror:
 
     def _upload_changes(self) -> None:
         """Upload until the end, and then what is left."""
+        try:
+            self._upload_until_end()
+        finally:
+            self._ended.set()
+
+    def _upload_until_end(self) -> None:
         files_at = time.monotonic() + _FILES_SECS
         failing_since: float | None = None
         pause = _FIRST_PAUSE_SECS
-        while self._lost is None:
+        while self._lost is None and not self._has_left.is_set():
             is_last = self._ending.wait(_POLL_SECS)
-            # Before the first checkpoint the run may still be taken back.
-            is_due = bool(self._lease.manifest.checkpoints) and time.monotonic() >= files_at
-            if not (is_last or is_due or self._missing()):
-                continue
             try:
+                # Before the first checkpoint the run may still be taken back.
+                is_due = bool(self._lease.manifest.checkpoints) and time.monotonic() >= files_at
+                if not (is_last or is_due or self._missing()):
+                    continue
                 self._upload()
             except LeaseLostError as error:
                 self._lose(error)
-            except (StoreError, OSError) as error:
+            except Exception as error:
                 now = time.monotonic()
                 failing_since = now if failing_since is None else failing_since
-                is_temporary = getattr(error, "is_temporary", True)
+                is_temporary = getattr(error, "is_temporary", isinstance(error, OSError))
                 if not is_temporary or now - failing_since >= self._retry_secs:
                     self._give_up(error)
                     if is_last:
                         break
-                (time.sleep if is_last else self._ending.wait)(pause)
+                (self._has_left if is_last else self._ending).wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECS)
             else:
                 self._problem = failing_since = None
@@ -132,7 +150,6 @@ class Mirror:
                 files_at = time.monotonic() + _FILES_SECS
                 if is_last:
                     break
-        self._ended.set()
 
     def _upload(self) -> None:
         """Upload the missing checkpoints, the newest first, and the changed files."""
@@ -165,9 +182,9 @@ class Mirror:
 
         def change(manifest: Manifest) -> Manifest:
             checkpoints = {**manifest.checkpoints, **new}
-            if kept:
-                checkpoints = {step: name for step, name in checkpoints.items() if step in kept}
-            return replace(manifest, checkpoints=checkpoints, files=files)
+            retained = {step: name for step, name in checkpoints.items() if step in kept}
+            # The folder may be ahead by more than it retains: what it has now is still to come.
+            return replace(manifest, checkpoints=retained or checkpoints, files=files)
 
         before = self._lease.manifest
         if new or any(
@@ -213,16 +230,19 @@ class Mirror:
         if self._path.is_dir():
             write_note(self._path, max(self._lease.manifest.checkpoints, default=0))
 
+    def _has(self) -> str:
+        newest = max(self._lease.manifest.checkpoints, default=None)
+        return f"its newest checkpoint is of step {newest}" if newest else "it has no checkpoint"
+
     def _give_up(self, error: Exception) -> None:
         """Let the run go on without the store, which is tried again."""
-        newest = max(self._lease.manifest.checkpoints, default=None)
-        has = f"its newest checkpoint is of step {newest}" if newest else "it has no checkpoint"
-        problem = f"the store cannot be written ({error}); {has}"
-        if self._problem is None and not self._ending.is_set():
-            self._warn(f"warning: {problem}; the run goes on in {self._path}")
-        self._problem = problem
+        why = error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        is_new = self._problem is None
+        self._problem = f"the store cannot be written ({why}); {self._has()}"
         if self._path.is_dir():
             write_note(self._path, None)
+        if is_new and not self._ending.is_set():
+            self._warn(f"warning: {self._problem}; the run goes on in {self._path}")
 
     def _lose(self, error: LeaseLostError) -> None:
         if self._lost is None:
@@ -240,3 +260,5 @@ class Mirror:
                 return
             except StoreError:
                 continue  # the upload tells the user
+            except Exception as error:
+                self._give_up(error)

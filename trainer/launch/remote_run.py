@@ -17,6 +17,7 @@ from trainer.cluster.stop_requests import StopRequests
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, ConfigError, StorageError
 from trainer.files import Lock, LockedError, write_atomically, writing
+from trainer.launch import last_upload
 from trainer.launch.console import Console
 from trainer.launch.mirror import Mirror
 from trainer.launch.run_opening import when_free
@@ -111,9 +112,8 @@ def mirrored(
     try:
         if is_chief:
             mirror = _start(experiment, address, path, console, requests)
-            return _run_mirrored(mirror, address, path, console, run)
-        _bring_record(experiment, address, path, requests)
-        return run()
+            return _run_mirrored(mirror, address, path, console, requests, run)
+        return _run_beside_chief(experiment, address, path, console, requests, run)
     except _StoppedError as stopped:
         return 128 + stopped.number
     except StoreError as error:
@@ -127,20 +127,20 @@ def mirrored(
 
 
 def _run_mirrored(
-    mirror: Mirror, address: str, path: Path, console: Console, run: Callable[[], int]
+    mirror: Mirror,
+    address: str,
+    path: Path,
+    console: Console,
+    requests: StopRequests,
+    run: Callable[[], int],
 ) -> int:
     """Run an experiment, then wait until the store has everything; return the exit code."""
     code = CRASHED
     try:
         code = run()
     finally:
-        problem = mirror.finish()
-        if problem is not None:
-            console.error(
-                f"{address}: {problem}; what it lacks is in {path}, and the same command on this "
-                "machine uploads it unless another has gone on meanwhile"
-            )
-    return code if problem is None else CRASHED
+        is_uploaded = last_upload.finish(mirror, address, path, console, requests)
+    return code if is_uploaded else CRASHED
 
 
 def _start(
@@ -172,11 +172,22 @@ def _start(
     return mirror
 
 
-def _bring_record(experiment: Experiment, address: str, path: Path, requests: StopRequests) -> None:
-    """Bring what a process that is not the chief reads of the run before its worker starts."""
+def _run_beside_chief(
+    experiment: Experiment,
+    address: str,
+    path: Path,
+    console: Console,
+    requests: StopRequests,
+    run: Callable[[], int],
+) -> int:
+    """Bring what a process that is not the chief reads of the run, and run it."""
     store = open_store(address)
     secs = experiment.store.retry_secs
     retry(lambda: download_record(store, path), secs, _sleeper(requests))
+    code = run()
+    if code > 128:  # stopped
+        last_upload.wait_for_chief(experiment, address, console, requests)
+    return code
 
 
 def _sleeper(requests: StopRequests) -> Callable[[float], None]:

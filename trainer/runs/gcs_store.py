@@ -10,6 +10,7 @@ import requests
 from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError
 from google.cloud import storage
+from google.cloud.storage.exceptions import DataCorruption
 
 from trainer.runs.object_store import ConflictError, MissingObjectError, StoreError
 
@@ -114,5 +115,7 @@ def _errors(name: str) -> Iterator[None]:
         raise StoreError(f"{name}: {error}", is_temporary=temporary) from error
     except GoogleAuthError as error:
         raise StoreError(f"{name}: {error}", is_temporary=False) from error
+    except DataCorruption as error:
+        raise StoreError(f"{name} was damaged on the way") from error
     except (exceptions.GoogleAPIError, requests.RequestException) as error:
         raise StoreError(f"{name}: {error}") from error

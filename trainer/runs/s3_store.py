@@ -13,9 +13,12 @@ from botocore.config import Config
 
 from trainer.runs.object_store import ConflictError, MissingObjectError, StoreError
 
-_MISSING = {"NoSuchKey", "404", "NoSuchUpload"}
+_MISSING = {"NoSuchKey", "404"}
 _CONFLICT = {"PreconditionFailed", "ConditionalRequestConflict", "412"}
-_TEMPORARY = {"SlowDown", "RequestTimeout", "RequestTimeTooSkewed", "Throttling", "BadDigest"}
+_TEMPORARY = {
+    "SlowDown", "RequestTimeout", "RequestTimeTooSkewed", "Throttling", "BadDigest",
+    "IncompleteBody", "NoSuchUpload",
+}  # fmt: skip
 _PERMANENT = (
     exceptions.NoCredentialsError,
     exceptions.PartialCredentialsError,
@@ -116,17 +119,22 @@ def _errors(name: str) -> Iterator[None]:
     try:
         yield
     except exceptions.ClientError as error:
-        code = error.response["Error"].get("Code", "")
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        if code in _MISSING:
-            raise MissingObjectError(name) from error
-        if code in _CONFLICT:
-            raise ConflictError(name) from error
-        raise StoreError(
-            f"{name}: {error}", is_temporary=status >= 500 or code in _TEMPORARY
-        ) from error
+        raise _answered(name, error) from error
     except _PERMANENT as error:
         raise StoreError(f"{name}: {error}", is_temporary=False) from error
     except (exceptions.BotoCoreError, Boto3Error, ValueError) as error:
+        if isinstance(error.__context__, exceptions.ClientError):  # of an upload
+            raise _answered(name, error.__context__) from error
         # A ValueError: the connection ended within a header.
         raise StoreError(f"{name}: {error}") from error
+
+
+def _answered(name: str, error: exceptions.ClientError) -> StoreError:
+    """Return the StoreError of an answer that is an error."""
+    code = error.response["Error"].get("Code", "")
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if code in _MISSING:
+        return MissingObjectError(name)
+    if code in _CONFLICT:
+        return ConflictError(name)
+    return StoreError(f"{name}: {error}", is_temporary=status >= 500 or code in _TEMPORARY)

@@ -1,7 +1,8 @@
 """A note beside a run's checkpoints: which of them the store has. The parent writes it.
 
 A worker waits with each commit until the store has the checkpoint before it, so that no kill, and
-no loss of the machine, takes more than the newest.
+no loss of the machine, takes more than the newest. After a stop request it does not: its time may
+be over before the store answers, and then what it has made since would be nowhere.
 """
 
 from __future__ import annotations
@@ -27,16 +28,19 @@ def write_note(run_dir: Path, step: int | None) -> None:
         write_atomically(run_dir / _NOTE, _AWAY if step is None else str(step), durable=False)
 
 
-def wait_for_upload(run_dir: Path, beat: Callable[[], None]) -> None:
+def wait_for_upload(
+    run_dir: Path, beat: Callable[[], None], is_stopping: Callable[[], bool] = lambda: False
+) -> None:
     """Return when the store has the newest committed checkpoint, or need not have it.
 
     Args:
         run_dir: the run directory.
         beat: called about once a second: this takes as long as the upload.
+        is_stopping: whether a stop was requested, which ends the wait.
     """
     newest = max(committed_steps(run_dir / "checkpoints"), default=None)
     polls = 0
-    while newest is not None and not _has(run_dir, newest):
+    while newest is not None and not (_has(run_dir, newest) or is_stopping()):
         time.sleep(_POLL_SECS)
         polls += 1
         if polls % _BEAT_POLLS == 0:

@@ -21,7 +21,7 @@ def before_commit(context: WorkerContext, faults: Faults) -> Callable[[], None]:
 
     def call() -> None:
         if is_mirrored:
-            wait_for_upload(context.run_dir, context.channel.beat)
+            wait_for_upload(context.run_dir, context.channel.beat, context.is_stopping)
         faults.reached("save")
         check_holder(lock, holder)
 

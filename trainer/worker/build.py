@@ -7,6 +7,7 @@ everything that holds variables.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -77,6 +78,7 @@ def engine(
     cluster: Cluster | None = None,
     faults: Faults | None = None,
     strategy: Strategy | None = None,
+    is_stopping: Callable[[], bool] = lambda: False,
 ) -> Engine:
     """Build the engine of a run, with all that it needs.
 
@@ -87,6 +89,7 @@ def engine(
         cluster: the cluster as this process sees it; None: it is alone.
         faults: the faults to inject; None: all that are configured.
         strategy: the resolved strategy; None: it is resolved here.
+        is_stopping: see `WorkerContext`.
 
     Raises:
         ConfigError: something is wrong that only this machine, the data or the model can tell.
@@ -95,7 +98,7 @@ def engine(
     faults = faults or Faults(experiment.fault, run_dir, cluster, channel, ())
     if strategy is None:
         strategy, _ = select_strategy(experiment).resolve(cluster, devices.count_gpus)
-    context = WorkerContext(experiment, run_dir, channel, cluster)
+    context = WorkerContext(experiment, run_dir, channel, cluster, is_stopping)
     tf_strategy = create_strategy(context, strategy)
     process_group = process_group_of(strategy, tf_strategy, cluster)
     threads = _threads(context, process_group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,9 +20,11 @@ class WorkerContext:
         run_dir: the run directory.
         channel: messages to the supervisor.
         cluster: the cluster as this process sees it; by default it is alone.
+        is_stopping: whether this process was asked to save and leave, not to go on otherwise.
     """
 
     experiment: Experiment
     run_dir: Path
     channel: Channel
     cluster: Cluster = field(default_factory=Cluster)
+    is_stopping: Callable[[], bool] = lambda: False

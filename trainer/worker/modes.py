@@ -11,6 +11,7 @@ from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
 from trainer.cluster.signals import Signals
 from trainer.cluster.spec import BESIDE, Cluster
+from trainer.cluster.stop_requests import STOP
 from trainer.config import own_loop
 from trainer.config.schema import Experiment
 from trainer.engine.engine import Engine
@@ -94,7 +95,7 @@ def run(
     configured = experiment.fault if experiment.trains else {}
     faults = Faults(configured, run_dir, cluster, channel, strategy.service_jobs | BESIDE)
     faults.reached("start")
-    context = WorkerContext(experiment, run_dir, channel, cluster)
+    context = WorkerContext(experiment, run_dir, channel, cluster, lambda: signals.number in STOP)
     if cluster.process_id.is_evaluator:
         evaluator = Sidecar(run_dir, experiment, lambda: sidecar(context), channel, faults)
         return evaluator.run(signals.stop, dismissed=cluster.is_local)
@@ -119,7 +120,15 @@ def _run_engine(
     cluster = context.cluster
     run_dir = context.run_dir
     servers = parameter_server.ParameterServerControl(cluster, strategy.service_jobs, run_dir)
-    engine = build.engine(context.experiment, run_dir, context.channel, cluster, faults, strategy)
+    engine = build.engine(
+        context.experiment,
+        run_dir,
+        context.channel,
+        cluster,
+        faults,
+        strategy,
+        context.is_stopping,
+    )
 
     def stop() -> bool:
         return signals.stop() or servers.stop_requested()

@@ -1,0 +1,244 @@
+"""The last upload of a run in a store: what ends the wait for it, here and in other commands."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from tests.support.object_stores import MemoryStore, upload_run, write_checkpoint
+from trainer.cli.compose import compose
+from trainer.cluster.spec import Cluster, ProcessId
+from trainer.cluster.stop_requests import StopRequests
+from trainer.errors import CRASHED, DONE
+from trainer.launch import last_upload, remote_run
+from trainer.runs.lease import Lease, read_manifest
+from trainer.runs.location import run_path
+from trainer.runs.object_store import StoreError
+
+ADDRESS = "s3://bucket/runs"
+TIMEOUT_SECS = 60
+
+
+class Console:
+    """A console that does something when a line is shown.
+
+    Args:
+        acts: what, a line each.
+    """
+
+    def __init__(self, *acts):
+        self.lines = []
+        self.errors = []
+        self._acts = list(acts)
+
+    def line(self, text):
+        self.lines.append(text)
+        if self._acts:
+            self._acts.pop(0)()
+
+    def error(self, text):
+        self.errors.append(text)
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(last_upload, "_QUIET_SECS", 0.0)
+    store = MemoryStore()
+    for module in (remote_run, last_upload):
+        monkeypatch.setattr(module, "open_store", lambda address: store)
+    return store
+
+
+def experiment_with(*overrides):
+    return compose([f"runs_dir={ADDRESS}", "store.work_dir=work", *overrides])
+
+
+class SlowStore:
+    """Makes a store answer no upload of the last checkpoint until it is told to."""
+
+    def __init__(self, store):
+        self.answers = threading.Event()
+        store.before = self._before
+
+    def _before(self, method):
+        assert method != "upload" or self.answers.wait(TIMEOUT_SECS)
+        return False
+
+
+def run_chief(console, requests, code):
+    """Run a command that saves a checkpoint and ends."""
+    experiment = experiment_with()
+
+    def run():
+        path = run_path(experiment)
+        path.mkdir(parents=True)
+        (path / "config.yaml").write_text("a: 1\n")
+        write_checkpoint(path, 2)
+        return code
+
+    return remote_run.mirrored(experiment, Cluster(), console, requests, run)
+
+
+def test_second_ctrl_c_leaves_during_the_last_upload(store):
+    slow = SlowStore(store)
+    requests = StopRequests(is_attended=True)
+    assert requests.decide(signal.SIGINT)
+    console = Console(lambda: requests.request(signal.SIGINT))
+    assert run_chief(console, requests, 128 + signal.SIGINT) == CRASHED
+    (line,) = console.lines
+    assert line.startswith(f"SIGINT: uploading to {ADDRESS}/")
+    assert line.endswith(", then leaving; once more leaves at once.")
+    (error,) = console.errors
+    assert ": left before everything was uploaded; it has no checkpoint; what it lacks is" in error
+    assert read_manifest(store)[0].is_free is False
+    slow.answers.set()
+
+
+def test_first_ctrl_c_during_the_last_upload_says_how_to_leave(store):
+    slow = SlowStore(store)
+    requests = StopRequests(is_attended=True)
+    console = Console(lambda: requests.request(signal.SIGINT), slow.answers.set)
+    assert run_chief(console, requests, DONE) == DONE
+    assert [line.partition(":")[0] for line in console.lines] == ["Uploading to s3", "SIGINT"]
+    assert console.lines[1].endswith(", then leaving; once more leaves at once.")
+    assert read_manifest(store)[0].is_free
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_repeated_signals_of_a_scheduler_do_not_cut_the_last_upload(store, number):
+    slow = SlowStore(store)
+    requests = StopRequests()
+    requests.decide(number)
+
+    def repeat():
+        for _ in range(3):
+            requests.request(number)
+        threading.Timer(0.5, slow.answers.set).start()
+
+    console = Console(repeat)
+    assert run_chief(console, requests, 128 + number) == 128 + number
+    (line,) = console.lines
+    assert line.endswith(", then leaving.")
+    assert console.errors == []
+    assert read_manifest(store)[0].checkpoints.keys() == {2}
+
+
+class Other:
+    """The command of another process than the chief's, whose run ends while the chief uploads.
+
+    Args:
+        store: the objects of the run.
+        run_dir: what the chief has uploaded.
+        monkeypatch: that of the test.
+    """
+
+    def __init__(self, store, run_dir, monkeypatch):
+        (run_dir / "checkpoints").mkdir(parents=True)
+        (run_dir / "config.yaml").write_text("a: 1\n")
+        self.store = store
+        self.chief = upload_run(store, run_dir, "chief")
+        self.requests = StopRequests(is_attended=True)
+        self.console = Console()
+        self.waits = 0
+        self._monkeypatch = monkeypatch
+
+    def run(self, act, code=128 + signal.SIGTERM):
+        """Run it; return the exit code. `act` is called with the number of each wait."""
+
+        def sleep(secs):
+            self.waits += 1
+            act(self.waits)
+
+        def run():
+            self._monkeypatch.setattr("time.sleep", sleep)
+            return code
+
+        experiment = experiment_with("store.lease_secs=1", "store.retry_secs=1")
+        cluster = Cluster(ProcessId("worker", 1), {"worker": ["a:1", "b:1"]}, "Slurm")
+        return remote_run.mirrored(experiment, cluster, self.console, self.requests, run)
+
+
+@pytest.fixture
+def other(store, tmp_path, monkeypatch):
+    return Other(store, tmp_path / "chief", monkeypatch)
+
+
+def test_other_command_leaves_when_the_chief_has_uploaded(other):
+    def act(number):
+        (other.chief.renew if number < 50 else other.chief.release)()
+
+    assert other.run(act) == 143
+    assert other.waits == 50
+    (line,) = other.console.lines
+    assert line.startswith(f"Waiting until the chief has uploaded to {ADDRESS}/")
+
+
+def test_other_command_leaves_when_the_chief_is_silent(other):
+    def act(number):
+        if number < 5:
+            other.chief.renew()
+
+    assert other.run(act) == 143
+    assert other.waits > 5
+
+
+def test_other_command_leaves_when_another_start_has_the_run(other):
+    def act(number):
+        Lease.acquire(other.store, "next", ["chief"], 60.0)
+
+    assert other.run(act) == 143
+    assert other.waits == 1
+
+
+def test_other_command_leaves_when_a_person_types_ctrl_c_again(other):
+    other.requests.decide(signal.SIGINT)
+
+    def act(number):
+        other.chief.renew()
+        if number == 5:
+            other.requests.request(signal.SIGTERM)
+            other.requests.request(signal.SIGINT)
+
+    assert other.run(act, 128 + signal.SIGINT) == 130
+    assert other.waits == 5
+    assert other.console.lines[0].endswith("; once more leaves at once.")
+
+
+def test_other_command_waits_for_a_store_that_is_away_for_a_short_time(other, monkeypatch):
+    read = other.store.read
+
+    def fail(name):
+        raise StoreError("no connection")
+
+    def act(number):
+        monkeypatch.setattr(other.store, "read", fail if number in (3, 6) else read)
+        (other.chief.renew if number < 9 else other.chief.release)()
+
+    assert other.run(act) == 143
+    assert other.waits == 9
+
+
+def test_other_command_leaves_when_it_cannot_read_the_store(other, monkeypatch):
+    def fail(name):
+        raise StoreError("no connection", is_temporary=False)
+
+    def act(number):
+        monkeypatch.setattr(other.store, "read", fail)
+
+    assert other.run(act) == 143
+    assert other.waits == 1
+
+
+@pytest.mark.parametrize("code", [DONE, CRASHED])
+def test_other_command_that_was_not_stopped_waits_for_nobody(other, code):
+    assert other.run(lambda number: None, code) == code
+    assert other.waits == 0
+
+
+def test_other_command_does_not_wait_for_a_chief_that_has_uploaded(other):
+    other.chief.release()
+    assert other.run(lambda number: None) == 143
+    assert (other.waits, other.console.lines) == (0, [])
