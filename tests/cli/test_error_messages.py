@@ -260,7 +260,7 @@ WRONG: dict[str, str | list[str]] = {
     # Paths.
     "dataset=mnist dataset.path=/no/mnist.npz": "dataset.path (/no/mnist.npz): no such file",
     "dataset=image_folder dataset.path=/no/images": "dataset.path (/no/images): no such directory",
-    "init_from=/no/run": "init_from (/no/run): no such run or checkpoint",
+    "init_from=/no/run": "init_from (/no/run): no such run, checkpoint or file",
     "resume=runs/none": f"resume (runs/none): {NO_RUN}",
     "resume=.": f"resume (.): {NO_RUN}",
     "mode=predict resume=never": "mode (predict) needs a run; add resume=<run directory>",
