@@ -170,6 +170,10 @@ WRONG: dict[str, str | list[str]] = {
     "schedule.reference_batch=1.5": "schedule.reference_batch (1.5) must be an int or null",
     "~train.epochs": "train.epochs cannot be removed; write train.epochs=null",
     # Values that break a rule.
+    "optimizer.weight_decay=0.1": (
+        "unknown key 'optimizer.weight_decay'; choose optimizer=adamw, which is adam with weight "
+        "decay"
+    ),
     "seed=-1": "seed (-1) must be >= 0 and <= 9007199254740991",
     "mode=trian": (
         "mode (trian) must be one of train, plan, verify, check_layouts, benchmark, evaluate, "
