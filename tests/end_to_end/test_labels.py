@@ -144,8 +144,9 @@ def figures(folder: Path, *overrides: str) -> dict[str, float]:
 
 def test_diabetes_reaches_its_figure(tmp_path: Path) -> None:
     found = figures(tmp_path, "experiment=diabetes", "evaluate.every_epochs=30")
-    assert 50 < found["rmse"] < 60
-    assert 0.45 < found["r2"] < 0.62
+    # Of four seeds: 56.3 to 57.8, and 0.532 to 0.555.
+    assert 55 < found["rmse"] < 59
+    assert 0.51 < found["r2"] < 0.58
 
 
 def test_breast_cancer_reaches_its_figure(tmp_path: Path) -> None:
