@@ -27,6 +27,7 @@ CHANNEL = Channel(lambda message: None)
 SENTIMENT = Path(str(trainer.datasets.sentiment.__file__)).with_name("sentiment.csv")
 LENGTH = 40  # most of the sentences are longer
 NEW = ["the soup was never cold", "as always, naïve", "", "x" * 60, "null \0 byte"]
+# Attention is fused otherwise where the batch size is not known.
 TOLERANCE = {"text_cnn": 0, "transformer_encoder": 1e-6}
 MODELS = {
     "text_cnn": ["model=text_cnn", "model.width=8"],
