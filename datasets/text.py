@@ -8,7 +8,7 @@ the shape of a step depend on its examples.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,16 +33,16 @@ class TextSplit:
     Attributes:
         num_examples: how many texts there are.
         in_memory: True, `fetch` only indexes memory.
-        labels: their classes, [N] int64.
+        labels: their classes, [N] int64; None: there are none.
     """
 
     in_memory = True
 
     def __init__(self, tokens: Tokens, length: int) -> None:
         """Take the tokens, and the length that a text is padded to."""
-        self.num_examples = len(tokens.labels)
+        self.num_examples = len(tokens.offsets) - 1
         self.labels = tokens.labels
-        self._arrays = (tokens.numbers, tokens.offsets, tokens.labels)
+        self._tokens = tokens
         self._length = length
         self._constants: tuple[tf.Tensor, ...] | None = None
 
@@ -50,22 +50,28 @@ class TextSplit:
         """Return the texts `indices`, [B] int64.
 
         Returns:
-            `features` [B, length] int32, token numbers from 1 and then PADDING; `label` [B] int64.
+            `features` [B, length] int32, token numbers from 1 and then PADDING; `label` [B] int64,
+            if there are labels.
         """
-        numbers, offsets, labels = self._tensors()
+        numbers, offsets, *labels = self._tensors()
         with tf.device("CPU:0"):
             start = tf.gather(offsets, indices)[:, None]
             end = tf.gather(offsets, indices + 1)[:, None]
             places = start + tf.range(self._length, dtype=tf.int64)
-            tokens = tf.gather(numbers, tf.minimum(places, len(self._arrays[0]) - 1))
+            tokens = tf.gather(numbers, tf.minimum(places, len(self._tokens.numbers) - 1))
             features = tf.where(places < end, tf.cast(tokens, tf.int32) + 1, PADDING)
-            return {"features": features, "label": tf.gather(labels, indices)}
+            batch = {"features": features}
+            for classes in labels:
+                batch["label"] = tf.gather(classes, indices)
+            return batch
 
     def _tensors(self) -> tuple[tf.Tensor, ...]:
         # As in `ArraySplit`: once, at first use, outside of any function that is being traced.
         if self._constants is None:
             with tf.init_scope(), tf.device("CPU:0"):
-                self._constants = tuple(tf.constant(array) for array in self._arrays)
+                self._constants = tuple(
+                    tf.constant(array) for array in self._tokens if array is not None
+                )
         return self._constants
 
 
@@ -80,6 +86,7 @@ class TextDataset:
         num_classes: how many classes `label` counts.
         class_names: their names, in order.
         vocabulary_size: how many different numbers features have, the padding included.
+        tokenizer_name: what makes the tokens, as in the configuration.
         num_draws: random numbers per example; none.
     """
 
@@ -89,11 +96,31 @@ class TextDataset:
     num_classes: int
     class_names: Sequence[str]
     vocabulary_size: int
+    tokenizer_name: str
     num_draws: int = 0
 
     def transform(self, batch: dict[str, Any], draws: tf.Tensor | None) -> dict[str, Any]:
         """Return the batch as it is; `draws` is not used."""
         return batch
+
+    @property
+    def features_rule(self) -> str:
+        """How features are made of a text, for the card of an exported model."""
+        return (
+            f"the tokens of a text by the tokenizer {self.tokenizer_name}, each plus 1; cut after "
+            f"{self.input_shape[0]}, and filled up with {PADDING}"
+        )
+
+    @property
+    def from_texts(self) -> Callable[[tf.Tensor], tf.Tensor] | None:
+        """What makes features of texts, [B] strings; None: TensorFlow alone cannot."""
+        return self._from_bytes if self.tokenizer_name == tokenization.BYTES else None
+
+    def _from_bytes(self, texts: tf.Tensor) -> tf.Tensor:
+        (length,) = self.input_shape
+        numbers = tf.io.decode_raw(texts, tf.uint8, fixed_length=length)
+        is_token = tf.range(length) < tf.strings.length(texts)[:, None]
+        return tf.where(is_token, tf.cast(numbers, tf.int32) + 1, PADDING)
 
 
 def text(  # noqa: PLR0913 - every option is a key of the configuration
@@ -114,7 +141,7 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
 
     Args:
         path: the file or folder to train on.
-        test_path: that to test on; None: a part of `path`.
+        test_path: that to test on, or without labels to predict; None: a part of `path`.
         text: key or column of the text.
         label: key or column of the label, a text or, not in CSV, an integer; classes are sorted.
         tokenizer: `bytes`, or the path of a tokenizers file `.json` or a SentencePiece `.model`.
@@ -143,6 +170,7 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
         num_classes=len(corpus.classes),
         class_names=corpus.classes,
         vocabulary_size=encoder.size + 1,
+        tokenizer_name=tokenizer,
     )
 
 
@@ -165,9 +193,12 @@ def _rows(
     test_fraction: float,
 ) -> tuple[list[text_files.Row], list[text_files.Row]]:
     root, test_root = sources
-    rows = list(text_files.read(files[root], root, *columns))
+    text, label = columns
+    rows = list(text_files.read(files[root], root, text, label))
     if test_root is not None:
-        return rows, list(text_files.read(files[test_root], test_root, *columns))
+        test_files = files[test_root]
+        known = label if text_files.have_labels(test_files, test_root, text, label) else None
+        return rows, list(text_files.read(test_files, test_root, text, known))
     held_out = [hash_text(row.name) < test_fraction for row in rows]
     train = [row for row, is_test in zip(rows, held_out, strict=True) if not is_test]
     test = [row for row, is_test in zip(rows, held_out, strict=True) if is_test]
@@ -189,7 +220,7 @@ def _encode(
     for name, rows in (("train", train), ("test", test)):
         if not rows:
             raise ValueError(f"there is no text in the {name} split")
-    labels = {row.label for row in train + test}
+    labels = {row.label for row in train + test if row.label is not None}
     if len({type(label) for label in labels}) > 1:
         raise ValueError("some labels are texts, others integers; use one kind")
     classes = sorted(labels)
@@ -200,6 +231,7 @@ def _encode(
     numbers = {label: number for number, label in enumerate(classes)}
 
     def tokens(rows: list[text_files.Row]) -> Tokens:
+        labels = [row.label for row in rows]
         encoded = [
             np.asarray(bytearray(ids) if isinstance(ids, bytes) else ids, np.int64)[:length]
             for first in range(0, len(rows), _BATCH)
@@ -210,7 +242,7 @@ def _encode(
         return Tokens(
             flat.astype(np.min_scalar_type(encoder.size)),
             np.cumsum([0, *map(len, encoded)], dtype=np.int64),
-            np.array([numbers[row.label] for row in rows], np.int64),
+            None if None in labels else np.array([numbers[label] for label in labels], np.int64),
         )
 
     return Corpus(tokens(train), tokens(test), tuple(map(str, classes)))

@@ -23,11 +23,11 @@ PLAIN_LAYOUT = "give a file .txt, .csv, .jsonl or .parquet, a folder of these, o
 
 @dataclass(frozen=True)
 class Row:
-    """A text with its label, and the name of the row."""
+    """A text with its label, None where there is none, and the name of the row."""
 
     name: str
     text: str
-    label: str | int
+    label: str | int | None
 
 
 def split_roots(train: str, test: str | None) -> tuple[Path, Path | None]:
@@ -82,14 +82,29 @@ def find(root: Path, layout: str = LAYOUT) -> list[Path]:
     return files
 
 
-def read(files: list[Path], root: Path, text: str, label: str) -> Iterator[Row]:
+def have_labels(files: list[Path], root: Path, text: str, label: str) -> bool:
+    """Return whether files have labels: the first row decides, or a folder for a class.
+
+    Args:
+        files: as `find` returns them, of one kind.
+        root: what they are below.
+        text: the key or column of the text.
+        label: that of the label.
+    """
+    if files[0].suffix == ".txt":
+        return any(root not in (path, path.parent) for path in files)
+    _, row = next(_records(files[0], text, label), (0, None))
+    return not isinstance(row, dict) or label in row
+
+
+def read(files: list[Path], root: Path, text: str, label: str | None) -> Iterator[Row]:
     """Yield the rows of files below `root`, in order.
 
     Args:
         files: as `find` returns them, of one kind.
         root: what names are relative to.
         text: the key or column of the text.
-        label: that of the label, a string or an integer.
+        label: that of the label, a string or an integer; None: labels are not read.
 
     Raises:
         ValueError: a file is damaged, or a row lacks a value; names the file and the row.
@@ -97,13 +112,13 @@ def read(files: list[Path], root: Path, text: str, label: str) -> Iterator[Row]:
     for path in files:
         name = path.relative_to(root).as_posix() if path != root else path.name
         if path.suffix == ".txt":
-            if path.parent == root:
+            if path.parent == root and label is not None:
                 raise ValueError(
                     f"{path} is in no folder of a class; {LAYOUT}, so that it has a label"
                 )
-            yield Row(name, _decoded(path), path.parent.name)
+            yield Row(name, _decoded(path), None if label is None else path.parent.name)
             continue
-        for number, row in _records(path, text, label):
+        for number, row in _records(path, *filter(None, (text, label))):
             yield Row(f"{name}:{number}", *_values(f"{path}, row {number}", row, text, label))
 
 
@@ -132,7 +147,9 @@ def _records(path: Path, *columns: str) -> Iterator[tuple[int, Any]]:
     return _json_lines(path) if path.suffix == ".jsonl" else _parquet(path, *columns)
 
 
-def _values(place: str, row: Any, text: str, label: str) -> tuple[str, str | int]:
+def _values(place: str, row: Any, text: str, label: str | None) -> tuple[str, str | int | None]:
+    if label is None:
+        return _text(place, row, text=text), None
     content = _text(place, row, text=text, label=label)
     value = row[label]
     if isinstance(value, bool) or not isinstance(value, str | int):

@@ -26,12 +26,12 @@ class Tokens(NamedTuple):
     Attributes:
         numbers: tokens of all texts, one after the other, [T] unsigned.
         offsets: text i has those from offsets[i] to offsets[i + 1], [N + 1] int64.
-        labels: number of each text's class, [N] int64.
+        labels: number of each text's class, [N] int64; None: there are none.
     """
 
     numbers: np.ndarray
     offsets: np.ndarray
-    labels: np.ndarray
+    labels: np.ndarray | None
 
 
 class Corpus(NamedTuple):
@@ -120,7 +120,11 @@ def _write_parts(file: Path, parts: Iterator[np.ndarray]) -> None:
 def _read(file: Path) -> Corpus:
     with np.load(file, allow_pickle=False) as archive:
         train, test = (
-            Tokens(*(archive[f"{split}_{part}"] for part in Tokens._fields))
+            Tokens(
+                archive[f"{split}_numbers"],
+                archive[f"{split}_offsets"],
+                archive.get(f"{split}_labels"),
+            )
             for split in ("train", "test")
         )
         return Corpus(train, test, tuple(json.loads(str(archive["classes"]))))
@@ -131,6 +135,7 @@ def _write(file: Path, corpus: Corpus) -> None:
         f"{split}_{part}": array
         for split in ("train", "test")
         for part, array in getattr(corpus, split)._asdict().items()
+        if array is not None
     }
     with _replacing(file) as out:
         np.savez(out, classes=np.array(json.dumps(corpus.classes)), **arrays)

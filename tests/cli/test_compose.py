@@ -193,3 +193,20 @@ def test_hydra_interpolation_resolves_in_run_and_sweep() -> None:
     overrides = ["name=${hydra:runtime.choices.model}", "model=softmax"]
     assert compose(overrides).name == "softmax"
     assert COMPOSER.compose(overrides).name == "softmax"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "dataset", "model"),
+    [
+        ([], "text.text", "transformer_encoder.transformer_encoder"),
+        (["dataset=sentiment", "model=text_cnn"], "sentiment.sentiment", "text_cnn.text_cnn"),
+        (["experiment=sentiment"], "sentiment.sentiment", "text_cnn.text_cnn"),
+    ],
+)
+def test_sequence_classification_is_the_classification_of_texts(
+    overrides: list[str], dataset: str, model: str
+) -> None:
+    experiment = compose(["task=sequence_classification", *overrides])
+    assert experiment.task == compose([]).task
+    assert experiment.dataset["_target_"] == f"trainer.datasets.{dataset}"
+    assert experiment.model["_target_"] == f"trainer.models.{model}"

@@ -170,6 +170,10 @@ WRONG: dict[str, str | list[str]] = {
     "schedule.reference_batch=1.5": "schedule.reference_batch (1.5) must be an int or null",
     "~train.epochs": "train.epochs cannot be removed; write train.epochs=null",
     # Values that break a rule.
+    "optimizer.weight_decay=0.1": (
+        "unknown key 'optimizer.weight_decay'; choose optimizer=adamw, which is adam with weight "
+        "decay"
+    ),
     "seed=-1": "seed (-1) must be >= 0 and <= 9007199254740991",
     "mode=trian": (
         "mode (trian) must be one of train, plan, verify, check_layouts, benchmark, evaluate, "
@@ -260,7 +264,7 @@ WRONG: dict[str, str | list[str]] = {
     # Paths.
     "dataset=mnist dataset.path=/no/mnist.npz": "dataset.path (/no/mnist.npz): no such file",
     "dataset=image_folder dataset.path=/no/images": "dataset.path (/no/images): no such directory",
-    "init_from=/no/run": "init_from (/no/run): no such run or checkpoint",
+    "init_from=/no/run": "init_from (/no/run): no such run, checkpoint or file",
     "resume=runs/none": f"resume (runs/none): {NO_RUN}",
     "resume=.": f"resume (.): {NO_RUN}",
     "mode=predict resume=never": "mode (predict) needs a run; add resume=<run directory>",

@@ -46,7 +46,7 @@ def test_violation_is_none_for_allowed_value(value: object, rule: str) -> None:
         ("/no/where", "exists", "key (/no/where): no such file or directory"),
         ("/no/where", "file", "key (/no/where): no such file"),
         ("/no/where", "directory", "key (/no/where): no such directory"),
-        ("/no/where", "checkpoint", "key (/no/where): no such run or checkpoint"),
+        ("/no/where", "checkpoint", "key (/no/where): no such run, checkpoint or file"),
     ],
 )
 def test_check_value_reports_violation(value: object, rule: str, line: str) -> None:

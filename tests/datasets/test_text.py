@@ -250,6 +250,43 @@ def test_labels_of_the_test_split_alone_are_refused(tmp_path: Path) -> None:
         text(path=str(tmp_path / "a.jsonl"), test_path=str(tmp_path / "b.jsonl"))
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "txt", "folder"])
+def test_texts_to_predict_need_no_label(tmp_path: Path, kind: str) -> None:
+    train = write_rows(tmp_path / "rows.jsonl")
+    new = tmp_path / f"new.{kind}"
+    if kind == "jsonl":
+        new.write_text('{"text": "a cat"}\n')
+    elif kind == "parquet":
+        arrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(arrow.Table.from_pylist([{"text": "a cat"}]), new)
+    elif kind == "folder":
+        new.mkdir()
+        (new / "1.txt").write_text("a cat")
+    else:
+        new.write_text("text\na cat\n" if kind == "csv" else "a cat")
+    for _ in range(2):  # the second time from the cache
+        data = text(path=str(train), test_path=str(new), length=8)
+        assert data.class_names == ("a", "b")
+        assert data.test.labels is None
+        batch = fetch(data.test)
+        assert list(batch) == ["features"]
+        assert bytes((batch["features"][0][:5] - 1).tolist()) == b"a cat"
+        check_dataset(data)
+
+
+def test_graph_makes_the_features_of_the_split(tmp_path: Path) -> None:
+    data = text(path=str(write_rows(tmp_path / "rows.jsonl")), length=12)
+    assert data.from_texts is not None
+    (split,) = fetch(data.test)["features"][:1]
+    own = bytes((split[split > 0] - 1).tolist())
+    made = data.from_texts(tf.constant([own, own + b"\0", b"", b"z" * 50])).numpy()
+    np.testing.assert_array_equal(made[0], split)
+    assert made[1][len(own)] == 1  # a byte 0 is no padding
+    assert made[2].tolist() == [0] * 12
+    assert made[3].tolist() == [ord("z") + 1] * 12
+
+
 @pytest.mark.parametrize(
     ("tokenizer", "line"),
     [

@@ -20,6 +20,7 @@ from trainer.worker.predict import predict
 pytestmark = pytest.mark.slow
 
 ROWS = 120
+BATCH = 16
 NEW = "area,town\n25,Bern\n,Paris\n140,\n"
 
 
@@ -49,12 +50,14 @@ def numbers(rows: list[dict[str, str]], *names: str) -> np.ndarray:
 
 
 def served(export_dir: Path) -> dict[str, np.ndarray]:
-    """Return what an export predicts for the new rows."""
+    """Return what an export predicts for the new rows, in a batch of the run's size."""
     function = tf.saved_model.load(str(export_dir / "saved_model")).signatures["serving_columns"]
+    filled = [*range(3), *[0] * (BATCH - 3)]
     outputs = function(
-        area=tf.constant([25, np.nan, 140], tf.float64), town=tf.constant(["Bern", "Paris", ""])
+        area=tf.gather(tf.constant([25, np.nan, 140], tf.float64), filled),
+        town=tf.gather(tf.constant(["Bern", "Paris", ""]), filled),
     )
-    return {name: value.numpy() for name, value in outputs.items()}
+    return {name: value.numpy()[:3] for name, value in outputs.items()}
 
 
 REGRESSION = [
@@ -84,9 +87,7 @@ def test_regression_that_is_killed_has_the_bits_of_one_that_is_not(tmp_path: Pat
     assert list(rows[0]) == ["id", "prediction_price", "prediction_rent"]
     predicted = numbers(rows, "prediction_price", "prediction_rent")
     assert 1e4 < predicted[0, 0] < 1e6  # in the unit of the table
-    np.testing.assert_allclose(
-        served(killed / "export" / "model-10")["prediction"], predicted, rtol=1e-5
-    )
+    np.testing.assert_array_equal(served(killed / "export" / "model-10")["prediction"], predicted)
     card = killed / "export" / "model-10" / "MODEL_CARD.md"
     assert "in the unit of the targets" in card.read_text()
     code, out, err = run(tmp_path, f"resume={killed}", "mode=evaluate", new)
@@ -132,7 +133,7 @@ def test_several_labels_are_predicted_and_exported_alike(
     assert set(outputs) == {"probabilities", "predicted"}
     expected = numbers(tables["new.csv"], *titles)
     np.testing.assert_array_equal(outputs["predicted"], expected[:, :2])
-    np.testing.assert_allclose(outputs["probabilities"], expected[:, 2:], rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(outputs["probabilities"], expected[:, 2:])
 
 
 def figures(folder: Path, *overrides: str) -> dict[str, float]:
@@ -144,8 +145,9 @@ def figures(folder: Path, *overrides: str) -> dict[str, float]:
 
 def test_diabetes_reaches_its_figure(tmp_path: Path) -> None:
     found = figures(tmp_path, "experiment=diabetes", "evaluate.every_epochs=30")
-    assert 50 < found["rmse"] < 60
-    assert 0.45 < found["r2"] < 0.62
+    # Of four seeds: 56.3 to 57.8, and 0.532 to 0.555.
+    assert 55 < found["rmse"] < 59
+    assert 0.51 < found["r2"] < 0.58
 
 
 def test_breast_cancer_reaches_its_figure(tmp_path: Path) -> None:

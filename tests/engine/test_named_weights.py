@@ -1,5 +1,6 @@
 """Initial weights by name, for a model with another head."""
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -169,13 +170,63 @@ def test_no_weight_is_given_to_two_layers(tmp_path):
         restore_weights(path, {"model": twice})
 
 
-@pytest.mark.parametrize("content", ["nothing", "keras_3"])
-def test_file_without_names_is_refused(tmp_path, content):
+def nested(layers, head, seed=0):
+    """Return a net with layers of one kind side by side, within others, and with attention."""
+    is_keras_3 = layers is keras.layers
+    (keras if is_keras_3 else tf.keras).utils.set_random_seed(seed)
+    library = keras if is_keras_3 else tf.keras
+    inputs = layers.Input([3, 4])
+    block = library.Sequential(
+        [layers.Dense(4, name="one"), layers.Dropout(0.5), layers.Dense(4, name="two")],
+        name="block",
+    )
+    x = layers.BatchNormalization(name="norm")(block(layers.Dense(4, name="first")(inputs)))
+    x = layers.MultiHeadAttention(2, 2, name="attention")(x, x)
+    model = library.Model(inputs, layers.Dense(head, name="head")(x), name="net")
+    model.compile("adam", "mse")
+    model.fit(np.ones([2, 3, 4]), np.ones([2, 3, head]), verbose=0)  # the optimizer has variables
+    return model
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "has_names"),
+    [
+        (tf.keras.layers, tf.keras.layers, False),
+        (keras.layers, keras.layers, False),
+        (keras.layers, keras.layers, True),
+        (keras.layers, tf.keras.layers, True),
+    ],
+)
+def test_numbered_weights_of_a_layer_give_all_but_the_head(tmp_path, source, target, has_names):
+    path = tmp_path / "saved.weights.h5"
+    saved = nested(source, 2)
+    saved.save_weights(path)
+    if not has_names:  # as tf_keras writes it, and as an older Keras 3 did
+        with h5py.File(path, "a") as file:
+            file.visititems(lambda name, item: item.attrs.pop("name", None) and None)
+    model = nested(target, 5, seed=1)
+    before = values(model)
+    with pytest.raises(CheckpointError, match=r"has head/kernel as \[4, 2\].*init_allow=\[head\]"):
+        restore_weights(path, {"model": adapted(model)})
+    assert len(same(before, values(model))) == len(before) == 20
+    text, warnings = restore_weights(path, {"model": adapted(model)}, ["^head/"])
+    assert text == (
+        f"18 of 20 weights from {path}; fresh: head/kernel, head/bias; not used: head/0, head/1"
+    )
+    assert warnings == []
+    assert len(same(values(saved), values(model))) == 18
+    rename = {"^head/": "block/three/"}
+    text, _ = restore_weights(path, {"model": adapted(model)}, ["^head/"], rename)
+    assert text.endswith("not used: block/three/0, block/three/1")
+
+
+@pytest.mark.parametrize("content", ["nothing", "no weights"])
+def test_file_without_weights_is_refused(tmp_path, content):
     path = tmp_path / "saved.weights.h5"
     if content == "nothing":
         path.write_bytes(b"nothing")
     else:
-        net(keras.layers, 2).save_weights(path)
+        h5py.File(path, "w").close()
     with pytest.raises(CheckpointError, match=r"init_from \(.*\) cannot be read: "):
         restore_weights(path, {"model": net(tf.keras.layers, 2)})
 

@@ -39,7 +39,7 @@ def exported_outputs(
     Args:
         run_dir: the run directory.
         overrides: what the run was trained with.
-        batch_size: examples that are predicted at a time.
+        batch_size: examples that are predicted at a time; the last batch is filled up.
     """
     experiment = compose([*overrides, "mode=export", "export.weights=null"])
     export.run(experiment, run_dir, _QUIET)
@@ -47,10 +47,11 @@ def exported_outputs(
     served = tf.saved_model.load(str(directory / "saved_model")).signatures["serving_default"]
     dataset = instantiate(experiment.dataset, "dataset")
     batch = dataset.test.fetch(tf.range(dataset.test.num_examples, dtype=tf.int64))
-    features = dataset.transform(batch, None)["features"]
-    parts = [
-        served(features=features[start : start + batch_size])
-        for start in range(0, len(features), batch_size)
-    ]
-    outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    # In a graph, as in the run: there a division by 255 is a product with its inverse.
+    transform = tf.function(lambda batch: dataset.transform(batch, None), autograph=False)
+    features = transform(batch)["features"]
+    count = len(features)
+    filled = tf.concat([features, tf.repeat(features[:1], -count % batch_size, axis=0)], axis=0)
+    parts = [served(features=part) for part in tf.split(filled, len(filled) // batch_size)]
+    outputs = {name: np.concatenate([part[name] for part in parts])[:count] for name in parts[0]}
     return outputs, (directory / "MODEL_CARD.md").read_text()

@@ -225,7 +225,7 @@ def test_table_and_export_have_the_features_of_the_encoder(tmp_path):
     values = np.array([[row[name] for name in columns] for row in rows], np.float32)
     outputs, _ = exported_outputs(tmp_path, TINY, 32)
     assert list(outputs) == ["features"]
-    np.testing.assert_allclose(outputs["features"], values, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(outputs["features"], values)
 
 
 @pytest.mark.slow

@@ -206,7 +206,7 @@ REFUSED = {
     ),
     "no such run": (
         ["metrics=gan_quality", "metrics.gan_quality.classifier=nowhere"],
-        r"metrics.gan_quality.classifier \(nowhere\): no such run or checkpoint",
+        r"metrics.gan_quality.classifier \(nowhere\): no such run, checkpoint or file",
     ),
     "a metric of labels": (
         ["metrics=confusion"],

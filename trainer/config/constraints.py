@@ -36,7 +36,7 @@ _PATHS = {
     # A checkpoint is named by the common prefix of its files, which is no file itself.
     "checkpoint": (
         lambda path: path.exists() or Path(f"{path}.index").exists(),
-        "no such run or checkpoint",
+        "no such run, checkpoint or file",
     ),
 }
 _elsewhere: ContextVar[PurePath | None] = ContextVar("elsewhere", default=None)

@@ -35,6 +35,7 @@ _KEYS = {
     "jit_compile": "write jit=true",
     "mixed_precision": "write precision=<policy>",
     "gradient_accumulation_steps": "write batch.accumulate=<micro-batches>",
+    "weight_decay": "choose optimizer=adamw, which is adam with weight decay",
     "clipnorm": "write train.clip_norm=<norm>",
     "clipvalue": "write train.clip_value=<value>",
     "global_clipnorm": "write train.clip_norm=<norm>",

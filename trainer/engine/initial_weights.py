@@ -11,11 +11,8 @@ import tensorflow as tf
 from trainer.engine.checkpointer import CONNECTION_ERRORS, describe_mismatch
 from trainer.engine.foreign_weights import find_foreign, restore_foreign
 from trainer.engine.graph.variables import whole
-from trainer.engine.named_weights import (
-    checkpoint_weights,
-    file_weights,
-    take_by_name,
-)
+from trainer.engine.named_weights import checkpoint_weights, take_by_name
+from trainer.engine.weight_files import file_weights
 from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps, verify
 
@@ -46,7 +43,8 @@ def restore_weights(
     """
     first = dict([next(iter(models.items()))])
     if source.suffix in FILES:
-        return take_by_name(str(source), file_weights(source), first, allow, rename), []
+        saved = file_weights(source, next(iter(first.values())))
+        return take_by_name(str(source), saved, first, allow, rename), []
     if prefix := find_foreign(source):
         _refuse_patterns(source, {"init_allow": allow, "init_rename": rename or {}})
         restore_foreign(prefix, next(iter(first.values())))

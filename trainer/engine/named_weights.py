@@ -1,4 +1,4 @@
-"""Weights by name: of a run's checkpoint, of a file that either Keras has written, or of arrays.
+"""Weights by name, of a run's checkpoint or of a file.
 
 The name of a weight is that of its layers and its own, as Keras makes it: `conv1/kernel`. So a
 model with another head takes what it has in common with the one that was saved.
@@ -6,38 +6,20 @@ model with another head takes what it has in common with the one that was saved.
 
 from __future__ import annotations
 
-import json
 import re
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import h5py
-import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from trainer.engine.graph.weight_paths import Weight, near, shown, weights_of
+from trainer.engine.weight_files import Saved
 from trainer.errors import CheckpointError
 
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _AVERAGE = "/average"
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A weight that was saved.
-
-    Attributes:
-        shape: its shape.
-        read: returns its value.
-    """
-
-    shape: tuple[int, ...]
-    read: Callable[[], np.ndarray]
 
 
 def take_by_name(
@@ -109,76 +91,6 @@ def checkpoint_weights(prefix: str, models: Mapping[str, Any]) -> dict[str, Save
     return saved
 
 
-def file_weights(path: Path) -> dict[str, Saved]:
-    """Return the weights in a `.keras`, `.h5` or `.npz` file of one model.
-
-    Raises:
-        CheckpointError: it is no such file, or one that names no weights.
-    """
-    read = {".keras": _archive, ".h5": _hdf5, ".npz": _arrays}[path.suffix]
-    try:
-        return read(path)
-    except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"init_from ({path}) cannot be read: {reason}") from error
-
-
-def _archive(path: Path) -> dict[str, Saved]:
-    """Load a model with the Keras that saved it."""
-    with zipfile.ZipFile(path) as archive:
-        version = json.loads(archive.read("metadata.json"))["keras_version"]
-    if version.startswith("2."):
-        load = tf.keras.models.load_model
-    else:
-        import keras
-
-        load = keras.saving.load_model
-    weights = weights_of({"model": load(path, compile=False)})
-    return {weight.path: _known(weight) for weight in weights}
-
-
-def _hdf5(path: Path) -> dict[str, Saved]:
-    saved = {}
-    with h5py.File(path, "r") as file:
-        group = file.get("model_weights", file)
-        if "layer_names" not in group.attrs:
-            raise ValueError(
-                "its weights have no names, as in a .weights.h5 of Keras 3; save the whole model "
-                "as .keras"
-            )
-        for layer in group.attrs["layer_names"]:
-            inner = group[_text(layer)]
-            for name in inner.attrs["weight_names"]:
-                value = np.asarray(inner[_text(name)])
-                name = _text(name).removesuffix(":0")
-                saved[name] = Saved(value.shape, partial(np.asarray, value))
-    return saved
-
-
-def _arrays(path: Path) -> dict[str, Saved]:
-    """Read the arrays of `numpy.savez`, whose names are those of the weights."""
-    file = np.load(path, allow_pickle=False)
-    if isinstance(file, np.ndarray):
-        raise ValueError("it is one array without names; write it with numpy.savez")
-    saved = {}
-    with file:
-        for name in file.files:
-            value = file[name]
-            if value.dtype.kind not in "fiub":
-                raise ValueError(f"{name} has the type {value.dtype}, which is no number")
-            saved[name.removesuffix(":0")] = Saved(value.shape, partial(np.asarray, value))
-    return saved
-
-
-def _text(name: str | bytes) -> str:
-    return name.decode() if isinstance(name, bytes) else name
-
-
-def _known(weight: Weight) -> Saved:
-    value = weight.container.numpy()
-    return Saved(value.shape, lambda: value)
-
-
 def _renamed(
     source: str, saved: Mapping[str, Saved], rename: Mapping[str, str]
 ) -> dict[str, Saved]:
@@ -207,11 +119,11 @@ def _find(
     """Return each weight with the name by which it was saved, or None.
 
     It is the path, or the name that Keras gave the variable: without the models that contain its
-    layer, or (Keras 3) with the name of the whole model. A name that two weights might have had is
-    given to none.
+    layer, or (Keras 3) with the name of the whole model; or its number in its layer. A name that
+    two weights might have had is given to none.
     """
     names: dict[int, str] = {}
-    for rule in (_path, _scope, _longer):
+    for rule in (_path, _scope, _longer, _numbered):
         free = saved.keys() - names.values()
         found: dict[str, list[int]] = {}
         for weight in (weight for weight in weights if id(weight) not in names):
@@ -237,6 +149,11 @@ def _longer(weight: Weight, owner: str, saved: Mapping[str, Saved]) -> str:
     end = f"/{weight.path.removeprefix(owner)}"
     names = [name for name in saved if name.startswith(owner) and name.endswith(end)]
     return names[0] if len(names) == 1 else ""
+
+
+def _numbered(weight: Weight, owner: str, saved: Mapping[str, Saved]) -> str:
+    """Return the path of the layer and the number of the weight in it, as in a `.weights.h5`."""
+    return f"{weight.path.rpartition('/')[0]}/{weight.number}".removeprefix("/")
 
 
 def _fits(weight: Weight, saved: Saved) -> bool:

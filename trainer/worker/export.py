@@ -130,6 +130,7 @@ def _signatures(experiment: Experiment, task: Task, dataset: Dataset) -> dict[st
         **signatures,
         **_column_signature(features_to_predictions, dataset),
         **_image_signature(features_to_predictions, dataset),
+        **_text_signature(features_to_predictions, dataset),
     }
 
 
@@ -163,6 +164,18 @@ def _image_signature(
         return predict(dataset.transform({"features": features}, None)["features"])
 
     return {"serving_images": _trace(images_to_predictions, (), "images", tf.string)}
+
+
+def _text_signature(
+    predict: Callable[[tf.Tensor], dict[str, tf.Tensor]], dataset: Dataset
+) -> dict[str, Any]:
+    """Return the function of texts; empty if TensorFlow cannot encode them as the dataset does."""
+    from_texts = getattr(dataset, "from_texts", None)
+    if from_texts is None:
+        return {}
+    return {
+        "serving_texts": _trace(lambda texts: predict(from_texts(texts)), (), "texts", tf.string)
+    }
 
 
 def _decoded_spec(decode: Callable[[tf.Tensor], tf.Tensor]) -> tf.TensorSpec | None:

@@ -26,6 +26,7 @@ _SECTIONS = (
     "train",
 )
 _MAX_CLASS_NAMES = 20
+_FEATURES_RULE = "as the dataset hands them to the model (scaled and normalised)"
 _LAST_OUTPUT: Mapping[LabelKind, str] = {
     "class": "the most probable class",
     "number": "in the unit of the targets",
@@ -72,7 +73,7 @@ def text(
         "## Metrics",
         _metrics(run_dir, step),
         "## Input and output",
-        _functions(experiment, signatures, model_input, columns, label_kind_of(dataset)),
+        _functions(experiment, dataset, signatures, model_input, columns),
         "## Use it",
         _usage(signatures, model_input[0], columns),
         "## Configuration",
@@ -124,31 +125,34 @@ def _metrics(run_dir: Path, step: int) -> str:
 
 def _functions(
     experiment: Experiment,
+    dataset: Dataset,
     signatures: Mapping[str, Mapping[str, str]],
     model_input: tuple[str, list[int]],
     columns: Mapping[str, str],
-    kind: LabelKind,
 ) -> str:
     name, shape = model_input
     if name == "latents":
         return _latents_and_samples(shape)
     if "generate" in signatures:
         return _tokens_and_logits(experiment, shape)
-    return _input_and_output(experiment, signatures, shape, columns, kind)
+    return _input_and_output(experiment, dataset, signatures, shape, columns)
 
 
 def _input_and_output(
     experiment: Experiment,
+    dataset: Dataset,
     signatures: Mapping[str, Mapping[str, str]],
     input_shape: list[int],
     columns: Mapping[str, str],
-    kind: LabelKind,
 ) -> str:
+    kind = label_kind_of(dataset)
     shape = ", ".join(["N", *map(str, input_shape)])
-    lines = [
-        f"- `serving_default`: `features`, [{shape}] float32, as the dataset hands them to the "
-        "model (scaled and normalised)."
-    ]
+    rule = getattr(dataset, "features_rule", _FEATURES_RULE)
+    lines = [f"- `serving_default`: `features`, [{shape}] float32, {rule}."]
+    if "serving_texts" in signatures:
+        lines.append(
+            "- `serving_texts`: `texts`, [N] strings in UTF-8; what makes tokens of them is inside."
+        )
     if "serving_images" in signatures:
         lines.append(
             "- `serving_images`: `images`, [N] strings, the bytes of JPEG, PNG, GIF or BMP files. "
@@ -215,6 +219,11 @@ def _usage(
         call = [
             'predict = model.signatures["serving_images"]',
             'predictions = predict(images=tf.constant([open("image.png", "rb").read()]))',
+        ]
+    elif "serving_texts" in signatures:
+        call = [
+            'predict = model.signatures["serving_texts"]',
+            'predictions = predict(texts=tf.constant(["your text"]))',
         ]
     elif "generate" in signatures:
         call = [

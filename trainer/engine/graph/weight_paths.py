@@ -29,12 +29,14 @@ class Weight:
 
     Attributes:
         path: the names of the layers that contain it, and its own.
+        number: which one of the layer's it is, as Keras counts and saves them, from 0.
         layer: the layer that it belongs to.
         variables: its variable; of one that is in pieces, all of them.
         container: what a checkpoint knows: the variable, or that of all pieces.
     """
 
     path: str
+    number: int
     layer: Any
     variables: tuple[tf.Variable, ...]
     container: Any
@@ -118,10 +120,10 @@ def _within(layer: Any, prefix: str) -> Iterator[Weight]:
             variable._sharded_container() if hasattr(variable, "_sharded_container") else variable
         )
         containers.setdefault(id(container), container)
-    for container in containers.values():
+    for number, container in enumerate(containers.values()):
         parts = tuple(parts_of(container))
         leaf = scope_name(parts[0]).rpartition("/")[2]
-        yield Weight(f"{prefix}{leaf}", layer, parts, container)
+        yield Weight(f"{prefix}{leaf}", number, layer, parts, container)
     for inner in layers_within(layer):
         yield from _within(inner, f"{prefix}{inner.name}/")
 

@@ -1,0 +1,99 @@
+"""Predictions of texts: of a file without labels, and by an export that takes strings."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import trainer.datasets.sentiment
+from tests.support import small_runs
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.errors import ConfigError
+from trainer.worker import export
+from trainer.worker.predict import predict
+
+pytestmark = pytest.mark.slow
+
+CHANNEL = Channel(lambda message: None)
+SENTIMENT = Path(str(trainer.datasets.sentiment.__file__)).with_name("sentiment.csv")
+LENGTH = 40  # most of the sentences are longer
+NEW = ["the soup was never cold", "as always, naïve", "", "x" * 60, "null \0 byte"]
+# Attention is fused otherwise where the batch size is not known.
+TOLERANCE = {"text_cnn": 0, "transformer_encoder": 1e-6}
+MODELS = {
+    "text_cnn": ["model=text_cnn", "model.width=8"],
+    "transformer_encoder": [
+        "model=transformer_encoder", "model.width=16", "model.hidden=16", "model.layers=1",
+    ],
+}  # fmt: skip
+
+
+def options(folder: Path, model: str) -> list[str]:
+    return [
+        "dataset=text", f"dataset.path={SENTIMENT}", f"dataset.length={LENGTH}",
+        f"dataset.cache_dir={folder / 'cache'}", *MODELS[model],
+    ]  # fmt: skip
+
+
+def predicted(run_dir: Path, batch_size: int, *overrides: str) -> list[dict[str, str]]:
+    """Return the table of mode=predict, in batches of that size."""
+    overrides = (*overrides, "mode=predict", f"batch.global_size={batch_size}")
+    engine = small_runs.engine(run_dir, *overrides)
+    engine.checkpointer.restore_latest()
+    experiment = compose([*small_runs.SMALL, *overrides])
+    assert predict(experiment, engine, run_dir, CHANNEL, 8, lambda: False)
+    (table,) = (run_dir / "predictions").glob("*.csv")
+    with table.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_texts_without_labels_are_predicted_and_served_alike(tmp_path: Path, model: str) -> None:
+    trained = options(tmp_path, model)
+    run_dir = tmp_path / "run"
+    small_runs.engine(run_dir, *trained).train(lambda: False)
+    new = tmp_path / "new.jsonl"
+    new.write_text("\n".join(json.dumps({"text": text}) for text in NEW))
+    rows = predicted(run_dir, len(NEW), *trained, f"dataset.test_path={new}")
+    probabilities = ["probability_0", "probability_1"]
+    assert list(rows[0]) == ["id", "predicted", "predicted_name", *probabilities]
+    export.run(compose([*small_runs.SMALL, *trained, "mode=export"]), run_dir, CHANNEL)
+    directory = run_dir / "export" / "model-8"
+    served = tf.saved_model.load(str(directory / "saved_model")).signatures["serving_texts"]
+    outputs = served(texts=tf.constant(NEW))
+    expected = [[row[name] for name in probabilities] for row in rows]
+    np.testing.assert_allclose(
+        outputs["probabilities"], np.array(expected, np.float32), rtol=0, atol=TOLERANCE[model]
+    )
+    np.testing.assert_array_equal(outputs["label"], [int(row["predicted"]) for row in rows])
+    card = (directory / "MODEL_CARD.md").read_text()
+    assert "`features`, [N, 40] float32, the tokens of a text by the tokenizer bytes, each" in card
+    program = card.partition("```python\n")[2].partition("```")[0]
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program],
+        cwd=directory,
+        env={"PATH": os.defpath},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "probabilities" in done.stdout
+
+
+def test_texts_without_labels_are_not_trained_on(tmp_path: Path) -> None:
+    new = tmp_path / "new.csv"
+    new.write_text("text\nfine\n")
+    with pytest.raises(ConfigError, match="the examples of the test split have no label, which"):
+        small_runs.engine(
+            tmp_path / "run", *options(tmp_path, "text_cnn"), f"dataset.test_path={new}"
+        )
