@@ -350,6 +350,8 @@ class Members:
 
 
 class Member:
+    host = None
+
     def __init__(self, members):
         self.members = members
 
