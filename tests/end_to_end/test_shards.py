@@ -121,7 +121,9 @@ def test_every_layout_has_the_bits_of_one_device(reference, tmp_path, layout):
         pytest.param(
             8, ["strategy=mirrored", "strategy.virtual_devices=4"], marks=pytest.mark.slow
         ),
-        (12, ["strategy=mirrored", "strategy.virtual_devices=3"]),
+        pytest.param(
+            12, ["strategy=mirrored", "strategy.virtual_devices=3"], marks=pytest.mark.slow
+        ),
         pytest.param(
             12,
             ["strategy=central_storage", "strategy.virtual_devices=3"],

@@ -44,6 +44,7 @@ def test_study_has_values_and_directory_of_every_point(tmp_path):
         assert trial.user_attrs["run"] == str(point.path)
 
 
+@pytest.mark.slow
 def test_optuna_search_beats_random_search(tmp_path):
     def best_distance(results):
         rates = [float(label.split("=")[1]) for label, _ in results]

@@ -111,6 +111,7 @@ def test_step_updates_discriminator_more_often_and_its_vectors_with_it(tmp_path)
     np.testing.assert_allclose([np.linalg.norm(vector) for vector in vectors], 1.0, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_16_micro_batches_are_2_replicas_with_8_to_the_bit_and_like_one_batch(tmp_path):
     cut = [*SGD, "batch.shards=2", "batch.accumulate=8"]
     initial = variables(gan_engine(tmp_path / "initial", *SGD))

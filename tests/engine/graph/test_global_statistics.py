@@ -46,6 +46,7 @@ def test_moving_statistics_are_those_of_one_batch(tmp_path, single):
         np.testing.assert_allclose(cut[name], whole[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_shards_have_the_same_bits_on_two_replicas_and_agree_with_one_batch(tmp_path, single):
     initial, whole = single
     shards = [*MODEL, "batch.shards=4", "batch.accumulate=2"]
