@@ -86,7 +86,7 @@ def advance(run_engine, count):
             [*ONE, *RANDOM, "batch.accumulate=2"], id="one_device", marks=pytest.mark.slow
         ),
         pytest.param([*TWO, *RANDOM], id="mirrored", marks=pytest.mark.slow),
-        pytest.param([*ONE, *RANDOM, *READ], id="read"),
+        pytest.param([*ONE, *RANDOM, *READ], id="read", marks=pytest.mark.slow),
         pytest.param([*TWO, *GAN], id="two optimizers", marks=pytest.mark.slow),
     ],
 )
