@@ -104,14 +104,12 @@ def test_small_resnet_learns_the_digits(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_char_lm_learns_the_words_of_its_grammar(tmp_path: Path) -> None:
-    """The recipe, smaller and for a part of its steps: far better than letters by frequency."""
-    options = ["model.width=64", "model.hidden=256", "dataset.characters=100000"]
-    train(
-        tmp_path / "run", "experiment=char_lm", *options, "train.epochs=4", "batch.global_size=16"
-    )
+    """The perplexity is near the best that is possible."""
+    train(tmp_path / "run", "experiment=char_lm")
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     tests = [line for line in map(json.loads, lines) if line["split"] == "test"]
-    assert entropy() < tests[-1]["loss"] < 1.6
+    assert tests[-1]["loss"] > entropy()
     assert tests[-1]["perplexity"] == pytest.approx(np.exp(tests[-1]["loss"]))
+    assert tests[-1]["perplexity"] == pytest.approx(1.44, abs=0.02)
     words = (tmp_path / "run" / "samples.txt").read_text().split()
     assert {"the", "The"} & set(words)
