@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +12,7 @@ import tensorflow as tf
 
 import trainer.datasets.sentiment
 from tests.support import small_runs
+from tests.support.outputs import run_program_of_card
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
@@ -77,17 +75,8 @@ def test_texts_without_labels_are_predicted_and_served_alike(tmp_path: Path, mod
     np.testing.assert_array_equal(outputs["label"], [int(row["predicted"]) for row in rows])
     card = (directory / "MODEL_CARD.md").read_text()
     assert "`features`, [N, 40] float32, the tokens of a text by the tokenizer bytes, each" in card
-    program = card.partition("```python\n")[2].partition("```")[0]
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", program],
-        cwd=directory,
-        env={"PATH": os.defpath},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert "probabilities" in done.stdout
+    _, printed = run_program_of_card(directory)
+    assert "probabilities" in printed
 
 
 def test_texts_without_labels_are_not_trained_on(tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ import base64
 import json
 import struct
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import google_crc32c
+
+from tests.support.http_servers import running
 
 _BUCKET = "/b/bucket/o"
 
@@ -158,14 +159,6 @@ def _crc32c(content: bytes) -> str:
     return base64.b64encode(struct.pack(">I", google_crc32c.value(content))).decode()
 
 
-@contextmanager
-def gcs_server() -> Iterator[GcsServer]:
+def gcs_server() -> AbstractContextManager[GcsServer]:
     """Run a server while the block lasts."""
-    with GcsServer() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    return running(GcsServer())

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from tests.support.http_servers import running
 
 _NAME_NODE = "/webhdfs/v1"
 _DATA_NODE = "/data-node"
@@ -192,14 +194,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-@contextmanager
-def hdfs_server() -> Iterator[HdfsServer]:
+def hdfs_server() -> AbstractContextManager[HdfsServer]:
     """Run a server while the block lasts."""
-    with HdfsServer() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    return running(HdfsServer())

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,3 +58,19 @@ def exported_outputs(
     parts = [served(features=part) for part in tf.split(filled, len(filled) // batch_size)]
     outputs = {name: np.concatenate([part[name] for part in parts])[:count] for name in parts[0]}
     return outputs, (directory / "MODEL_CARD.md").read_text()
+
+
+def run_program_of_card(directory: Path) -> tuple[str, str]:
+    """Run the program that a model card shows, without the trainer; return it and its output."""
+    card = (directory / "MODEL_CARD.md").read_text()
+    program = card.partition("```python\n")[2].partition("```")[0]
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program],
+        cwd=directory,
+        env={"PATH": os.defpath},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return program, done.stdout

@@ -5,6 +5,7 @@ from contextlib import closing
 
 import pytest
 
+from trainer.cluster import slurm_job
 from trainer.cluster.stop_requests import REQUESTS
 from trainer.sweep import launcher_job
 from trainer.sweep.launcher_job import JobRequests
@@ -71,13 +72,9 @@ def test_launcher_requeues_the_job_after_the_point_has_saved(sweep):
 
 
 @pytest.fixture
-def preempted_job(tmp_path, monkeypatch):
-    """A job that Slurm has decided to start a second time."""
-    program = tmp_path / "scontrol"
-    program.write_text('#!/bin/sh\n[ "$*" = "show job 7" ] && echo " Requeue=1 Restarts=1 x=0"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
+def preempted_job(monkeypatch):
+    """A job that Slurm has decided to start again."""
+    monkeypatch.setattr(slurm_job, "is_requeued", lambda environment: True)
 
 
 def test_job_that_slurm_starts_again_leaves_no_result(sweep, preempted_job):
@@ -88,18 +85,12 @@ def test_job_that_slurm_starts_again_leaves_no_result(sweep, preempted_job):
         requests.requeue()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("SLURM_RESTART_COUNT", "1"), ("SLURM_JOB_ID", "8"), ("PATH", "")]
-)
-def test_job_that_slurm_does_not_start_again_returns(
-    sweep, preempted_job, monkeypatch, name, value
+def test_job_of_a_stopped_sweep_leaves_its_result_though_slurm_starts_it_again(
+    tmp_path, preempted_job
 ):
-    monkeypatch.setenv(name, value)
-    JobRequests(sweep).requeue()
-
-
-def test_job_of_a_stopped_sweep_returns_though_slurm_starts_it_again(tmp_path, preempted_job):
-    JobRequests(SweepLock(tmp_path / ".lock")).requeue()
+    requests = JobRequests(SweepLock(tmp_path / ".lock"))
+    assert list(requests.signals()) == [signal.SIGTERM]
+    requests.requeue()  # no SystemExit
 
 
 def test_refusal_to_requeue_does_not_end_the_sweep(sweep, capsys):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.outputs import run_program_of_card
 from tests.support.processes import only_run, run
 from tests.support.training import SMALL, engine
 from tests.tasks.test_tasks import GAN
@@ -248,21 +249,12 @@ def test_model_card_describes_the_model_and_its_program_runs(trained: SimpleName
         "| model.width | 4 |",
     ):
         assert line in card
-    program = card.partition("```python\n")[2].partition("```")[0]
-    assert len(program.splitlines()) == 5
     (trained.directory / "image.png").write_bytes(
         tf.io.encode_png(tf.zeros([8, 8, 1], tf.uint8)).numpy()
     )
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", program],
-        cwd=trained.directory,
-        env={"PATH": os.defpath},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert "probabilities" in done.stdout
+    program, printed = run_program_of_card(trained.directory)
+    assert len(program.splitlines()) == 5
+    assert "probabilities" in printed
 
 
 def test_export_replaces_an_earlier_one_atomically(

@@ -1,4 +1,8 @@
-"""Weights in files: what either Keras has written, or arrays with names."""
+"""Weights in files: what either Keras has written, or arrays with names.
+
+Touches private names by which either Keras finds the layers that it saves;
+tests/engine/test_named_weights.py (-k private_names) fails when they move.
+"""
 
 from __future__ import annotations
 
