@@ -8,6 +8,7 @@ import re
 import select
 import shutil
 import signal
+import threading
 import time
 
 import pytest
@@ -125,14 +126,25 @@ def test_run_in_hdfs_killed_in_uploads_ends_with_the_bits_of_a_local_run(tmp_pat
         runs = f"{server.address}/runs"
         options = remote(tmp_path, short, runs=runs)
         for kill in range(HDFS_KILLS):
-            kill_at = chance.randrange(20, 120)
-            seen = []
-            server.before = lambda operation, path, seen=seen: seen.append("/checkpoints/" in path)
+            # In the second checkpoint or later, and long before the last.
+            kill_at = chance.randrange(30, 50)
+            seen, reached, killed = [], threading.Event(), threading.Event()
+
+            def hold(operation, path, kill_at=kill_at, seen=seen, reached=reached, killed=killed):
+                """Answer no request from the chosen one on until the command is killed."""
+                seen.append("/checkpoints/" in path)
+                if sum(seen) >= kill_at:
+                    reached.set()
+                    killed.wait(processes.TIMEOUT_SECS)
+
+            server.before = hold
             process = processes.start(tmp_path, *options)
-            wait_for(lambda seen=seen, end=kill_at: sum(seen) >= end, "nothing was uploaded")
+            assert reached.wait(processes.TIMEOUT_SECS), "nothing was uploaded"
             assert process.poll() is None, process.communicate()
             process.send_signal(signal.SIGKILL)
             process.communicate()
+            server.before = lambda operation, path: None
+            killed.set()
             if kill:
                 shutil.rmtree(tmp_path / "work")
         code, out, err = processes.run(tmp_path, *options)
