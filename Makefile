@@ -13,7 +13,7 @@ COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --gener
 PYTEST  := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 ARGS    ?=
 
-.PHONY: help train test test-all check docs bench lock
+.PHONY: help train test test-ci test-long check docs bench lock
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,10 +21,13 @@ help: ## list the targets
 train: $(STAMP) ## train; options: make train ARGS="model=mobilenet train.steps=100"
 	$(BIN)/python train.py $(ARGS)
 
-test: $(STAMP) ## the quick tests, without those marked slow; more pytest options in ARGS
-	$(PYTEST) -m "not slow" $(ARGS)
+test: $(STAMP) ## the quick tests, without those marked slow or long; more pytest options in ARGS
+	$(PYTEST) -m "not slow and not long" $(ARGS)
 
-test-all: $(STAMP) ## every test: also those that start clusters, kill processes, build the wheel
+test-ci: $(STAMP) ## also the slow tests, which start clusters, kill processes, build the wheel
+	$(PYTEST) -m "not long" --durations=30 $(ARGS)
+
+test-long: $(STAMP) ## every test: also further seeds, kills, schedules, layouts and whole recipes
 	$(PYTEST) --durations=30 $(ARGS)
 
 check: docs ## lint, format, types, documentation, and pip check

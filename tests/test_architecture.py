@@ -48,7 +48,7 @@ WITHOUT_TENSORFLOW = {
 
 HEAVY = {"tensorflow", "tf_keras", "keras", "tensorboard", "numpy", "h5py", "PIL"}
 
-MAX_LINES = 300
+MAX_LINES = 400
 LONGER = {
     "trainer/config/schema.py": "every key of the configuration with its comment, in one place",
 }
