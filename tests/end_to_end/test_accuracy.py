@@ -20,7 +20,7 @@ STRATEGIES = {
 PUBLISHED = [0.8218, 0.9277, 0.9470]  # with 2 workers, after each of 3 epochs of 70 steps
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_digits_reach_their_accuracy_on_every_strategy(tmp_path, strategy):
     code, out, err = run(tmp_path, f"strategy={strategy}", *STRATEGIES[strategy], "writers=[jsonl]")
@@ -37,7 +37,7 @@ def test_digits_reach_their_accuracy_on_every_strategy(tmp_path, strategy):
     assert alone["loss"] == pytest.approx(result["metrics"]["loss"], rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not MNIST.is_file(), reason="no mnist.npz; name its folder in STEADFAST_DATA")
 def test_tutorial_recipe_reaches_the_published_accuracy_with_two_workers(tmp_path):
     found = {}
@@ -59,7 +59,7 @@ def test_tutorial_recipe_reaches_the_published_accuracy_with_two_workers(tmp_pat
     assert found["float16"] == pytest.approx(found["none"], abs=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 def test_16_bits_and_xla_reach_the_accuracy_of_float32(model):
     """Without dropout, of which XLA draws other numbers.

@@ -72,7 +72,10 @@ ALL = ["actor-0", "actor-1"] * 4 + ["worker-0", "supervisor"]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("inference", "victims"),
-    [("actor", ALL), ("learner", ["actor-0", "worker-0", "actor-1"])],
+    [
+        pytest.param("actor", ALL, marks=pytest.mark.long),
+        ("learner", ["actor-0", "worker-0", "actor-1"]),
+    ],
     ids=["actors act", "learner acts"],
 )
 def test_run_survives_kills_of_actors_learner_and_supervisor(tmp_path, inference, victims):

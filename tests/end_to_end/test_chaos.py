@@ -87,6 +87,15 @@ WORST = {
     ("multi_worker", "kill", "worker-1", "save"),
     ("parameter_server", "kill", "ps-0", "step"),
 }
+SLOW = {
+    ("one_device", "kill", "supervisor"),
+    ("mirrored", "terminate", "chief"),
+    ("multi_worker", "kill", "chief"),
+    ("multi_worker", "terminate", "worker-1"),
+    ("multi_worker", "freeze", "worker-1"),
+    ("parameter_server", "kill", "worker-1"),
+}
+"""(strategy, action, process): each strategy, action and process at least once."""
 
 
 def runs():
@@ -99,7 +108,7 @@ def runs():
             *common,
             phases,
             id="-".join([*common, *phases]),
-            marks=[] if is_worst else [pytest.mark.slow],
+            marks=[] if is_worst else [pytest.mark.slow if common in SLOW else pytest.mark.long],
         )
 
 
@@ -247,6 +256,7 @@ def test_fault_matrix_has_enough_cells():
     matrix = list(cells())
     assert len(matrix) == len(set(matrix)) >= 60
     assert set(matrix) >= WORST
+    assert {cell[:3] for cell in matrix} >= SLOW
     assert {cell[:2] for cell in matrix} >= set(
         itertools.product(STRATEGIES, ("kill", "terminate"))
     )

@@ -14,7 +14,9 @@ STRATEGIES = {
 }
 
 
-@pytest.fixture(params=["one_device", pytest.param("mirrored", marks=slow)], scope="module")
+@pytest.fixture(
+    params=["one_device", pytest.param("mirrored", marks=pytest.mark.long)], scope="module"
+)
 def strategy(request):
     return STRATEGIES[request.param]
 

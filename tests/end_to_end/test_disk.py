@@ -63,8 +63,8 @@ def straight(tmp_path_factory):
     ("action", "strategy", "cause"),
     [
         ("full", [], NO_SPACE),
-        pytest.param("no_inodes", [], NO_SPACE, marks=pytest.mark.slow),
-        pytest.param("read_only", [], "Read-only file system", marks=pytest.mark.slow),
+        pytest.param("no_inodes", [], NO_SPACE, marks=pytest.mark.long),
+        pytest.param("read_only", [], "Read-only file system", marks=pytest.mark.long),
         pytest.param("full", IN_BACKGROUND, NO_SPACE, marks=pytest.mark.slow),
         pytest.param("full", ["strategy=multi_worker"], NO_SPACE, marks=pytest.mark.slow),
     ],

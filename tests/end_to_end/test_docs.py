@@ -24,6 +24,15 @@ from trainer.config.schema import GROUPS, Experiment, Fault
 PAGES = [Page(path) for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))]
 # The README's commands train for long.
 RUN = [page for page in PAGES if page.commands and page.path != ROOT / "README.md"]
+LONG = {
+    f"docs/how-to/{name}.md"
+    for name in (
+        "contrastive", "data", "dataset", "failures", "fine-tune", "gan", "keras3", "labels",
+        "language-model", "measure-scale", "resume", "see", "segmentation", "several-models",
+        "sweep",
+    )
+}  # fmt: skip
+"""Pages whose commands take more than ten seconds; other tests hold what they do."""
 DATA = ("mnist.npz", "cifar-10-batches-py")
 
 
@@ -60,8 +69,15 @@ def test_page_without_training_runs_as_shown(
     run_page(page, tmp_path, checkout, server)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in RUN if page.trains], ids=name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.long if name(page) in LONG else pytest.mark.slow])
+        for page in RUN
+        if page.trains
+    ],
+    ids=lambda page: name(page),
+)
 def test_page_with_training_runs_as_shown(
     page: Page, tmp_path: Path, checkout: Path, server: dict[str, str]
 ) -> None:

@@ -87,7 +87,7 @@ def scratch():
 
 
 @pytest.mark.parametrize(
-    "workers", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
+    "workers", [2, pytest.param(1, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.slow)]
 )
 def test_any_number_of_workers_equals_one_device(trained, workers):
     one, many = (

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.marks import first_only
 from tests.support.processes import (
     OPTIONS,
     ROOT,
@@ -192,7 +193,7 @@ def schedules():
     ]
 
 
-@pytest.mark.parametrize(("step", "fault", "dice"), schedules())
+@pytest.mark.parametrize(("step", "fault", "dice"), first_only(schedules()))
 def test_run_with_fault_ends_as_local_one_without(cluster, straight, tmp_path, step, fault, dice):
     job = Job(cluster, tmp_path, [step])
     try:

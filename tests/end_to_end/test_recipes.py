@@ -46,7 +46,7 @@ def photographs(tmp_path: Path) -> Path:
     return tmp_path / "imagenet"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_resnet50_imagenet_trains_on_a_folder_of_photographs(
     photographs: Path, tmp_path: Path
 ) -> None:
@@ -70,7 +70,7 @@ def test_resnet50_imagenet_trains_on_a_folder_of_photographs(
     assert len(run.state.task.models["model"].losses) == 54
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_resnet20_cifar10_trains_on_the_official_files(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
@@ -92,7 +92,7 @@ def test_resnet20_cifar10_trains_on_the_official_files(tmp_path: Path) -> None:
     assert 0 < rates[1] < 0.1 * rates[0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_small_resnet_learns_the_digits(tmp_path: Path) -> None:
     options = ["model=resnet", "model.depth=8", "model.zero_gamma=true", "schedule=cosine"]
     train(tmp_path / "run", *options, "train.epochs=4", "optimizer.learning_rate=0.01")
@@ -102,7 +102,7 @@ def test_small_resnet_learns_the_digits(tmp_path: Path) -> None:
     assert tests[-1]["loss"] < 0.5 * tests[0]["loss"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_char_lm_learns_the_words_of_its_grammar(tmp_path: Path) -> None:
     """The perplexity is near the best that is possible."""
     train(tmp_path / "run", "experiment=char_lm")

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.support.marks import first_only
 from tests.support.processes import ROOT, log, only_run, run
 from tests.support.training import assert_same_bits, engine, train, variables
 from trainer.launch.run_comparison import differences, read
@@ -107,7 +108,7 @@ def on_one_device(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_modules")
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", first_only(LAYOUTS, 4))
 def test_every_layout_has_the_bits_of_one_device(reference, tmp_path, layout):
     run_dir = finished(tmp_path / "run", *MOMENTUM, "batch.shards=4", *LAYOUTS[layout])
     assert differences(outcome(reference), outcome(run_dir)) == []
@@ -119,10 +120,10 @@ def test_every_layout_has_the_bits_of_one_device(reference, tmp_path, layout):
     ("shards", "layout"),
     [
         pytest.param(
-            8, ["strategy=mirrored", "strategy.virtual_devices=4"], marks=pytest.mark.slow
+            8, ["strategy=mirrored", "strategy.virtual_devices=4"], marks=pytest.mark.long
         ),
         pytest.param(
-            12, ["strategy=mirrored", "strategy.virtual_devices=3"], marks=pytest.mark.slow
+            12, ["strategy=mirrored", "strategy.virtual_devices=3"], marks=pytest.mark.long
         ),
         pytest.param(
             12,

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fault_schedules import free, hold, schedules, send_storm
+from tests.support.marks import first_only
 from tests.support.processes import (
     OWN_SERVER,
     ROOT,
@@ -220,7 +221,7 @@ def wait_until_held(cluster, job, directory, path):
 HELD = [[replace(fault, delay_secs=0.0) for fault in row] for row in schedules(list(FAULTS), 2)]
 
 
-@pytest.mark.parametrize("faults", HELD, ids=lambda row: ", ".join(map(str, row)))
+@pytest.mark.parametrize("faults", first_only(HELD), ids=lambda row: ", ".join(map(str, row)))
 def test_job_with_a_schedule_of_faults_ends_the_same(cluster, straight, tmp_path, faults):
     words = [*COMMAND, hold(tmp_path, tmp_path, faults), "checkpoint.every_steps=3"]
     job = submit_words(cluster, tmp_path, [*words, "--output=job.log", "--time=60"])

@@ -60,7 +60,7 @@ def on_one_device(tmp_path_factory):
     ("case", "replicas"),
     [
         *((case, 2) for case in CASES),
-        *(pytest.param(case, 4, marks=pytest.mark.slow) for case in ("all", "fp16")),
+        *(pytest.param(case, 4, marks=pytest.mark.long) for case in ("all", "fp16")),
     ],
 )
 def test_mirrored_equals_one_device(initial, on_one_device, tmp_path, case, replicas):

@@ -26,7 +26,7 @@ def evaluations(directory: Path, *overrides: str) -> list[dict[str, float]]:
     return [line for line in lines if line["split"] == "test"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_unet_reaches_the_overlap_of_its_recipe(tmp_path: Path) -> None:
     *_, last = evaluations(tmp_path / "run", "experiment=segment_shapes")
     assert last["mean_iou"] == pytest.approx(0.92, abs=0.03)
@@ -34,7 +34,7 @@ def test_unet_reaches_the_overlap_of_its_recipe(tmp_path: Path) -> None:
     assert last["accuracy"] > 0.95
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_features_without_labels_find_digits_and_carry_a_new_head(tmp_path: Path) -> None:
     first, *_, last = evaluations(tmp_path / "run", "experiment=contrastive_digits")
     assert last["loss"] < first["loss"]

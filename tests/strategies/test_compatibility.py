@@ -441,11 +441,17 @@ def run_options(name, features, images):
     ]
 
 
+def training_runs(names):
+    """Return the runs of some strategies: the first of each is slow, the others are long."""
+    return [
+        pytest.param(name, features, marks=[pytest.mark.long if number else pytest.mark.slow])
+        for name in names
+        for number, features in enumerate(RUNS[name])
+    ]
+
+
 @pytest.mark.usefixtures("restored_settings")
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "features"), [(name, features) for name in IN_PROCESS for features in RUNS[name]]
-)
+@pytest.mark.parametrize(("name", "features"), training_runs(IN_PROCESS))
 def test_allowed_combinations_train(tmp_path, images, name, features):
     training = engine(tmp_path, *run_options(name, features, images))
     before = variables(training)
@@ -681,10 +687,7 @@ def test_strategies_and_rules_have_the_same_names():
     assert names == set(rules)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "features"), [(name, features) for name in IN_WORKERS for features in RUNS[name]]
-)
+@pytest.mark.parametrize(("name", "features"), training_runs(IN_WORKERS))
 def test_allowed_combinations_train_in_worker_processes(tmp_path, images, name, features):
     code, out, err = run(
         tmp_path, *run_options(name, features, images), *RUNS[name][features], *SHORT
