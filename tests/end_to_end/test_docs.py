@@ -25,11 +25,12 @@ PAGES = [Page(path) for path in (ROOT / "README.md", *sorted((ROOT / "docs").rgl
 # The README's commands train for long.
 RUN = [page for page in PAGES if page.commands and page.path != ROOT / "README.md"]
 LONG = {
-    f"docs/how-to/{name}.md"
+    f"docs/{name}.md"
     for name in (
-        "contrastive", "data", "dataset", "failures", "fine-tune", "gan", "keras3", "labels",
-        "language-model", "measure-scale", "resume", "see", "segmentation", "several-models",
-        "sweep",
+        "how-to/contrastive", "how-to/data", "how-to/dataset", "how-to/failures",
+        "how-to/fine-tune", "how-to/gan", "how-to/keras3", "how-to/labels",
+        "how-to/language-model", "how-to/measure-scale", "how-to/resume", "how-to/see",
+        "how-to/segmentation", "how-to/several-models", "how-to/sweep", "same-bits", "strategies",
     )
 }  # fmt: skip
 """Pages whose commands take more than ten seconds; other tests hold what they do."""

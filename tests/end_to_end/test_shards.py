@@ -27,13 +27,13 @@ MOMENTUM = ["optimizer=sgd", "optimizer.momentum=0.9"]
 
 MULTI_WORKER = "strategy=multi_worker"
 LAYOUTS = {
-    "mirrored 2": ["strategy=mirrored", "strategy.virtual_devices=2"],
     "mirrored 4": ["strategy=mirrored", "strategy.virtual_devices=4"],
     "central storage 2": ["strategy=central_storage", "strategy.virtual_devices=2"],
-    "1 worker": [MULTI_WORKER, "strategy.workers=1"],
     "2 workers": [MULTI_WORKER, "strategy.workers=2"],
-    "4 workers": [MULTI_WORKER, "strategy.workers=4"],
     "2 workers, ring": [MULTI_WORKER, "strategy.workers=2", "strategy.communication=ring"],
+    "mirrored 2": ["strategy=mirrored", "strategy.virtual_devices=2"],
+    "1 worker": [MULTI_WORKER, "strategy.workers=1"],
+    "4 workers": [MULTI_WORKER, "strategy.workers=4"],
     "4 workers, ring": [MULTI_WORKER, "strategy.workers=4", "strategy.communication=ring"],
     "2 workers with 2 devices": [
         MULTI_WORKER,
