@@ -70,7 +70,7 @@ def test_resumed_run_equals_one_never_stopped(strategy, straight, tmp_path, stop
     assert log(straight[0]) == log(tmp_path)
 
 
-@slow
+@pytest.mark.long
 def test_resumed_run_of_three_replicas_equals_one_never_stopped(tmp_path):
     # The mean of three equal moving statistics may be another number.
     options = [

@@ -128,7 +128,7 @@ def test_every_layout_has_the_bits_of_one_device(reference, tmp_path, layout):
         pytest.param(
             12,
             ["strategy=central_storage", "strategy.virtual_devices=3"],
-            marks=pytest.mark.slow,
+            marks=pytest.mark.long,
         ),
     ],
 )
@@ -169,7 +169,7 @@ def test_run_that_moves_to_another_layout_has_the_bits_of_one_that_stays(straigh
     assert lines[-2:] == log(directory)[-2:]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_histograms_and_images_change_no_bit_and_are_the_same(straight, tmp_path):
     options = [*EVERYTHING, *MOMENTUM, "batch.shards=4", "summary.histograms=2"]
     shown = train(tmp_path, *options, "writers=[jsonl,tensorboard]")

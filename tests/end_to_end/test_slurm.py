@@ -236,6 +236,7 @@ def test_job_with_a_schedule_of_faults_ends_the_same(cluster, straight, tmp_path
     check_same_end(cluster, job, tmp_path, straight)
 
 
+@pytest.mark.long
 def test_job_of_a_node_cut_off_and_back_ends_the_same(cluster, straight, tmp_path):
     pause_only_at(tmp_path, 8)
     job = submit(cluster, tmp_path, "checkpoint.every_steps=3")

@@ -8,6 +8,7 @@ import tensorflow as tf
 import yaml
 
 from tests.support.choices import CONF, listed
+from tests.support.marks import first_only
 from trainer.config.instantiate import instantiate
 
 IMAGES = (28, 28, 1)
@@ -94,7 +95,7 @@ def test_bfloat16_updates_in_the_direction_of_float32(choice):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choice", [name for name in MODELS if name not in DEEP])
+@pytest.mark.parametrize("choice", first_only(name for name in MODELS if name not in DEEP))
 def test_xla_makes_the_update_of_tensorflow(choice):
     """XLA adds up in another order. Measured: 1e-6."""
     error, cosine = compare(choice, jit=True)

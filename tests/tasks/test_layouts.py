@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support import small_runs
+from tests.support.marks import first_only
 from tests.support.processes import only_run, run
 from trainer.cli.compose import compose
 
@@ -55,7 +56,9 @@ def options(folder: Path, task: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["language_model", "multilabel", "sequence_classification"])
+@pytest.mark.parametrize(
+    "task", first_only(["language_model", "multilabel", "sequence_classification"])
+)
 def test_killed_run_ends_with_the_same_bits(tmp_path: Path, task: str) -> None:
     verify = ["mode=verify", "verify.steps=4", "verify.kills=1", "verify.seed=1"]
     code, out, err = run(tmp_path, *options(tmp_path, task), *verify)
@@ -65,7 +68,7 @@ def test_killed_run_ends_with_the_same_bits(tmp_path: Path, task: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("task", "metric"), [("language_model", "perplexity"), ("segmentation", "mean_iou")]
+    ("task", "metric"), first_only([("language_model", "perplexity"), ("segmentation", "mean_iou")])
 )
 def test_two_processes_evaluate_as_one(tmp_path: Path, task: str, metric: str) -> None:
     """The sums of a derived metric come from both, each with a part of the test split."""
@@ -84,7 +87,9 @@ def test_two_processes_evaluate_as_one(tmp_path: Path, task: str, metric: str) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", [task for task in TASKS if task != "sequence_classification"])
+@pytest.mark.parametrize(
+    "task", first_only(task for task in TASKS if task != "sequence_classification")
+)
 def test_compiled_run_has_the_loss_of_one_that_is_not(tmp_path: Path, task: str) -> None:
     overrides = options(tmp_path, task)
     if "dropout" in compose(overrides).model:
