@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from glob import glob
@@ -163,13 +162,6 @@ def fork_server() -> str | None:
 def name_fork_server(environment: dict[str, str], directory: str) -> None:
     """Name the fork server that the process of an environment is to use."""
     environment[_FORK_SERVER] = directory
-
-
-def runtime_directory() -> str:
-    """Return the folder for sockets of this user, which need not exist."""
-    if parent := os.environ.get("XDG_RUNTIME_DIR"):
-        return os.path.join(parent, "steadfast")
-    return os.path.join(tempfile.gettempdir(), f"steadfast-{os.getuid()}")
 
 
 def visible_gpus() -> list[str]:

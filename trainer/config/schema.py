@@ -434,12 +434,6 @@ class Launch:
         False,
         "train in the process of the command, for a debugger, instead of in supervised workers",
     )
-    keep_warm_secs: float = key(
-        0.0,
-        "seconds that the fork server stays for later commands, which then need not import "
-        "TensorFlow; 0: it ends with the command",
-        ">= 0",
-    )
     console: str = key(
         "chief",
         "whose progress is printed where a scheduler has started the processes",

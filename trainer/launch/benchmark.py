@@ -75,7 +75,6 @@ def measure(
     variants = Variants(experiment, resolved.strategy, folder)
     shutil.rmtree(folder, ignore_errors=True)  # of a benchmark that has failed
     own_server = server or ForkServer.acquire()
-    own_server.keep(experiment.launch.keep_warm_secs)
     try:
         record = Measurement(experiment, resolved.strategy, variants, own_server).measure()
     except (ConfigError, KeyboardInterrupt):

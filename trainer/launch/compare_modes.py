@@ -164,7 +164,6 @@ def _train(plan: _Plan, experiments: dict[Mode, Experiment]) -> int:
     """Train what is not finished, and compare; return the exit code."""
     first = experiments[MODES[0]]
     server = ForkServer.acquire()
-    server.keep(first.launch.keep_warm_secs)
     try:
         for mode, experiment in experiments.items():
             print(f"--- {mode.name}: {_words(mode, plan)}", flush=True)

@@ -84,7 +84,6 @@ def run(command: Command) -> int:
     if runs_dir.exists():
         shutil.rmtree(runs_dir)  # of an earlier check
     server = ForkServer.acquire()
-    server.keep(experiment.launch.keep_warm_secs)
     check = LayoutCheck(command, runs_dir, str(server.directory))
     try:
         code = check.compare(first, others)

@@ -64,7 +64,6 @@ def run(command: Command) -> int:
     if runs_dir.exists():
         shutil.rmtree(runs_dir)  # of the same kills, which are about to be repeated
     server = ForkServer.acquire()
-    server.keep(experiment.launch.keep_warm_secs)
     verification = Verification(
         command, runs_dir, str(server.directory), is_repeatable=not strategy.asynchronous
     )

@@ -114,8 +114,6 @@ class LauncherDriver:
         )
         # Others may run their jobs on another machine.
         server = ForkServer.acquire() if self._is_joblib else None
-        if server:
-            server.keep(points[0].experiment.launch.keep_warm_secs)
         try:
             with environment.exported(str(server.directory) if server else None):
                 if self._is_joblib:

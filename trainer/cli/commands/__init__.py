@@ -23,7 +23,6 @@ COMMANDS = {
     ),
     "status": ("runs/<run>", "what each process of a run does, on whichever host"),
     "convert": ("key=value ...", "a dataset, and writes it as TFRecord or ArrayRecord files"),
-    "warm": ("[stop]", "the fork server that a command has left for the next; stop: end it"),
     "completion": (
         "bash|zsh|fish",
         'completion by the tab key: eval "$(python train.py completion bash)"',
