@@ -448,7 +448,7 @@ class Launch:
 
 @dataclass
 class Store:
-    """Runs in a store: runs_dir=s3://bucket/folder, gs://bucket/..., hdfs://namenode/..."""
+    """Runs in a store: runs_dir=s3://bucket/folder, gs://bucket/..."""
 
     work_dir: str = key(
         "~/.cache/steadfast", "folder of this machine in which such runs work; kept for restarts"
