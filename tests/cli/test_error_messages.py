@@ -447,7 +447,7 @@ WRONG: dict[str, str | list[str]] = {
         ),
     ],
     "-m hydra/launcher=nope seed=1,2": (
-        "hydra/launcher (nope): no such launcher; choose one of: joblib, "
+        "hydra/launcher (nope): no such launcher; use sweep.jobs, or choose one of: "
         "submitit_local, submitit_slurm"
     ),
     "-m sweep.jobs=0": "sweep.jobs (0) must be >= 1",

@@ -178,16 +178,10 @@ def visible_gpus() -> list[str]:
 
 
 @contextmanager
-def exported(server: str | None) -> Iterator[None]:
-    """Let processes that others start from this one find this package, and a fork server.
-
-    Args:
-        server: its folder; None: there is none.
-    """
+def exported() -> Iterator[None]:
+    """Let processes that others start from this one find this package."""
     before = dict(os.environ)
     os.environ["PYTHONPATH"] = worker_environment()["PYTHONPATH"]
-    if server:
-        os.environ[_FORK_SERVER] = server
     try:
         yield
     finally:
