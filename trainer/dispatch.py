@@ -43,7 +43,7 @@ def _dispatch(server: ForkServer | None) -> int:
     """Do what the command line asks for; return the exit code."""
     if (name := sys.argv[1:2]) and name[0] in COMMANDS:
         package = "trainer.launch" if name[0] in LAUNCH_COMMANDS else "trainer.cli.commands"
-        module = importlib.import_module(f"{package}.{name[0].replace('-', '_')}")
+        module = importlib.import_module(f"{package}.{name[0]}")
         code: int = module.run(sys.argv[2:])
         return code
     args = arguments.parse(sys.argv[1:])

@@ -175,7 +175,8 @@ def test_split_overrides_separates_those_of_the_launcher():
 def test_unknown_and_missing_launchers_are_refused(monkeypatch):
     choices = "use sweep.jobs, or choose one of: submitit_local, submitit_slurm"
     assert problems_of(["hydra/launcher=submitit_locl"]) == [
-        f"hydra/launcher (submitit_locl): no such launcher; {choices}; did you mean 'submitit_local'?"
+        f"hydra/launcher (submitit_locl): no such launcher; {choices}; "
+        "did you mean 'submitit_local'?"
     ]
     groups = ConfigStore.instance().repo["hydra"]
     monkeypatch.setitem(groups, "launcher", {"basic.yaml": groups["launcher"]["basic.yaml"]})
