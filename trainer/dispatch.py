@@ -91,13 +91,9 @@ def _run(composition: Composition, config_dir: str | None, server: ForkServer | 
 
         return plan_report.run(command)
     if experiment.mode == "verify":
-        from trainer.launch import verify
+        from trainer.launch import layout_check, verify
 
-        return verify.run(command)
-    if experiment.mode == "check_layouts":
-        from trainer.launch import layout_check
-
-        return layout_check.run(command)
+        return (layout_check if experiment.verify.layouts else verify).run(command)
     if experiment.mode == "benchmark":
         from trainer.launch import benchmark
 
