@@ -254,13 +254,8 @@ def test_environment_is_read_in_one_module():
         if isinstance(node, ast.Attribute)
         and node.attr in ("environ", "environb", "getenv", "putenv", "unsetenv")
     }
-    # Datasets import nothing of the engine, and stores nothing of the cluster; the variables are
-    # those of other clients: Keras' folder, Hadoop's user.
-    assert found == {
-        "trainer/cluster/environment.py",
-        "trainer/runs/hdfs_store.py",
-        "datasets/keras_cache.py",
-    }
+    # Datasets import nothing of the engine; the variable names Keras' folder.
+    assert found == {"trainer/cluster/environment.py", "datasets/keras_cache.py"}
 
 
 @pytest.mark.parametrize("path", EVERYTHING, ids=lambda path: str(path.relative_to(ROOT)))

@@ -43,7 +43,7 @@ def _dispatch(server: ForkServer | None) -> int:
     """Do what the command line asks for; return the exit code."""
     if (name := sys.argv[1:2]) and name[0] in COMMANDS:
         package = "trainer.launch" if name[0] in LAUNCH_COMMANDS else "trainer.cli.commands"
-        module = importlib.import_module(f"{package}.{name[0].replace('-', '_')}")
+        module = importlib.import_module(f"{package}.{name[0]}")
         code: int = module.run(sys.argv[2:])
         return code
     args = arguments.parse(sys.argv[1:])
@@ -91,13 +91,9 @@ def _run(composition: Composition, config_dir: str | None, server: ForkServer | 
 
         return plan_report.run(command)
     if experiment.mode == "verify":
-        from trainer.launch import verify
+        from trainer.launch import layout_check, verify
 
-        return verify.run(command)
-    if experiment.mode == "check_layouts":
-        from trainer.launch import layout_check
-
-        return layout_check.run(command)
+        return (layout_check if experiment.verify.layouts else verify).run(command)
     if experiment.mode == "benchmark":
         from trainer.launch import benchmark
 

@@ -35,7 +35,7 @@ def _will_train(arguments: list[str]) -> bool:
     if arguments and arguments[0] in COMMANDS:
         return False
     return not any(
-        argument.startswith(("-", "launch=", "launch.inline=", "mode=verify", "mode=check"))
+        argument.startswith(("-", "launch=", "launch.inline=", "mode=verify"))
         and not argument.startswith(("--config-dir", "-cd"))
         for argument in arguments
     )

@@ -176,8 +176,8 @@ WRONG: dict[str, str | list[str]] = {
     ),
     "seed=-1": "seed (-1) must be >= 0 and <= 9007199254740991",
     "mode=trian": (
-        "mode (trian) must be one of train, plan, verify, check_layouts, benchmark, evaluate, "
-        "export, predict; did you mean 'train'?"
+        "mode (trian) must be one of train, plan, verify, benchmark, evaluate, export, predict; "
+        "did you mean 'train'?"
     ),
     "precision=float16": (
         "precision (float16) must be one of float32, mixed_bfloat16, mixed_float16; did "
@@ -447,7 +447,7 @@ WRONG: dict[str, str | list[str]] = {
         ),
     ],
     "-m hydra/launcher=nope seed=1,2": (
-        "hydra/launcher (nope): no such launcher; choose one of: joblib, "
+        "hydra/launcher (nope): no such launcher; use sweep.jobs, or choose one of: "
         "submitit_local, submitit_slurm"
     ),
     "-m sweep.jobs=0": "sweep.jobs (0) must be >= 1",

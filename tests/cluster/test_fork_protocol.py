@@ -9,13 +9,9 @@ import pytest
 
 from trainer.cluster import fork_protocol
 from trainer.cluster.fork_protocol import (
-    Describe,
-    Description,
     Ended,
     Fork,
     Forked,
-    Keep,
-    Stop,
     connect,
     listen,
     peer_pid,
@@ -33,10 +29,6 @@ MESSAGES = [
         "/tmp/scratch",
         12.5,
     ),
-    Keep(600.0, "/run/steadfast/a/b"),
-    Describe(),
-    Stop(),
-    Description(42, 3, None),
     Forked(43),
     Ended(-9),
 ]
@@ -70,7 +62,7 @@ def test_end_of_the_other_side_is_no_message(pair):
     pair[0].close()
     assert receive(pair[1]) == (None, [])
     with pytest.raises(OSError, match="Broken pipe"):
-        send(pair[1], Stop())
+        send(pair[1], Ended(0))
 
 
 def test_messages_of_a_large_environment_arrive_whole(pair):
@@ -87,8 +79,8 @@ def test_server_is_reached_at_a_path_longer_than_a_socket_address(tmp_path):
         with connect(folder / "socket") as connection:
             served, _ = listener.accept()
             with served:
-                send(connection, Describe())
-                assert receive(served) == (Describe(), [])
+                send(connection, Ended(0))
+                assert receive(served) == (Ended(0), [])
                 assert (peer_pid(connection), peer_uid(served)) == (os.getpid(), os.getuid())
 
 

@@ -25,7 +25,6 @@ from tests.support.processes import (
     worker_pids,
 )
 from tests.support.training import assert_same_bits
-from trainer.cluster import environment, fork_protocol
 from trainer.launch.fork_server import ForkServer
 
 pytestmark = pytest.mark.slow
@@ -151,11 +150,7 @@ def test_child_is_new_whatever_those_before_it_have_changed(server, tmp_path):
         assert code == 0, out + err
         # Neither a patched module nor a variable or policy of another child, and the edited code.
         assert found(out, "found") == [["True", "False", tmp_path.name, "float32", str(version)]]
-        path = server.directory / environment.import_digest(environment.worker_environment())
-        with fork_protocol.connect(path) as connection:
-            fork_protocol.send(connection, fork_protocol.Describe())
-            description, _ = fork_protocol.receive(connection)
-        assert found(out, "parent") == [[str(description.pid)]]
+        assert found(out, "parent") == [[str(server._process.pid)]]
 
 
 @pytest.mark.parametrize("victim", ["supervisor", "server", "worker"])
@@ -187,74 +182,16 @@ def test_kill_at_any_moment_leaves_nothing_and_the_same_command_finishes(tmp_pat
     assert len(list(tmp_path.glob("runs/*/result.json"))) == NUM_KILLS
 
 
-def test_kept_server_serves_the_next_command_until_it_is_stopped_or_its_time_is_over(tmp_path):
-    (tmp_path / "changes.py").write_text(USER_CODE)
-    environment = {**OWN_SERVER, "XDG_RUNTIME_DIR": str(tmp_path)}
-
-    def train(*options, **others):
-        code, out, err = finish(start(tmp_path, *SHORT, CHANGES, *options, **environment | others))
-        assert code == 0, out + err
-        ((parent,),) = found(out, "parent")
-        return int(parent)
-
-    def warm(*arguments):
-        code, out, err = finish(start(tmp_path, "warm", *arguments, **environment))
-        assert (code, err) == (0, "")
-        return out
-
-    server = train("name=first", "launch.keep_warm_secs=600")
-    try:
-        assert warm().startswith(f"Process {server}: 0 processes; ends ")
-        assert train("name=second", **COLD) != server
-        code, out, err = finish(start(tmp_path, "model=none", **environment))
-        assert (code, out) == (2, ""), err
-        assert train("name=third") == server
-        assert warm("stop") == f"Process {server}: 0 processes; has ended\n"
-        wait_gone(server)
-        assert list((tmp_path / "steadfast").iterdir()) == []
-        # Another one, which ends by itself.
-        other = train("name=fourth", "launch.keep_warm_secs=1")
-        assert other != server
-        wait_gone(other)
-        assert not list((tmp_path / "steadfast").glob("*/*"))
-    finally:
-        finish(start(tmp_path, "warm", "stop", **environment))
-
-
 @pytest.mark.parametrize(
     ("command", "num_workers"),
-    [
-        # The built-in launcher of sweeps is in the test below.
-        (["-m", "seed=1,2", "hydra/launcher=joblib"], 2),
-        (["mode=verify", "verify.kills=1"], 3),
-    ],
-    ids=["joblib", "verify"],
+    [(["-m", "seed=1,2", "sweep.jobs=2"], 2), (["mode=verify", "verify.kills=1"], 3)],
+    ids=["sweep", "verify"],
 )
 def test_all_workers_of_a_command_are_forked_from_one_server(tmp_path, command, num_workers):
-    if "hydra/launcher=joblib" in command:
-        pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     (tmp_path / "parents.py").write_text(PARENTS)
     parent = "+callbacks.parent={_target_:parents.Parent}"
     code, out, err = finish(start(tmp_path, *SHORT, parent, *command, **OWN_SERVER))
     assert code == 0, out + err
     parents = (tmp_path / "parents").read_text().split()
     assert (len(parents), len(set(parents))) == (num_workers, 1)
-    wait_gone(int(parents[0]))
-
-
-def test_sweep_leaves_its_server_to_the_next_command(tmp_path):
-    (tmp_path / "parents.py").write_text(PARENTS)
-    environment = {**OWN_SERVER, "XDG_RUNTIME_DIR": str(tmp_path)}
-    command = [*SHORT, "+callbacks.parent={_target_:parents.Parent}"]
-    try:
-        for options in (
-            ["-m", "seed=1,2", "sweep.jobs=2", "launch.keep_warm_secs=600"],
-            ["seed=3"],
-        ):
-            code, out, err = finish(start(tmp_path, *command, *options, **environment))
-            assert code == 0, out + err
-        parents = (tmp_path / "parents").read_text().split()
-        assert (len(parents), len(set(parents))) == (3, 1)
-    finally:
-        finish(start(tmp_path, "warm", "stop", **environment))
     wait_gone(int(parents[0]))

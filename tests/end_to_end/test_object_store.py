@@ -1,4 +1,4 @@
-"""Runs in a store, S3 and HDFS: killed during uploads, resumed, refused."""
+"""Runs in an object store: killed during uploads, resumed, refused."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import re
 import select
 import shutil
 import signal
-import threading
 import time
 
 import pytest
 
 from tests.support import processes
 from tests.support.command_line import run_here
-from tests.support.hdfs_server import hdfs_server
 from tests.support.object_stores import request, s3_environment, s3_server
 from trainer.config import addresses
 from trainer.runs import remote_files
@@ -29,7 +27,6 @@ OPTIONS = [
     "evaluate.every_steps=30", "evaluate.every_epochs=null",
 ]  # fmt: skip
 KILLS = 20
-HDFS_KILLS = 2
 DEADLINE_SECS = 200
 
 
@@ -116,46 +113,6 @@ def test_run_killed_in_uploads_ends_with_the_bits_of_an_undisturbed_local_run(tm
     ended, step = bring(tmp_path)
     assert step == 120
     check_same(ended, processes.only_run(tmp_path))
-
-
-@pytest.mark.slow
-def test_run_in_hdfs_killed_in_uploads_ends_with_the_bits_of_a_local_run(tmp_path):
-    short = "train.steps=20"
-    chance = random.Random(0)
-    with hdfs_server() as server:
-        runs = f"{server.address}/runs"
-        options = remote(tmp_path, short, runs=runs)
-        for kill in range(HDFS_KILLS):
-            # In the second checkpoint or later, and long before the last.
-            kill_at = chance.randrange(30, 50)
-            seen, reached, killed = [], threading.Event(), threading.Event()
-
-            def hold(operation, path, kill_at=kill_at, seen=seen, reached=reached, killed=killed):
-                """Answer no request from the chosen one on until the command is killed."""
-                seen.append("/checkpoints/" in path)
-                if sum(seen) >= kill_at:
-                    reached.set()
-                    killed.wait(processes.TIMEOUT_SECS)
-
-            server.before = hold
-            process = processes.start(tmp_path, *options)
-            assert reached.wait(processes.TIMEOUT_SECS), "nothing was uploaded"
-            assert process.poll() is None, process.communicate()
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            server.before = lambda operation, path: None
-            killed.set()
-            if kill:
-                shutil.rmtree(tmp_path / "work")
-        code, out, err = processes.run(tmp_path, *options)
-        assert code == 0, (out, err)
-        assert "Continuing from" in out
-        assert processes.run(tmp_path, *OPTIONS, short)[0] == 0
-        ended, step = bring(tmp_path, runs)
-        assert step == 20
-        check_same(ended, processes.only_run(tmp_path))
-        (address,) = (f"{runs}/{name}" for name in open_store(runs).folders())
-        assert f"{address}: done, step 20/20\n" in run_here("status", address).out
 
 
 def wait_for(condition, what):

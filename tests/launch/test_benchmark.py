@@ -89,12 +89,3 @@ def test_unmeasurable_configuration_is_refused(tmp_path, monkeypatch, overrides,
     outcome = run_here("mode=benchmark", *overrides)
     assert (outcome.code, outcome.err) == (2, f"error: {message}\n")
     assert not list(tmp_path.iterdir())
-
-
-def test_declared_cluster_is_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    cluster = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    outcome = run_here("mode=benchmark", "strategy=multi_worker")
-    assert outcome.code == 2
-    assert "mode (benchmark) starts its own processes, and TF_CONFIG declares" in outcome.err

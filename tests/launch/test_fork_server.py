@@ -3,6 +3,7 @@
 import os
 import queue
 import signal
+import stat
 import tempfile
 import time
 from pathlib import Path
@@ -13,7 +14,6 @@ import pytest
 from tests.support.processes import descendants, wait_gone
 from trainer.cli.compose import compose
 from trainer.cluster import environment, fork_protocol
-from trainer.cluster.fork_protocol import Describe, Description
 from trainer.cluster.messages import SignalReceived
 from trainer.cluster.network_namespace import IsolationError, Namespace
 from trainer.cluster.spec import Cluster
@@ -69,13 +69,6 @@ def pid_of(worker):
     return pid
 
 
-def describe(server):
-    path = server.directory / environment.import_digest(environment.worker_environment())
-    with fork_protocol.connect(path) as connection:
-        fork_protocol.send(connection, Describe())
-        return fork_protocol.receive(connection)[0]
-
-
 def status(pid):
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
@@ -101,7 +94,8 @@ def test_forked_worker_has_what_it_was_given(shared, start, tmp_path, monkeypatc
     pid = pid_of(worker)
     until(lambda: os.readlink(f"/proc/{pid}/cwd") == str(tmp_path))
     until(lambda: os.sched_getaffinity(pid) == one)
-    assert status(pid)["PPid"] == str(describe(shared).pid)
+    parent = status(pid)["PPid"]
+    assert "trainer.worker.fork_server" in Path(f"/proc/{parent}/cmdline").read_text()
     assert os.getsid(pid) == pid
     assert os.readlink(f"/proc/{pid}/fd/0") == "/dev/null"
 
@@ -155,13 +149,13 @@ def test_worker_discarded_while_the_server_imports_never_begins(own, start):
     assert worker.process.pid == 0
     other = start(own)
     pid_of(other)
-    assert describe(own).num_processes == 1
+    assert descendants(own._process.pid) == [other.process.pid]
 
 
 def test_workers_die_with_their_server_and_the_next_is_started_afresh(own, start):
     worker = start(own)
     pid = pid_of(worker)
-    os.kill(describe(own).pid, signal.SIGKILL)
+    own._process.kill()
     assert worker.process.wait() == -signal.SIGKILL
     wait_gone(pid)
     assert not isinstance(start(own).process, ForkedProcess)
@@ -179,6 +173,26 @@ def test_release_ends_the_server_and_removes_its_folder(own):
     own.release()
     wait_gone(pid)
     assert not own.directory.exists()
+
+
+def test_folder_is_private_and_new_whatever_others_have_left(monkeypatch, tmp_path):
+    monkeypatch.delenv("STEADFAST_FORK_SERVER")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = [tmp_path / f"steadfast-{os.getuid()}", tmp_path / "steadfast-of-a-killed-command"]
+    for folder in left:
+        (folder / "digest").mkdir(parents=True)
+        (folder / "digest" / "socket").touch()
+    monkeypatch.setattr(fork_protocol, "connect", lambda path: pytest.fail(f"{path} is looked at"))
+    servers = [ForkServer.acquire() for _ in range(2)]
+    try:
+        folders = {server.directory for server in servers}
+        assert len({*folders, *left}) == 4
+        assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
+    finally:
+        for server in servers:
+            server.release()
+    assert sorted(tmp_path.iterdir()) == left
+    assert all((folder / "digest" / "socket").is_file() for folder in left)
 
 
 def test_file_system_without_sockets_starts_fresh_processes(monkeypatch, tmp_path):
@@ -211,24 +225,17 @@ def test_forked_worker_enters_the_network_namespace(shared, start):
 
 
 def test_many_workers_leave_nothing_in_the_server(own, start):
-    pid = describe_when_ready(own, start)
+    first = start(own)
+    pid_of(first)
+    first.discard()
+    pid = own._process.pid
+    until(lambda: descendants(pid) == [])
     before = len(os.listdir(f"/proc/{pid}/fd"))
     memory = int(status(pid)["RssAnon"].split()[0])
     for _ in range(30):
         worker = WorkerProcess(own)
         pid_of(worker)
         worker.discard()
-    until(lambda: describe(own).num_processes == 0)
-    assert descendants(pid) == []
-    assert len(os.listdir(f"/proc/{pid}/fd")) <= before + 1  # the connection of `describe`
+    until(lambda: descendants(pid) == [])
+    until(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= before)
     assert int(status(pid)["RssAnon"].split()[0]) < memory + 4096
-
-
-def describe_when_ready(server, start):
-    worker = start(server)
-    pid_of(worker)
-    worker.discard()
-    description = describe(server)
-    assert isinstance(description, Description)
-    assert description.secs_left is None
-    return description.pid

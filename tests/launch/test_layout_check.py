@@ -1,11 +1,13 @@
-"""mode=check_layouts: equal to the bit with shards, and how a layout differs without."""
+"""verify.layouts: equal to the bit with shards, and how a layout differs without."""
 
 import pytest
 
 from tests.support.processes import OPTIONS, run
 from trainer.launch.layout_check import layouts
 
-CHECK = [*OPTIONS, "mode=check_layouts", "verify.steps=4", "evaluate.every_steps=4"]
+CHECK = [
+    *OPTIONS, "mode=verify", "verify.layouts=true", "verify.steps=4", "evaluate.every_steps=4",
+]  # fmt: skip
 MODEL = "model._target_=tests.support.toy_models.everything"
 DRAWS = """
 import tensorflow as tf

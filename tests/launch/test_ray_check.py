@@ -52,7 +52,7 @@ def test_parameter_servers_are_refused():
     ]
 
 
-@pytest.mark.parametrize("mode", ["verify", "check_layouts", "benchmark"])
+@pytest.mark.parametrize("mode", ["verify", "benchmark"])
 def test_modes_that_measure_here_are_refused(mode):
     with pytest.raises(ConfigError, match=f"has no mode={mode}, which measures here"):
         select_run(compose([*RUNS, f"mode={mode}"]))

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.cli.commands import COMMANDS, TRAINING_COMMANDS
+from trainer.cli.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_SECS = 240
@@ -72,7 +72,7 @@ class Command:
         return (
             self.is_run
             and self.text.startswith(_PROGRAMS)
-            and (COMMANDS.keys() - TRAINING_COMMANDS).isdisjoint(self.arguments[:1])
+            and COMMANDS.keys().isdisjoint(self.arguments[:1])
             and not any(mark in text for mark in _QUICK)
         )
 

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,17 +24,9 @@ server.release()
 
 def start() -> Callable[[], None]:
     """Start it for all commands of this process's tests; return the function that ends it."""
-    # Not one that the user's own commands have left, and no place where they would find this one.
-    runtime = tempfile.TemporaryDirectory(prefix="steadfast-tests-")
-    os.environ["XDG_RUNTIME_DIR"] = runtime.name
     server = ForkServer.acquire()
     os.environ["STEADFAST_FORK_SERVER"] = str(server.directory)
-
-    def end() -> None:
-        server.release()
-        runtime.cleanup()
-
-    return end
+    return server.release
 
 
 @contextmanager

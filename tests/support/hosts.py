@@ -73,8 +73,7 @@ class Hosts:
         """Start a program on a host; the process is the program itself."""
         inherited = dict(os.environ)
         # A fork server is on the network on which it was started.
-        for name in ("STEADFAST_FORK_SERVER", "XDG_RUNTIME_DIR"):
-            inherited.pop(name, None)
+        inherited.pop("STEADFAST_FORK_SERVER", None)
         on_host = [
             *("nsenter", f"--target={self._holder.pid}", "--user", "--mount", "--net"),
             *("--preserve-credentials", "nsenter", f"--net=/run/netns/host-{host}"),

@@ -188,7 +188,7 @@ class Pods:
         (disk / "volume").mkdir()
         own = {"JOB_COMPLETION_INDEX": str(index), "HOME": str(disk)}
         environment = {**os.environ, **given, **own}
-        for name in ("TF_CONFIG", "STEADFAST_FORK_SERVER", "XDG_RUNTIME_DIR"):
+        for name in ("TF_CONFIG", "STEADFAST_FORK_SERVER"):
             environment.pop(name, None)
         command = [
             "nsenter", f"--target={self._holder.pid}", "--user", "--mount", "--net",

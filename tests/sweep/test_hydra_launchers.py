@@ -1,4 +1,4 @@
-"""Sweeps by Hydra's launchers: real runs with joblib and submitit, and refused settings."""
+"""Sweeps by Hydra's launchers: real runs with submitit, and refused settings."""
 
 import json
 import pickle
@@ -54,7 +54,6 @@ SWEEP = (
     "+callbacks.waiter.name=a,b",
     "sweep.name=mine",
 )
-JOBLIB = ["hydra/launcher=joblib"]
 SUBMITIT = ["hydra/launcher=submitit_local"]
 
 
@@ -80,10 +79,13 @@ def handlers():
         signal.signal(number, handler)
 
 
-def require_joblib():
+@pytest.fixture
+def submitit():
+    """The overrides that choose a launcher, which is skipped where it is not installed."""
     pytest.importorskip(
-        "hydra_plugins.hydra_joblib_launcher", reason="steadfast[joblib] is not installed"
+        "hydra_plugins.hydra_submitit_launcher", reason="steadfast[submitit] is not installed"
     )
+    return SUBMITIT
 
 
 def wait_for(condition, message):
@@ -127,41 +129,27 @@ def assert_continued(project, command, out):
 
 
 @pytest.mark.slow
-def test_joblib_points_end_with_a_killed_sweep_and_are_continued(project):
-    require_joblib()
-    command = [*SWEEP, *JOBLIB, "hydra.launcher.n_jobs=2"]
+@pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
+def test_points_save_when_their_sweep_ends_and_are_continued(project, submitit, is_killed):
+    command = [*SWEEP, *submitit]
     process = start(project, *command)
     wait_for(
         lambda: all((project / f"reached-{name}").exists() for name in "ab"),
         "the points do not train",
     )
-    process.kill()
-    finish(process)
-    wait_for(
-        lambda: [run_status(path).state for path in runs(project)] == [State.STOPPED] * 2,
-        "the points go on, or have not saved",
-    )
-    code, out, err = run(project, *command)
-    assert code == 0, err
-    assert_continued(project, command, out)
-
-
-@pytest.mark.slow
-def test_submitit_points_save_when_the_sweep_is_stopped_and_are_continued(project):
-    pytest.importorskip(
-        "hydra_plugins.hydra_submitit_launcher", reason="steadfast[submitit] is not installed"
-    )
-    command = [*SWEEP, *SUBMITIT]
-    process = start(project, *command)
-    wait_for(
-        lambda: all((project / f"reached-{name}").exists() for name in "ab"),
-        "the points do not train",
-    )
-    process.terminate()
-    code, out, err = finish(process)
-    assert code == 128 + signal.SIGTERM, err
-    assert "SIGTERM: the running points save, then leave." in out
-    assert "2 points: 2 stopped" in out
+    if is_killed:
+        process.kill()
+        finish(process)
+        wait_for(
+            lambda: [run_status(path).state for path in runs(project)] == [State.STOPPED] * 2,
+            "the points go on, or have not saved",
+        )
+    else:
+        process.terminate()
+        code, out, err = finish(process)
+        assert code == 128 + signal.SIGTERM, err
+        assert "SIGTERM: the running points save, then leave." in out
+        assert "2 points: 2 stopped" in out
     code, out, err = run(project, *command)
     assert code == 0, err
     assert "the output of the jobs is in runs/sweeps/mine/submitit" in out
@@ -172,28 +160,28 @@ def test_submitit_points_save_when_the_sweep_is_stopped_and_are_continued(projec
 def test_split_overrides_separates_those_of_the_launcher():
     overrides = [
         "model=cnn",
-        "hydra/launcher=joblib",
-        "hydra.launcher.n_jobs=2",
+        "hydra/launcher=submitit_local",
+        "hydra.launcher.cpus_per_task=2",
         "hydra.verbose=true",
         "seed=1,2",
     ]
     expected = (
-        ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
+        ["hydra/launcher=submitit_local", "hydra.launcher.cpus_per_task=2"],
         ["model=cnn", "hydra.verbose=true", "seed=1,2"],
     )
     assert hydra_launchers.split_overrides(overrides) == expected
 
 
 def test_unknown_and_missing_launchers_are_refused(monkeypatch):
-    choices = "joblib, submitit_local, submitit_slurm"
-    assert problems_of(["hydra/launcher=jobli"]) == [
-        f"hydra/launcher (jobli): no such launcher; choose one of: {choices}; "
-        "did you mean 'joblib'?"
+    choices = "use sweep.jobs, or choose one of: submitit_local, submitit_slurm"
+    assert problems_of(["hydra/launcher=submitit_locl"]) == [
+        f"hydra/launcher (submitit_locl): no such launcher; {choices}; "
+        "did you mean 'submitit_local'?"
     ]
     groups = ConfigStore.instance().repo["hydra"]
     monkeypatch.setitem(groups, "launcher", {"basic.yaml": groups["launcher"]["basic.yaml"]})
-    assert problems_of(JOBLIB) == [
-        "hydra/launcher (joblib) is not installed; install it with: pip install 'steadfast[joblib]'"
+    assert problems_of(["hydra/launcher=joblib"]) == [
+        f"hydra/launcher (joblib): no such launcher; {choices}"
     ]
     assert problems_of(SUBMITIT) == [
         "hydra/launcher (submitit_local) is not installed; "
@@ -204,57 +192,53 @@ def test_unknown_and_missing_launchers_are_refused(monkeypatch):
 def test_basic_launcher_and_options_without_a_launcher_are_refused():
     assert problems_of(["hydra.launcher.n_jobs=2"]) == [
         "hydra.launcher.n_jobs=2 is an option of a launcher, and none is chosen; "
-        "add hydra/launcher=joblib, or use sweep.jobs"
+        "add hydra/launcher=submitit_local, or use sweep.jobs"
     ]
     assert problems_of(["hydra/launcher=basic"]) == [
         "hydra/launcher (basic) cannot run points in parallel, or resume them; leave it out"
     ]
 
 
-def test_unsupported_settings_are_reported_together():
-    require_joblib()
+def test_unsupported_settings_are_reported_together(submitit):
     declared = Cluster(source="TF_CONFIG")
     assert problems_of(
-        JOBLIB, "search=random", "sweep.jobs=2", "sweep.on_error=retry", declared=declared
+        submitit, "search=random", "sweep.jobs=2", "sweep.on_error=retry", declared=declared
     ) == [
-        "search.method (random) must be grid with hydra/launcher=joblib; leave the launcher out",
-        "sweep.jobs (2) has no effect with hydra/launcher=joblib; use hydra.launcher.n_jobs=2",
-        "sweep.on_error (retry) must be continue with hydra/launcher=joblib; "
+        "search.method (random) must be grid with hydra/launcher=submitit_local; "
+        "leave the launcher out",
+        "sweep.jobs (2) has no effect with hydra/launcher=submitit_local; leave it out",
+        "sweep.on_error (retry) must be continue with hydra/launcher=submitit_local; "
         "the same command retries what failed",
-        "TF_CONFIG declares a cluster for one point at a time; leave hydra/launcher=joblib out",
+        "TF_CONFIG declares a cluster for one point at a time; "
+        "leave hydra/launcher=submitit_local out",
     ]
 
 
-def test_points_that_start_afresh_cannot_be_requeued():
-    pytest.importorskip(
-        "hydra_plugins.hydra_submitit_launcher", reason="steadfast[submitit] is not installed"
-    )
+def test_points_that_start_afresh_cannot_be_requeued(submitit):
     problem = "resume (never) would start a point afresh each time its job is started again"
     assert problems_of(["hydra/launcher=submitit_slurm"], "resume=never") == [
         f"{problem}; leave it out"
     ]
 
 
-def test_unknown_launcher_option_is_one_line_and_nothing_is_written(tmp_path):
-    require_joblib()
-    code, out, err = run(tmp_path, "-m", *JOBLIB, "hydra.launcher.njobs=2", "seed=1,2")
+def test_unknown_launcher_option_is_one_line_and_nothing_is_written(tmp_path, submitit):
+    code, out, err = run(tmp_path, "-m", *submitit, "hydra.launcher.gpu_per_node=2", "seed=1,2")
     assert (code, out, err) == (
         2,
         "",
-        "error: unknown key 'hydra.launcher.njobs'; did you mean 'n_jobs'?\n",
+        "error: unknown key 'hydra.launcher.gpu_per_node'; did you mean 'gpus_per_node'?\n",
     )
     assert list(tmp_path.iterdir()) == []
 
 
-def test_running_sweep_is_not_started_again(tmp_path):
-    require_joblib()
+def test_running_sweep_is_not_started_again(tmp_path, submitit):
     (tmp_path / "runs" / "sweeps" / "mine").mkdir(parents=True)
     with closing(SweepLock(tmp_path / "runs" / "sweeps" / "mine" / ".lock").acquire()):
-        code, _, err = run(tmp_path, "-m", *JOBLIB, "sweep.name=mine", "seed=1,2")
+        code, _, err = run(tmp_path, "-m", *submitit, "sweep.name=mine", "seed=1,2")
     assert code == 2
     assert err == ("error: runs/sweeps/mine: the same sweep is running; wait for it, or stop it\n")
 
 
 def test_job_does_not_start_after_its_sweep_has_ended(lock, handlers):
-    job = pickle.loads(pickle.dumps(LauncherJob(["train.py"], None, ["seed"], lock, None)))
+    job = pickle.loads(pickle.dumps(LauncherJob(["train.py"], None, ["seed"], lock)))
     assert job(None) == 128 + signal.SIGTERM

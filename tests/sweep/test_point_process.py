@@ -84,7 +84,7 @@ def test_overrides_of_the_sweep_are_not_recorded() -> None:
         "search=random",
         "search.trials=3",
         "+hydra.x=1",
-        "hydra/launcher=joblib",
+        "hydra/launcher=submitit_local",
         "schedule=cosine",
     ]
     assert without_sweep_overrides(overrides) == ["seed=1", "schedule=cosine"]

@@ -10,9 +10,11 @@ import pytest
 from tensorflow.python.eager import context
 
 from trainer.cluster import fork_protocol
-from trainer.cluster.fork_protocol import Describe, Description, Fork, Keep, Stop
+from trainer.cluster.fork_protocol import Fork
 from trainer.worker import fork_server
 from trainer.worker.fork_server import ForkServer
+
+REQUEST = Fork("toy", [], {"NAME": "value"}, [0], "/scratch", 1.5)
 
 
 @pytest.fixture
@@ -26,9 +28,23 @@ def ends(tmp_path, monkeypatch):
         yield server, tmp_path / "socket", owner
 
 
-def ask(path, message, descriptors=()):
+@pytest.fixture
+def forks(ends, monkeypatch):
+    """The forks that were tried: the first fails, and with it the owner ends."""
+    tried = []
+
+    def refuse():
+        tried.append(True)
+        ends[2].close()
+        raise OSError("Cannot allocate memory")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    return tried
+
+
+def ask(path, descriptors=(0, 0, 0, 0)):
     connection = fork_protocol.connect(path)
-    fork_protocol.send(connection, message, descriptors)
+    fork_protocol.send(connection, REQUEST, descriptors)
     return connection
 
 
@@ -38,40 +54,17 @@ def test_server_ends_with_its_owner(ends):
     assert server.serve() is None
 
 
-def test_server_that_is_kept_outlives_its_owner_for_its_time(ends, tmp_path):
-    server, _, owner = ends
-    with fork_protocol.listen(tmp_path / "kept") as listener:
-        fork_protocol.send(owner, Keep(0.0, str(tmp_path / "kept")), [listener.fileno()])
-    owner.close()
-    with ask(tmp_path / "kept", Describe()) as connection:
-        assert server.serve() is None
-        assert fork_protocol.receive(connection)[0] == Description(os.getpid(), 0, 0.0)
-    assert server.paths == [tmp_path / "kept"]
-
-
-def test_server_stops_on_request(ends):
+def test_request_whose_command_is_gone_is_dropped(ends, forks):
     server, path, _ = ends
-    with ask(path, Stop()):
+    ask(path).close()
+    with ask(path):
         assert server.serve() is None
+    assert len(forks) == 1
 
 
-def test_request_whose_command_is_gone_is_dropped(ends, monkeypatch):
+def test_server_that_cannot_fork_lets_the_command_do_without(ends, forks):
     server, path, _ = ends
-    monkeypatch.setattr(os, "fork", lambda: pytest.fail("nobody needs it"))
-    ask(path, Fork("toy", [], {}, [0], "", 0.0)).close()
-    with ask(path, Stop()):
-        assert server.serve() is None
-
-
-def test_server_that_cannot_fork_lets_the_command_do_without(ends, monkeypatch):
-    server, path, owner = ends
-
-    def refuse():
-        owner.close()
-        raise OSError("Cannot allocate memory")
-
-    monkeypatch.setattr(os, "fork", refuse)
-    with ask(path, Fork("toy", [], {}, [0], "", 0.0), [0, 0, 0, 0]) as connection:
+    with ask(path) as connection:
         assert server.serve() is None
         assert fork_protocol.receive(connection) == (None, [])
 
@@ -79,10 +72,9 @@ def test_server_that_cannot_fork_lets_the_command_do_without(ends, monkeypatch):
 def test_child_gets_its_descriptors_and_none_of_the_server(ends, monkeypatch):
     server, path, _ = ends
     monkeypatch.setattr(os, "fork", lambda: 0)
-    request = Fork("toy", [], {"NAME": "value"}, [0], "/scratch", 1.5)
-    with ask(path, request, [0, 1, 2, 0, 1]) as connection:
+    with ask(path, [0, 1, 2, 0, 1]) as connection:
         child = server.serve()
-        assert child.request == request
+        assert child.request == REQUEST
         given = [child.directory, child.connection, child.output, child.errors, *child.namespaces]
         assert len(set(given)) == 5
         for descriptor in given:
@@ -93,13 +85,13 @@ def test_child_gets_its_descriptors_and_none_of_the_server(ends, monkeypatch):
 
 def test_request_of_another_user_is_not_read(ends, monkeypatch):
     server, path, owner = ends
-    monkeypatch.setattr(fork_protocol, "peer_uid", lambda connection: os.getuid())
-    connection = ask(path, Stop())
+    connection = ask(path)
     monkeypatch.setattr(fork_protocol, "peer_uid", lambda connection: os.getuid() + 1)
     owner.close()
     with connection:
         assert server.serve() is None
-        assert not server._keep_secs
+        with pytest.raises(ConnectionResetError):  # closed, and unread
+            connection.recv(1)
 
 
 @pytest.mark.parametrize(

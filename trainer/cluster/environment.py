@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from glob import glob
@@ -165,13 +164,6 @@ def name_fork_server(environment: dict[str, str], directory: str) -> None:
     environment[_FORK_SERVER] = directory
 
 
-def runtime_directory() -> str:
-    """Return the folder for sockets of this user, which need not exist."""
-    if parent := os.environ.get("XDG_RUNTIME_DIR"):
-        return os.path.join(parent, "steadfast")
-    return os.path.join(tempfile.gettempdir(), f"steadfast-{os.getuid()}")
-
-
 def visible_gpus() -> list[str]:
     """Return the NVIDIA GPUs that this process may use, as in CUDA_VISIBLE_DEVICES."""
     devices = sorted(
@@ -186,16 +178,10 @@ def visible_gpus() -> list[str]:
 
 
 @contextmanager
-def exported(server: str | None) -> Iterator[None]:
-    """Let processes that others start from this one find this package, and a fork server.
-
-    Args:
-        server: its folder; None: there is none.
-    """
+def exported() -> Iterator[None]:
+    """Let processes that others start from this one find this package."""
     before = dict(os.environ)
     os.environ["PYTHONPATH"] = worker_environment()["PYTHONPATH"]
-    if server:
-        os.environ[_FORK_SERVER] = server
     try:
         yield
     finally:

@@ -47,45 +47,6 @@ class Fork:
 
 
 @dataclass(frozen=True)
-class Keep:
-    """A request of the server's owner to serve later commands too.
-
-    Attributes:
-        secs: how long to stay without a worker.
-        path: where requests of later commands arrive; the listening socket comes with this one.
-    """
-
-    secs: float
-    path: str
-
-
-@dataclass(frozen=True)
-class Describe:
-    """A request for a `Description`."""
-
-
-@dataclass(frozen=True)
-class Stop:
-    """A request to end as soon as no worker is left."""
-
-
-@dataclass(frozen=True)
-class Description:
-    """What a server says of itself.
-
-    Attributes:
-        pid: its process.
-        num_processes: how many of the processes that it has forked live.
-        secs_left: how long it still stays if nobody asks it for a worker; None: until its command
-            ends.
-    """
-
-    pid: int
-    num_processes: int
-    secs_left: float | None
-
-
-@dataclass(frozen=True)
 class Forked:
     """The answer to `Fork`, with a descriptor of the process (pidfd)."""
 
@@ -103,10 +64,8 @@ class Ended:
     code: int
 
 
-Message = Fork | Keep | Describe | Stop | Description | Forked | Ended
-_KINDS: dict[str, Any] = {
-    kind.__name__: kind for kind in (Fork, Keep, Describe, Stop, Description, Forked, Ended)
-}
+Message = Fork | Forked | Ended
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Fork, Forked, Ended)}
 
 
 def is_supported() -> bool:

@@ -1,4 +1,4 @@
-"""Addresses of stores: `s3://bucket/folder`, `hdfs://namenode/folder`. No client is imported."""
+"""Addresses of stores: `s3://bucket/folder`, `gs://bucket/folder`. No client is imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)")
 _CLIENTS = {
     "s3": ("boto3", "s3"),
     "gs": ("google.cloud.storage", "gcs"),
-    "hdfs": ("requests", "hdfs"),
 }
 """Scheme -> the module of its client, and our extra that installs it."""
 
@@ -23,7 +22,7 @@ def is_remote(folder: str) -> bool:
 
 
 def split(address: str) -> tuple[str, str, str]:
-    """Return scheme, bucket or name node, and the path there, without slashes at its ends."""
+    """Return scheme, bucket, and the path there, without slashes at its ends."""
     match = _ADDRESS.fullmatch(address)
     assert match is not None, f"{address} is no address"
     bucket, _, path = match[2].partition("/")
@@ -51,13 +50,11 @@ def problem(key: str, address: str) -> str | None:
     if scheme not in _CLIENTS:
         hint = did_you_mean(scheme, _CLIENTS)
         return (
-            f"{key} ({address}): there are no runs in {scheme}://{hint}; use s3://, gs:// "
-            "or hdfs://, of which two writers cannot replace the same version, or a mounted folder"
+            f"{key} ({address}): there are no runs in {scheme}://{hint}; use s3:// or gs://, "
+            "of which two writers cannot replace the same version, or a mounted folder"
         )
     if not bucket or ".." in path.split("/"):
-        place = "name node" if scheme == "hdfs" else "bucket"
-        example = f"{scheme}://{place.replace(' ', '')}/runs"
-        return f"{key} ({address}) must name a {place} and a folder; write {example}"
+        return f"{key} ({address}) must name a bucket and a folder; write {scheme}://bucket/runs"
     module, extra = _CLIENTS[scheme]
     if not _is_installed(module):
         return (

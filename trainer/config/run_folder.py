@@ -22,7 +22,7 @@ def check(experiment: Experiment) -> Iterator[str]:
     if line := addresses.problem("runs_dir", experiment.runs_dir):
         yield line
     yield from _check_folder("store.work_dir", experiment.store.work_dir)
-    if experiment.mode in ("verify", "check_layouts", "benchmark"):
+    if experiment.mode in ("verify", "benchmark"):
         yield (
             f"mode ({experiment.mode}) trains runs of its own, which need a folder of this "
             f"machine, not runs_dir ({experiment.runs_dir}); add runs_dir=runs"

@@ -11,9 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-MODES = (
-    "train", "plan", "verify", "check_layouts", "benchmark", "evaluate", "export", "predict",
-)  # fmt: skip
+MODES = ("train", "plan", "verify", "benchmark", "evaluate", "export", "predict")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 USED = ("latest", "best")
 """Values of `checkpoint.use` besides a step."""
@@ -351,13 +349,15 @@ class Fault:
 
 @dataclass
 class Verify:
-    """mode=verify: train without and with kills, and compare the results bit for bit."""
+    """mode=verify: train with and without kills, or on all layouts, and compare the bits."""
 
     steps: int = key(
         200,
-        "number of steps, at most train.steps, also for mode=check_layouts; it evaluates and saves "
-        "a few times meanwhile",
+        "number of steps, at most train.steps; it evaluates and saves a few times meanwhile",
         ">= 2",
+    )
+    layouts: bool = key(
+        False, "without kills: compare all layouts of this machine, and name what differs"
     )
     kills: int = key(3, "number of kills at random moments", ">= 1")
     seed: int | None = key(
@@ -434,12 +434,6 @@ class Launch:
         False,
         "train in the process of the command, for a debugger, instead of in supervised workers",
     )
-    keep_warm_secs: float = key(
-        0.0,
-        "seconds that the fork server stays for later commands, which then need not import "
-        "TensorFlow; 0: it ends with the command",
-        ">= 0",
-    )
     console: str = key(
         "chief",
         "whose progress is printed where a scheduler has started the processes",
@@ -454,7 +448,7 @@ class Launch:
 
 @dataclass
 class Store:
-    """Runs in a store: runs_dir=s3://bucket/folder, gs://bucket/..., hdfs://namenode/..."""
+    """Runs in a store: runs_dir=s3://bucket/folder, gs://bucket/..."""
 
     work_dir: str = key(
         "~/.cache/steadfast", "folder of this machine in which such runs work; kept for restarts"
@@ -523,8 +517,8 @@ class Experiment:
     mode: str = key(
         "train",
         "train; plan: tell devices, memory and traffic, and train nothing; verify: prove that "
-        "kills change nothing; check_layouts: compare all layouts of this machine; benchmark: "
-        "measure how it scales and what limits it; evaluate, export, predict: use a run",
+        "kills, or layouts, change nothing; benchmark: measure how it scales and what limits it; "
+        "evaluate, export, predict: use a run",
         " | ".join(MODES),
     )
     precision: str = key(

@@ -142,7 +142,7 @@ def _check_resume(experiment: Experiment) -> Iterator[str]:
         yield f"resume_allow ({names}) needs a run; add resume=<run directory>"
 
 
-_TRAINING = ("train", "plan", "verify", "check_layouts", "benchmark")
+_TRAINING = ("train", "plan", "verify", "benchmark")
 """Modes that start runs of their own, and need none."""
 
 
@@ -150,7 +150,7 @@ def _check_mode(experiment: Experiment) -> Iterator[str]:
     mode = experiment.mode
     if experiment.resume == "never" and mode in MODES and mode not in _TRAINING:
         yield f"mode ({mode}) needs a run; add resume=<run directory>"
-    if mode in ("verify", "check_layouts", "benchmark") and experiment.fault:
+    if mode in ("verify", "benchmark") and experiment.fault:
         names = ", ".join(f"fault.{name}" for name in experiment.fault)
         yield f"mode ({mode}) is for runs without faults of their own; remove {names}"
 

@@ -22,7 +22,7 @@ from trainer.launch.benchmark_limit import limit_of
 from trainer.launch.benchmark_measurement import Measurement
 from trainer.launch.benchmark_processes import MeasurementError
 from trainer.launch.fork_server import ForkServer
-from trainer.launch.resolved_run import Command, ResolvedRun, resolve
+from trainer.launch.resolved_run import Command, ResolvedRun, refuse_declared_cluster, resolve
 from trainer.runs import benchmark_record, identity
 from trainer.runs.benchmark_record import BenchmarkRecord
 from trainer.text import align_columns
@@ -75,7 +75,6 @@ def measure(
     variants = Variants(experiment, resolved.strategy, folder)
     shutil.rmtree(folder, ignore_errors=True)  # of a benchmark that has failed
     own_server = server or ForkServer.acquire()
-    own_server.keep(experiment.launch.keep_warm_secs)
     try:
         record = Measurement(experiment, resolved.strategy, variants, own_server).measure()
     except (ConfigError, KeyboardInterrupt):
@@ -103,11 +102,7 @@ def _check(experiment: Experiment, resolved: ResolvedRun) -> None:
         ConfigError: the reason.
     """
     strategy = resolved.strategy
-    if resolved.declared:
-        raise ConfigError(
-            f"mode (benchmark) starts its own processes, and {resolved.declared.source} declares "
-            "a cluster; measure without it"
-        )
+    refuse_declared_cluster(experiment, resolved)
     if strategy.asynchronous:
         raise ConfigError(
             "mode (benchmark) measures steps that all replicas make together, and "

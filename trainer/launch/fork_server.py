@@ -10,11 +10,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from trainer.cluster import environment, fork_protocol, signals, warm_servers
-from trainer.cluster.fork_protocol import Fork, Keep
+from trainer.cluster import environment, fork_protocol, signals
+from trainer.cluster.fork_protocol import Fork
 
 
 class ForkServer:
@@ -31,19 +30,17 @@ class ForkServer:
         self.directory = directory
         self._process: subprocess.Popen[bytes] | None = None
         self._owner: socket.socket | None = None
-        self._is_kept = False
 
     @classmethod
     def acquire(cls) -> ForkServer:
         """Return the server that this process is to use, started if there is none.
 
-        That is the one that the command which has started this process names, or one that an
-        earlier command has left (`launch.keep_warm_secs`), or one of its own.
+        That is the one that the command which has started this process names, or one of its own.
         """
         variables = environment.worker_environment()
-        for directory in (environment.fork_server(), warm_servers.directory()):
-            if directory and (server := cls(Path(directory)))._is_there(variables):
-                return server
+        directory = environment.fork_server()
+        if directory and (server := cls(Path(directory)))._is_there(variables):
+            return server
         return cls._start(variables)
 
     @classmethod
@@ -117,26 +114,11 @@ class ForkServer:
         """Return a folder for temporary files of workers; None: that of the system."""
         return self.directory if self.directory.is_dir() else None
 
-    def keep(self, secs: float) -> None:
-        """Leave the server to later commands, unless it is another command's.
-
-        Args:
-            secs: how long it stays without a worker; 0: it is not left.
-        """
-        if self._owner is None or not secs:
-            return
-        variables = environment.worker_environment()
-        with suppress(OSError):
-            listener, path = warm_servers.listen(variables)
-            with listener:
-                fork_protocol.send(self._owner, Keep(secs, str(path)), [listener.fileno()])
-            self._is_kept = True
-
     def release(self) -> None:
-        """End the server, unless it is another command's or is kept."""
+        """End the server, unless it is another command's."""
         if self._owner is not None:
             self._owner.close()
-        if self._process is not None and not self._is_kept:
+        if self._process is not None:
             self._process.kill()
             self._process.wait()
             shutil.rmtree(self.directory, ignore_errors=True)

@@ -214,7 +214,6 @@ def _supervise(
         return ray_engine.supervise(context, _evaluators(experiment, None), ledger)
     namespace = resolved.network.namespace
     server = given or ForkServer.acquire()
-    server.keep(experiment.launch.keep_warm_secs)
     supervisor = Supervisor(
         context,
         _members(resolved, context),

@@ -1,4 +1,4 @@
-"""mode=check_layouts: trains the experiment on each layout of this machine, and compares the bits.
+"""verify.layouts: trains the experiment on each layout of this machine, and compares the bits.
 
 A layout is a strategy with a number of devices or processes. With `batch.shards` all layouts end
 with the same bits, unless the user's own code depends on how the batch is cut.
@@ -20,7 +20,7 @@ from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, ConfigError
 from trainer.launch.fork_server import ForkServer
 from trainer.launch.module_process import ask_module
-from trainer.launch.resolved_run import Command, resolve, select_run
+from trainer.launch.resolved_run import Command, refuse_declared_cluster, resolve, select_run
 from trainer.launch.run_comparison import Outcome, differences, first_step, read
 from trainer.launch.verify import run_command, shortened
 from trainer.runs import identity
@@ -73,18 +73,13 @@ def run(command: Command) -> int:
         ConfigError: the experiment cannot be trained on one device, or a cluster is declared.
     """
     experiment = command.experiment
-    if declared := select_run(experiment).declared:
-        raise ConfigError(
-            f"mode (check_layouts) starts its own processes, and {declared.source} declares a "
-            "cluster; check without it"
-        )
+    refuse_declared_cluster(experiment, select_run(experiment))
     runs_dir = Path(experiment.runs_dir).expanduser() / f"{identity.run_name(experiment)}-layouts"
     first, *others = layouts(len(environment.visible_gpus()))
     resolve(_experiment_on(first, experiment, runs_dir))
     if runs_dir.exists():
         shutil.rmtree(runs_dir)  # of an earlier check
     server = ForkServer.acquire()
-    server.keep(experiment.launch.keep_warm_secs)
     check = LayoutCheck(command, runs_dir, str(server.directory))
     try:
         code = check.compare(first, others)

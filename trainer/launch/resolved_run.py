@@ -87,6 +87,19 @@ def select_run(experiment: Experiment) -> ResolvedRun:
     return ResolvedRun(strategy, cluster)
 
 
+def refuse_declared_cluster(experiment: Experiment, resolved: ResolvedRun) -> None:
+    """Refuse a declared cluster for a mode that trains runs of its own.
+
+    Raises:
+        ConfigError: one is declared.
+    """
+    if resolved.declared:
+        raise ConfigError(
+            f"mode ({experiment.mode}) starts its own processes, and {resolved.declared.source} "
+            f"declares a cluster; {experiment.mode} without it"
+        )
+
+
 def resolve(experiment: Experiment) -> ResolvedRun:
     """Select strategy and cluster, and check that the experiment works with them.
 

@@ -25,9 +25,9 @@ from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import STOP
 from trainer.config import loading
 from trainer.config.schema import Experiment, Fault
-from trainer.errors import CRASHED, DONE, ConfigError
+from trainer.errors import CRASHED, DONE
 from trainer.launch.fork_server import ForkServer
-from trainer.launch.resolved_run import Command, select_run
+from trainer.launch.resolved_run import Command, refuse_declared_cluster, select_run
 from trainer.launch.run_comparison import Outcome, differences, likely_cause, read
 from trainer.runs import identity
 
@@ -46,11 +46,7 @@ def run(command: Command) -> int:
     """
     experiment = command.experiment
     resolved = select_run(experiment)
-    if resolved.declared:
-        raise ConfigError(
-            f"mode (verify) starts its own processes, and {resolved.declared.source} declares "
-            "a cluster; verify without it"
-        )
+    refuse_declared_cluster(experiment, resolved)
     strategy = resolved.strategy
     seed = experiment.verify.seed
     if seed is None:
@@ -64,7 +60,6 @@ def run(command: Command) -> int:
     if runs_dir.exists():
         shutil.rmtree(runs_dir)  # of the same kills, which are about to be repeated
     server = ForkServer.acquire()
-    server.keep(experiment.launch.keep_warm_secs)
     verification = Verification(
         command, runs_dir, str(server.directory), is_repeatable=not strategy.asynchronous
     )

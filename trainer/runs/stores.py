@@ -12,15 +12,11 @@ def open_store(address: str) -> Store:
     Raises:
         StoreError: there are no credentials, for example.
     """
-    scheme, place, path = addresses.split(address)
+    scheme, bucket, path = addresses.split(address)
     if scheme == "s3":
         from trainer.runs.s3_store import S3Store  # imports its client, an optional package
 
-        return S3Store(place, path)
-    if scheme == "hdfs":
-        from trainer.runs.hdfs_store import HdfsStore
-
-        return HdfsStore(place, path)
+        return S3Store(bucket, path)
     from trainer.runs.gcs_store import GcsStore
 
-    return GcsStore(place, path)
+    return GcsStore(bucket, path)

@@ -107,7 +107,6 @@ class Driver:
                 self._table.start_point(point)
                 if self._server is None:  # not before the first point that needs it
                     self._server = ForkServer.acquire()
-                    self._server.keep(point.experiment.launch.keep_warm_secs)
                 self._running[point.number] = PointProcess(
                     point,
                     self._free_shares.pop(),

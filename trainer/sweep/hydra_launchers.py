@@ -1,4 +1,4 @@
-"""The choice of a Hydra launcher: `hydra/launcher=joblib`, `submitit_local`, `submitit_slurm`."""
+"""The choice of a Hydra launcher: `hydra/launcher=submitit_local` or `submitit_slurm`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 
 _GROUP = "hydra/launcher"
-_EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"}
+_LAUNCHERS = ("submitit_local", "submitit_slurm")
 
 
 def split_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -55,7 +55,7 @@ def check_launcher(
     if name is None:
         raise ConfigError(
             f"{settings[0]} is an option of a launcher, and none is chosen; "
-            f"add {_GROUP}=joblib, or use sweep.jobs"
+            f"add {_GROUP}=submitit_local, or use sweep.jobs"
         )
     if name == "basic":
         raise ConfigError(
@@ -63,16 +63,15 @@ def check_launcher(
         )
     with config_loader(config_dir) as loader:
         installed = loader.get_group_options(_GROUP, ObjectType.CONFIG)
-    if name not in installed and name in _EXTRAS:
+    if name not in installed and name in _LAUNCHERS:
         raise ConfigError(
             f"{_GROUP} ({name}) is not installed; "
-            f"install it with: pip install 'steadfast[{_EXTRAS[name]}]'"
+            "install it with: pip install 'steadfast[submitit]'"
         )
     if name not in installed:
-        choices = sorted({*installed, *_EXTRAS} - {"basic"})
         raise ConfigError(
-            f"{_GROUP} ({name}): no such launcher; "
-            f"choose one of: {', '.join(choices)}{did_you_mean(name, choices)}"
+            f"{_GROUP} ({name}): no such launcher; use sweep.jobs, or choose one of: "
+            f"{', '.join(_LAUNCHERS)}{did_you_mean(name, _LAUNCHERS)}"
         )
     problems = list(_unsupported_settings(name, experiment, declared))
     if problems:
@@ -88,8 +87,7 @@ def _unsupported_settings(
     if method != "grid":
         yield f"search.method ({method}) must be grid with {launcher}; leave the launcher out"
     if sweep.jobs != 1:
-        fix = f"use hydra.launcher.n_jobs={sweep.jobs}" if name == "joblib" else "leave it out"
-        yield f"sweep.jobs ({sweep.jobs}) has no effect with {launcher}; {fix}"
+        yield f"sweep.jobs ({sweep.jobs}) has no effect with {launcher}; leave it out"
     if sweep.on_error != "continue":
         yield (
             f"sweep.on_error ({sweep.on_error}) must be continue with {launcher}; "

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from hydra._internal.callbacks import Callbacks
@@ -27,7 +26,6 @@ from trainer.cluster.signals import forward_to
 from trainer.cluster.stop_requests import STOP, Decision, StopRequests
 from trainer.errors import CRASHED, DONE, ConfigError
 from trainer.files import Lock
-from trainer.launch.fork_server import ForkServer
 from trainer.launch.terminal import is_attended
 from trainer.runs.directory import read_result
 from trainer.runs.status import State, run_status
@@ -60,7 +58,6 @@ class LauncherDriver:
         self._config_dir = config_dir
         self._folder = folder
         name = launcher_name(settings) or ""
-        self._is_joblib = name == "joblib"
         path = str(folder).replace("'", r"\'")
         folders = [f"hydra.sweep.dir='{path}'", "hydra.sweep.subdir=."]
         if name.startswith("submitit"):
@@ -110,24 +107,10 @@ class LauncherDriver:
             self._config_dir,
             list(points[0].varied),
             SweepLock(self._folder / ".lock"),
-            os.getpid() if self._is_joblib else None,
         )
-        # Others may run their jobs on another machine.
-        server = ForkServer.acquire() if self._is_joblib else None
-        if server:
-            server.keep(points[0].experiment.launch.keep_warm_secs)
-        try:
-            with environment.exported(str(server.directory) if server else None):
-                if self._is_joblib:
-                    job = replace(job, variables=dict(environment.current()))
-                return self._launch_jobs(points, job)
-        finally:
-            if server:
-                server.release()
-
-    def _launch_jobs(self, points: Sequence[Point], job: LauncherJob) -> int:
         job_overrides = [list(point.overrides) for point in points]
         with (
+            environment.exported(),
             config_loader(self._config_dir) as loader,
             _held_until_signal(job.lock) as stop_requests,
             ThreadPoolExecutor(1, initializer=_block_stop_signals) as thread,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -23,7 +21,6 @@ from trainer.cluster.messages import Crash, ErrorLine, Exit, Line, Message, Prob
 from trainer.cluster.stop_requests import REQUESTS, SAVES, STOP, Decision, StopRequests
 from trainer.config import loading
 from trainer.errors import CRASHED, DONE, WRONG_INPUT
-from trainer.launch.fork_server import ForkServer
 from trainer.runs.location import run_path
 from trainer.runs.status import run_status
 from trainer.sweep.point_process import PointMessages, PointProcess
@@ -46,30 +43,15 @@ class LauncherJob:
         config_dir: the user's own folder of choices, for the run's record.
         varied: the keys in which the points differ.
         lock: held while the sweep runs.
-        parent: PID of the sweep's process, if the launcher's processes are its children and would
-            outlive it; otherwise None.
-        variables: the environment of the sweep's process, if the launcher changes it; otherwise
-            None. Loky sets OMP_NUM_THREADS and others, and no fork server is there for those.
     """
 
     argv: Sequence[str]
     config_dir: str | None
     varied: Sequence[str]
     lock: SweepLock
-    parent: int | None
-    variables: Mapping[str, str] | None = None
 
     def __call__(self, cfg: DictConfig) -> int:
         """Run the point that Hydra has composed; return its exit code."""
-        if self.variables is not None:
-            environment.replace(self.variables)
-        try:
-            return self._run(cfg)
-        finally:
-            if self.parent not in (None, os.getppid()):
-                os._exit(CRASHED)
-
-    def _run(self, cfg: DictConfig) -> int:
         sys.argv = list(self.argv)
         # A stop signal goes to every process in the group of the terminal or the scheduler, and a
         # launcher fails if one of its processes dies of it.
@@ -78,9 +60,7 @@ class LauncherJob:
             return 128 + signal.SIGTERM
         point = self._point(cfg)
         messages: PointMessages = queue.SimpleQueue()
-        directory = environment.fork_server()
-        server = ForkServer(Path(directory)) if directory else None
-        process = PointProcess(point, ResourceShare(), self.config_dir, messages, server)
+        process = PointProcess(point, ResourceShare(), self.config_dir, messages, None)
         code = _wait_for_exit(process, messages, requests)
         print(f"{point.label}: {run_status(point.path, point.experiment).state}", flush=True)
         if code not in (DONE, CRASHED, WRONG_INPUT):

@@ -19,7 +19,6 @@ import shutil
 import signal
 import socket
 import threading
-import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,11 +27,9 @@ from glob import glob
 from pathlib import Path
 
 from trainer.cluster import fork_protocol
-from trainer.cluster.fork_protocol import Describe, Description, Ended, Fork, Forked, Keep, Stop
+from trainer.cluster.fork_protocol import Ended, Fork, Forked
 from trainer.worker import process
 from trainer.worker.forked_child import ForkedChild, become_process
-
-_POLL_MS = 1000  # between two looks at the clock
 
 
 @dataclass(frozen=True)
@@ -51,12 +48,9 @@ class Child:
 
 
 class ForkServer:
-    """Forks processes until nobody needs it.
+    """Forks processes until its command ends.
 
     It has one thread, and waits in one place.
-
-    Attributes:
-        paths: the sockets to remove at the end.
 
     Args:
         listener: where requests arrive.
@@ -64,34 +58,22 @@ class ForkServer:
     """
 
     def __init__(self, listener: socket.socket, owner: socket.socket) -> None:
-        self.paths: list[Path] = []
-        self._keep_secs: float | None = None
-        self._idle_since = time.monotonic()
         self._is_over = False
         self._children: set[Child] = set()
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[int], ForkedChild | None]] = {}
         self._open: dict[int, socket.socket | int] = {}
         self._watch(listener, select.POLLIN, lambda event: self._accept(listener))
-        self._watch(owner, select.POLLIN, lambda event: self._hear_owner(owner))
+        self._watch(owner, select.POLLIN, lambda event: self._end(owner))
 
     def serve(self) -> ForkedChild | None:
         """Serve; return None when it is over, and in each child what that is to become."""
         while self._children or not self._is_over:
             # One event at a time: its handler may close the descriptor of the next.
-            events = self._poll.poll(None if self._keep_secs is None else _POLL_MS)
-            if events:
-                descriptor, event = events[0]
-                if assignment := self._handlers[descriptor](event):
-                    return assignment
-            elif self._secs_left() <= 0:
-                self._is_over = True
+            descriptor, event = self._poll.poll()[0]
+            if assignment := self._handlers[descriptor](event):
+                return assignment
         return None
-
-    def _secs_left(self) -> float:
-        if self._keep_secs is None or self._children:
-            return float("inf")
-        return self._idle_since + self._keep_secs - time.monotonic()
 
     def _watch(
         self,
@@ -122,40 +104,19 @@ class ForkServer:
             return
         self._watch(connection, select.POLLIN, lambda event: self._answer(connection, event))
 
-    def _hear_owner(self, owner: socket.socket) -> None:
-        message, descriptors = fork_protocol.receive(owner)
-        if isinstance(message, Keep):
-            self._keep_secs = message.secs
-            self._idle_since = time.monotonic()
-            self.paths.append(Path(message.path))
-            listener = socket.socket(fileno=descriptors[0])
-            self._watch(listener, select.POLLIN, lambda event: self._accept(listener))
-        else:
-            self._close(owner)
-            if self._keep_secs is None:
-                self._is_over = True
-                for child in self._children:
-                    self._abandon(child)
+    def _end(self, owner: socket.socket) -> None:
+        self._close(owner)
+        self._is_over = True
+        for child in self._children:
+            self._abandon(child)
 
     def _answer(self, connection: socket.socket, event: int) -> ForkedChild | None:
         if event & select.POLLHUP:  # nobody waits for an answer any more
             self._close(connection)
             return None
         message, descriptors = fork_protocol.receive(connection)
-        match message:
-            case Fork():
-                return self._fork(message, descriptors, connection)
-            case Describe():
-                secs_left = None if self._keep_secs is None else max(0.0, self._secs_left())
-                if self._children:
-                    secs_left = self._keep_secs
-                with suppress(OSError):
-                    fork_protocol.send(
-                        connection, Description(os.getpid(), len(self._children), secs_left)
-                    )
-            case Stop():
-                self._keep_secs = self._keep_secs or 0.0
-                self._is_over = True
+        if isinstance(message, Fork):
+            return self._fork(message, descriptors, connection)
         self._close(connection)
         return None
 
@@ -196,7 +157,6 @@ class ForkServer:
         _, status = os.waitpid(child.pid, 0)
         self._close(pidfd)
         self._children.remove(child)
-        self._idle_since = time.monotonic()
         try:
             fork_protocol.send(child.connection, Ended(os.waitstatus_to_exitcode(status)))
         except OSError:  # its command is gone
@@ -259,13 +219,9 @@ def main() -> None:
     _import_while(owner, args.directory)
     _check_forkable()
     server = os.getpid()
-    fork_server = ForkServer(socket.socket(fileno=args.listener), owner)
-    if assignment := fork_server.serve():
+    if assignment := ForkServer(socket.socket(fileno=args.listener), owner).serve():
         become_process(assignment, server)
     shutil.rmtree(args.directory, ignore_errors=True)
-    for path in fork_server.paths:
-        with suppress(OSError):
-            path.unlink()
     os._exit(0)
 
 

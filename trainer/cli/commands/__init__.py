@@ -9,10 +9,6 @@ COMMANDS = {
     "checkpoints": ("runs/<run>", "what a run has saved, verified"),
     "diff": ("runs/<run> runs/<run>", "in which keys two runs differ"),
     "report": ("runs/<run> ...", "what runs came to, as one HTML page that needs no network"),
-    "compare-modes": (
-        "...",
-        "multi_worker and parameter_server compared: trains with both",
-    ),
     "slurm": (
         "... --<option>",
         "the Slurm job script of a run; --submit: submit it",
@@ -23,7 +19,6 @@ COMMANDS = {
     ),
     "status": ("runs/<run>", "what each process of a run does, on whichever host"),
     "convert": ("key=value ...", "a dataset, and writes it as TFRecord or ArrayRecord files"),
-    "warm": ("[stop]", "the fork server that a command has left for the next; stop: end it"),
     "completion": (
         "bash|zsh|fish",
         'completion by the tab key: eval "$(python train.py completion bash)"',
@@ -31,8 +26,5 @@ COMMANDS = {
 }
 """The commands: name -> what it takes, and what it shows."""
 
-TRAINING_COMMANDS = frozenset({"compare-modes"})
-"""Those that train, and so take as long as that."""
-
-LAUNCH_COMMANDS = TRAINING_COMMANDS | {"slurm", "kubernetes"}
+LAUNCH_COMMANDS = frozenset({"slurm", "kubernetes"})
 """Those that are modules of `trainer.launch`: they need to know the strategy."""

@@ -49,7 +49,7 @@ _LOG_RATIO = 1000
 
 
 Curve: TypeAlias = Sequence[tuple[float, float]]
-"""Points in ascending order: of an axis such as steps, and values, which may be NaN or infinite."""
+"""Steps in ascending order, and values, which may be NaN or infinite."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def tick_label(value: float) -> str:
     return f"{value:.4g}"
 
 
-def line_chart(title: str, lines: Sequence[Line], axis: str = "step") -> str:
+def line_chart(title: str, lines: Sequence[Line]) -> str:
     """Return a chart, or an empty string if it has no point.
 
     NaN and infinite values interrupt their line.
@@ -134,34 +134,30 @@ def line_chart(title: str, lines: Sequence[Line], axis: str = "step") -> str:
     Args:
         title: its title.
         lines: what it shows.
-        axis: what the points are over.
     """
     finite = [
         (step, value) for line in lines for step, value in line.points if math.isfinite(value)
     ]
     if not finite:
         return ""
-    # Steps are whole numbers.
-    least = 1.0 if axis == "step" else 1e-9
-    x_scale = _Scale(0, max(least, *(x for x, _ in finite)), _LEFT, _WIDTH - _RIGHT)
+    x_scale = _Scale(0, max(1.0, *(x for x, _ in finite)), _LEFT, _WIDTH - _RIGHT)
     values = [value for _, value in finite]
     is_log = min(values) > 0 and max(values) / min(values) >= _LOG_RATIO
     low, high = (min(values), max(values)) if is_log else _padded(*_range(values))
     y_scale = _Scale(low, high, _HEIGHT - _BOTTOM, _TOP, is_log)
     polylines = "".join(
-        _line(line, x_scale, y_scale, axis)
-        for line in sorted(lines, key=lambda line: not line.is_faint)
+        _line(line, x_scale, y_scale) for line in sorted(lines, key=lambda line: not line.is_faint)
     )
     name = escape(title, quote=True)
     note = " (logarithmic)" if is_log else ""
     return (
         f'<figure class="chart"><figcaption>{name}{note}</figcaption>'
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{name} over {axis}s">'
-        f"{_axes(x_scale, y_scale, axis)}{polylines}</svg></figure>"
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{name} over steps">'
+        f"{_axes(x_scale, y_scale)}{polylines}</svg></figure>"
     )
 
 
-def _axes(x_scale: _Scale, y_scale: _Scale, axis: str) -> str:
+def _axes(x_scale: _Scale, y_scale: _Scale) -> str:
     right = _WIDTH - _RIGHT
     bottom = _HEIGHT - _BOTTOM
     parts = []
@@ -173,7 +169,7 @@ def _axes(x_scale: _Scale, y_scale: _Scale, axis: str) -> str:
             f"{tick_label(value)}</text>"
         )
     for value in x_scale.ticks():
-        if axis != "step" or value == int(value):
+        if value == int(value):
             x = f"{x_scale(value):.1f}"
             parts.append(f'<path class="tickmark" d="M{x} {bottom}v4"/>')
             parts.append(
@@ -181,13 +177,11 @@ def _axes(x_scale: _Scale, y_scale: _Scale, axis: str) -> str:
                 f"{tick_label(value)}</text>"
             )
     parts.append(f'<path class="axis" d="M{_LEFT} {_TOP}V{bottom}H{right}"/>')
-    parts.append(
-        f'<text class="tick" x="{right}" y="{_HEIGHT - 3}" text-anchor="end">{axis}</text>'
-    )
+    parts.append(f'<text class="tick" x="{right}" y="{_HEIGHT - 3}" text-anchor="end">step</text>')
     return "".join(parts)
 
 
-def _line(line: Line, x_scale: _Scale, y_scale: _Scale, axis: str) -> str:
+def _line(line: Line, x_scale: _Scale, y_scale: _Scale) -> str:
     parts = []
     style = 'class="faint"' if line.is_faint else 'class="line"'
     points = thinned(line.points)
@@ -199,7 +193,7 @@ def _line(line: Line, x_scale: _Scale, y_scale: _Scale, axis: str) -> str:
         parts += [
             f'<circle fill="{line.color}" cx="{x_scale(step):.1f}" cy="{y_scale(value):.1f}" '
             f'r="{radius}">'
-            f"<title>{escape(line.label)}: {value:.6g} at {axis} {step:.10g}</title></circle>"
+            f"<title>{escape(line.label)}: {value:.6g} at step {step:.10g}</title></circle>"
             for step, value in points
             if math.isfinite(value)
         ]

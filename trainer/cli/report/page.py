@@ -30,24 +30,19 @@ _NAMES = {
 _SAMPLE = '<svg viewBox="0 0 32 12"><path class="{} sample" d="M0 6H32"/></svg>'
 
 
-def render(
-    runs: Sequence[Run], title: str | None = None, first: Sequence[tuple[str, str]] = ()
-) -> str:
+def render(runs: Sequence[Run]) -> str:
     """Return the page as HTML.
 
     Args:
         runs: at least one, in the order of the page.
-        title: None: the run's name, or how many there are.
-        first: titles and contents of sections before those of every page.
     """
     colors = colors_of(len(runs))
-    title = title or (runs[0].label if len(runs) == 1 else f"{len(runs)} runs")
+    title = runs[0].label if len(runs) == 1 else f"{len(runs)} runs"
     single = [
         details.run_details(run, number, is_open=len(runs) == 1) for number, run in enumerate(runs)
     ]
     parts = [
         _header(title, runs),
-        *(section(name, content) for name, content in first),
         section("Runs" if len(runs) > 1 else "Run", _table(runs, colors)),
         section("Curves", _curves(runs, colors)),
         section("What differs in the configuration", _differences(runs, colors)),
