@@ -5,9 +5,7 @@ import json
 import os
 import signal
 import socket
-import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,14 +76,6 @@ def model_of(run_dir):
     )
 
 
-def scratch():
-    return [
-        path
-        for path in Path(tempfile.gettempdir()).glob(f"steadfast-{os.getuid()}-*")
-        if path.is_dir()
-    ]
-
-
 @pytest.mark.parametrize(
     "workers", [2, pytest.param(1, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.slow)]
 )
@@ -140,8 +130,6 @@ def test_only_the_chief_writes_files(trained):
         f"ckpt-6.{end}" for end in ("data-00000-of-00001", "index", "json")
     }
     assert len(list((many / "events" / "train").iterdir())) == 1
-    assert (many / "logs" / "worker-1.log").read_text().count("Epoch") == 0 or not scratch()
-    assert not scratch()
 
 
 @pytest.mark.slow
@@ -155,7 +143,6 @@ def test_killed_worker_restarts_all_and_nothing_is_lost(trained, tmp_path):
     straight, again = trained(*TINY, *MULTI), only_run(tmp_path)
     assert_same_bits(final_variables(straight), final_variables(again))
     assert log(straight) == log(again)
-    assert not scratch()
 
 
 @pytest.mark.slow
