@@ -43,7 +43,7 @@ def _options(experiment: Experiment, strategy: Strategy, learner: Learner) -> St
     state = learner.state
     shards = learner.sizes.shards
     layers = synchronised_layers(learner.task.models.values())
-    exchange = strategy.gradient_exchange(state.gradient_peak, in_tree=shards is not None)
+    exchange = strategy.gradient_exchange(in_tree=shards is not None)
     return StepOptions(
         learner.sizes.accumulate,
         Clip(experiment.train.clip_norm, experiment.train.clip_value),
