@@ -122,6 +122,11 @@ class Checkpointer:
         else:
             self._writing = self._thread.submit(self._write, snapshot, step, metrics)
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a checkpoint is being written in the background."""
+        return self._writing is not None
+
     def check(self) -> None:
         """Raise the error of a background write that has failed, if that is known by now.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,12 +158,19 @@ class Session:
 
     def close(self) -> None:
         """Close the writers, and finish a checkpoint that is being written; also after an error."""
-        try:
+        with ExitStack() as stack:
+            stack.callback(self._finish_save)
             for writer in self._writers:
-                writer.close()
+                stack.callback(writer.close)
+
+    def _finish_save(self) -> None:
+        if self._checkpointer is None:
+            return
+        try:
+            if self._checkpointer.is_writing:
+                self._enter("save")
         finally:
-            if self._checkpointer is not None:
-                self._checkpointer.wait()
+            self._checkpointer.wait()
 
     def result(self) -> dict[str, Any]:
         """Return a finished run's step, last metrics, time and attempts."""
