@@ -109,7 +109,8 @@ class ForkedProcess:
                         self._pid = pid
                         (self._pidfd,) = descriptors
                         if self._is_killed:
-                            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                            with suppress(ProcessLookupError):  # else nobody would see its end
+                                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
                     self._release()
                 case Ended():
                     code = message.code

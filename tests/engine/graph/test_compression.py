@@ -85,3 +85,16 @@ def test_other_tensors_are_not_rounded(strategy, dtype):
     assert summed(strategy, dtype, [(np.ones(2), np.ones(2))], others)[0][1] == [
         2 * x for x in others
     ]
+
+
+@pytest.mark.parametrize("dtype", RELATIVE)
+def test_sum_without_gradients_is_exact(strategy, dtype):
+    compressed = CompressedExchange(tf.as_dtype(dtype))
+
+    @tf.function
+    def total():
+        return strategy.run(
+            lambda: compressed(tf.distribute.get_replica_context(), [], [tf.constant(1.5)])[1][0]
+        )
+
+    assert [float(x) for x in strategy.experimental_local_results(total())] == [3.0, 3.0]

@@ -257,7 +257,7 @@ class CompressedExchange:
         others: list[tf.Tensor],
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Sum float32 tensors over the replicas, only the gradients rounded; in replica context."""
-        if self._dtype != tf.float16:
+        if self._dtype != tf.float16 or not gradients:
             return packed(gradients, lambda x: self._sum(replica, x)), flat_sum(replica, others)
         largest = [on_own_device(_largest, gradient) for gradient in gradients]
         *exact, bound = flat_sum(replica, [*others, tf.reduce_max(tf.stack(largest))])
