@@ -103,8 +103,8 @@ class LossScale:
             finite: whether the step's gradients were finite, bool scalar, the same on all replicas.
         """
         grow = tf.logical_and(finite, self.good_steps + 1 >= self.GROWTH_STEPS)
-        factor = tf.where(finite, tf.where(grow, 2.0, 1.0), 0.5)
-        self.value.assign(tf.clip_by_value(self.value * factor, 1.0, self.LARGEST))
+        growth = tf.where(tf.logical_and(grow, self.value < self.LARGEST), 2.0, 1.0)
+        self.value.assign(tf.maximum(1.0, self.value * tf.where(finite, growth, 0.5)))
         self.good_steps.assign(
             tf.where(tf.logical_and(finite, tf.logical_not(grow)), self.good_steps + 1, 0)
         )
