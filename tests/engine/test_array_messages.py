@@ -59,3 +59,39 @@ def test_header_that_is_too_long_is_refused(pair):
     pair[0].sendall(b"GET / HTTP/1.1\r\n")
     with pytest.raises(ValueError, match="too long"):
         receive(pair[1])
+
+
+LARGE = np.ones(4_000_000)
+"""More than the buffers of a socket hold."""
+
+
+def test_send_outlasts_timeouts(pair):
+    pair[0].settimeout(0.01)
+    waits = []
+    has_waited = threading.Event()
+
+    def wait():
+        waits.append(None)
+        if len(waits) == 3:
+            has_waited.set()
+
+    sender = threading.Thread(target=send, args=(pair[0], {}, [LARGE], wait))
+    sender.start()
+    assert has_waited.wait(60)
+    _, (received,) = receive(pair[1])
+    sender.join()
+    np.testing.assert_array_equal(received, LARGE)
+
+
+def test_message_that_is_given_up_ends_the_connection(pair):
+    pair[0].settimeout(0.01)
+
+    def end():
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        send(pair[0], {}, [LARGE], end)
+    with pytest.raises(ConnectionResetError):
+        receive(pair[1])
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        send(pair[0], {})

@@ -6,10 +6,11 @@ import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from trainer.acting import EnvSpec
 from trainer.buffers.queue import Queue
-from trainer.engine.array_messages import send
+from trainer.engine.array_messages import receive, send
 from trainer.engine.batched_inference import BatchedInference, PolicyError
 from trainer.engine.learner_client import Finished, LearnerClient, LearnerLost
 from trainer.engine.learner_server import ADDRESS_FILE, BatchLayout, Closed, LearnerServer
@@ -205,3 +206,102 @@ def test_stranger_without_the_password_gets_no_answer(server, tmp_path):
         send(stranger, {"token": "guessed"})
         stranger.settimeout(10)
         assert stranger.recv(1) == b""
+
+
+class Listener:
+    """Listens as a learner does, and does nothing else."""
+
+    def __init__(self, run_dir):
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(60)
+        address = {"host": "127.0.0.1", "port": self._listener.getsockname()[1], "token": ""}
+        (run_dir / ADDRESS_FILE).write_text(json.dumps(address))
+
+    def accept(self):
+        connection, _ = self._listener.accept()
+        connection.settimeout(60)
+        assert receive(connection)[0] == {"token": ""}
+        return connection
+
+
+def test_unrolls_reach_a_learner_that_reads_late(tmp_path):
+    listener = Listener(tmp_path)
+    waits = []
+    has_waited = threading.Event()
+
+    def wait():
+        waits.append(None)
+        if len(waits) == 2:
+            has_waited.set()
+
+    large = {"reward": np.ones((4_000_000, LENGTH), np.float32)}
+    client = LearnerClient(tmp_path, wait)
+    sender = threading.Thread(target=client.exchange, args=(large, 5), daemon=True)
+    sender.start()
+    with listener.accept() as connection:
+        assert has_waited.wait(60)
+        header, (reward,) = receive(connection)
+        assert (header["version"], reward.shape) == (5, (4_000_000, LENGTH))
+        send(connection, {"version": 5})
+        sender.join(60)
+    assert not sender.is_alive()
+
+
+def test_unrolls_that_are_lost_again_and_again_are_told(tmp_path, caplog):
+    listener = Listener(tmp_path)
+    client = LearnerClient(tmp_path, lambda: None)
+
+    def answer():
+        for _ in range(3):
+            listener.accept().close()  # without an answer
+            with listener.accept() as connection:
+                receive(connection)
+                send(connection, {"version": 5})
+
+    learner = threading.Thread(target=answer, daemon=True)
+    learner.start()
+    for number in range(3):
+        assert not caplog.records
+        client.exchange(unrolls(number), 5)
+        client.close()
+    learner.join(60)
+    assert "the last 3 messages of unrolls did not reach the learner" in caplog.text
+
+
+class Published:
+    """Keeps all weights that were published."""
+
+    def __init__(self):
+        self.weights = []
+
+    def publish(self, version, weights):
+        self.weights.append(weights[0])
+
+
+def test_published_weights_are_not_copied(tmp_path):
+    inference = Published()
+    weights = np.ones(3)
+    server_of(tmp_path, inference=inference).publish(weights)
+    assert inference.weights[0] is weights
+
+
+def test_published_weights_outlive_the_updates_of_a_compiled_loop(tmp_path):
+    inference = Published()
+    server = server_of(tmp_path, inference=inference)
+    variable = tf.Variable(tf.zeros([1000]))
+    optimizer = tf.keras.optimizers.legacy.SGD(1.0)
+
+    @tf.function(autograph=False)
+    def run():
+        def step(number):
+            taken = tf.numpy_function(server.publish, [variable.read_value()], [])
+            with tf.control_dependencies([taken]):
+                optimizer.apply_gradients([(-tf.ones([1000]), variable)])
+            return number + 1
+
+        tf.while_loop(lambda number: number < 5, step, [0])
+
+    run()
+    assert [weights.tolist() for weights in inference.weights] == [
+        [float(number)] * 1000 for number in range(5)
+    ]

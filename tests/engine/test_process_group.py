@@ -53,3 +53,12 @@ def test_single_process_waits_for_nobody(monkeypatch):
     monkeypatch.setattr(process_group.context, "context", lambda: coordination)
     ProcessGroup(tf.distribute.get_strategy()).leave()
     assert coordination.events == []
+
+
+def test_collectives_are_traced_for_few_lengths():
+    first = ProcessGroup(tf.distribute.get_strategy(), 0, 2)
+    for length in [*range(70), 1000, 1001]:
+        text = ("aé" * length)[:length]
+        assert first._broadcast_text(0, text) == text
+        assert first.all_reduce_sum(*range(length)) == list(range(length))
+    assert first._sums.experimental_get_tracing_count() <= 11

@@ -1,16 +1,19 @@
 """The parent's side of a forked process, with a server that the test plays."""
 
+import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
 from trainer.cluster import fork_protocol
 from trainer.cluster.fork_protocol import Ended, Forked
+from trainer.errors import RESTARTABLE
 from trainer.launch.forked_process import ForkedProcess
 
 WAIT_SECS = 20
@@ -112,3 +115,16 @@ def test_process_counts_as_killed_if_the_server_ends_after_it_forked(server):
     server.connection.close()
     assert server.process.wait() == -signal.SIGKILL
     assert server.events == ["forked", "release"]
+
+
+def test_process_that_cannot_be_started_afresh_ends_as_one_to_be_started_again(server, monkeypatch):
+    def fail(event):
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(server, "start", fail)
+    server.connection.close()
+    ended = threading.Thread(target=server.process.wait, daemon=True)
+    ended.start()
+    ended.join(WAIT_SECS)
+    assert server.process.poll() == RESTARTABLE
+    assert server.events == ["release"]

@@ -107,3 +107,10 @@ def test_sizes_are_those_that_divide_the_batch():
     assert membership.sizes(MultiWorker(workers=6), batch) == [6]
     assert membership.sizes(MultiWorker(workers=6, min_workers=2), batch) == [6, 4, 3, 2]
     assert membership.sizes(OneDevice(), batch) == [1]
+
+
+def test_evaluator_that_fails_at_the_start_takes_no_place(four, clock):
+    for now in (0, 10, 20):
+        clock.now = now
+        four.record_start_failure("evaluator-0")
+    assert (four.missing, four.size) == ("", 4)

@@ -16,7 +16,7 @@ from trainer.launch.mirror import Mirror
 from trainer.runs import checkpoint_marker, remote_files
 from trainer.runs.lease import Lease, LeaseHeldError, LeaseLostError, Manifest, read_manifest
 from trainer.runs.object_store import StoreError, retry
-from trainer.runs.upload_note import wait_for_upload
+from trainer.runs.upload_note import is_away, wait_for_upload
 
 SCHEDULES = 200
 
@@ -344,3 +344,18 @@ def test_store_keeps_a_checkpoint_while_the_folder_has_only_newer_ones(tmp_path)
 def test_damaged_manifest_is_refused():
     with pytest.raises(StoreError, match=r"manifest\.json is damaged"):
         Manifest.decode(b"[]")
+
+
+def test_note_names_each_checkpoint_that_the_store_has(tmp_path):
+    store = MemoryStore()
+    run_dir = new_run(tmp_path / "run")
+    mirror = mirror_of(store, take(store, "first"), run_dir)
+    for step in (1, 2):
+        write_checkpoint(run_dir, step)
+        mirror._upload()
+    checkpoint_marker.remove(run_dir / "checkpoints", 2)  # a rollback
+    wait_for_upload(run_dir, lambda: pytest.fail("it waits"))
+    (run_dir / ".uploaded").write_text("away")
+    (run_dir / "metrics.jsonl").write_text("{}")
+    mirror._upload()
+    assert not is_away(run_dir)

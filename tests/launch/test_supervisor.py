@@ -187,3 +187,11 @@ def test_stop_request_ends_the_wait_before_a_restart(run_dir):
     stop_requests.request(signal.SIGUSR1)
     stop_requests.request(signal.SIGTERM)
     assert instance._wait(60.0) == signal.SIGTERM
+
+
+def test_pauses_end_at_a_limit_of_five_minutes(supervise):
+    failing = [([], -9)] * 2001
+    code, waits, _ = supervise(failing, "restart.max_restarts=2000")
+    assert (code, waits[8], waits[9], waits[-1]) == (1, 256.0, 300.0, 300.0)
+    longer = ("restart.max_restarts=2", "restart.backoff_secs=400")
+    assert supervise(failing[:3], *longer)[1] == [400.0, 400.0]

@@ -128,7 +128,7 @@ class Process:
     """A process whose standard error is its log."""
 
     def __init__(self, log):
-        with log.open("w") as opened:
+        with log.open("ab") as opened:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM],
                 stdin=subprocess.PIPE,
@@ -207,3 +207,16 @@ def test_idle_threads_are_left_out_of_the_stacks():
     hung_writer = thread(("lib/socket.py", "send"), watchdog._IDLE_WRITER)
     dump = "\n".join([*idle, idle_writer, hung_writer, WORKING])
     assert watchdog._of_interest(dump) == f"{WORKING}{hung_writer}".rstrip()
+
+
+def test_stacks_are_read_from_the_end_of_a_log(tmp_path):
+    log = tmp_path / "worker-0.log"
+    log.touch()
+    os.truncate(log, 1 << 40)  # more than anybody can read
+    process = Process(log)
+    try:
+        (stacks,) = watchdog._stacks({CHIEF: process}, {CHIEF: log}).values()
+        assert "in helper" in stacks
+    finally:
+        process.process.kill()
+        process.process.communicate()

@@ -31,7 +31,7 @@ class TwoDevices(MultiWorker):
 class SlowLink(MultiWorker):
     """Several workers whose gradients take a quarter of a second on their way."""
 
-    def gradient_exchange(self, peak: tf.Variable, *, in_tree: bool) -> Any:
+    def gradient_exchange(self, *, in_tree: bool) -> Any:
         """Return an exchange that waits, then sums with one reduction of TensorFlow's."""
 
         def wait(first: np.ndarray) -> np.ndarray:

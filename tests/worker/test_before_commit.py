@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tests.support.object_stores import write_checkpoint
 from trainer.cli.compose import compose
 from trainer.cluster.fault_injection import Faults
-from trainer.cluster.messages import Channel
+from trainer.cluster.messages import Channel, Line, Phase
 from trainer.cluster.spec import Cluster
-from trainer.runs import upload_note
-from trainer.runs.upload_note import write_note
+from trainer.runs import checkpoint_marker, upload_note
+from trainer.runs.remote_files import checkpoint_folder
+from trainer.runs.upload_note import wait_for_upload, write_note
 from trainer.worker.before_commit import before_commit
 from trainer.worker.context import WorkerContext
 
@@ -34,17 +37,21 @@ class Stop:
         return self.waits >= self._at
 
 
-def call_of(run_dir, stop):
-    channel = Channel(lambda message: None)
+def call_of(run_dir, stop, channel=None):
+    channel = channel or Channel(lambda message: None)
     experiment = compose(["runs_dir=s3://bucket/runs"])
     context = WorkerContext(experiment, run_dir, channel, Cluster(), stop.is_requested)
     return before_commit(context, Faults({}, run_dir, Cluster(), channel, ()))
 
 
+def folder_of(run_dir, step):
+    return checkpoint_folder(run_dir / "checkpoints", step)
+
+
 @pytest.mark.parametrize("at", [0, 1, 3])
 def test_stop_request_ends_the_wait_for_the_upload(tmp_path, monkeypatch, at):
     write_checkpoint(tmp_path, 2)
-    write_note(tmp_path, 0)
+    write_note(tmp_path, ())
     stop = Stop(at)
     monkeypatch.setattr(upload_note.time, "sleep", stop.wait)
     call_of(tmp_path, stop)()
@@ -53,7 +60,43 @@ def test_stop_request_ends_the_wait_for_the_upload(tmp_path, monkeypatch, at):
 
 def test_commit_waits_for_the_upload_of_the_checkpoint_before(tmp_path, monkeypatch):
     write_checkpoint(tmp_path, 2)
-    write_note(tmp_path, 0)
-    monkeypatch.setattr(upload_note.time, "sleep", lambda secs: write_note(tmp_path, 2))
+    write_note(tmp_path, ())
+    folder = folder_of(tmp_path, 2)
+    monkeypatch.setattr(upload_note.time, "sleep", lambda secs: write_note(tmp_path, [folder]))
     call_of(tmp_path, Stop(99))()
-    assert upload_note._has(tmp_path, 2)
+    assert upload_note._has(tmp_path, folder)
+
+
+def test_rollback_past_a_checkpoint_that_the_store_has_awaits_nothing(tmp_path, monkeypatch):
+    write_checkpoint(tmp_path, 2)
+    write_checkpoint(tmp_path, 4)
+    write_note(tmp_path, [folder_of(tmp_path, step) for step in (2, 4)])
+    checkpoint_marker.remove(tmp_path / "checkpoints", 4)
+    stop = Stop(0)
+    monkeypatch.setattr(upload_note.time, "sleep", stop.wait)
+    wait_for_upload(tmp_path, lambda: None)
+    assert stop.waits == 0
+
+
+def test_checkpoint_of_a_step_that_was_made_again_is_awaited(tmp_path, monkeypatch):
+    write_checkpoint(tmp_path, 2)
+    write_note(tmp_path, ["ckpt-2-0123456789abcdef"])
+    stop = Stop(1)
+    monkeypatch.setattr(upload_note.time, "sleep", stop.wait)
+    call_of(tmp_path, stop)()
+    assert stop.waits == 1
+
+
+@pytest.mark.parametrize(("phase", "beats"), [("save", 60), ("train", 0), ("compile", 0)])
+def test_wait_beside_another_phase_is_no_sign_of_life(tmp_path, monkeypatch, phase, beats):
+    write_checkpoint(tmp_path, 2)
+    now = itertools.count()
+    messages = []
+    channel = Channel(messages.append, lambda: float(next(now)))
+    channel.phase(phase, 3)
+    stop = Stop(3000)
+    monkeypatch.setattr(upload_note.time, "sleep", stop.wait)
+    call_of(tmp_path, stop, channel)()
+    assert messages[1:] == [Phase("save", 3)] * beats + [
+        Line("warning: the next checkpoint waits for the upload of that of step 2")
+    ]

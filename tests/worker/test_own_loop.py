@@ -1,5 +1,6 @@
 """Loops of a user's own: replicas, results, restarts, errors."""
 
+import functools
 import json
 
 import numpy as np
@@ -52,7 +53,6 @@ def test_continued_loop_ends_with_the_bits_of_an_undisturbed_one(tmp_path, strat
     assert "Continuing from the checkpoint of step 3." in lines
     assert "Skipping the elements of 3 steps of the stream input_fn." in lines
     assert_same_bits(saved(tmp_path / "straight"), saved(tmp_path / "killed"))
-    assert any(name.startswith("peak/") for name in saved(tmp_path / "killed"))
     assert metrics(tmp_path / "straight") == metrics(tmp_path / "killed")
     assert [line["step"] for line in metrics(tmp_path / "killed")] == [2, 4, 6, 8]
 
@@ -361,3 +361,28 @@ def test_value_error_of_a_step_is_no_mistake_in_the_configuration(tmp_path):
 
     with pytest.raises(ValueError, match="the user's own"):
         run_loop(main, tmp_path / "run")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=IDS)
+def test_what_is_assigned_before_the_step_is_assigned_once(tmp_path, strategy):
+    def main(replicator, *, ends_at=None):
+        with replicator.context():
+            rate = tf.Variable(1.0)
+            seen = tf.Variable(0.0)
+        replicator.checkpoint(rate=rate, seen=seen)
+        while replicator.step < replicator.total_steps:
+            rate.assign(rate * 0.5)
+            if replicator.step == ends_at:
+                raise KeyError("the user's own")
+            replicator.run(step_fn)
+            seen.assign_add(rate)
+
+    def step_fn():
+        return tf.constant(0.0)
+
+    often = (*strategy, "checkpoint.every_steps=3")
+    assert run_loop(main, tmp_path / "straight", *often)
+    with pytest.raises(KeyError):
+        run_loop(functools.partial(main, ends_at=5), tmp_path / "killed", *often)
+    assert run_loop(main, tmp_path / "killed", *often)
+    assert_same_bits(saved(tmp_path / "straight"), saved(tmp_path / "killed"))

@@ -234,6 +234,11 @@ class Channel:
         """Send a sign of life: the current phase makes progress."""
         self.phase(self._phase, self._step)
 
+    def beat_in(self, phase: str) -> None:
+        """Send a sign of life if this phase is the current one; from a thread beside the main."""
+        if self._phase == phase:
+            self.beat()
+
     def progress(
         self,
         step: int,

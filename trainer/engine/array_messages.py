@@ -9,7 +9,8 @@ import json
 import math
 import socket
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,18 @@ _MAX_BYTES = 1 << 34
 
 
 def send(
-    connection: socket.socket, header: Mapping[str, Any], arrays: Sequence[np.ndarray] = ()
+    connection: socket.socket,
+    header: Mapping[str, Any],
+    arrays: Sequence[np.ndarray] = (),
+    on_wait: Callable[[], None] = lambda: None,
 ) -> None:
-    """Send a header and arrays.
+    """Send a header and arrays, however long the other process takes to read them.
+
+    Args:
+        connection: the socket; where it has a timeout, `on_wait` is called whenever that is over.
+        header: what `json` can write.
+        arrays: of types without objects.
+        on_wait: may raise an error to end the wait.
 
     Raises:
         OSError: the other process is gone.
@@ -30,10 +40,15 @@ def send(
     contiguous = [np.ascontiguousarray(array) for array in arrays]
     described = [[array.dtype.str, array.shape] for array in arrays]
     content = json.dumps({**header, "arrays": described}).encode()
-    connection.sendall(_LENGTH.pack(len(content)) + content)
-    for array in contiguous:
-        if array.size:
-            connection.sendall(array.data.cast("B"))
+    pieces = [memoryview(_LENGTH.pack(len(content)) + content)]
+    pieces += [array.data.cast("B") for array in contiguous if array.size]
+    with _whole_or_closed(connection):
+        for piece in pieces:
+            while piece:
+                try:
+                    piece = piece[connection.send(piece) :]
+                except TimeoutError:
+                    on_wait()
 
 
 def receive(
@@ -52,6 +67,23 @@ def receive(
         OSError: the other process is gone.
         ValueError: this is no message.
     """
+    with _whole_or_closed(connection):
+        return _receive(connection, on_wait, max_bytes)
+
+
+@contextmanager
+def _whole_or_closed(connection: socket.socket) -> Iterator[None]:
+    """Close a connection after an error: the rest of a message would be taken for the next one."""
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _receive(
+    connection: socket.socket, on_wait: Callable[[], None], max_bytes: int
+) -> tuple[dict[str, Any], list[np.ndarray]]:
     (length,) = _LENGTH.unpack(_read(connection, _LENGTH.size, on_wait))
     if length > _MAX_HEADER_BYTES:
         raise ValueError(f"a header of {length} bytes is too long")

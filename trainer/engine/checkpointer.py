@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,9 @@ CONNECTION_ERRORS = (
     tf.errors.DeadlineExceededError,
 )
 """A process that holds variables is gone: no fault of the disk or of the checkpoint."""
+
+_RETIRED = ("peak",)
+"""Variables that former versions saved; a checkpoint that has them fits all the same."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,11 @@ class Checkpointer:
             self._write(snapshot, step, metrics)
         else:
             self._writing = self._thread.submit(self._write, snapshot, step, metrics)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a checkpoint is being written in the background."""
+        return self._writing is not None
 
     def check(self) -> None:
         """Raise the error of a background write that has failed, if that is known by now.
@@ -244,7 +252,8 @@ class Checkpointer:
         """
         path = str(self.directory / f"ckpt-{step}")
         try:
-            self._checkpoint.read(path).assert_consumed()
+            with self._retired_variables(path):
+                self._checkpoint.read(path).assert_consumed()
         except CONNECTION_ERRORS:
             raise
         except (AssertionError, ValueError, tf.errors.OpError) as error:
@@ -252,6 +261,21 @@ class Checkpointer:
                 f"the checkpoint of step {step} does not fit this experiment: "
                 f"{describe_mismatch(error)}"
             ) from error
+
+    @contextlib.contextmanager
+    def _retired_variables(self, path: str) -> Iterator[None]:
+        """Let a checkpoint have variables of former versions, which are read and thrown away."""
+        names = {name.split("/")[0] for name, _ in tf.train.list_variables(path)}
+        retired = [
+            name for name in _RETIRED if name in names and not hasattr(self._checkpoint, name)
+        ]
+        for name in retired:
+            setattr(self._checkpoint, name, tf.Variable(0.0))
+        try:
+            yield
+        finally:
+            for name in retired:
+                delattr(self._checkpoint, name)
 
     def steps(self) -> list[int]:
         """Return the steps of the committed checkpoints, ascending."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,21 +112,20 @@ class Engine:
             NonFiniteError: the training has diverged; no such state is ever saved.
             CheckpointError: no checkpoint can be trusted, or one could not be written.
         """
-        if self._restore() is None and self.state.divergence_monitor.rolls_back:
-            self._saved = None
-            self._save()  # what the first steps roll back to
-        # Before the first step: processes with different collectives would add up wrong, or hang.
-        self.process_group.assert_same_lines(
-            lambda: self.loop.trace(self._iterator), first_difference
-        )
-        try:
+        with ExitStack() as stack:  # whatever fails: a checkpoint that was begun counts too
+            stack.callback(self._finish_save)
+            stack.callback(self.reporter.close)
+            if self._restore() is None and self.state.divergence_monitor.rolls_back:
+                self._saved = None
+                self._save()  # what the first steps roll back to
+            # Before the first step: with different collectives processes add up wrong, or hang.
+            self.process_group.assert_same_lines(
+                lambda: self.loop.trace(self._iterator), first_difference
+            )
             with suppress(Stopped):  # in the middle of an evaluation: nothing of it was written
                 self._run(stop_requested, save_requested)
             if not self._finished:
                 self._save()
-        finally:
-            self.reporter.close()
-            self.checkpointer.wait()  # a checkpoint that was begun before an error counts too
         if self._finished and not self._test_metrics:
             # Nothing was evaluated in this attempt: a sidecar does, or an earlier attempt has.
             metrics = self.checkpointer.metrics(self.step)
@@ -256,6 +255,14 @@ class Engine:
         self.plan.save_timer.restart()
         self._saved = (step, self._reported_step)
 
+    def _finish_save(self) -> None:
+        """Return when a checkpoint that is written in the background is committed."""
+        try:
+            if self.checkpointer.is_writing:
+                self._enter("save")
+        finally:
+            self.checkpointer.wait()
+
     def _restore(self, at_most: int | None = None) -> int | None:
         """Restore the newest checkpoint, of step `at_most` at the latest; return its step, if any.
 
@@ -286,7 +293,9 @@ class Engine:
         """
         target = self._rollback.target(status)
         self.channel.line(target.message)
+        self._finish_save()
         self.reporter.close()
+        self._enter("compile")
         if self._restore(target.step) is None:
             raise target.no_checkpoint_error()
         self._rollback.leave_out(target.blocks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,9 @@ from trainer.engine.array_messages import receive, send
 from trainer.engine.learner_server import ADDRESS_FILE, Closed, Part
 from trainer.errors import ConfigError
 
+_log = logging.getLogger(__name__)
 _WAIT_SECS = 0.25
+_LOST_IN_A_ROW = 3
 _CONNECT_SECS = 5.0
 
 
@@ -39,6 +42,7 @@ class LearnerClient:
         self._path = run_dir / ADDRESS_FILE
         self._on_wait = on_wait
         self._connection: socket.socket | None = None
+        self._lost_in_a_row = 0
 
     @property
     def is_connected(self) -> bool:
@@ -68,15 +72,17 @@ class LearnerClient:
             connection = self._connected()
             request = {"names": names, "version": version, "takes_weights": takes_weights}
             try:
-                send(connection, request, list(unrolls.values()))
+                send(connection, request, list(unrolls.values()), self._on_wait)
                 header, weights = receive(connection, self._on_wait)
-            except OSError:
+            except OSError as error:
                 self.close()
                 self._on_wait()
+                self._count_lost(unrolls, error)
                 time.sleep(_WAIT_SECS)
                 names, unrolls, version = [], {}, -1
                 continue
             _check(header)
+            self._lost_in_a_row = 0 if unrolls else self._lost_in_a_row
             return header["version"], weights
 
     def act(
@@ -95,7 +101,7 @@ class LearnerClient:
         if self._connection is None:
             raise LearnerLost
         try:
-            send(self._connection, {"acts": True}, [observations, exploration])
+            send(self._connection, {"acts": True}, [observations, exploration], self._on_wait)
             header, arrays = receive(self._connection, self._on_wait)
         except OSError as error:
             self.close()
@@ -111,7 +117,7 @@ class LearnerClient:
             OSError: the chief is gone.
         """
         connection = self._connected()
-        send(connection, {"step": step, "replica": replica})
+        send(connection, {"step": step, "replica": replica}, on_wait=self._on_wait)
         header, part = receive(connection, self._on_wait)
         _check(header)
         return part
@@ -121,6 +127,17 @@ class LearnerClient:
         if self._connection is not None:
             self._connection.close()
         self._connection = None
+
+    def _count_lost(self, unrolls: Mapping[str, np.ndarray], error: OSError) -> None:
+        """Warn of unrolls that are lost again and again; a learner that restarts loses one."""
+        self._lost_in_a_row += bool(unrolls)
+        if unrolls and self._lost_in_a_row % _LOST_IN_A_ROW == 0:
+            _log.warning(
+                "the last %d messages of unrolls did not reach the learner (%s); is the network "
+                "between them sound?",
+                self._lost_in_a_row,
+                error,
+            )
 
     def _connected(self) -> socket.socket:
         """Return the connection; wait until the chief listens."""

@@ -133,7 +133,11 @@ class LearnerServer:
             self._listen()
 
     def publish(self, *weights: np.ndarray) -> None:
-        """Take the weights before the next step; called once a step."""
+        """Take the weights before the next step; called once a step.
+
+        They are kept, not copied, and must not be changed later: an update whose variable still
+        shares its memory with them allocates new memory.
+        """
         with self._changed:
             self._set_weights(self._next_version, weights)
             self._next_version += 1
@@ -177,7 +181,7 @@ class LearnerServer:
 
     def _set_weights(self, version: int, weights: Sequence[np.ndarray]) -> None:
         self._version = version
-        self._weights = [np.array(array) for array in weights]
+        self._weights = list(weights)
         if self._inference is not None:
             self._inference.publish(version, self._weights)
 

@@ -53,7 +53,10 @@ class ProcessGroup:
         """Return the sum of each integer over all processes."""
         if self.count == 1:
             return list(values)
-        return [int(value) for value in self._sums(tf.constant(values, tf.int64)).numpy()]
+        # A collective is traced for each length, and no trace is ever freed: so few lengths.
+        padding = (0,) * (2 ** (len(values) - 1).bit_length() - len(values) if values else 1)
+        sums = self._sums(tf.constant([*values, *padding], tf.int64)).numpy()
+        return [int(value) for value in sums[: len(values)]]
 
     def any_process(self, flag: bool) -> bool:
         """Return whether the flag is set in any process."""

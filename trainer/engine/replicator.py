@@ -31,7 +31,7 @@ from trainer.engine.graph.variables import read_from_first_replica, replicated
 from trainer.engine.session import Session
 from trainer.errors import ConfigError
 
-_RESERVED = ("step", "streams", "peak")
+_RESERVED = ("step", "streams")
 
 
 class Replicator:
@@ -49,8 +49,6 @@ class Replicator:
         options: of the sums over the replicas.
         session: the run that the steps belong to.
         streams: the streams that the steps read.
-        peak: the largest absolute value of the last sum of gradients, which sets the scale of
-            compressed ones; it is saved.
         seed: the experiment's seed.
     """
 
@@ -60,7 +58,6 @@ class Replicator:
         options: StepOptions,
         session: Session,
         streams: Streams,
-        peak: tf.Variable,
         seed: int,
     ) -> None:
         self.total_steps = session.total_steps
@@ -72,7 +69,6 @@ class Replicator:
         self._options = options
         self._session = session
         self._streams = streams
-        self._peak = peak
         self._seed = seed
         self._averaged: list[tf.Variable] | None = None  # None: `checkpoint` was not called yet
         self._steps: dict[str, tuple[Callable[..., Any], UserStep]] = {}
@@ -130,7 +126,7 @@ class Replicator:
                 )
         with self._strategy.scope():
             step = replicated(tf.constant(0, tf.int64), "step")
-        own = {"step": step, "streams": self._streams.positions, "peak": self._peak}
+        own = {"step": step, "streams": self._streams.positions}
 
         def write(num_steps: int) -> None:
             step.assign(num_steps)

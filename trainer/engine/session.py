@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +59,7 @@ class Session:
     _checkpointer: Checkpointer | None = field(default=None, init=False)
     _writers: list[Writer] = field(default_factory=list, init=False)
     _saved_step: int = field(default=-1, init=False)
+    _restored: int | None = field(default=None, init=False)  # until the first step
     _first_step: int = field(default=0, init=False)
     _agreed_until: int = field(default=0, init=False)
     _agreed_at: float = field(default=0.0, init=False)
@@ -83,7 +85,7 @@ class Session:
             self.channel.line(f"warning: {line}")
         if restored is not None:
             self.channel.line(f"Continuing from the checkpoint of step {restored}.")
-            self._saved_step = restored
+            self._saved_step = self._restored = restored
             self.metrics = checkpointer.metrics(restored)
         self.step = self._first_step = self._agreed_until = int(step.numpy())
         self._writers = self.open_writers(self.step)
@@ -98,6 +100,10 @@ class Session:
         """
         if self._checkpointer is None:
             return
+        if self._restored is not None:
+            # The save was made here: it has what the user's code did since `begin` already.
+            self._checkpointer.restore(self._restored)
+            self._restored = None
         self._checkpointer.check()
         is_due = self.save_every is not None and self.step % self.save_every == 0 and self.step > 0
         if self.step >= self._agreed_until:
@@ -157,12 +163,19 @@ class Session:
 
     def close(self) -> None:
         """Close the writers, and finish a checkpoint that is being written; also after an error."""
-        try:
+        with ExitStack() as stack:
+            stack.callback(self._finish_save)
             for writer in self._writers:
-                writer.close()
+                stack.callback(writer.close)
+
+    def _finish_save(self) -> None:
+        if self._checkpointer is None:
+            return
+        try:
+            if self._checkpointer.is_writing:
+                self._enter("save")
         finally:
-            if self._checkpointer is not None:
-                self._checkpointer.wait()
+            self._checkpointer.wait()
 
     def result(self) -> dict[str, Any]:
         """Return a finished run's step, last metrics, time and attempts."""

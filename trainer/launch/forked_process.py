@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from trainer.cluster import fork_protocol
 from trainer.cluster.fork_protocol import Ended, Forked
+from trainer.errors import RESTARTABLE
 
 
 def start_process(
@@ -43,7 +44,7 @@ class ForkedProcess:
         connection: to the server, which has the request; closing it kills the process.
         release: called once, when the process has begun: it has its descriptors.
         start_fresh: starts the process without a server; called if the server ends before it has
-            forked.
+            forked. Where it raises an OSError, the process ends as one to be started again.
     """
 
     def __init__(
@@ -108,7 +109,8 @@ class ForkedProcess:
                         self._pid = pid
                         (self._pidfd,) = descriptors
                         if self._is_killed:
-                            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                            with suppress(ProcessLookupError):  # else nobody would see its end
+                                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
                     self._release()
                 case Ended():
                     code = message.code
@@ -126,10 +128,13 @@ class ForkedProcess:
         self._has_ended.set()
 
     def _do_without_server(self) -> int:
-        with self._lock:
-            if self._is_killed:
-                self._release()
-                return -signal.SIGKILL
-            self._fresh = self._start_fresh()
-        self._release()
+        try:
+            with self._lock:
+                if self._is_killed:
+                    return -signal.SIGKILL
+                self._fresh = self._start_fresh()
+        except OSError:
+            return RESTARTABLE  # what is short now, such as memory, may be there later
+        finally:
+            self._release()
         return self._fresh.wait()

@@ -102,8 +102,14 @@ class Membership:
         return self.size > len(self._places)
 
     def record_start_failure(self, name: str) -> None:
-        """Note that a process was lost before it trained; it cannot be had if that goes on."""
-        place = self._places[int(name.rpartition("-")[2])]
+        """Note that a process was lost before it trained; a worker's place is lost if that goes on.
+
+        An evaluator has no place among the workers.
+        """
+        job, _, number = name.rpartition("-")
+        if job != "worker":
+            return
+        place = self._places[int(number)]
         if self._failing is None or self._failing[0] != place:
             self._failing = (place, self._clock())
         elif self._clock() - self._failing[1] >= self.rejoin_secs:

@@ -161,7 +161,6 @@ class Mirror:
                 continue  # retention was faster
             remote_files.upload_checkpoint(self._store, self._staged, step, folder)
             self._commit({step: folder})
-            self._note()
         self._commit({})
 
     def _commit(self, new: Mapping[int, str]) -> None:
@@ -194,6 +193,7 @@ class Mirror:
             self._lease.change(change)
             self._remove(before, self._lease.manifest)
         self._uploaded = sizes
+        self._note()
 
     def _remove(self, before: Manifest, now: Manifest) -> None:
         """Remove the objects that the manifest names no longer."""
@@ -228,7 +228,7 @@ class Mirror:
 
     def _note(self) -> None:
         if self._path.is_dir():
-            write_note(self._path, max(self._lease.manifest.checkpoints, default=0))
+            write_note(self._path, self._lease.manifest.checkpoints.values())
 
     def _has(self) -> str:
         newest = max(self._lease.manifest.checkpoints, default=None)

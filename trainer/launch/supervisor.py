@@ -20,6 +20,8 @@ from trainer.launch.run_context import RunContext
 from trainer.runs.crash_report import Failure
 from trainer.runs.ledger import Ledger
 
+_LONGEST_PAUSE_SECS = 300.0
+
 
 class Supervisor:
     """Runs attempts until one ends for good.
@@ -97,7 +99,7 @@ class Supervisor:
                         f"the log is {failure.log}"
                     )
                     return CRASHED
-                secs = self._restart.backoff_secs * 2 ** (self._attempts.spent - 1)
+                secs = _pause_secs(self._restart.backoff_secs, self._attempts.spent)
                 if self._membership:
                     secs = max(secs, self._shrink(self._membership, attempt, failure))
                     if not self._membership.is_enough:
@@ -141,3 +143,10 @@ class Supervisor:
         )
         self._console.line(f"Restarting from {origin} in {secs:g} s.")
         return self._stop_requests.wait(secs)
+
+
+def _pause_secs(first_secs: float, number: int) -> float:
+    """Return the pause before restart `number`: the first one doubled each time, up to a limit."""
+    longest = max(first_secs, _LONGEST_PAUSE_SECS)
+    doublings = min(number - 1, 60)  # far beyond the limit, and within what a float holds
+    return min(first_secs * 2.0**doublings, longest)

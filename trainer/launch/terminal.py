@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,7 +31,7 @@ def is_attended() -> bool:
 
 
 class Screen:
-    """The standard output and error of a command.
+    """The standard output and error of a command; any thread may write.
 
     Attributes:
         is_live: whether there is a block: on a terminal whose cursor can be moved.
@@ -58,6 +59,7 @@ class Screen:
             if stream.isatty() and environment.wants_color()
         ]
         self._block: list[str] = []
+        self._lock = threading.RLock()  # of the block, and of what stands on the screen
         self.drawn_at = clock()
 
     def size(self) -> tuple[int, int]:
@@ -84,11 +86,12 @@ class Screen:
             return
         columns, rows = self.size()
         block = [cut(line, columns) for line in lines[:rows]]
-        if block != self._block:
-            # In one write: half a block would flicker.
-            erasing = self._erasing()
-            self._block = block
-            self._write(self._out, erasing + self._drawing())
+        with self._lock:
+            if block != self._block:
+                # In one write: half a block would flicker.
+                erasing = self._erasing()
+                self._block = block
+                self._write(self._out, erasing + self._drawing())
 
     def clear(self) -> None:
         """Remove the block."""
@@ -97,12 +100,13 @@ class Screen:
     def _show(self, stream: TextIO, text: str) -> None:
         word, space, rest = text.partition(" ")
         text = f"{self._painted(stream, word, _FIRST_WORDS.get(word, ''))}{space}{rest}\n"
-        if stream is self._out:
-            self._write(stream, self._erasing() + text + self._drawing())
-        else:
-            self._write(self._out, self._erasing())
-            self._write(stream, text)
-            self._write(self._out, self._drawing())
+        with self._lock:
+            if stream is self._out:
+                self._write(stream, self._erasing() + text + self._drawing())
+            else:
+                self._write(self._out, self._erasing())
+                self._write(stream, text)
+                self._write(self._out, self._drawing())
 
     def _painted(self, stream: TextIO, text: str, color: str) -> str:
         if not color or not any(stream is colored for colored in self._colored):

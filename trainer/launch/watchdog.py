@@ -7,9 +7,11 @@ for the others, or that is furthest behind.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -236,21 +238,23 @@ def _stacks(
     processes: Mapping[ProcessId, ManagedProcess], logs: Mapping[ProcessId, Path]
 ) -> dict[ProcessId, str]:
     """Have processes write their stacks to their logs; return those of interest."""
-    offsets = {process_id: logs[process_id].stat().st_size for process_id in processes}
-    for process in processes.values():
-        process.signal(STACKS)
-    dumps: dict[ProcessId, bytes] = {}
-    end = time.monotonic() + _DUMP_SECS
-    while time.monotonic() < end:
-        # Nothing marks the end of a dump: it is complete when there is one and it does not grow.
-        time.sleep(_POLL_SECS)
-        before = dumps
-        dumps = {
-            process_id: logs[process_id].read_bytes()[offsets[process_id] :]
-            for process_id in processes
+    dumps = dict.fromkeys(processes, b"")
+    with ExitStack() as stack:
+        files = {
+            process_id: stack.enter_context(logs[process_id].open("rb")) for process_id in processes
         }
-        if before == dumps and all(b"Current thread 0x" in content for content in dumps.values()):
-            break
+        for file in files.values():
+            file.seek(0, os.SEEK_END)
+        for process in processes.values():
+            process.signal(STACKS)
+        end = time.monotonic() + _DUMP_SECS
+        while time.monotonic() < end:
+            # Nothing marks the end of a dump: it is complete when there is one and does not grow.
+            time.sleep(_POLL_SECS)
+            new = {process_id: file.read() for process_id, file in files.items()}
+            dumps = {process_id: dump + new[process_id] for process_id, dump in dumps.items()}
+            if not any(new.values()) and all(b"Current thread 0x" in x for x in dumps.values()):
+                break
     return {
         process_id: _of_interest(content.decode(errors="replace"))
         for process_id, content in dumps.items()

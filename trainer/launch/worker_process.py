@@ -50,6 +50,7 @@ class WorkerProcess:
         self, server: ForkServer | None = None, namespace: Namespace | None = None
     ) -> None:
         self._end: threading.Thread | None = None
+        self._start_error: OSError | None = None
         self._socket, worker_socket = socket.socketpair()
         read_end, write_end = os.pipe()
         self._output = os.fdopen(read_end, "rb")
@@ -69,17 +70,21 @@ class WorkerProcess:
         command += ["--scratch", self._scratch.name]
 
         def start_fresh() -> subprocess.Popen[bytes]:
-            with signals.blocked():
-                return subprocess.Popen(
-                    namespace.command(command) if namespace else command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=write_end,
-                    stderr=self._early,
-                    pass_fds=(worker,),
-                    # Ctrl-C in the terminal must reach the parent alone, which forwards it once.
-                    start_new_session=True,
-                    env=variables,
-                )
+            try:
+                with signals.blocked():
+                    return subprocess.Popen(
+                        namespace.command(command) if namespace else command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=write_end,
+                        stderr=self._early,
+                        pass_fds=(worker,),
+                        # Ctrl-C in the terminal must reach the parent alone, which forwards it.
+                        start_new_session=True,
+                        env=variables,
+                    )
+            except OSError as error:
+                self._start_error = error
+                raise
 
         def release() -> None:
             worker_socket.close()
@@ -192,6 +197,8 @@ class WorkerProcess:
             thread.join(timeout=5)
         self._early.seek(0)
         log.write(self._early.read())
+        if self._start_error is not None:
+            put(Line(f"warning: a process could not be started: {self._start_error}"))
         if not any(thread.is_alive() for thread in threads):
             log.close()
         self._scratch.cleanup()

@@ -8,43 +8,64 @@ be over before the store answers, and then what it has made since would be nowhe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
 from trainer.files import write_atomically
 from trainer.runs.checkpoint_marker import committed_steps
+from trainer.runs.remote_files import CHECKPOINTS, checkpoint_folder
 
 _NOTE = ".uploaded"
 _AWAY = "away"
 _POLL_SECS = 0.02
 _BEAT_POLLS = 50
+_WARN_POLLS = 3000  # a minute
 
 
-def write_note(run_dir: Path, step: int | None) -> None:
-    """Note the newest step that the store has; None: no step need wait for the store."""
+def write_note(run_dir: Path, folders: Collection[str] | None) -> None:
+    """Note which checkpoints the store has.
+
+    Args:
+        run_dir: the run directory.
+        folders: of their objects: a step that is made again after a rollback is another
+            checkpoint. None: no checkpoint need wait for the store.
+    """
     # The run directory of a failed start may be gone.
     with suppress(OSError):
-        write_atomically(run_dir / _NOTE, _AWAY if step is None else str(step), durable=False)
+        text = _AWAY if folders is None else "\n".join(folders)
+        write_atomically(run_dir / _NOTE, text, durable=False)
 
 
 def wait_for_upload(
-    run_dir: Path, beat: Callable[[], None], is_stopping: Callable[[], bool] = lambda: False
+    run_dir: Path,
+    beat: Callable[[], None],
+    is_stopping: Callable[[], bool] = lambda: False,
+    warn: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Return when the store has the newest committed checkpoint, or need not have it.
+
+    The parent uploads it, or notes that the store is away, after `store.retry_secs` at most.
 
     Args:
         run_dir: the run directory.
         beat: called about once a second: this takes as long as the upload.
         is_stopping: whether a stop was requested, which ends the wait.
+        warn: told once, after a minute, what is awaited.
     """
-    newest = max(committed_steps(run_dir / "checkpoints"), default=None)
+    directory = run_dir / CHECKPOINTS
+    newest = max(committed_steps(directory), default=None)
+    if newest is None:
+        return
+    folder = checkpoint_folder(directory, newest)
     polls = 0
-    while newest is not None and not (_has(run_dir, newest) or is_stopping()):
+    while not (_has(run_dir, folder) or is_stopping()):
         time.sleep(_POLL_SECS)
         polls += 1
         if polls % _BEAT_POLLS == 0:
             beat()
+        if polls == _WARN_POLLS:
+            warn(f"warning: the next checkpoint waits for the upload of that of step {newest}")
 
 
 def is_away(run_dir: Path) -> bool:
@@ -55,8 +76,8 @@ def is_away(run_dir: Path) -> bool:
         return False
 
 
-def _has(run_dir: Path, step: int) -> bool:
+def _has(run_dir: Path, folder: str) -> bool:
     try:
-        return (run_dir / _NOTE).read_text() in (_AWAY, str(step))
+        return not {_AWAY, folder}.isdisjoint((run_dir / _NOTE).read_text().split())
     except OSError:
         return False

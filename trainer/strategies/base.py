@@ -108,12 +108,10 @@ class Strategy:
             ConfigError: it cannot work here.
         """
 
-    def gradient_exchange(self, peak: tf.Variable, *, in_tree: bool) -> Exchange | None:
+    def gradient_exchange(self, *, in_tree: bool) -> Exchange | None:
         """Return how gradients are summed over the replicas; call it after `create`.
 
         Args:
-            peak: the largest absolute value of the last sum, float32 scalar, which is in every
-                checkpoint; the exchange may use it.
             in_tree: whether sums must have the order of the tree over shards.
 
         Returns:

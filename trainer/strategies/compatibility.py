@@ -83,12 +83,6 @@ RULES = (
         "of float16 needs; add precision=mixed_bfloat16 or precision=float32",
     ),
     Rule(
-        name="compressed_loss_scaling",
-        keys={"precision": _equals("mixed_float16"), "strategy.compress": _is_not_none_choice},
-        message="{strategy}: the loss scale must see each overflow of a gradient, which "
-        "compression may hide; add strategy.compress=none or precision=mixed_bfloat16",
-    ),
-    Rule(
         name="partitioned_precision",
         keys={
             "precision": lambda value: value != "float32",

@@ -51,7 +51,6 @@ class MultiWorker(Strategy):
     uses_declared_cluster: ClassVar[bool] = True
     unsupported: ClassVar[frozenset[str]] = frozenset(
         {
-            "compressed_loss_scaling",
             "shards_compressed",
             "jit_communication",
             "global_loss_jit",
@@ -113,7 +112,7 @@ class MultiWorker(Strategy):
                 "or must go from the cluster"
             )
 
-    def gradient_exchange(self, peak: tf.Variable, *, in_tree: bool) -> Exchange | None:
+    def gradient_exchange(self, *, in_tree: bool) -> Exchange | None:
         """Exchange gradients through memory where the processes share it, or in 16 bits."""
         import tensorflow as tf
 
@@ -121,7 +120,7 @@ class MultiWorker(Strategy):
         from trainer.engine.graph.shard_tree import chain_sum, tree_sum
 
         if self._compress is not None:
-            return CompressedExchange(tf.as_dtype(self._compress), peak)
+            return CompressedExchange(tf.as_dtype(self._compress))
         if self._rendezvous is None:
             return None
         return SharedMemory(self._rendezvous, tree_sum if in_tree else chain_sum)

@@ -21,7 +21,14 @@ def before_commit(context: WorkerContext, faults: Faults) -> Callable[[], None]:
 
     def call() -> None:
         if is_mirrored:
-            wait_for_upload(context.run_dir, context.channel.beat, context.is_stopping)
+            channel = context.channel
+            # Training may go on meanwhile: this must not hide that it hangs.
+            wait_for_upload(
+                context.run_dir,
+                lambda: channel.beat_in("save"),
+                context.is_stopping,
+                channel.line,
+            )
         faults.reached("save")
         check_holder(lock, holder)
 

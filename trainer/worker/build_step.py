@@ -43,7 +43,7 @@ def _options(experiment: Experiment, strategy: Strategy, learner: Learner) -> St
     state = learner.state
     shards = learner.sizes.shards
     layers = synchronised_layers(learner.task.models.values())
-    exchange = strategy.gradient_exchange(state.gradient_peak, in_tree=shards is not None)
+    exchange = strategy.gradient_exchange(in_tree=shards is not None)
     return StepOptions(
         learner.sizes.accumulate,
         Clip(experiment.train.clip_norm, experiment.train.clip_value),
@@ -51,8 +51,7 @@ def _options(experiment: Experiment, strategy: Strategy, learner: Learner) -> St
         state.loss_scale,
         optimizer_reduces=strategy.optimizer_reduces,
         exchange=exchange or (None if shards is None else TreeExchange()),
-        # Steps of different workers have no order; their sums are checked on the chief.
-        divergence_monitor=None if strategy.asynchronous else state.divergence_monitor,
+        divergence_monitor=state.divergence_monitor,
         shards=shards,
         overlap=strategy.devices_per_replica > 1,
         synchronised=layers if shards or learner.sizes.accumulate > 1 else (),

@@ -15,7 +15,6 @@ from trainer.engine.agreement import Requests
 from trainer.engine.checkpointer import Checkpointer, CheckpointHooks
 from trainer.engine.graph.step_options import StepOptions
 from trainer.engine.graph.streams import InputPipeline, Streams
-from trainer.engine.graph.variables import replicated
 from trainer.engine.pacing import Stopped
 from trainer.engine.plan import Timer
 from trainer.engine.process_group import ProcessGroup
@@ -63,12 +62,11 @@ def run_own_loop(
     )
     with tf_strategy.scope():
         streams = Streams(pipeline, context.channel.line)
-        peak = replicated(tf.constant(0.0), "peak")
     options = StepOptions(
         optimizer_reduces=strategy.optimizer_reduces,
-        exchange=strategy.gradient_exchange(peak, in_tree=False),
+        exchange=strategy.gradient_exchange(in_tree=False),
     )
-    replicator = Replicator(tf_strategy, options, session, streams, peak, experiment.seed)
+    replicator = Replicator(tf_strategy, options, session, streams, experiment.seed)
     _announce(context, strategy, num_replicas)
     hparams = HParamsSession(context.run_dir, experiment, writes=process_group.is_chief)
     hparams.begin()

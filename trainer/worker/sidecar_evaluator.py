@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from trainer.cluster.fault_injection import Faults
@@ -97,8 +97,9 @@ class Sidecar:
                 self._channel.phase("wait", max(self._done, default=0))
                 time.sleep(_POLL_SECS)
         finally:
-            for writer in [*self._writers, self._lines]:
-                writer.close()
+            with ExitStack() as stack:
+                for writer in [*self._writers, self._lines]:
+                    stack.callback(writer.close)
 
     def _catch_up(self, stop: Callable[[], bool]) -> None:
         """Evaluate every checkpoint that has no line yet."""

@@ -14,6 +14,8 @@ from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.datasets.digits import digits
 from trainer.engine.graph.chunks import ChunkScheduler
+from trainer.engine.graph.input import SampleOrder
+from trainer.errors import NonFiniteError
 from trainer.strategies.base import Strategy
 from trainer.worker import build
 
@@ -25,6 +27,8 @@ OPTIONS = (
     "train.clip_norm=1.0",
     *training.RANDOM,
 )
+
+ONE_CALL = ("train.steps_per_loop=20", "evaluate.every_steps=20", "summary.every_steps=20")
 
 
 class InTurn(Strategy):
@@ -199,3 +203,23 @@ def test_staleness_counts_steps_that_others_begin_meanwhile(tmp_path, coordinato
         0.75,
         2,
     )
+
+
+def test_bad_gradient_in_the_last_step_of_a_call_is_never_saved(tmp_path, coordinator):
+    # The loss is finite: it is that of before the update, and the regularization's is no part.
+    chief = engine(tmp_path / "run", "model.l2=1e30", "train.steps=1", "checkpoint.every_steps=1")
+    message = r"^the norm of the gradient became inf after 0 steps; try a smaller optimizer"
+    with pytest.raises(NonFiniteError, match=message):
+        chief.train(lambda: False)
+    assert coordinator[0].scheduled == [[0, 0, 1]]
+    assert chief.checkpointer.steps() == []
+
+
+def test_first_bad_step_of_all_chunks_is_named(tmp_path, coordinator):
+    order = SampleOrder(1437, 0)
+    ids = [int(order.locate(tf.constant([16 * step], tf.int64))[1][0]) for step in (13, 9)]
+    poison = ["dataset._target_=tests.support.toy_datasets.poisoned", f"+dataset.ids={ids}"]
+    chief = engine(tmp_path / "run", *(x.replace(" ", "") for x in poison), *ONE_CALL)
+    with pytest.raises(NonFiniteError, match=r"^the loss became nan after 9 steps; "):
+        chief.train(lambda: False)
+    assert len(coordinator[0].scheduled) == 2

@@ -14,15 +14,14 @@ import tensorflow as tf
 
 from trainer.engine.graph.async_times import WIDTH, AsyncInterval, Staleness
 from trainer.engine.graph.chunks import ChunkResult, ChunkScheduler
-from trainer.engine.graph.divergence import ADVICE, DivergenceStatus
+from trainer.engine.graph.divergence import VERDICT_SIZE, DivergenceStatus, Verdict
 from trainer.engine.graph.eval_loop import EvalLoop
 from trainer.engine.graph.input import Feed, Source
 from trainer.engine.graph.loops import Loops
-from trainer.engine.graph.metric_sums import unpack
 from trainer.engine.graph.predict_loop import PredictLoop, Predicts, Transforms
 from trainer.engine.graph.remote_input import RemoteFeed, RemotePipelineFeed
 from trainer.engine.graph.train_loop import TrainLoop
-from trainer.errors import ConfigError, NonFiniteError
+from trainer.errors import ConfigError
 from trainer.protocols import Dataset, Stream, Task
 from trainer.runs.worker_times import WorkerRecord
 
@@ -36,7 +35,8 @@ class AsyncTrainLoop(TrainLoop):
         super().__init__(*args, **options)
         self._scheduler = scheduler
         self._num_sums = 2 * len(self._task.metrics)
-        self._result_buffer = scheduler.result_buffer(self._num_sums + WIDTH)
+        self._num_status = self._num_sums + 1 + VERDICT_SIZE
+        self._result_buffer = scheduler.result_buffer(self._num_status + WIDTH)
         with self.strategy.scope():
             self._begun = tf.Variable(0, dtype=tf.int64, trainable=False, name="begun")
         self._interval = AsyncInterval(scheduler.num_workers)
@@ -49,7 +49,7 @@ class AsyncTrainLoop(TrainLoop):
             As `TrainLoop.run`; the time spent waiting for input is not measured, and is 0.
 
         Raises:
-            NonFiniteError: a sum of the metrics is not finite.
+            NonFiniteError: an update was not sound.
         """
         state = self.state
         count = int(count)
@@ -57,18 +57,12 @@ class AsyncTrainLoop(TrainLoop):
         begun = int(self._begun.numpy())
         chunks = self._scheduler.run(self._chunk, iterator, self._result_buffer, start, count)
         self._measure(chunks, self._result_buffer.step_secs * count)
-        num_sums = self._num_sums
+        self._check_sound(chunks)
         window = state.summary_sums.numpy()
         epoch = state.epoch_sums.numpy()
         for chunk in chunks:
-            sums = chunk.values[:num_sums]
+            sums = chunk.values[: self._num_sums]
             self.feed.count_missing(chunk.start, chunk.count, sums[1])
-            if not np.isfinite(sums).all():
-                loss = unpack(self._task, sums)["loss"]
-                last = chunk.start + chunk.count - 1
-                raise NonFiniteError(
-                    f"the loss became {loss} within steps {chunk.start} to {last}; {ADVICE}"
-                )
             window = window + sums
             epoch = epoch + sums
         state.repeated_steps.assign_add(int(self._begun.numpy()) - begun - count)
@@ -82,8 +76,8 @@ class AsyncTrainLoop(TrainLoop):
 
         The latter is of the whole run.
         """
+        # Steps of different workers have no order, so there is no last norm.
         return {
-            **super().report(),
             **self._interval.report(),
             "steps_repeated": float(self.state.repeated_steps.numpy()),
         }
@@ -112,50 +106,69 @@ class AsyncTrainLoop(TrainLoop):
                 "lost."
             )
 
+    def _check_sound(self, chunks: list[ChunkResult]) -> None:
+        """Raise unless all updates were sound: a worker makes them before anybody judges them.
+
+        Raises:
+            NonFiniteError: one was not.
+        """
+        numbers = [chunk.values[self._num_sums : self._num_status] for chunk in chunks]
+        for step, *verdict in sorted(numbers, key=lambda status: status[0]):
+            if step >= 0:
+                monitor = self.state.divergence_monitor
+                raise monitor.error(monitor.describe(int(step), Verdict.unpack(np.array(verdict))))
+
     def _measure(self, chunks: list[ChunkResult], secs: float) -> None:
         """Add a call of `secs` seconds to the log interval, or begin one."""
         if self._interval_is_over:
             self._interval = AsyncInterval(self._scheduler.num_workers)
             self._interval_is_over = False
         self._interval.add(
-            [(chunk.count, chunk.values[self._num_sums :]) for chunk in chunks], secs
+            [(chunk.count, chunk.values[self._num_status :]) for chunk in chunks], secs
         )
 
     @tf.function(autograph=False)
     def _chunk(self, iterator: Any, row: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> None:
         """Run a chunk of steps on one worker.
 
-        Writes the sums of their metrics and what `AsyncInterval` needs. The staleness of an update
+        Writes the sums of their metrics, the first step that is not sound and the verdict on it,
+        and what `AsyncInterval` needs. The staleness of an update
         is how many steps others began between the beginning of its step and the update.
         """
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+        monitor = self.state.divergence_monitor
         began = tf.timestamp()
         with tf.control_dependencies([began]):
             start = tf.identity(start)
         iterator = self.feed.open_chunk(next(iterator), start, count)
         # One operation, so that what comes after it comes after all of its updates too.
         step = tf.function(
-            lambda index: self._step(index, self.feed.next(iterator))[0], autograph=False
+            lambda index: self._step(index, self.feed.next(iterator)), autograph=False
         )
 
         def one_step(
-            index: tf.Tensor, sums: tf.Tensor, stale: Staleness
-        ) -> tuple[tf.Tensor, tf.Tensor, Staleness]:
+            index: tf.Tensor, sums: tf.Tensor, status: DivergenceStatus, stale: Staleness
+        ) -> tuple[tf.Tensor, tf.Tensor, DivergenceStatus, Staleness]:
             with tf.control_dependencies([self._begun.assign_add(1, read_value=False)]):
                 before = self._begun.read_value()
             with tf.control_dependencies([before]):
-                new = step(index)
+                new, verdict = step(index)
             with tf.control_dependencies([new]):
                 others = self._begun.read_value() - before
-            return index + 1, sums + new, stale.add(others)
+            status = monitor.note(status, index, verdict)
+            return index + 1, sums + new, status, stale.add(others)
 
-        first = (start, tf.zeros([self._num_sums], tf.float64), Staleness.zero())
-        _, sums, stale = tf.while_loop(
+        zeros = tf.zeros([self._num_sums], tf.float64)
+        first = (start, zeros, monitor.begin(), Staleness.zero())
+        _, sums, status, stale = tf.while_loop(
             lambda index, *_: index < start + count, one_step, first, parallel_iterations=1
         )
         with tf.control_dependencies([sums]):
             secs = tf.timestamp() - began
-        self._result_buffer.write(row, tf.concat([sums, stale.pack(worker, secs)], axis=0))
+        first_bad = tf.cast(status.step, tf.float64)[None]
+        verdict = tf.cast(status.verdict.pack(), tf.float64)
+        values = [sums, first_bad, verdict, stale.pack(worker, secs)]
+        self._result_buffer.write(row, tf.concat(values, axis=0))
 
 
 class AsyncEvalLoop(EvalLoop):

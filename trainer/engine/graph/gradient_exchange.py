@@ -27,6 +27,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.engine.graph.collectives import flat_sum, packed
+from trainer.engine.graph.replica_devices import on_own_device
 
 AddUp: TypeAlias = Callable[[Sequence[Any], Callable[[Any, Any], Any]], Any]
 
@@ -227,33 +228,27 @@ class GradientBuffer:
         ]
 
 
-_TARGET = 2.0**10
-"""Where the largest value of a float16 gradient is put.
+_BELOW_OVERFLOW = 2.0**14
+"""float16 ends at 2**16; a gradient is scaled to at most twice this, and its sum with it."""
 
-64 times below overflow, so that a gradient may grow so much from one step to the next; values down
-to 2**-24 of the largest keep all 11 bits.
-"""
-
-
-_LEAST = 2.0**-40
-"""The smallest peak. A sum of zero may be one that underflowed, so the peak falls by 64 then."""
+_LEAST_BOUND = 2.0**-100
+_EXPONENT = 0x7F800000  # the bits of a float32 that alone make a power of two
 
 
 class CompressedExchange:
     """Rounds gradients, sums them over the replicas in that type, and returns float32.
 
-    float16 has few exponents, so the gradient is scaled by a power of two before. The scale follows
-    from the largest value of the previous step's sum, which all replicas know: it takes no
-    communication, and is in the checkpoint.
+    float16 has few exponents, so a gradient is scaled by a power of two before. The scale follows
+    from the sum of the replicas' largest values, which no part of the gradient's sum exceeds: it
+    travels with the tensors that are not rounded, so nothing is kept from step to step, and a
+    gradient that is not finite anywhere is NaN everywhere, for the divergence monitor to see.
 
     Args:
         dtype: bfloat16 or float16.
-        peak: about the largest absolute value of the last sum, float32 scalar; 0 before the first.
     """
 
-    def __init__(self, dtype: tf.DType, peak: tf.Variable) -> None:
+    def __init__(self, dtype: tf.DType) -> None:
         self._dtype = dtype
-        self._peak = peak
 
     def __call__(
         self,
@@ -262,22 +257,22 @@ class CompressedExchange:
         others: list[tf.Tensor],
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Sum float32 tensors over the replicas, only the gradients rounded; in replica context."""
-        exact = flat_sum(replica, others)
-        sum_flat = self._sum_scaled if self._dtype == tf.float16 else self._sum
-        return packed(gradients, lambda flat: sum_flat(replica, flat)), exact
+        if self._dtype != tf.float16 or not gradients:
+            return packed(gradients, lambda x: self._sum(replica, x)), flat_sum(replica, others)
+        largest = [on_own_device(_largest, gradient) for gradient in gradients]
+        *exact, bound = flat_sum(replica, [*others, tf.reduce_max(tf.stack(largest))])
+        # The power of two of the bound; infinite if the bound is not finite.
+        power = tf.bitcast(
+            tf.bitwise.bitwise_and(tf.bitcast(bound, tf.int32), _EXPONENT), tf.float32
+        )
+        scale = _BELOW_OVERFLOW / tf.maximum(power, _LEAST_BOUND)
+        return packed(gradients, lambda x: self._sum(replica, x * scale) / scale), exact
 
     def _sum(self, replica: tf.distribute.ReplicaContext, flat: tf.Tensor) -> tf.Tensor:
         return tf.cast(
             replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(flat, self._dtype)), tf.float32
         )
 
-    def _sum_scaled(self, replica: tf.distribute.ReplicaContext, flat: tf.Tensor) -> tf.Tensor:
-        peak = tf.where(self._peak > 0.0, self._peak.read_value(), _TARGET)
-        exponent = tf.math.floor(tf.math.log(_TARGET / peak) / tf.math.log(2.0))
-        scale = tf.pow(2.0, tf.maximum(exponent, -100.0))
-        # A gradient that grew beyond the headroom is cut off, not made infinite: the sum must fit.
-        limit = self._dtype.max / replica.num_replicas_in_sync
-        total = self._sum(replica, tf.clip_by_value(flat * scale, -limit, limit)) / scale
-        new_peak = tf.reduce_max(tf.abs(total))
-        self._peak.assign(tf.maximum(tf.where(new_peak > 0.0, new_peak, peak / 64.0), _LEAST))
-        return total
+
+def _largest(gradient: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_max(tf.abs(gradient))

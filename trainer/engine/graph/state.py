@@ -43,8 +43,6 @@ class TrainState:
         loss_scale: the state of mixed_float16's loss scale; None without.
         gradient_norm: the global norm of the gradient of the last sound update, before it was
             clipped, float32; 0 before the first. Steps that are handed out do not change it.
-        gradient_peak: the largest absolute value in the last gradient that travelled compressed,
-            float32; 0 before the first.
         frame_counts: what became of the frames of actors, [num_counts] int64; None without.
         repeated_steps: steps that were begun a second time because a worker was lost, int64; 0
             where steps are not handed out.
@@ -76,7 +74,6 @@ class TrainState:
         self.summary_sums = replicated(tf.zeros([2 * num_metrics], tf.float64), "window")
         self.epoch_sums = replicated(tf.zeros([2 * num_metrics], tf.float64), "epoch")
         self.gradient_norm = replicated(tf.constant(0.0), "gradient_norm")
-        self.gradient_peak = replicated(tf.constant(0.0), "peak")
         self.repeated_steps = replicated(tf.constant(0, tf.int64), "repeated")
         self.frame_counts = (
             replicated(tf.zeros([num_counts], tf.int64), "frames") if num_counts else None
@@ -110,7 +107,6 @@ class TrainState:
             "window": self.summary_sums,
             "epoch": self.epoch_sums,
             "gradient_norm": self.gradient_norm,
-            "peak": self.gradient_peak,
             "repeated": self.repeated_steps,
             "models": dict(self.task.models),
             "optimizers": self._saved_optimizers,

@@ -130,11 +130,7 @@ class TrainLoop:
 
     def report(self) -> dict[str, float]:
         """Return further values for the log, by name: of the last step or call, or of the run."""
-        norm = (
-            {"gradient_norm": float(self.state.gradient_norm.numpy())}
-            if self.options.divergence_monitor is not None
-            else {}
-        )
+        norm = {"gradient_norm": float(self.state.gradient_norm.numpy())}
         return {**norm, **self.state.divergence_monitor.report()}
 
     def take_worker_record(self) -> WorkerRecord:

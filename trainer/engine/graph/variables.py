@@ -80,7 +80,8 @@ def split_alike(variables: Sequence[tf.Variable], pattern: Sequence[tf.Variable]
 class LossScale:
     """Dynamic loss scale of mixed_float16 (Micikevicius et al. 2018).
 
-    It is halved on overflow, and doubled after 2,000 good steps.
+    It is halved on overflow, and doubled after 2,000 good steps, up to a limit: gradients of zero
+    never overflow, and an infinite scale would have every later update dropped.
 
     Attributes:
         value: the scale, float32.
@@ -88,6 +89,7 @@ class LossScale:
     """
 
     INITIAL = 2.0**15
+    LARGEST = 2.0**64
     GROWTH_STEPS = 2000
 
     def __init__(self) -> None:
@@ -101,8 +103,8 @@ class LossScale:
             finite: whether the step's gradients were finite, bool scalar, the same on all replicas.
         """
         grow = tf.logical_and(finite, self.good_steps + 1 >= self.GROWTH_STEPS)
-        factor = tf.where(finite, tf.where(grow, 2.0, 1.0), 0.5)
-        self.value.assign(tf.maximum(1.0, self.value * factor))
+        growth = tf.where(tf.logical_and(grow, self.value < self.LARGEST), 2.0, 1.0)
+        self.value.assign(tf.maximum(1.0, self.value * tf.where(finite, growth, 0.5)))
         self.good_steps.assign(
             tf.where(tf.logical_and(finite, tf.logical_not(grow)), self.good_steps + 1, 0)
         )
