@@ -22,6 +22,9 @@ from trainer.config import (
     run_folder,
     targets,
 )
+from trainer.config import (
+    directions as directions_of,
+)
 from trainer.config.constraints import format_value
 from trainer.config.schema import MODES, PAIRS, Experiment
 
@@ -59,6 +62,7 @@ def check(experiment: Experiment) -> list[str]:
         *_check_mode(experiment),
         *run_folder.check(experiment),
         *_check_checkpoint(experiment),
+        *_check_directions(experiment),
         *_check_writers(experiment),
         *_check_sidecar(experiment),
         *_check_faults(experiment),
@@ -160,18 +164,40 @@ def _check_checkpoint(experiment: Experiment) -> Iterator[str]:
     metric = checkpoint.best.metric
     if metric is not None and not re.fullmatch(r"[\w./-]+", metric):
         yield f"checkpoint.best.metric ({metric}) must be the name of a metric, e.g. accuracy"
-    is_error = metric is not None and (metric == "loss" or metric.endswith(("_error", "_distance")))
-    if is_error and checkpoint.best.mode == "max":
-        yield (
-            f"checkpoint.best.mode (max) would keep the largest {metric}; "
-            "add checkpoint.best.mode=min"
-        )
     if experiment.mode in _TRAINING and checkpoint.use != "latest":
         yield (
             f"checkpoint.use ({checkpoint.use}) is for mode=evaluate, export and predict; a "
             "training goes on from the newest, or starts with a checkpoint's weights: "
             "init_from=<run>/checkpoints/ckpt-<step>"
         )
+
+
+def _check_directions(experiment: Experiment) -> Iterator[str]:
+    """Refuse to select by a metric whose direction nothing declares, as far as sources tell."""
+    if not experiment.trains or own_loop.name_of(experiment) is not None:
+        return
+    directions: directions_of.Directions | None = None
+    for key, metric, mode_key, mode in selections(experiment):
+        directions = directions or directions_of.declared(experiment)
+        if directions.is_complete and (line := directions.problem(key, metric, mode_key, mode)):
+            yield line
+
+
+def selections(experiment: Experiment) -> Iterator[tuple[str, str, str, str]]:
+    """Yield each key that selects by a metric, the metric, and the key and value of its mode."""
+    best = experiment.checkpoint.best
+    if best.metric is not None:
+        yield "checkpoint.best.metric", best.metric, "checkpoint.best.mode", best.mode
+    sweep = experiment.sweep
+    if sweep.metric is not None:
+        yield "sweep.metric", sweep.metric, "sweep.mode", sweep.mode
+    nodes = experiment.callbacks if isinstance(experiment.callbacks, Mapping) else {}
+    for name, node in nodes.items():
+        # A user's own callback may use `metric` for something else.
+        is_own = isinstance(node, Mapping) and str(node.get("_target_")).startswith("trainer.")
+        if is_own and isinstance(metric := node.get("metric"), str):
+            key = f"callbacks.{name}"
+            yield f"{key}.metric", metric, f"{key}.mode", str(node.get("mode", "auto"))
 
 
 def _check_writers(experiment: Experiment) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,25 +74,6 @@ def read_evaluations(path: Path) -> list[tuple[int, Mapping[str, float]]]:
     return [
         (line["step"], _metrics_of(line)) for line in sorted(lines, key=lambda line: line["step"])
     ]
-
-
-def main_metric(names: Collection[str]) -> str:
-    """Return the metric by which runs are compared unless another is named."""
-    # A generator's loss tells how well it fools, not how good its examples are.
-    preferred = ("accuracy", "frechet_distance")
-    return next((name for name in preferred if name in names), "loss")
-
-
-def smaller_is_better(metric: str, mode: str = "auto") -> bool:
-    """Return whether smaller values of a metric are better.
-
-    Args:
-        metric: its name.
-        mode: `max`, `min`, or `auto`: smaller is better for a loss, an error (also `rmse` and
-            `mae`) or a distance.
-    """
-    words = ("loss", "error", "distance", "rmse", "mae")
-    return mode == "min" or (mode == "auto" and any(word in metric for word in words))
 
 
 def record_failure(path: Path, error: str) -> None:

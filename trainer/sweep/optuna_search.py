@@ -42,7 +42,7 @@ class OptunaSearch:
     Args:
         space: the values that may be sampled.
         factory: creates the points.
-        base: the composed experiment without the varied values.
+        base: the composed experiment without the varied values; its sweep has a metric and a mode.
         folder: the sweep's folder, where the study is kept.
 
     Raises:
@@ -58,7 +58,7 @@ class OptunaSearch:
         self._factory = factory
         self._seed = base.search.seed
         self._number = 0
-        self._metric = base.sweep.metric or "accuracy"
+        self._metric = base.sweep.metric or "loss"
         self._lock = _lock(folder)  # for as long as this object lives
         self._path = folder / FILE
         with writing(self._path, *_DATABASE_ERRORS):

@@ -10,6 +10,7 @@ from hydra.core.override_parser.types import Override
 from trainer.cli.compose import Composer
 from trainer.cluster import environment
 from trainer.cluster.spec import Cluster
+from trainer.config import directions
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
 from trainer.launch import launcher
@@ -47,6 +48,9 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
     parsed = composer.parse(overrides)
     first = _compose_first(parsed, composer)
     _check_local(first)
+    first.sweep, problem = directions.resolved(first.sweep, first)
+    if problem:
+        raise ConfigError(problem)
     resolved = resolve(first)
     declared = resolved.declared
     if launcher_settings:

@@ -18,7 +18,7 @@ from pathlib import Path
 from trainer.config.schema import Experiment, Sweep
 from trainer.files import write_atomically, writing
 from trainer.runs import identity
-from trainer.runs.status import State, main_metric, smaller_is_better
+from trainer.runs.status import State
 from trainer.sweep.points import Point, PointResult
 from trainer.text import align_columns, format_metric, short_keys
 
@@ -64,7 +64,7 @@ def write_summary(folder: Path, sweep: Sweep, results: Sequence[PointResult]) ->
 
     Args:
         folder: where to; created if it does not exist.
-        sweep: has the metric by which to sort.
+        sweep: has the metric by which to sort, and its direction.
         results: the results of all points, in any order.
 
     Returns:
@@ -73,9 +73,8 @@ def write_summary(folder: Path, sweep: Sweep, results: Sequence[PointResult]) ->
     Raises:
         StorageError: a file cannot be written.
     """
-    names = {name for result in results for name in result.outcome.metrics}
-    metric = sweep.metric or main_metric(names)
-    is_smaller_better = smaller_is_better(metric, sweep.mode)
+    metric = sweep.metric or "loss"
+    is_smaller_better = sweep.mode == "min"
     results = _sorted(results, metric, is_smaller_better)
     text = _text(results, metric)
     with writing(folder):

@@ -17,6 +17,7 @@ from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster
 from trainer.config import batch_sizes
+from trainer.config.directions import Directions
 from trainer.config.schema import Experiment
 from trainer.engine.checkpointer import Checkpointer, CheckpointHooks
 from trainer.engine.engine import Engine
@@ -111,12 +112,15 @@ def engine(
     train, test = _sources(learner, experiment.seed)
     loops = _loops(strategy, tf_strategy, cluster, sizes)
     options, exchange = step_options(experiment, strategy, learner, process_group)
-    _record(context, learner, threads)
+    inference = Inference(context, dataset, learner.state, loops, process_group, sizes.global_size)
+    for callback in learner.state.callbacks.values():
+        if hasattr(callback, "directions"):
+            callback.directions = inference.directions
+    _record(context, learner, threads, inference.directions)
     announce(context, strategy, learner)
     builder = LoopBuilder(context, strategy, tf_strategy, learner, options, process_group, faults)
     loop = builder.build(loops, train)
     training = _Training(context, learner, options, loop, process_group, faults, exchange)
-    inference = Inference(context, dataset, learner.state, loops, process_group, sizes.global_size)
     return _engine(training, inference, test)
 
 
@@ -140,7 +144,7 @@ def _engine(training: _Training, inference: Inference, test: Source) -> Engine:
         step_inspector=StepInspector(training.loop, training.options, plan, input_shape)
         if inspects
         else None,
-        checkpointer=_checkpointer(training),
+        checkpointer=_checkpointer(training, inference.directions),
         ledger=ledger,
         channel=context.channel,
         pacer=StepPacer(context.experiment.train.steps_per_loop),
@@ -216,11 +220,14 @@ def _loops(
     return Loops(tf_strategy, input_outside=strategy.input_outside, in_order=bool(sizes.shards))
 
 
-def _record(context: WorkerContext, learner: Learner, threads: int | None) -> None:
+def _record(
+    context: WorkerContext, learner: Learner, threads: int | None, directions: Directions
+) -> None:
     """Have the chief add to the run's record what only a worker knows."""
     if context.cluster.is_chief:
         lengths = learner.sizes.num_replicas, learner.plan.total_steps
-        provenance.complete(context.run_dir, devices.names(), *lengths, threads)
+        metrics = {"direction": dict(directions.known), "primary": directions.primary}
+        provenance.complete(context.run_dir, devices.names(), *lengths, threads, metrics)
 
 
 def _reporter(training: _Training, ledger: Ledger) -> Reporter:
@@ -246,13 +253,13 @@ def _reporter(training: _Training, ledger: Ledger) -> Reporter:
     )
 
 
-def _checkpointer(training: _Training) -> Checkpointer:
+def _checkpointer(training: _Training, directions: Directions) -> Checkpointer:
     run_dir = training.context.run_dir
     checkpoint = training.context.experiment.checkpoint
     return Checkpointer(
         run_dir / "checkpoints",
         training.learner.state.trackables(),
-        checkpoint_retention.retention_policies(checkpoint),
+        checkpoint_retention.retention_policies(checkpoint, directions),
         training.process_group,
         background=checkpoint.async_write,
         saved_once=run_dir / ".saved",

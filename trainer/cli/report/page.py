@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from trainer.cli.report import details, scaling
 from trainer.cli.report.charts import Line, colors_of, line_chart
-from trainer.cli.report.data import Run, differing
+from trainer.cli.report.data import Run, differing, main_metric
 from trainer.cli.report.document import document, section
 from trainer.cli.report.placement import placements
 from trainer.cli.report.workers import workers
 from trainer.config.constraints import format_value
-from trainer.runs.status import main_metric
 from trainer.text import format_duration
 from trainer.text import format_metric as format_number
 
@@ -57,7 +56,7 @@ def render(runs: Sequence[Run]) -> str:
     return document(title, *parts)
 
 
-def metric_names(runs: Iterable[Run]) -> list[str]:
+def metric_names(runs: Sequence[Run]) -> list[str]:
     """Return the metrics of the test split, the main one and the loss first.
 
     Those of single classes, such as `recall/<class>`, are left out.
@@ -65,7 +64,7 @@ def metric_names(runs: Iterable[Run]) -> list[str]:
     names = [name for run in runs for split, name in run.curves if split == "test"]
     names += [name for run in runs for name in run.outcome.metrics]
     plain = [name for name in dict.fromkeys(names) if "/" not in name]
-    first = main_metric(plain)
+    first = main_metric(runs, plain)
     return sorted(plain, key=lambda name: (name != first, name != "loss"))
 
 
@@ -81,7 +80,7 @@ def _header(title: str, runs: Sequence[Run]) -> str:
 
 def _table(runs: Sequence[Run], colors: Sequence[str]) -> str:
     metrics = metric_names(runs)[:_MOST_METRICS]
-    best = main_metric(metrics) if metrics else ""
+    best = main_metric(runs, metrics) if metrics else ""
     heads = [
         "step",
         *metrics,
