@@ -63,6 +63,7 @@ def check(experiment: Experiment) -> list[str]:
         *run_folder.check(experiment),
         *_check_checkpoint(experiment),
         *_check_directions(experiment),
+        *_check_validation(experiment),
         *_check_writers(experiment),
         *_check_sidecar(experiment),
         *_check_faults(experiment),
@@ -198,6 +199,37 @@ def selections(experiment: Experiment) -> Iterator[tuple[str, str, str, str]]:
         if is_own and isinstance(metric := node.get("metric"), str):
             key = f"callbacks.{name}"
             yield f"{key}.metric", metric, f"{key}.mode", str(node.get("mode", "auto"))
+
+
+def biased_selection(experiment: Experiment, *others: str) -> str | None:
+    """Return a line if something selects by test data, for its figures then flatter.
+
+    Args:
+        experiment: the configuration.
+        *others: what selects besides best checkpoints and callbacks.
+    """
+    if experiment.dataset is None or not experiment.trains or "validation" in experiment.dataset:
+        return None
+    best = ["checkpoint.best"] if experiment.checkpoint.best.metric is not None else []
+    names = [*others, *best, *(f"callbacks.{name}" for name in experiment.callbacks or {})]
+    if not names:
+        return None
+    return (
+        f"{', '.join(names)} select{'s' if len(names) == 1 else ''} by test data, which flatters "
+        "its figures; dataset.validation=0.1 selects by a tenth of the training data"
+    )
+
+
+def _check_validation(experiment: Experiment) -> Iterator[str]:
+    node = experiment.dataset if isinstance(experiment.dataset, Mapping) else {}
+    value = node.get("validation")
+    if isinstance(value, int | float) and not 0 < value < 1:
+        yield f"dataset.validation ({value}) must be a fraction > 0 and < 1, or a path, or null"
+    if isinstance(value, str) and targets.takes(str(node.get("_target_")), "test_path") is False:
+        yield (
+            f"dataset.validation ({value}) is a path, and {node['_target_']} reads no files to "
+            "test on (test_path); give the fraction of the training split, e.g. 0.1"
+        )
 
 
 def _check_writers(experiment: Experiment) -> Iterator[str]:

@@ -123,15 +123,21 @@ def requested_table(experiment: Experiment, run_dir: Path, step: int) -> Predict
 
 
 def predicted_split(experiment: Experiment, dataset: Dataset) -> Split:
-    """Return the split to predict: the requested one in mode=predict, else the test split.
+    """Return the split to predict: the requested one in mode=predict, else the one that selects.
 
     Raises:
         ConfigError: image files are requested, and the dataset cannot read images.
     """
+    validation: Split | None = getattr(dataset, "validation", None)
     if experiment.mode != "predict":
-        return dataset.test
+        return dataset.test if validation is None or not experiment.trains else validation
     if (folder := experiment.predict.images) is None:
-        split: Split = getattr(dataset, experiment.predict.split)
+        split: Split | None = getattr(dataset, experiment.predict.split, None)
+        if split is None:
+            raise ConfigError(
+                "predict.split (validation): the run has no validation split; "
+                "use predict.split=test"
+            )
         if not hasattr(split, "fetch"):
             raise ConfigError(
                 f"predict.split ({experiment.predict.split}) is a stream without an end; "

@@ -119,7 +119,7 @@ class LiveTable:
             self._screen.error(f"error: {name}: {outcome.error}; see {details}")
         else:
             metrics = "".join(
-                f", test {metric} {format_metric(value)}"
+                f", {outcome.split} {metric} {format_metric(value)}"
                 for metric, value in without_classes(outcome.metrics).items()
             )
             self._print_plain(f"{name}: {outcome.state}, step {outcome.step}{metrics}")

@@ -10,7 +10,7 @@ from hydra.core.override_parser.types import Override
 from trainer.cli.compose import Composer
 from trainer.cluster import environment
 from trainer.cluster.spec import Cluster
-from trainer.config import directions
+from trainer.config import directions, validation
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
 from trainer.launch import launcher
@@ -74,7 +74,8 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
         if launcher_settings
         else Driver(search, first.sweep, shares, config_dir, table)
     )
-    for note in notes + share_notes:
+    biased = validation.biased_selection(first, "sweep" if is_grid else "search")
+    for note in [*notes, *share_notes, *([biased] if biased else [])]:
         table.print_line(note)
     try:
         return driver.run()

@@ -109,7 +109,7 @@ def engine(
     plan = make_plan(experiment, dataset.train.num_examples, sizes.global_size, stops)
     learner = build_learner(experiment, strategy, tf_strategy, dataset, plan, sizes, process_group)
     compatibility.check(experiment, strategy, cluster, learner.task.models.values())
-    train, test = _sources(learner, experiment.seed)
+    train, evaluated, test = _sources(learner, experiment)
     loops = _loops(strategy, tf_strategy, cluster, sizes)
     options, exchange = step_options(experiment, strategy, learner, process_group)
     inference = Inference(context, dataset, learner.state, loops, process_group, sizes.global_size)
@@ -121,16 +121,17 @@ def engine(
     builder = LoopBuilder(context, strategy, tf_strategy, learner, options, process_group, faults)
     loop = builder.build(loops, train)
     training = _Training(context, learner, options, loop, process_group, faults, exchange)
-    return _engine(training, inference, test)
+    return _engine(training, inference, evaluated, test)
 
 
-def _engine(training: _Training, inference: Inference, test: Source) -> Engine:
+def _engine(training: _Training, inference: Inference, evaluated: Source, test: Source) -> Engine:
     context = training.context
     learner = training.learner
     training.loop.on_traced = placement_writer(context, training.loop.strategy, learner)
     plan = learner.plan
     split = prediction_table.predicted_split(context.experiment, learner.dataset)
-    predictor = inference.predictor(replace(test, split=split))
+    predictor = inference.predictor(replace(evaluated, split=split))
+    has_validation = evaluated is not test
     ledger = Ledger(context.run_dir, writes=context.cluster.is_chief)
     inspects = plan.histograms or plan.images
     input_shape = learner.dataset.input_shape
@@ -138,7 +139,11 @@ def _engine(training: _Training, inference: Inference, test: Source) -> Engine:
         run_dir=context.run_dir,
         plan=plan,
         loop=training.loop,
-        evaluator=inference.evaluator(test, predictor),
+        evaluator=inference.evaluator(evaluated, predictor),
+        split="validation" if has_validation else "test",
+        make_test_evaluator=(lambda: inference.evaluator(test, inference.predictor(test)))
+        if has_validation
+        else None,
         predictor=predictor,
         reporter=_reporter(training, ledger),
         step_inspector=StepInspector(training.loop, training.options, plan, input_shape)
@@ -200,13 +205,18 @@ def _batch_sizes(
     return batch_sizes.resolve_batch_sizes(batch, num_replicas)
 
 
-def _sources(learner: Learner, seed: int) -> tuple[Source, Source]:
-    """Return the training split in its random order, and the test split."""
+def _sources(learner: Learner, experiment: Experiment) -> tuple[Source, Source, Source]:
+    """Return the training split in its random order, the split that selects, and the test split.
+
+    The second one is the third where there is no validation split, or nothing is trained.
+    """
     dataset = learner.dataset
     sizes = batch_sizes.in_groups(learner.sizes, getattr(dataset, "group_size", 1))
-    order = sample_order(dataset.train, seed)
+    order = sample_order(dataset.train, experiment.seed)
     train = Source(dataset.train, sizes.per_replica, sizes.num_replicas, order, dataset.num_draws)
-    return train, Source(dataset.test, sizes.evaluated, sizes.num_replicas)
+    test = Source(dataset.test, sizes.evaluated, sizes.num_replicas)
+    validation = getattr(dataset, "validation", None) if experiment.trains else None
+    return train, test if validation is None else replace(test, split=validation), test
 
 
 def _loops(

@@ -61,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--sort",
         metavar="METRIC",
-        help="the best first by this metric of the test split, instead of the newest",
+        help="the best first by this metric of the evaluations, instead of the newest",
     )
     parser.add_argument(
         "--json", action="store_true", help="for programs: all metrics in full precision"
@@ -129,11 +129,13 @@ def _row(run: _Run, metric: str | None) -> Sequence[str]:
     step = str(run.outcome.step)
     name = metric or run.directions.primary
     name = name if name in metrics or metric else "loss"
+    test = run.outcome.test
+    in_test = f" (test {format_metric(test[name])})" if name in test else ""
     return (
         run.path.name,
         run.outcome.state,
         f"{step}/{run.total}" if run.total else step,
-        f"{name} {format_metric(metrics[name])}" if name in metrics else "-",
+        f"{name} {format_metric(metrics[name])}{in_test}" if name in metrics else "-",
         age(time.time() - run.active),
         run.outcome.error or (f"workers: {sizes}" if (sizes := format_sizes(run.sizes)) else ""),
     )
@@ -147,6 +149,8 @@ def _plain(run: _Run) -> dict[str, Any]:
         "step": outcome.step,
         "total_steps": run.total,
         "metrics": dict(outcome.metrics),
+        "split": outcome.split,
+        "test": dict(outcome.test),
         "active": round(run.active, 3),
         "workers": run.sizes,
         "why": outcome.error,

@@ -87,9 +87,8 @@ class Run:
 
     def best(self, metric: str) -> tuple[int, float] | None:
         """Return step and value of the best evaluation by a metric, or None without one."""
-        points = [
-            (step, value) for step, value in self.curves.get(("test", metric), ()) if value == value
-        ]
+        curve = self.curves.get(("validation", metric)) or self.curves.get(("test", metric), ())
+        points = [(step, value) for step, value in curve if value == value]
         mode = self.directions.mode(metric)
         better = min if mode == "min" else max
         return None if mode is None else better(points, key=lambda point: point[1], default=None)
