@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +11,9 @@ import numpy as np
 import pytest
 
 from tests.support.processes import log, only_run, run
-from tests.support.small_runs import engine
+from tests.support.small_runs import SMALL, engine
 from tests.support.toy_sources import everything
-from tests.support.training import SMALL, assert_same_bits, train, variables
+from tests.support.training import assert_same_bits, variables
 from trainer.cli.compose import compose
 from trainer.datasets.arrays import ArraySplit
 from trainer.datasets.mixture import mixture
@@ -27,7 +26,7 @@ from trainer.worker.build_model import build_dataset
 from trainer.worker.validation_split import add_validation
 
 RUN = ("model=softmax", "++dataset.validation=0.3", "evaluate.every_steps=3")
-BEST = ("checkpoint.best.metric=loss", "optimizer.learning_rate=0.5")
+BEST = ("checkpoint.best.metric=loss", "checkpoint.best.mode=max")
 """The best checkpoint is an earlier one than the last."""
 
 
@@ -67,15 +66,21 @@ def test_examples_with_hashes_stay_where_they_are_whatever_comes_between() -> No
 
 
 def test_mixture_keeps_its_shares_and_its_parts() -> None:
-    sources = {"a": arrays(60, num_draws=0), "b": arrays(90, num_draws=0)}
-    for source in sources.values():
-        source.transform = lambda batch, draws: batch
-    mixed: Any = SimpleNamespace(**vars(mixture(sources=sources)))
-    train, _ = divided(mixed)
-    assert [part.share for part in mixed.train.parts] == [2, 3]
-    sizes = [part.size for part in mixed.train.parts]
-    assert sum(sizes) == len(train)
-    assert train[: sizes[0]] == divided(sources["a"])[0]
+    def mixed(first: int, second: int) -> Any:
+        sources = {"a": arrays(first, num_draws=0), "b": arrays(second, num_draws=0)}
+        for source in sources.values():
+            source.transform = lambda batch, draws: batch
+        return SimpleNamespace(**vars(mixture(sources=sources)))
+
+    few, many = mixed(60, 90), mixed(80, 90)
+    train, validation = divided(few)
+    assert [part.share for part in few.train.parts] == [2, 3]
+    assert sum(part.size for part in few.train.parts) == len(train)
+    sizes = [part.size for part in few.validation.parts]
+    _, more = divided(many)
+    start = many.validation.parts[0].size
+    assert more[start:] == validation[sizes[0] :]
+    assert [number for number in more[:start] if number < 60] == validation[: sizes[0]]
 
 
 @pytest.mark.parametrize(
@@ -131,11 +136,9 @@ def test_null_is_absent() -> None:
     assert run_name(compose(["++dataset.validation=0.1"])) != run_name(compose([]))
 
 
-def finished(
-    run_dir: Path, *overrides: str, stop: Callable[[Engine], bool] | None = None
-) -> Engine:
+def finished(run_dir: Path, *overrides: str) -> Engine:
     trained = engine(run_dir, *RUN, *overrides)
-    trained.train(lambda: stop is not None and stop(trained))
+    trained.train(lambda: False)
     return trained
 
 
@@ -159,7 +162,7 @@ def test_run_selects_by_validation_and_tests_the_last_and_the_best_weights(tmp_p
     assert result["best"]["metrics"] == figures["test", best]
     assert result["best"]["validation"] == figures["validation", best]
     losses = {step: figures["validation", step]["loss"] for step in (3, 6, 8)}
-    assert losses[best] == min(losses.values())
+    assert losses[best] == max(losses.values())
     assert [step for step, _ in read_evaluations(tmp_path)] == [3, 6, 8]
     (tmp_path / "result.json").write_text(json.dumps({**result, "train": {"steps": 8}}))
     (tmp_path / "config.yaml").write_text("{}")
@@ -185,21 +188,18 @@ def test_run_stopped_while_it_tests_the_best_weights_ends_alike(tmp_path: Path) 
     assert_same_bits(variables(again), kept)
 
 
-def test_evaluation_at_the_end_changes_no_bit_of_the_training(tmp_path: Path) -> None:
-    options = ["model=softmax", "callbacks=none"]
-    part = train(tmp_path / "part", *options, "++dataset.validation=0.3")
-    mirrored = ["strategy=mirrored", "strategy.virtual_devices=2", "batch.shards=2"]
-    one = train(tmp_path / "one", *options, "++dataset.validation=0.3", "batch.shards=2")
-    two = train(tmp_path / "two", *options, "++dataset.validation=0.3", *mirrored)
-    assert_same_bits(one, two)
+def test_two_replicas_divide_and_evaluate_to_the_same_bits(tmp_path: Path) -> None:
+    mirrored = ("strategy=mirrored", "strategy.virtual_devices=2")
+    one = finished(tmp_path / "one", *BEST, "batch.shards=2")
+    two = finished(tmp_path / "two", *BEST, "batch.shards=2", *mirrored)
     assert log(tmp_path / "one") == log(tmp_path / "two")
-    whole = train(tmp_path / "whole", *options)
-    assert part.keys() == whole.keys()
+    assert one.result()["best"] == two.result()["best"]
+    assert_same_bits(variables(one), variables(two))
 
 
 @pytest.mark.slow
 def test_two_workers_and_a_kill_while_testing_change_no_figure(tmp_path: Path) -> None:
-    options = [*SMALL, *RUN, *BEST, "batch.shards=2", "train.steps=8", "batch.global_size=16"]
+    options = [*SMALL, *RUN, *BEST, "batch.shards=2"]
     for name in ("one", "two", "killed"):
         (tmp_path / name).mkdir()
     workers = ["strategy=multi_worker", "strategy.workers=2"]

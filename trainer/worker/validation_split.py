@@ -33,7 +33,10 @@ def add_validation(
     if validation is None:
         return
     if isinstance(validation, str):
-        other = reopen(validation)
+        try:
+            other = reopen(validation)
+        except (ValueError, FileNotFoundError) as error:
+            raise ConfigError(f"dataset.validation ({validation}): {error}") from error
         _check_same(dataset, other, validation)
         splits: dict[str, Any] = {KEY: other.test}
     else:
