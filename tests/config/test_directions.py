@@ -74,9 +74,9 @@ def test_metric_without_a_declaration_selects_nothing() -> None:
     with pytest.raises(ConfigError) as caught:
         compose(overrides)
     assert list(caught.value.problems) == [
-        "checkpoint.best.metric (score): no task or metric declares whether larger or smaller is "
-        "better; add checkpoint.best.mode=max or checkpoint.best.mode=min, or "
-        'direction = {"score": "max"} to the class that returns it'
+        "checkpoint.best.metric (score) declares no direction, unlike loss; add "
+        'checkpoint.best.mode=max (or min), or direction = {"score": "max"} to the class that '
+        "returns it"
     ]
     compose([*overrides, "checkpoint.best.mode=min"])
 

@@ -146,7 +146,7 @@ def test_metric_references_must_be_evaluated():
     declared = Directions({"loss": "min", "top_5": "max"})
     experiment = compose(["metrics=top_5", *overrides])
     require_evaluated(experiment, ["loss", "top_5"], declared)
-    with pytest.raises(ConfigError, match=r"best\.metric \(top_5\): no task or metric declares"):
+    with pytest.raises(ConfigError, match=r"best\.metric \(top_5\) declares no direction"):
         require_evaluated(experiment, ["loss", "top_5"], Directions())
     require_evaluated(compose([]), ["loss"], declared)
     experiment.checkpoint.best.metric = experiment.sweep.metric = "top5"

@@ -47,17 +47,15 @@ class Patience:
             counts: whether an evaluation without improvement counts; if not, the count is reset.
 
         Raises:
-            ConfigError: the monitored metric is not among them, or declares no direction.
+            ConfigError: the monitored metric is not among them.
         """
         if self.metric not in metrics:
             raise ConfigError(
                 f"callbacks.{self._name}.metric ({self.metric}) is not evaluated; "
                 f"choose one of {', '.join(metrics)}"
             )
-        key = f"callbacks.{self._name}"
         mode = self.directions.mode(self.metric, self._mode)
-        if line := self.directions.problem(f"{key}.metric", self.metric, f"{key}.mode", self._mode):
-            raise ConfigError(line)
+        assert mode is not None, "a metric that declares no direction is refused before"
         value = metrics[self.metric] if mode == "max" else -metrics[self.metric]
         improved = value > float(self.best.numpy()) + self.min_delta
         if improved:

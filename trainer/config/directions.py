@@ -51,16 +51,20 @@ class Directions:
         if self.mode(metric, configured):
             return None
         return (
-            f"{key} ({metric}): no task or metric declares whether larger or smaller is better"
-            f"{did_you_mean(metric, list(self.known))}; add {mode_key}=max or {mode_key}=min, or "
-            f'direction = {{"{metric}": "max"}} to the class that returns it'
+            f"{key} ({metric}) declares no direction, unlike {', '.join(self.known)}; add "
+            f'{mode_key}=max (or min), or direction = {{"{metric}": "max"}} to the class that '
+            f"returns it{did_you_mean(metric, list(self.known))}"
         )
 
 
 def of_objects(task: Any, metrics: Mapping[str, Any]) -> Directions:
     """Return what a built task and the configured metrics declare."""
-    owners = {name: (_of(metric), getattr(metric, "names", ())) for name, metric in metrics.items()}
-    return _join(_of(task), getattr(task, "primary_metric", None), owners)
+    owners = {
+        name: {"direction": _of_object(metric), "names": getattr(metric, "names", ())}
+        for name, metric in metrics.items()
+    }
+    primary = getattr(task, "primary_metric", None)
+    return _join({"direction": getattr(task, "direction", None), "primary_metric": primary}, owners)
 
 
 def declared(experiment: Experiment) -> Directions:
@@ -76,16 +80,13 @@ def of_targets(task: str | None, metrics: Mapping[str, str]) -> Directions:
         task: the dotted path of the task; None: a loop of the user's own trains.
         metrics: those of the metrics, by name.
     """
-    sources = [{} if task is None else signatures.literals(task, _ATTRIBUTES)]
-    sources += [
-        _of_keras(target) or signatures.literals(target, _ATTRIBUTES) for target in metrics.values()
-    ]
-    task_source, *others = (source or {} for source in sources)
-    owners = {
-        name: (source.get("direction"), ()) for name, source in zip(metrics, others, strict=True)
+    source = {} if task is None else signatures.literals(task, _ATTRIBUTES)
+    sources = {
+        name: _of_keras(target) or signatures.literals(target, _ATTRIBUTES)
+        for name, target in metrics.items()
     }
-    joined = _join(task_source.get("direction"), task_source.get("primary_metric"), owners)
-    return replace(joined, is_complete=None not in sources)
+    joined = _join(source or {}, {name: each or {} for name, each in sources.items()})
+    return replace(joined, is_complete=None not in (source, *sources.values()))
 
 
 def resolved(sweep: Sweep, experiment: Experiment) -> tuple[Sweep, str | None]:
@@ -97,20 +98,20 @@ def resolved(sweep: Sweep, experiment: Experiment) -> tuple[Sweep, str | None]:
     return replace(sweep, metric=metric, mode=mode or sweep.mode), problem
 
 
-def _join(task: Any, primary: str | None, metrics: Mapping[str, tuple[Any, Any]]) -> Directions:
-    known = {"loss": "min", **(task if isinstance(task, Mapping) else {})}
-    for name, (direction, names) in metrics.items():
-        if isinstance(direction, Mapping):
-            known |= direction
-        elif direction is not None:
-            known |= dict.fromkeys((name, *names), direction)
+def _join(task: Mapping[str, Any], metrics: Mapping[str, Mapping[str, Any]]) -> Directions:
+    known = {"loss": "min", **(task.get("direction") or {})}
+    for name, attributes in metrics.items():
+        direction = attributes.get("direction") or {}
+        if isinstance(direction, str):
+            direction = dict.fromkeys((name, *attributes.get("names", ())), direction)
+        known |= direction
+    primary = task.get("primary_metric")
     return Directions(known, primary if primary in known else "loss")
 
 
-def _of(owner: Any) -> Any:
-    kind = type(owner)
-    declared_here = getattr(owner, "direction", None)
-    return declared_here or _of_keras(f"{kind.__module__}.{kind.__name__}").get("direction")
+def _of_object(metric: Any) -> Any:
+    target = f"{type(metric).__module__}.{type(metric).__name__}"
+    return getattr(metric, "direction", None) or _of_keras(target).get("direction")
 
 
 def _of_keras(target: str) -> dict[str, str]:

@@ -230,7 +230,7 @@ class Sampling:
 class Predict:
     """mode=predict: a table with the model's output for each example."""
 
-    split: str = key("test", "split of the dataset to predict", "train | validation | test")
+    split: str = key("test", "split of the dataset to predict", "train | test")
     images: str | None = key(
         None,
         "a folder of image files to predict instead, preprocessed like the dataset's images",

@@ -201,23 +201,29 @@ def selections(experiment: Experiment) -> Iterator[tuple[str, str, str, str]]:
             yield f"{key}.metric", metric, f"{key}.mode", str(node.get("mode", "auto"))
 
 
-def biased_selection(experiment: Experiment, *others: str) -> str | None:
-    """Return a line if something selects by test data, for its figures then flatter.
+def selecting_split(experiment: Experiment) -> str:
+    """Return the split by which is selected: `validation`, or `test` without one."""
+    node = experiment.dataset if isinstance(experiment.dataset, Mapping) else {}
+    return "test" if node.get("validation") is None else "validation"
+
+
+def biased_selection(experiment: Experiment, *others: str) -> list[str]:
+    """Return a line if something selects by test data, whose figures are then too good.
 
     Args:
         experiment: the configuration.
         *others: what selects besides best checkpoints and callbacks.
     """
-    if experiment.dataset is None or not experiment.trains or "validation" in experiment.dataset:
-        return None
+    if not experiment.trains or experiment.dataset is None:
+        return []
     best = ["checkpoint.best"] if experiment.checkpoint.best.metric is not None else []
     names = [*others, *best, *(f"callbacks.{name}" for name in experiment.callbacks or {})]
-    if not names:
-        return None
-    return (
-        f"{', '.join(names)} select{'s' if len(names) == 1 else ''} by test data, which flatters "
-        "its figures; dataset.validation=0.1 selects by a tenth of the training data"
-    )
+    if not names or selecting_split(experiment) == "validation":
+        return []
+    return [
+        f"{', '.join(names)} select{'s' if len(names) == 1 else ''} by test data, whose figures "
+        "are then too good; dataset.validation=0.1 selects by a tenth of the training data"
+    ]
 
 
 def _check_validation(experiment: Experiment) -> Iterator[str]:

@@ -196,6 +196,7 @@ class Engine:
         Raises:
             Stopped: a stop was requested of some process; nothing is saved.
         """
+        self.checkpointer.wait()
         if not self._metrics:
             # Nothing was evaluated in this attempt: a sidecar does, or an earlier attempt has.
             metrics = self.checkpointer.metrics(self.step)

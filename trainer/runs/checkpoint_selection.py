@@ -71,12 +71,10 @@ def _best(run_dir: Path, steps: list[int], metric: str | None, mode: str) -> int
             f"add checkpoint.best.metric={example}"
         )
     directions = metric_directions.read(run_dir)
-    direction = directions.mode(metric, mode)
-    if direction is None and metric in names:
-        raise ConfigError(
-            directions.problem("checkpoint.best.metric", metric, "checkpoint.best.mode", mode) or ""
-        )
-    ranked = KeepBest(metric, direction or "max", 1).ranked(checkpoints)
+    line = directions.problem("checkpoint.best.metric", metric, "checkpoint.best.mode", mode)
+    if line and metric in names:
+        raise ConfigError(line)
+    ranked = KeepBest(metric, directions.mode(metric, mode) or "max", 1).ranked(checkpoints)
     if not ranked:
         hint = (
             f"they have {', '.join(names)}{did_you_mean(metric, names)}"

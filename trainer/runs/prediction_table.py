@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.schema import Experiment
+from trainer.config.validation import selecting_split
 from trainer.errors import ConfigError
 from trainer.protocols import Dataset, HasFiles, Split
 
@@ -128,16 +129,10 @@ def predicted_split(experiment: Experiment, dataset: Dataset) -> Split:
     Raises:
         ConfigError: image files are requested, and the dataset cannot read images.
     """
-    validation: Split | None = getattr(dataset, "validation", None)
     if experiment.mode != "predict":
-        return dataset.test if validation is None or not experiment.trains else validation
+        return getattr(dataset, selecting_split(experiment) if experiment.trains else "test")
     if (folder := experiment.predict.images) is None:
-        split: Split | None = getattr(dataset, experiment.predict.split, None)
-        if split is None:
-            raise ConfigError(
-                "predict.split (validation): the run has no validation split; "
-                "use predict.split=test"
-            )
+        split: Split = getattr(dataset, experiment.predict.split)
         if not hasattr(split, "fetch"):
             raise ConfigError(
                 f"predict.split ({experiment.predict.split}) is a stream without an end; "

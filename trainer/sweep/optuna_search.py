@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from trainer.config.schema import Experiment
+from trainer.config.validation import selecting_split
 from trainer.errors import ConfigError
 from trainer.files import Lock, writing
 from trainer.runs.status import RunStatus, State, read_evaluations
@@ -120,7 +121,8 @@ class OptunaSearch:
             state != TrialState.COMPLETE and self._should_have_been_pruned(point)
         ):
             step, metrics = trial.user_attrs["evaluated"][-1]
-            return replace(point, pruned=RunStatus(State.PRUNED, step, metrics))
+            split = selecting_split(point.experiment)
+            return replace(point, pruned=RunStatus(State.PRUNED, step, metrics, split=split))
         return point
 
     def _should_have_been_pruned(self, point: Point) -> bool:

@@ -48,9 +48,6 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
     parsed = composer.parse(overrides)
     first = _compose_first(parsed, composer)
     _check_local(first)
-    first.sweep, problem = directions.resolved(first.sweep, first)
-    if problem:
-        raise ConfigError(problem)
     resolved = resolve(first)
     declared = resolved.declared
     if launcher_settings:
@@ -74,8 +71,8 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
         if launcher_settings
         else Driver(search, first.sweep, shares, config_dir, table)
     )
-    biased = validation.biased_selection(first, "sweep" if is_grid else "search")
-    for note in [*notes, *share_notes, *([biased] if biased else [])]:
+    notes += validation.biased_selection(first, "sweep" if is_grid else "search")
+    for note in notes + share_notes:
         table.print_line(note)
     try:
         return driver.run()
@@ -98,13 +95,17 @@ def _check_local(first: Experiment) -> None:
 
 
 def _compose_first(parsed: Sequence[Override], composer: Composer) -> Experiment:
-    """Return the first point, which has all settings of the sweep.
+    """Return the first point, which has all settings of the sweep, its metric and mode resolved.
 
     Raises:
         ConfigError: with all problems of all points, if this one is wrong.
     """
     try:
-        return compose_first(parsed, composer)
+        first = compose_first(parsed, composer)
+        first.sweep, problem = directions.resolved(first.sweep, first)
+        if problem:
+            raise ConfigError(problem)
+        return first
     except ConfigError:
         if all(item.is_discrete_sweep() for item in parsed if item.is_sweep_override()):
             expand(parsed, composer)

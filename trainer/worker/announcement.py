@@ -23,7 +23,6 @@ def announce(context: WorkerContext, strategy: Strategy, learner: Learner) -> No
     epochs = learner.plan.epochs.completed(total)
     length = f", {epochs} epoch{'s' if epochs > 1 else ''}" if epochs else ""
     channel.line(f"Batch: {sizes}; {total} steps{length}")
-    if line := biased_selection(context.experiment):
-        channel.line(line)
-    for line in epoch_lines(learner.dataset.train, total * sizes.global_size):
+    notes = biased_selection(context.experiment)
+    for line in [*notes, *epoch_lines(learner.dataset.train, total * sizes.global_size)]:
         channel.line(line)

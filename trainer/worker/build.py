@@ -19,6 +19,7 @@ from trainer.cluster.spec import Cluster
 from trainer.config import batch_sizes
 from trainer.config.directions import Directions
 from trainer.config.schema import Experiment
+from trainer.config.validation import selecting_split
 from trainer.engine.checkpointer import Checkpointer, CheckpointHooks
 from trainer.engine.engine import Engine
 from trainer.engine.graph.async_loops import AsyncLoops
@@ -215,8 +216,9 @@ def _sources(learner: Learner, experiment: Experiment) -> tuple[Source, Source, 
     order = sample_order(dataset.train, experiment.seed)
     train = Source(dataset.train, sizes.per_replica, sizes.num_replicas, order, dataset.num_draws)
     test = Source(dataset.test, sizes.evaluated, sizes.num_replicas)
-    validation = getattr(dataset, "validation", None) if experiment.trains else None
-    return train, test if validation is None else replace(test, split=validation), test
+    if not experiment.trains or selecting_split(experiment) == "test":
+        return train, test, test
+    return train, replace(test, split=dataset.validation), test  # type: ignore[attr-defined]
 
 
 def _loops(

@@ -10,6 +10,7 @@ import tensorflow as tf
 from trainer.cluster.messages import Channel
 from trainer.config import batch_sizes
 from trainer.config.schema import Experiment
+from trainer.config.validation import selecting_split
 from trainer.engine.checkpointer import Checkpointer
 from trainer.engine.evaluators import AnyEvaluator
 from trainer.engine.graph.input import Source
@@ -70,7 +71,7 @@ def sidecar(context: WorkerContext) -> CheckpointEvaluation:
     tf_strategy = create_strategy(context, strategy)
     saved = _saved_run(context, strategy, tf_strategy)
     learner = saved.learner
-    name = "validation" if hasattr(learner.dataset, "validation") else "test"
+    name = selecting_split(context.experiment)
     split = getattr(learner.dataset, name)
     source = Source(split, learner.sizes.evaluated, num_replicas=1)
     inference = Inference(
