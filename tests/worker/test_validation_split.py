@@ -25,9 +25,7 @@ from trainer.worker.build_model import build_dataset
 from trainer.worker.validation_split import add_validation
 
 RUN = ("model=softmax", "++dataset.validation=0.3", "evaluate.every_steps=3")
-BEST = (
-    "checkpoint.best.metric=loss", "checkpoint.best.mode=max", "optimizer.learning_rate=0.5"
-)  # fmt: skip
+BEST = ("checkpoint.best.metric=loss", "checkpoint.every_steps=3", "optimizer.learning_rate=0.5")
 """The best checkpoint is an earlier one than the last."""
 
 
@@ -163,7 +161,7 @@ def test_run_selects_by_validation_and_tests_the_last_and_the_best_weights(tmp_p
     assert result["best"]["metrics"] == figures["test", best]
     assert result["best"]["validation"] == figures["validation", best]
     losses = {step: figures["validation", step]["loss"] for step in (3, 6, 8)}
-    assert losses[best] == max(losses.values())
+    assert losses[best] == min(losses.values())
     assert [step for step, _ in read_evaluations(tmp_path)] == [3, 6, 8]
     (tmp_path / "result.json").write_text(json.dumps({**result, "train": {"steps": 8}}))
     (tmp_path / "config.yaml").write_text("{}")
@@ -207,11 +205,11 @@ def test_two_workers_and_a_kill_while_testing_change_no_figure(tmp_path: Path) -
     kill = "+fault.end={action: kill, process: worker-1, phase: evaluate, at: 5}"
     assert run(tmp_path / "one", *options)[0] == 0
     assert run(tmp_path / "two", *options, *workers)[0] == 0
-    code, out, err = run(tmp_path / "killed", *options, *workers, kill)
+    code, _, err = run(tmp_path / "killed", *options, *workers, kill)
     assert code == 0, err
     runs = [only_run(tmp_path / name) for name in ("one", "two", "killed")]
     assert log(runs[0]) == log(runs[1]) == log(runs[2])
     results = [json.loads((each / "result.json").read_text()) for each in runs]
     for key in ("metrics", "validation", "best"):
         assert results[0][key] == results[1][key] == results[2][key]
-    assert "restart" in out
+    assert [result["attempts"] for result in results] == [1, 1, 2]
