@@ -105,7 +105,7 @@ def _join(task: Mapping[str, Any], metrics: Mapping[str, Mapping[str, Any]]) -> 
         if isinstance(direction, str):
             direction = dict.fromkeys((name, *attributes.get("names", ())), direction)
         known |= direction
-    primary = task.get("primary_metric")
+    primary = str(task.get("primary_metric"))
     return Directions(known, primary if primary in known else "loss")
 
 

@@ -126,7 +126,7 @@ def _session(
         return Checkpointer(
             run_dir / "checkpoints",
             objects,
-            checkpoint_retention.retention_policies(checkpoint),
+            checkpoint_retention.retention_policies(checkpoint, Directions()),
             process_group,
             background=checkpoint.async_write,
             saved_once=run_dir / ".saved",

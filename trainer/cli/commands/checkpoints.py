@@ -68,7 +68,8 @@ def _rows(folder: Path, checkpoint: Checkpoint) -> tuple[list[Sequence[str]], bo
     present = checkpoint_marker.committed_steps(folder)
     checked = {step: result for step, result in checked.items() if step in present}
     saved = [SavedCheckpoint(step, marker["metrics"]) for step, (marker, _) in checked.items()]
-    kept = [(policy.label, policy.kept(saved)) for policy in retention_policies(checkpoint)]
+    policies = retention_policies(checkpoint, metric_directions.read(folder.parent))
+    kept = [(policy.label, policy.kept(saved)) for policy in policies]
     rows: list[Sequence[str]] = [
         (
             str(step),
