@@ -89,7 +89,7 @@ def _numbers(split: Any) -> np.ndarray:
 def _check_same(dataset: Dataset, other: Dataset, path: str) -> None:
     for name in _SAME:
         ours, theirs = (getattr(each, name, None) for each in (dataset, other))
-        if list(np.ravel(ours)) != list(np.ravel(theirs)):
+        if not np.array_equal(np.asarray(ours, object), np.asarray(theirs, object)):
             raise ConfigError(
                 f"dataset.validation ({path}) has {name} {format_value(theirs)}, the training "
                 f"split {format_value(ours)}; they must be the same"

@@ -11,7 +11,7 @@ from trainer.cli.commands.arguments import Parser, run_at
 from trainer.config import loading
 from trainer.config.schema import Checkpoint
 from trainer.errors import CRASHED, DONE
-from trainer.runs import checkpoint_marker, directory
+from trainer.runs import checkpoint_marker, directory, metric_directions
 from trainer.runs.checkpoint_retention import SavedCheckpoint, retention_policies
 from trainer.text import align_columns
 
