@@ -20,9 +20,11 @@ class ArraySplit:
     Attributes:
         num_examples: how many examples there are.
         in_memory: True, `fetch` only indexes memory.
+        hashes: [N] in [0, 1), by which examples go into a validation split; None: by their numbers.
     """
 
     in_memory = True
+    hashes: np.ndarray | None = None
 
     def __init__(self, features: np.ndarray, labels: np.ndarray | None):
         """Take features [N, ...] and labels, or none.

@@ -78,6 +78,11 @@ class CachedSplit:
         """The labels of all examples, as the split has them."""
         return getattr(self.uncached, "labels", None)
 
+    @property
+    def hashes(self) -> Any:
+        """What chooses a validation split, as the split has it."""
+        return getattr(self.uncached, "hashes", None)
+
     def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return what `fetch` of the split returns for the examples `indices`, [B] int64."""
         table = self._table

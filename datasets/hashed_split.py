@@ -9,11 +9,19 @@ import numpy as np
 
 
 def hash_numbers(numbers: np.ndarray) -> np.ndarray:
-    """Return a number in [0, 1) for each of `numbers`, [N] integers, the same on every machine.
+    """Return a number in [0, 1) for each of `numbers`, [N] integers, the same on every machine."""
+    return _hash(numbers, 1)
 
-    SplitMix64 (Steele et al. 2014).
-    """
-    mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1)
+
+def hash_rows(file_name: str, numbers: np.ndarray) -> np.ndarray:
+    """Return a number in [0, 1) for each row of a file, [N], by its name and the row's number."""
+    digest = hashlib.sha256(file_name.encode()).digest()
+    return _hash(numbers, int.from_bytes(digest[:8], "little"))
+
+
+def _hash(numbers: np.ndarray, start: int) -> np.ndarray:
+    """Return a hash of consecutive numbers: SplitMix64 (Steele et al. 2014)."""
+    mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(start)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) / 2.0**53

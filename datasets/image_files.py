@@ -16,6 +16,7 @@ import tensorflow as tf
 from trainer.datasets.augment import BOX_COLUMNS
 from trainer.datasets.decoding import decode_batch
 from trainer.datasets.framing import Framing, random_box
+from trainer.datasets.hashed_split import hash_texts
 
 logger = logging.getLogger(__name__)
 
@@ -191,6 +192,11 @@ class FileSplit:
         self._max_value = max_value
         self._corrupt = corrupt
         self._constants: tuple[tf.Tensor, ...] | None = None
+
+    @property
+    def hashes(self) -> np.ndarray:
+        """A number in [0, 1) for each file, [N], that other files do not change."""
+        return hash_texts("/".join(Path(os.fsdecode(path)).parts[-2:]) for path in self._paths)
 
     def encoded(self, index: int) -> tuple[bytes, int | None]:
         """Return the bytes of a file as it is, and its label, if there are labels."""

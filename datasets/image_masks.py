@@ -143,6 +143,11 @@ class MaskFileSplit:
         self._corrupt = corrupt
         self._constant: tf.Tensor | None = None
 
+    @property
+    def hashes(self) -> np.ndarray:
+        """A number in [0, 1) for each pair, [N], that other pairs do not change."""
+        return hash_texts(Path(os.fsdecode(image)).name for image, _ in self._pairs)
+
     def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         """Read the pairs at `indices`, [B] int64.
 

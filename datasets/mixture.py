@@ -12,7 +12,10 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+
+from trainer.datasets.hashed_split import hash_numbers
 
 _LONGEST_PERIOD = 2**20
 _CHOOSE = "write +dataset@dataset.sources.<name>=<choice>"
@@ -57,6 +60,15 @@ class MixtureSplit:
         self.num_examples = sum(sizes)
         self.parts = [Part(*item) for item in zip(sources, sizes, shares or sizes, strict=True)]
 
+    @property
+    def hashes(self) -> np.ndarray:
+        """A number in [0, 1) for each example, [N], that other sources do not change."""
+        hashes = [getattr(split, "hashes", None) for split in self._splits]
+        pairs = zip(hashes, self.parts, strict=True)
+        return np.concatenate(
+            [hash_numbers(np.arange(part.size)) if own is None else own for own, part in pairs]
+        )
+
     def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Return examples as the model sees them.
 
@@ -65,7 +77,8 @@ class MixtureSplit:
             draws: random numbers for training, [B, num_draws] float32 in [0, 1).
 
         Returns:
-            `features` [B, *input_shape], `label` [B] int64 and `weight` [B] float32.
+            `features` [B, *input_shape], `label` [B, ...], int64, and of numbers float32, and
+            `weight` [B] float32.
         """
         first = 0
         rows = []
@@ -103,8 +116,9 @@ class MixtureSplit:
         batch = split.fetch(indices, *([draws] if takes_draws else []))
         # All of a source, in evaluation too: its own weights, and none of another name.
         batch = {**batch, **source.transform(batch, draws)}
-        label = tf.cast(batch["label"], tf.int64)
-        weight = tf.cast(batch.get("weight", tf.ones_like(label)), tf.float32)
+        label = batch["label"]
+        label = tf.cast(label, tf.float32 if label.dtype.is_floating else tf.int64)
+        weight = tf.cast(batch.get("weight", tf.ones_like(indices)), tf.float32)
         features = tf.ensure_shape(batch["features"], [None, *source.input_shape])
         return {
             name: value[:count]
@@ -124,6 +138,7 @@ class MixtureDataset:
         num_draws: random numbers per example: of the source that takes the most.
         class_names: their names, in order; None: they have none but their numbers.
         vocabulary_size: of sources of tokens: how many different numbers there are; None: not.
+        label_kind: as the sources'.
     """
 
     train: MixtureSplit
@@ -133,6 +148,7 @@ class MixtureDataset:
     num_draws: int
     class_names: Sequence[str] | None = field(default=None)
     vocabulary_size: int | None = None
+    label_kind: str = "class"
 
     def transform(self, batch: dict[str, Any], draws: tf.Tensor | None) -> dict[str, Any]:
         """Return the batch as it is: `fetch` has preprocessed it."""
@@ -159,7 +175,7 @@ def mixture(
     for name, source in sources.items():
         _check_source(name, source)
     first = next(iter(sources.values()))
-    for attribute in ("input_shape", "num_classes", "class_names", "vocabulary_size"):
+    for attribute in ("input_shape", "num_classes", "class_names", "vocabulary_size", "label_kind"):
         _check_same(sources, attribute)
     shares = [source.train.num_examples for source in sources.values()]
     if weights is not None:
@@ -172,6 +188,7 @@ def mixture(
         num_draws=max(source.num_draws for source in sources.values()),
         class_names=getattr(first, "class_names", None),
         vocabulary_size=getattr(first, "vocabulary_size", None),
+        label_kind=getattr(first, "label_kind", "class"),
     )
 
 
@@ -216,7 +233,8 @@ def _check_source(name: str, source: Any) -> None:
 
 def _check_same(sources: Mapping[str, Any], attribute: str) -> None:
     (first, one), *others = (
-        (name, getattr(source, attribute, None)) for name, source in sources.items()
+        (name, getattr(source, attribute, "class" if attribute == "label_kind" else None))
+        for name, source in sources.items()
     )
     for name, other in others:
         if _plain(other) != _plain(one):

@@ -22,6 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
+from trainer.datasets.hashed_split import hash_rows
+
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
 _RECORD_NAME = re.compile(r"\.tfrec(ord)?s?\b|-\d{5}-of-\d{5}$")
@@ -52,6 +54,13 @@ class RecordIndex:
         records = hashlib.sha256(self.counts.tobytes() + self.offsets.tobytes()).hexdigest()
         return f"{_key(self.files)} {[str(file.absolute()) for file in self.files]} {records}"
 
+    @property
+    def hashes(self) -> np.ndarray:
+        """A number in [0, 1) for each record, [N], by the name of its file and its place there."""
+        parts = np.split(self.offsets, np.cumsum(self.counts)[:-1])
+        files = zip(self.files, parts, strict=True)
+        return np.concatenate([hash_rows(file.name, part) for file, part in files])
+
     def divide(self, fraction: float) -> tuple[RecordIndex, RecordIndex]:
         """Return the records but about this share of them, and that share.
 
@@ -59,7 +68,7 @@ class RecordIndex:
         are added later move no record.
         """
         parts = [
-            _fractions(file.name, count) < fraction
+            hash_rows(file.name, np.arange(count)) < fraction
             for file, count in zip(self.files, self.counts.tolist(), strict=True)
         ]
         return self._select([~part for part in parts]), self._select(parts)
@@ -143,17 +152,6 @@ def masked_crc(data: np.ndarray) -> np.ndarray:
         crc = _TABLE[(crc ^ column) & 0xFF] ^ (crc >> np.uint32(8))
     crc ^= np.uint32(0xFFFFFFFF)
     return ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)
-
-
-def _fractions(name: str, count: int) -> np.ndarray:
-    """Return a number in [0, 1) for each record of a file, the same on every machine, [count]."""
-    start = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
-    # SplitMix64 (Steele et al. 2014): a hash of consecutive numbers.
-    mixed = np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(start)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    mixed ^= mixed >> np.uint64(31)
-    return (mixed >> np.uint64(11)).astype(np.float64) / 2.0**53
 
 
 def _crc_table() -> np.ndarray:

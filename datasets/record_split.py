@@ -52,6 +52,7 @@ class RecordSplit:
         num_examples: how many records there are.
         in_memory: False, `fetch` reads files.
         augments: whether `fetch` takes the random numbers of the augmentation.
+        hashes: a number in [0, 1) for each record, [N], that other records do not change.
     """
 
     in_memory = False
@@ -76,6 +77,7 @@ class RecordSplit:
         """
         self.num_examples = len(index)
         self.index = index
+        self.hashes = index.hashes
         self.features = features
         self.augments = framing.min_area > 0 and image_shape is not None
         self._names = np.array([os.fsencode(file) for file in index.files])

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.datasets.arrays import ArraySplit
-from trainer.datasets.hashed_split import divide, hash_numbers, hash_texts
+from trainer.datasets.hashed_split import divide, hash_rows, hash_texts
 from trainer.datasets.table_columns import as_texts
 from trainer.datasets.table_files import Rows, column_names, read_rows
 from trainer.datasets.table_fit import TableFit, fit_from, fit_table
@@ -30,7 +30,7 @@ class TableFiles:
         delimiter: between the fields of a line.
         missing: texts that stand for a missing value.
         test_fraction: about which share of the rows to test on.
-        split_by: the column whose hash decides; None: the number of the row.
+        split_by: the column whose hash decides; None: that of the file's name and the row's number.
     """
 
     train: Sequence[Path]
@@ -70,18 +70,18 @@ class TableFiles:
                 np.asarray(rows.numbers)[kept].tolist(),
             )
 
+    def hashes(self, rows: Rows) -> np.ndarray:
+        """Return a number in [0, 1) for each of some rows, [N], that other rows do not change."""
+        if self.split_by is None:
+            return hash_rows(rows.file.name, np.asarray(rows.numbers))
+        return hash_texts(as_texts(rows.columns[self.split_by]))
+
     @cached_property
     def _tested(self) -> np.ndarray:
         """Whether each row is tested on, [N] bool."""
         name = self.split_by or self.names[0]
-        parts: list[np.ndarray] = []
-        count = 0
-        for rows in read_rows(self.train, [name], self.delimiter, self.missing):
-            numbers = np.arange(count, count + len(rows.numbers))
-            count += len(numbers)
-            texts = as_texts(rows.columns[name])
-            parts.append(hash_numbers(numbers) if self.split_by is None else hash_texts(texts))
-        hashes = np.concatenate([np.zeros(0), *parts])
+        rows = read_rows(self.train, [name], self.delimiter, self.missing)
+        hashes = np.concatenate([np.zeros(0), *map(self.hashes, rows)])
         _, tested = divide(hashes, self.test_fraction, "rows", str(self.train[0]))
         chosen = np.zeros(len(hashes), bool)
         chosen[tested] = True
@@ -269,17 +269,24 @@ class TableDataset:
         """
         fit = self._fit
         labelled = split == "train" or not self._files.test or self._has_label()
-        names = [column.name for column in fit.used]
+        names = [column.name for column in fit.used] + list(self.labels if labelled else ())
         features: list[np.ndarray] = []
         labels: list[np.ndarray] = []
-        for rows in self._files.read(split, [*names, *self.labels] if labelled else names):
+        hashes: list[np.ndarray] = []
+        if split == "train" and self._files.split_by is not None:
+            names.append(self._files.split_by)
+        for rows in self._files.read(split, list(dict.fromkeys(names))):
             encoded = [column.encode(rows, refuse_missing=self._strict) for column in fit.used]
             features.append(np.stack(encoded, axis=1))
             if labelled:
                 labels.append(fit.label.encode(rows))
+            if split == "train":
+                hashes.append(self._files.hashes(rows))
         if not features:
             raise ValueError(f"{(self._files.test or self._files.train)[0]} has no rows")
-        return ArraySplit(np.concatenate(features), np.concatenate(labels) if labelled else None)
+        rows_of = ArraySplit(np.concatenate(features), np.concatenate(labels) if labelled else None)
+        rows_of.hashes = np.concatenate(hashes) if hashes else None
+        return rows_of
 
     def _has_label(self) -> bool:
         names = column_names(self._files.test[0], self._files.delimiter)

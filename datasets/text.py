@@ -7,6 +7,7 @@ the shape of a step depend on its examples.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.datasets import text_files, token_cache, tokenization
-from trainer.datasets.hashed_split import hash_text
+from trainer.datasets.hashed_split import hash_text, hash_texts
 from trainer.datasets.token_cache import Corpus, Tokens
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,14 @@ class TextSplit:
         self._tokens = tokens
         self._length = length
         self._constants: tuple[tf.Tensor, ...] | None = None
+
+    @property
+    def hashes(self) -> np.ndarray:
+        """A number in [0, 1) for each text, [N], by its tokens: equal texts stay together."""
+        ends = self._tokens.offsets.tolist()
+        numbers = self._tokens.numbers.astype(np.int64)
+        pairs = itertools.pairwise(ends)
+        return hash_texts(numbers[start:end].tobytes().hex() for start, end in pairs)
 
     def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return the texts `indices`, [B] int64.

@@ -56,7 +56,7 @@ class Run:
 
     @cached_property
     def status(self) -> RunStatus:
-        """State, step, and newest metrics of the test split."""
+        """State, step, and newest metrics of the evaluations."""
         return run_status(self.directory)
 
     @property
@@ -66,7 +66,7 @@ class Run:
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """The newest metrics of the test split by name; `loss` among them."""
+        """The newest metrics of the evaluations by name; `loss` among them."""
         return self.status.metrics
 
     @cached_property

@@ -49,7 +49,8 @@ class Split(Protocol):
             loop; if not, it runs in a prefetching tf.data pipeline. With a further attribute
             `augments` that is true, it gets the draws of `Dataset.transform` too, in training. With
             `parts`, each with `name`, `size` and `share`, it is a mixture of sources that lie in it
-            one after the other; in training each has its share of the positions.
+            one after the other; in training each has its share of the positions. With `hashes`, [N]
+            in [0, 1), these choose what goes into the validation split: later examples change none.
     """
 
     num_examples: int
@@ -230,6 +231,9 @@ class Task(Protocol):
 
     Attributes:
         metrics: names of the metrics that `train_step` and `eval_step` return; `loss` is the first.
+            What selects by one asks the attribute `direction`, name -> `max` or `min`, a literal of
+            the class; that of `loss` is `min` without it. `primary_metric` is the one by which runs
+            are compared, `loss` without it.
         models: the models by name; the first is the one that is exported.
         optimizers: the optimizers by name; each has the name of the model that it updates.
     """
@@ -286,7 +290,8 @@ class Callback(Protocol):
 
     It may have a method `adjust_learning_rate(rate)`: it receives the schedule's learning rate of a
     step, float32 scalar, and returns the one that is used. It is traced into the step, in every
-    replica, and must depend on nothing but the rate and the callback's variables.
+    replica, and must depend on nothing but the rate and the callback's variables. An attribute
+    `directions` is set to which direction of each metric is better (`trainer.config.directions`).
     """
 
     def on_evaluate(self, step: int, metrics: Mapping[str, float]) -> bool:
@@ -294,5 +299,5 @@ class Callback(Protocol):
 
         Args:
             step: number of updates made.
-            metrics: the metrics of the test split.
+            metrics: the metrics of the validation split; without one of the test split.
         """

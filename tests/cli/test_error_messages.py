@@ -200,7 +200,7 @@ WRONG: dict[str, str | list[str]] = {
     "checkpoint.keep=0": "checkpoint.keep (0) must be >= 1",
     "checkpoint.every_secs=-1": "checkpoint.every_secs (-1.0) must be > 0",
     "checkpoint.best.mode=mx": (
-        "checkpoint.best.mode (mx) must be one of max, min; did you mean 'max'?"
+        "checkpoint.best.mode (mx) must be one of auto, max, min; did you mean 'max'?"
     ),
     "divergence.action=skipp": (
         "divergence.action (skipp) must be one of stop, skip, rollback; did you mean 'skip'?"
@@ -219,12 +219,10 @@ WRONG: dict[str, str | list[str]] = {
         "(true) may have evaluated; "
         "add divergence.rollback_steps=1 or evaluate.sidecar=false"
     ),
-    "checkpoint.best.metric=loss": (
-        "checkpoint.best.mode (max) would keep the largest loss; add checkpoint.best.mode=min"
-    ),
     "checkpoint.best.metric=calibration_error": (
-        "checkpoint.best.mode (max) would keep the largest calibration_error; add "
-        "checkpoint.best.mode=min"
+        "checkpoint.best.metric (calibration_error) declares no direction, unlike loss, accuracy; "
+        "add checkpoint.best.mode=max (or min), or direction = "
+        '{"calibration_error": "max"} to the class that returns it'
     ),
     "writers=[jsnl]": "writers=jsnl: no such choice; "
     "choose one of csv, jsonl, mlflow, tensorboard, wandb; did you mean 'jsonl'?",
@@ -243,7 +241,7 @@ WRONG: dict[str, str | list[str]] = {
         "callbacks.early_stopping.patience (0) must be >= 1"
     ),
     "callbacks=early_stopping callbacks.early_stopping.mode=mx": (
-        "callbacks.early_stopping.mode ('mx') must be one of max, min; did you mean 'max'?"
+        "callbacks.early_stopping.mode ('mx') must be one of auto, max, min; did you mean 'max'?"
     ),
     # Pairs of which exactly one must be set.
     "train.steps=5 train.epochs=6": (

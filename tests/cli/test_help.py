@@ -136,7 +136,7 @@ def test_help_of_choice_works_in_every_group(
     [
         (["optimizer"], ["optimizer.learning_rate=0.001"]),
         (["train"], ["train.steps=null", "train.epochs=30"]),
-        (["checkpoint.best"], ["checkpoint.best.mode=max"]),
+        (["checkpoint.best"], ["checkpoint.best.mode=auto"]),
         (["seed"], ["seed=0"]),
         (["train.steps=5"], ["train.steps=5"]),
         (

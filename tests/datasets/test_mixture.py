@@ -145,3 +145,20 @@ def test_mixture_without_sources_says_how_to_name_them() -> None:
         ValueError, match=r"name at least one dataset; write \+dataset@dataset\.sou"
     ):
         mixture()
+
+
+def test_targets_keep_their_fractions() -> None:
+    def numbers(first: float) -> ArrayDataset:
+        split = ArraySplit(np.zeros((4, 2)), first + np.arange(4, dtype=np.float32)[:, None] / 8)
+        return ArrayDataset(
+            train=split, test=split, input_shape=(2,), num_classes=1, label_kind="number"
+        )
+
+    mixed = mixture(sources={"a": numbers(0.125), "b": numbers(7.5)})
+    label = mixed.train.fetch(tf.constant([1, 6], tf.int64))["label"]
+    assert label.numpy().tolist() == [[0.25], [7.75]]
+    assert mixed.label_kind == "number"
+    classes = ArrayDataset(train=None, test=None, input_shape=(2,), num_classes=1)
+    object.__setattr__(classes, "train", numbers(0.0).train)
+    with pytest.raises(ValueError, match="the same label_kind"):
+        mixture(sources={"a": numbers(0.125), "b": classes})

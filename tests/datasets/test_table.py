@@ -170,6 +170,29 @@ def test_fit_knows_the_training_rows_alone(tmp_path: Path) -> None:
     assert groups[0].isdisjoint(groups[1])
 
 
+def test_file_that_is_added_moves_no_row(tmp_path: Path) -> None:
+    def rows(name: str, start: int) -> None:
+        values = range(start, start + 300)
+        lines = ["x,label", *(f"{value},{'ab'[value % 2]}" for value in values)]
+        (tmp_path / name).write_text("\n".join(lines))
+
+    def tested() -> tuple[set[int], set[float]]:
+        data, fit = fitted({"path": str(tmp_path)})
+        (column,) = json.loads(fit)["columns"]
+        values = numbers(data.train, column)
+        assert data.train.hashes is not None
+        chosen = set(np.compress(data.train.hashes < 0.5, values).tolist())
+        return set(numbers(data.test, column)), chosen
+
+    rows("b.csv", 0)
+    before, chosen = tested()
+    rows("a.csv", 1000)
+    after, more = tested()
+    assert before == {value for value in after if value < 1000}
+    assert chosen == {value for value in more if value < 1000}
+    assert len(after) > len(before) > 10
+
+
 def numbers(split: Any, column: dict[str, Any]) -> list[int]:
     """Return the values of a column that is the first."""
     stored = everything(split)["features"][:, 0].astype(np.float64)

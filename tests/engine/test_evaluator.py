@@ -149,8 +149,8 @@ def test_unknown_metric_is_refused_before_run_directory_exists(tmp_path):
     ), out + err
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
     assert line.startswith(
-        "error: checkpoint.best.metric (precison) must be a metric of the test split, "
-        "which has loss, accuracy, top_5, "
+        "error: checkpoint.best.metric (precison) declares no direction, "
+        "unlike loss, accuracy, top_5, "
     )
     assert line.endswith("; did you mean 'precision'?")
 
@@ -247,13 +247,16 @@ def test_best_checkpoint_and_callbacks_follow_any_metric(tmp_path):
     assert -1 < evaluations(tmp_path)[-1]["margin"] < 1
 
 
-RULE = "must be a metric of the test split, which has loss, accuracy, precision, recall"
+RULE = "declares no direction, unlike loss, accuracy, precision, recall; add"
+OWN = "to the class that returns it"
 REFUSED = {
     "checkpoint.best.metric=recal": (
-        f"checkpoint.best.metric (recal) {RULE}; did you mean 'recall'?"
+        f"checkpoint.best.metric (recal) {RULE} checkpoint.best.mode=max (or min), or "
+        f'direction = {{"recal": "max"}} {OWN}; did you mean \'recall\'?'
     ),
     "callbacks=early_stopping callbacks.early_stopping.metric=f1": (
-        f"callbacks.early_stopping.metric (f1) {RULE}"
+        f"callbacks.early_stopping.metric (f1) {RULE} callbacks.early_stopping.mode=max (or min), "
+        f'or direction = {{"f1": "max"}} {OWN}'
     ),
     "+metrics.accuracy._target_=tests.support.toy_metrics.Margin": (
         "metrics.accuracy gives 'accuracy', which the task gives too; rename one of them"

@@ -8,6 +8,7 @@ import yaml
 from tests.support.command_line import ROOT
 from tests.support.toy_metrics import Margin
 from trainer.cli.compose import compose
+from trainer.config.directions import Directions
 from trainer.config.instantiate import instantiate
 from trainer.engine.metric_names import (
     metric_values,
@@ -142,16 +143,22 @@ def test_metric_references_must_be_evaluated():
         "callbacks.early_stopping.metric=top_5",
         "sweep.metric=top_5",
     ]
-    require_evaluated(compose(overrides), ["loss", "top_5"])
-    require_evaluated(compose([]), ["loss"])
-    experiment = compose([])
-    experiment.callbacks = {"mine": {"_target_": "own.Callback", "metric": "cosine"}}
-    require_evaluated(experiment, ["loss"])
-    misspelt = compose([override.replace("top_5", "top5") for override in overrides])
+    declared = Directions({"loss": "min", "top_5": "max"})
+    experiment = compose(["metrics=top_5", *overrides])
+    require_evaluated(experiment, ["loss", "top_5"], declared)
+    with pytest.raises(ConfigError, match=r"best\.metric \(top_5\) declares no direction"):
+        require_evaluated(experiment, ["loss", "top_5"], Directions())
+    require_evaluated(compose([]), ["loss"], declared)
+    experiment.checkpoint.best.metric = experiment.sweep.metric = "top5"
+    experiment.callbacks["early_stopping"]["metric"] = "top5"
     with pytest.raises(ConfigError) as caught:
-        require_evaluated(misspelt, ["loss", "top_5"])
+        require_evaluated(experiment, ["loss", "top_5"], declared)
     rest = "(top5) must be a metric of the test split, which has loss, top_5; did you mean 'top_5'?"
     assert caught.value.problems == tuple(
         f"{key} {rest}"
         for key in ("checkpoint.best.metric", "sweep.metric", "callbacks.early_stopping.metric")
     )
+
+    experiment = compose([])
+    experiment.callbacks = {"mine": {"_target_": "own.Callback", "metric": "cosine"}}
+    require_evaluated(experiment, ["loss"], declared)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from trainer.config.directions import Directions
 from trainer.config.schema import Best, Checkpoint
 from trainer.runs.checkpoint_retention import (
     KeepBest,
@@ -48,10 +49,13 @@ def test_keep_best_prefers_the_earlier_of_equal_checkpoints(count, steps):
 
 
 def test_retention_policies_follow_the_configuration():
-    assert retention_policies(Checkpoint()) == [KeepNewest(2)]
-    chosen = Checkpoint(keep=3, keep_every_steps=100, best=Best(metric="loss", mode="min", keep=4))
-    assert retention_policies(chosen) == [
+    declared = Directions({"loss": "min", "rmse": "min", "r2": "max"})
+    assert retention_policies(Checkpoint(), declared) == [KeepNewest(2)]
+    chosen = Checkpoint(keep=3, keep_every_steps=100, best=Best(metric="rmse", keep=4))
+    assert retention_policies(chosen, declared) == [
         KeepNewest(3),
         KeepEveryNth(100),
-        KeepBest("loss", "min", 4),
+        KeepBest("rmse", "min", 4),
     ]
+    overruled = Checkpoint(best=Best(metric="rmse", mode="max"))
+    assert retention_policies(overruled, declared)[-1] == KeepBest("rmse", "max", 1)

@@ -26,11 +26,12 @@ def run_dir(tmp_path: Path) -> Path:
     for step, accuracy in ACCURACY.items():
         (directory / f"ckpt-{step}.index").write_text(f"index {step}")
         commit(directory, step, {"loss": 1 - accuracy, "accuracy": accuracy})
-    (directory.parent / "config.yaml").write_text("{}")
+    task = {"_target_": "trainer.tasks.classification.Classification"}
+    (directory.parent / "config.yaml").write_text(yaml.safe_dump({"task": task, "metrics": {}}))
     return directory.parent
 
 
-def best(metric: str | None, mode: str = "max") -> Checkpoint:
+def best(metric: str | None, mode: str = "auto") -> Checkpoint:
     return Checkpoint(use="best", best=Best(metric=metric, mode=mode))
 
 
@@ -45,7 +46,7 @@ def test_select_step_finds_latest_best_and_a_step(run_dir: Path) -> None:
     assert select_step(run_dir, Checkpoint()) == 30
     assert select_step(run_dir, Checkpoint(use=10)) == 10
     assert select_step(run_dir, best("accuracy")) == 20
-    assert select_step(run_dir, best("loss", "min")) == 20
+    assert select_step(run_dir, best("loss")) == 20
     assert select_step(run_dir, best("accuracy", "min")) == 10
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from trainer.cli.compose import compose as compose_with_hydra
+from trainer.config.directions import resolved
 from trainer.errors import ConfigError
 from trainer.runs.status import RunStatus, State
 from trainer.sweep.search import create_search
@@ -60,6 +61,8 @@ def open_search(folder, *overrides, method="optuna", trials=10, **settings):
     base.search.trials = trials
     for key, value in settings.items():
         setattr(base.sweep if hasattr(base.sweep, key) else base.search, key, value)
+    base.sweep, problem = resolved(base.sweep, base)
+    assert problem is None
     return create_search(parse(*(overrides or (RATE_RANGE, MODEL_CHOICE))), base, compose, folder)
 
 

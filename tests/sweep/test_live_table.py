@@ -34,7 +34,8 @@ class TableOnStrings:
         self.out = out
         self.err = err or io.StringIO()
         self.clock = Clock()
-        self.table = LiveTable(total, Sweep(**sweep), self.out, self.err, self.clock)
+        chosen = Sweep(**{"metric": "accuracy", "mode": "max", **sweep})
+        self.table = LiveTable(total, chosen, self.out, self.err, self.clock)
 
     def start(self, *numbers):
         for number in numbers:
@@ -90,7 +91,8 @@ def test_waiting_points_are_counted(terminal):
 
 
 @pytest.mark.parametrize(
-    ("sweep", "best"), [({}, "0.8000"), ({"metric": "loss"}, "0.2000"), ({"mode": "min"}, "0.6000")]
+    ("sweep", "best"),
+    [({}, "0.8000"), ({"metric": "loss", "mode": "min"}, "0.2000"), ({"mode": "min"}, "0.6000")],
 )
 def test_best_value_of_the_metric_is_kept(monkeypatch, sweep, best):
     monkeypatch.setenv("NO_COLOR", "1")
@@ -136,9 +138,9 @@ def test_lines_and_failures_are_printed_above_the_table(terminal):
         "see runs/cnn-2/logs",
         "SIGTERM: saving",
         "4 points: 1 failed, 1 running, 2 waiting",
-        "#  model  learning_rate  state       best loss  progress",
-        "1  cnn    0.1            starting            -",
-        "2  cnn    0.01           failed              -  40",
+        "#  model  learning_rate  state       best accuracy  progress",
+        "1  cnn    0.1            starting                -",
+        "2  cnn    0.01           failed                  -  40",
     ]
 
 

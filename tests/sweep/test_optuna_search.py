@@ -181,7 +181,7 @@ def test_loss_is_minimized(tmp_path):
 
 
 def test_unknown_metric_is_refused_with_the_known_ones(tmp_path):
-    search = open_search(tmp_path, metric="acuracy")
+    search = open_search(tmp_path, metric="acuracy", mode="max")
     with pytest.raises(ConfigError) as raised:
         search.should_prune(search.next_point(), 10, {"loss": 1.0, "accuracy": 0.5})
     assert raised.value.problems == (
@@ -191,7 +191,7 @@ def test_unknown_metric_is_refused_with_the_known_ones(tmp_path):
 
 
 def test_study_without_results_is_replaced(tmp_path):
-    open_search(tmp_path, metric="acuracy").next_point()
+    open_search(tmp_path, metric="acuracy", mode="max").next_point()
     assert len(run_search(open_search(tmp_path, metric="loss", trials=2))) == 2
     assert trial_states(tmp_path) == ["COMPLETE"] * 2
 

@@ -15,6 +15,7 @@ from trainer.runs.status import RunStatus, State
 from trainer.sweep import summary
 from trainer.sweep.points import Point, PointResult
 
+BY_ACCURACY = Sweep(metric="accuracy", mode="max")
 RATE = "optimizer.learning_rate"
 
 
@@ -54,7 +55,7 @@ def order(folder, sweep, results):
 
 def test_text_summary_is_a_table(tmp_path):
     folder = tmp_path / "runs" / "sweeps" / "mine"
-    assert summary.write_summary(folder, Sweep(), RESULTS) == TEXT
+    assert summary.write_summary(folder, BY_ACCURACY, RESULTS) == TEXT
     assert (folder / "summary.txt").read_text() == TEXT
     assert sorted(file.name for file in folder.iterdir()) == [
         "summary.csv",
@@ -64,7 +65,7 @@ def test_text_summary_is_a_table(tmp_path):
 
 
 def test_csv_summary_has_all_metrics(tmp_path):
-    summary.write_summary(tmp_path, Sweep(), RESULTS)
+    summary.write_summary(tmp_path, BY_ACCURACY, RESULTS)
     with (tmp_path / "summary.csv").open(newline="") as file:
         header, first, *_, fourth, _ = csv.reader(file)
     assert header == ["model", RATE, "state", "step", "accuracy", "loss", "run", "why"]
@@ -73,7 +74,7 @@ def test_csv_summary_has_all_metrics(tmp_path):
 
 
 def test_json_summary_has_all_metrics(tmp_path):
-    summary.write_summary(tmp_path, Sweep(), RESULTS[1:3])
+    summary.write_summary(tmp_path, BY_ACCURACY, RESULTS[1:3])
     done = {
         "state": "done",
         "step": 20,
@@ -102,7 +103,7 @@ def test_summary_does_not_depend_on_the_order_of_results(tmp_path):
     contents = set()
     for number in range(5):
         shuffled = random.Random(number).sample(RESULTS, len(RESULTS))
-        summary.write_summary(tmp_path / str(number), Sweep(), shuffled)
+        summary.write_summary(tmp_path / str(number), BY_ACCURACY, shuffled)
         contents.add(
             tuple(file.read_bytes() for file in sorted((tmp_path / str(number)).iterdir()))
         )
@@ -112,25 +113,24 @@ def test_summary_does_not_depend_on_the_order_of_results(tmp_path):
 @pytest.mark.parametrize(
     ("metric", "mode", "expected"),
     [
-        (None, "auto", "31524"),
-        (None, "min", "15324"),
-        ("loss", "auto", "31524"),
+        ("accuracy", "min", "15324"),
+        ("loss", "min", "31524"),
         ("loss", "max", "15324"),
         ("accuracy", "max", "31524"),
-        ("f1", "auto", "12345"),
+        ("f1", "max", "12345"),
     ],
 )
 def test_summary_is_sorted_by_the_metric(tmp_path, metric, mode, expected):
     assert order(tmp_path, Sweep(metric=metric, mode=mode), RESULTS) == list(expected)
 
 
-def test_smallest_loss_comes_first_without_an_accuracy(tmp_path):
+def test_points_without_a_finite_loss_come_last(tmp_path):
     losses = (3.0, math.nan, 2.0, 1.0, -1.0)
     results = [
         PointResult(result.point, RunStatus(State.DONE, 1, {"loss": loss}))
         for result, loss in zip(RESULTS, losses, strict=True)
     ]
-    assert order(tmp_path, Sweep(), results) == list("54312")
+    assert order(tmp_path, Sweep(metric="loss", mode="min"), results) == list("54312")
     content = json.loads((tmp_path / "summary.json").read_text())
     assert (content["metric"], content["mode"], content["points"][-1]["metrics"]) == (
         "loss",
@@ -142,7 +142,7 @@ def test_smallest_loss_comes_first_without_an_accuracy(tmp_path):
 def test_keys_with_the_same_last_part_are_not_shortened(tmp_path):
     text = summary.write_summary(
         tmp_path,
-        Sweep(),
+        BY_ACCURACY,
         [
             make_result(
                 1, State.DONE, 0.5, varied={"model.width": "4", "task.width": "5", "seed": "1"}
@@ -156,7 +156,7 @@ def test_keys_with_the_same_last_part_are_not_shortened(tmp_path):
 def test_summary_has_the_varied_keys_of_all_points(tmp_path):
     text = summary.write_summary(
         tmp_path,
-        Sweep(),
+        BY_ACCURACY,
         [
             make_result(1, State.DONE, 0.5, varied={"seed": "1"}),
             make_result(2, State.DONE, 0.4, varied={"jit": "true"}),
@@ -204,4 +204,4 @@ def test_folder_name_of_many_keys_is_short():
 def test_unwritable_folder_is_an_error_of_one_line(tmp_path):
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(StorageError, match=r"runs/sweeps/x could not be written: Not a directory"):
-        summary.write_summary(tmp_path / "runs" / "sweeps" / "x", Sweep(), RESULTS)
+        summary.write_summary(tmp_path / "runs" / "sweeps" / "x", BY_ACCURACY, RESULTS)

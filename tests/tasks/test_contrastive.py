@@ -185,7 +185,7 @@ REFUSED = {
         r"summary.misclassified \(2\) needs a classifier, and Contrastive predicts features",
     ),
     "best": (
-        ["checkpoint.best.metric=acuracy"],
+        ["checkpoint.best.metric=acuracy", "checkpoint.best.mode=max"],
         r"checkpoint.best.metric \(acuracy\) must be a metric of the test split, which has loss, "
         r"accuracy, knn_accuracy; did you mean 'accuracy'",
     ),

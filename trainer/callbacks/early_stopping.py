@@ -9,11 +9,12 @@ from trainer.callbacks.patience import Patience
 
 
 class EarlyStopping(Patience):
-    """Stops when a metric of the test split has not improved for `patience` evaluations.
+    """Stops when a metric of the evaluations has not improved for `patience` evaluations.
 
     Args:
         metric: the metric that is monitored.
-        mode: whether a larger (max) or a smaller (min) value is better.
+        mode: whether a larger (max) or a smaller (min) value is better; auto: as the metric
+            declares.
         patience: evaluations without improvement after which training stops.
         min_delta: the least change that counts as an improvement.
     """
@@ -22,7 +23,7 @@ class EarlyStopping(Patience):
         self,
         *,
         metric: str = "accuracy",
-        mode: Literal["max", "min"] = "max",
+        mode: Literal["auto", "max", "min"] = "auto",
         patience: Annotated[int, ">= 1"] = 5,
         min_delta: Annotated[float, ">= 0"] = 0.0,
     ) -> None:

@@ -6,20 +6,23 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from trainer.config.directions import Directions
 from trainer.errors import ConfigError
 
 
 class Patience:
-    """Counts evaluations without improvement of a metric of the test split.
+    """Counts evaluations without improvement of a metric of the evaluations.
 
     Attributes:
         best: the best value so far, negated where smaller is better, float64.
         waited: evaluations since then, int64.
+        directions: which direction of each metric is better; the engine sets it.
 
     Args:
         name: name of the callback, for messages.
         metric: the metric that is monitored.
-        mode: whether a larger (max) or a smaller (min) value is better.
+        mode: whether a larger (max) or a smaller (min) value is better; auto: as the metric
+            declares.
         patience: the number of evaluations without improvement that exhausts the patience.
         min_delta: the least change that counts as an improvement.
     """
@@ -31,7 +34,8 @@ class Patience:
         self.metric = metric
         self.patience = patience
         self.min_delta = min_delta
-        self._sign = 1.0 if mode == "max" else -1.0
+        self.directions = Directions()
+        self._mode = mode
         self.best = tf.Variable(float("-inf"), dtype=tf.float64, trainable=False, name="best")
         self.waited = tf.Variable(0, dtype=tf.int64, trainable=False, name="waited")
 
@@ -50,7 +54,9 @@ class Patience:
                 f"callbacks.{self._name}.metric ({self.metric}) is not evaluated; "
                 f"choose one of {', '.join(metrics)}"
             )
-        value = self._sign * metrics[self.metric]
+        mode = self.directions.mode(self.metric, self._mode)
+        assert mode is not None, "a metric that declares no direction is refused before"
+        value = metrics[self.metric] if mode == "max" else -metrics[self.metric]
         improved = value > float(self.best.numpy()) + self.min_delta
         if improved:
             self.best.assign(value)

@@ -20,7 +20,8 @@ class ReduceOnPlateau(Patience):
 
     Args:
         metric: the metric that is monitored.
-        mode: whether a larger (max) or a smaller (min) value is better.
+        mode: whether a larger (max) or a smaller (min) value is better; auto: as the metric
+            declares.
         factor: the factor of each reduction.
         patience: evaluations without improvement that lead to a reduction.
         min_delta: the least change that counts as an improvement.
@@ -32,7 +33,7 @@ class ReduceOnPlateau(Patience):
         self,
         *,
         metric: str = "loss",
-        mode: Literal["max", "min"] = "min",
+        mode: Literal["auto", "max", "min"] = "auto",
         factor: Annotated[float, "> 0, < 1"] = 0.1,
         patience: Annotated[int, ">= 1"] = 5,
         min_delta: Annotated[float, ">= 0"] = 0.0,

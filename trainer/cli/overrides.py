@@ -39,7 +39,7 @@ def rewrite(overrides: list[str], config_dir: str | None = None) -> tuple[list[s
     Raises:
         ConfigError: `resume` names no run, or one whose directory of choices is gone.
     """
-    overrides = [_expand_checkpoint(item) for item in overrides]
+    overrides = [_expand(item) for item in overrides]
     resume = next(
         (_value(item) for item in reversed(overrides) if override_key(item) == "resume"), "auto"
     )
@@ -73,12 +73,15 @@ def override_key(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
 
 
-def _expand_checkpoint(override: str) -> str:
+def _expand(override: str) -> str:
     """Return `checkpoint.use=best` for `checkpoint=best`, and likewise for a step.
 
-    The group's choices say when to save, which is another matter.
+    The group's choices say when to save, which is another matter. Of `dataset.validation`, which
+    every dataset has and none of their files, return what adds it.
     """
     value = _value(override)
+    if override.startswith("dataset.validation="):
+        return f"++{override}"
     if override_key(override) == "checkpoint" and (value in USED or value.isdecimal()):
         return f"checkpoint.use={value}"
     return override

@@ -75,7 +75,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The metrics of the test split after `step` steps, and a line for the user."""
+    """The metrics of the split that selects after `step` steps, and a line for the user."""
 
     step: int
     metrics: Mapping[str, float]
@@ -193,6 +193,12 @@ def decode(line: str) -> Message | None:
     return _TYPES[fields.pop("kind")](**fields)
 
 
+def evaluation_text(step: int, metrics: Mapping[str, float], split: str) -> str:
+    """Return the line for the user about the metrics of a split."""
+    values = (f"{name} {value:.4f}" for name, value in without_classes(metrics).items())
+    return f"step {step}: {split} {', '.join(values)}"
+
+
 class Channel:
     """The worker's end.
 
@@ -254,11 +260,9 @@ class Channel:
         self._progress_at = self._clock()
         self._send(Progress(step, total, rate, secs_left, dict(metrics)))
 
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Send the metrics of the test split after `step` steps."""
-        text = f"step {step}: test " + ", ".join(
-            f"{name} {value:.4f}" for name, value in without_classes(metrics).items()
-        )
+    def evaluated(self, step: int, metrics: Mapping[str, float], split: str = "test") -> None:
+        """Send the metrics of a split, by which is selected, after `step` steps."""
+        text = evaluation_text(step, metrics, split)
         _log.info(text)
         self._send(Evaluated(step, dict(metrics), text))
 

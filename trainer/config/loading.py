@@ -44,6 +44,9 @@ def load(
     experiment.metrics = experiment.metrics or {}
     experiment.writers = experiment.writers or {}
     experiment.choices = _recorded_choices(choices)
+    if isinstance(experiment.dataset, Mapping) and experiment.dataset.get("validation", 0) is None:
+        experiment.dataset = {**experiment.dataset}
+        del experiment.dataset["validation"]  # as where nobody wrote it: it names the same run
     own_loop.remove_unused(experiment)
     environments.remove_unused(experiment)
     if own_loop.name_of(experiment) is None:

@@ -151,9 +151,13 @@ class Best:
     """Best checkpoints, kept besides the newest."""
 
     metric: str | None = key(
-        None, "also keep the best checkpoints by this metric of the test split, e.g. accuracy"
+        None, "also keep the best checkpoints by this metric of the evaluations, e.g. accuracy"
     )
-    mode: str = key("max", "whether larger (max) or smaller (min) is better", "max | min")
+    mode: str = key(
+        "auto",
+        "whether larger (max) or smaller (min) is better; auto: as the metric declares",
+        "auto | max | min",
+    )
     keep: int = key(1, "number of best checkpoints to keep", ">= 1")
 
 
@@ -482,11 +486,11 @@ class Sweep:
     retries: int = key(1, "on_error=retry: number of retries of a point", ">= 1")
     metric: str | None = key(
         None,
-        "metric of the test split that sorts the summary; null: accuracy, otherwise the loss",
+        "metric that sorts the summary; null: the primary metric of the task",
     )
     mode: str = key(
         "auto",
-        "whether larger (max) or smaller (min) is better; auto: smaller for loss, error, distance",
+        "whether larger (max) or smaller (min) is better; auto: as the metric declares",
         "auto | max | min",
     )
 

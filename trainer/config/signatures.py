@@ -9,9 +9,11 @@ import ast
 import functools
 import importlib.util
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainer.config.constraints import did_you_mean
 
@@ -61,12 +63,66 @@ def read(target: str) -> Signature | None:
     Raises:
         TargetError: it does not exist.
     """
+    statement, bound = _locate(target)
+    names = {key: value.value for key, value in bound.items() if isinstance(value, ast.Assign)}
+    if isinstance(statement, ast.ClassDef):
+        return _of_class(statement, bound, names)
+    return _of_function(statement, names) if isinstance(statement, _Function) else None
+
+
+def literals(target: str, names: Sequence[str]) -> dict[str, Any] | None:
+    """Return those attributes of a class that it, or one that it extends, assigns as literals.
+
+    It is None if only an import could tell them.
+    """
+    try:
+        statement, bound = _locate(target)
+    except TargetError:
+        return None
+    return _literals(statement, bound, names) if isinstance(statement, ast.ClassDef) else None
+
+
+def _literals(
+    node: ast.ClassDef, bound: Mapping[str, ast.stmt], names: Sequence[str]
+) -> dict[str, Any] | None:
+    bases = [base.id if isinstance(base, ast.Name) else "" for base in reversed(node.bases)]
+    inherited = [_inherited(base, bound, names) for base in bases]
+    values = {name: value for base in inherited for name, value in (base or {}).items()}
+    for statement in node.body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            if (name := ast.unparse(targets[0])) in names:
+                with suppress(ValueError):
+                    values[name] = ast.literal_eval(statement.value)
+    return None if None in inherited and not values else values
+
+
+def _inherited(
+    base: str, bound: Mapping[str, ast.stmt], names: Sequence[str]
+) -> dict[str, Any] | None:
+    parent = bound.get(base)
+    if base in ("ABC", "Protocol"):
+        return {}
+    if isinstance(parent, ast.ClassDef):
+        return _literals(parent, bound, names)
+    if not isinstance(parent, ast.ImportFrom) or parent.level:
+        return None
+    original = next(item.name for item in parent.names if base in (item.asname, item.name))
+    return literals(f"{parent.module}.{original}", names)
+
+
+def _locate(target: str) -> tuple[ast.stmt | None, Mapping[str, ast.stmt]]:
+    """Return the statement that defines `target`, if it can be read, and all of its module.
+
+    Raises:
+        TargetError: it does not exist.
+    """
     parts = target.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise TargetError("must be a dotted path; write package.module.name")
     paths = _top_level(parts[0])
     if parts[0] in _OPAQUE or paths is None:
-        return None
+        return None, {}
     for depth, name in enumerate(parts[1:], start=1):
         inner = _submodule(paths, name)
         if not inner:
@@ -112,8 +168,10 @@ def _submodule(paths: Iterable[Path], name: str) -> list[Path]:
     return []
 
 
-def _in_module(paths: Iterable[Path], parts: list[str], depth: int) -> Signature | None:
-    """Return the signature of `parts[depth:]` in the module `parts[:depth]` at `paths`."""
+def _in_module(
+    paths: Iterable[Path], parts: list[str], depth: int
+) -> tuple[ast.stmt | None, Mapping[str, ast.stmt]]:
+    """Return the statement of `parts[depth:]` in the module `parts[:depth]` at `paths`."""
     module = ".".join(parts[:depth])
     name = parts[depth]
     rest = parts[depth + 1 :]
@@ -121,23 +179,17 @@ def _in_module(paths: Iterable[Path], parts: list[str], depth: int) -> Signature
         file for path in paths for file in ([path] if path.suffix == ".py" else path.iterdir())
     ]
     if any(file.name.startswith(f"{name}.") and file.suffix in (".so", ".pyd") for file in files):
-        return None
+        return None, {}
     source = next((path for path in paths if path.suffix == ".py"), None)
     bound = _bindings(_parse(source, source.stat().st_mtime_ns)) if source else {}
     if name not in bound:
         if "*" in bound or "__getattr__" in bound:
-            return None
+            return None, {}
         names_here = [*bound, *(file.stem for file in files)]
         public = [word for word in names_here if not word.startswith(("_", "."))]
         missing = f"no module '{name}'" if rest else f"no '{name}'"
         raise TargetError(f"{missing} in {module}{did_you_mean(name, public)}")
-    names = {key: value.value for key, value in bound.items() if isinstance(value, ast.Assign)}
-    statement = bound[name]
-    if rest:
-        return None
-    if isinstance(statement, ast.ClassDef):
-        return _of_class(statement, bound, names)
-    return _of_function(statement, names) if isinstance(statement, _Function) else None
+    return (None if rest else bound[name]), bound
 
 
 @functools.lru_cache(maxsize=64)

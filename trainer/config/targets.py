@@ -13,6 +13,7 @@ from trainer.config import constraints, option_types, signatures
 from trainer.config.signatures import Option, Signature
 
 ENGINE_KEYS: Mapping[str, Mapping[str, str]] = {
+    "dataset": {"validation": "float | str | None"},
     "optimizer": {
         "learning_rate": "Annotated[float, '> 0']",
         "groups": "dict | None",

@@ -22,6 +22,9 @@ from trainer.config import (
     run_folder,
     targets,
 )
+from trainer.config import (
+    directions as directions_of,
+)
 from trainer.config.constraints import format_value
 from trainer.config.schema import MODES, PAIRS, Experiment
 
@@ -59,6 +62,8 @@ def check(experiment: Experiment) -> list[str]:
         *_check_mode(experiment),
         *run_folder.check(experiment),
         *_check_checkpoint(experiment),
+        *_check_directions(experiment),
+        *_check_validation(experiment),
         *_check_writers(experiment),
         *_check_sidecar(experiment),
         *_check_faults(experiment),
@@ -160,17 +165,76 @@ def _check_checkpoint(experiment: Experiment) -> Iterator[str]:
     metric = checkpoint.best.metric
     if metric is not None and not re.fullmatch(r"[\w./-]+", metric):
         yield f"checkpoint.best.metric ({metric}) must be the name of a metric, e.g. accuracy"
-    is_error = metric is not None and (metric == "loss" or metric.endswith(("_error", "_distance")))
-    if is_error and checkpoint.best.mode == "max":
-        yield (
-            f"checkpoint.best.mode (max) would keep the largest {metric}; "
-            "add checkpoint.best.mode=min"
-        )
     if experiment.mode in _TRAINING and checkpoint.use != "latest":
         yield (
             f"checkpoint.use ({checkpoint.use}) is for mode=evaluate, export and predict; a "
             "training goes on from the newest, or starts with a checkpoint's weights: "
             "init_from=<run>/checkpoints/ckpt-<step>"
+        )
+
+
+def _check_directions(experiment: Experiment) -> Iterator[str]:
+    """Refuse to select by a metric whose direction nothing declares, as far as sources tell."""
+    if not experiment.trains or own_loop.name_of(experiment) is not None:
+        return
+    directions: directions_of.Directions | None = None
+    for key, metric, mode_key, mode in selections(experiment):
+        directions = directions or directions_of.declared(experiment)
+        if directions.is_complete and (line := directions.problem(key, metric, mode_key, mode)):
+            yield line
+
+
+def selections(experiment: Experiment) -> Iterator[tuple[str, str, str, str]]:
+    """Yield each key that selects by a metric, the metric, and the key and value of its mode."""
+    best = experiment.checkpoint.best
+    if best.metric is not None:
+        yield "checkpoint.best.metric", best.metric, "checkpoint.best.mode", best.mode
+    sweep = experiment.sweep
+    if sweep.metric is not None:
+        yield "sweep.metric", sweep.metric, "sweep.mode", sweep.mode
+    nodes = experiment.callbacks if isinstance(experiment.callbacks, Mapping) else {}
+    for name, node in nodes.items():
+        # A user's own callback may use `metric` for something else.
+        is_own = isinstance(node, Mapping) and str(node.get("_target_")).startswith("trainer.")
+        if is_own and isinstance(metric := node.get("metric"), str):
+            key = f"callbacks.{name}"
+            yield f"{key}.metric", metric, f"{key}.mode", str(node.get("mode", "auto"))
+
+
+def selecting_split(experiment: Experiment) -> str:
+    """Return the split by which is selected: `validation`, or `test` without one."""
+    node = experiment.dataset if isinstance(experiment.dataset, Mapping) else {}
+    return "test" if node.get("validation") is None else "validation"
+
+
+def biased_selection(experiment: Experiment, *others: str) -> list[str]:
+    """Return a line if something selects by test data, whose figures are then too good.
+
+    Args:
+        experiment: the configuration.
+        *others: what selects besides best checkpoints and callbacks.
+    """
+    if not experiment.trains or experiment.dataset is None:
+        return []
+    best = ["checkpoint.best"] if experiment.checkpoint.best.metric is not None else []
+    names = [*others, *best, *(f"callbacks.{name}" for name in experiment.callbacks or {})]
+    if not names or selecting_split(experiment) == "validation":
+        return []
+    return [
+        f"{', '.join(names)} select{'s' if len(names) == 1 else ''} by test data, whose figures "
+        "are then too good; dataset.validation=0.1 selects by a tenth of the training data"
+    ]
+
+
+def _check_validation(experiment: Experiment) -> Iterator[str]:
+    node = experiment.dataset if isinstance(experiment.dataset, Mapping) else {}
+    value = node.get("validation")
+    if isinstance(value, int | float) and not 0 < value < 1:
+        yield f"dataset.validation ({value}) must be a fraction > 0 and < 1, or a path, or null"
+    if isinstance(value, str) and targets.takes(str(node.get("_target_")), "test_path") is False:
+        yield (
+            f"dataset.validation ({value}) is a path, and {node['_target_']} reads no files to "
+            "test on (test_path); give the fraction of the training split, e.g. 0.1"
         )
 
 

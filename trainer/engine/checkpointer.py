@@ -106,8 +106,8 @@ class Checkpointer:
 
         Args:
             step: number of updates made.
-            metrics: metrics of the test split at this step, which rank the checkpoints; None: it
-                was not evaluated.
+            metrics: metrics of the evaluation at this step, which rank the checkpoints; None: there
+                was none.
 
         Raises:
             CheckpointError: it, or the checkpoint before it, could not be written; older ones are
@@ -200,6 +200,23 @@ class Checkpointer:
                 self._remove_beside(newest, at_most)
         return newest
 
+    def restore_chosen(self, step: int) -> str:
+        """Restore the checkpoint of a step; return why it cannot be, or an empty text; collective.
+
+        Raises:
+            CheckpointError: it has other variables than the state, or could not be brought here.
+        """
+        self.wait()
+        problem = ""
+        if self._is_chief:
+            problem = verify(self.directory, step) or self._hooks.before_offer(step)
+        if self._process_group is not None:
+            problem = self._process_group.broadcast_text_from_chief(problem)
+        if not problem:
+            self._hooks.before_restore(step, self._chiefs_digest(step))
+            self.restore(step)
+        return problem
+
     def _chiefs_digest(self, step: int) -> str:
         digest = marker_digest(self.directory, step) if self._is_chief else ""
         if self._process_group is None:
@@ -282,7 +299,7 @@ class Checkpointer:
         return committed_steps(self.directory)
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Return the test metrics saved with the checkpoint of a step; empty if there are none."""
+        """Return the metrics saved with the checkpoint of a step; empty if there are none."""
         metrics: dict[str, float] = read_marker(self.directory, step)["metrics"]
         return metrics
 

@@ -9,6 +9,7 @@ while not finished:
     run the steps up to the next event in one graph call
     handle what is due: evaluate, write the metrics, run the callbacks, save
 evaluate, if the result has no metrics yet
+if there is a validation split: evaluate the test split, with the last weights and with the best
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.cluster.fault_injection import Faults
-from trainer.cluster.messages import Channel
+from trainer.cluster.messages import Channel, evaluation_text
 from trainer.engine.agreement import Requests, agree
 from trainer.engine.checkpointer import Checkpointer
 from trainer.engine.evaluators import AnyEvaluator
@@ -39,6 +40,7 @@ from trainer.engine.reporter import Reporter
 from trainer.engine.rollback import Rollback
 from trainer.engine.step_inspector import StepInspector
 from trainer.runs.ledger import Ledger
+from trainer.runs.status import read_evaluations
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -49,7 +51,9 @@ class Engine:
         run_dir: the run directory.
         plan: at which steps something is due.
         loop: the compiled training loop.
-        evaluator: evaluates the test split, or whole episodes.
+        evaluator: evaluates the split that selects, or whole episodes.
+        split: the name of that split: `validation`, or `test`.
+        make_test_evaluator: makes what evaluates the test split at the end; None: `evaluator` does.
         predictor: predicts the test split; None: the task has no `predict_step`.
         reporter: writes metrics and progress.
         step_inspector: shows histograms and images of a step; None: neither is configured.
@@ -67,6 +71,8 @@ class Engine:
     plan: Plan
     loop: TrainLoop
     evaluator: AnyEvaluator
+    split: str
+    make_test_evaluator: Callable[[], AnyEvaluator] | None
     predictor: Predictor | None
     reporter: Reporter
     step_inspector: StepInspector | None
@@ -80,7 +86,8 @@ class Engine:
     _reported_step: int = field(default=0, init=False)
     _stopped_early: bool = field(default=False, init=False)
     _saved: tuple[int, int] | None = field(default=None, init=False)
-    _test_metrics: dict[str, float] | None = field(default=None, init=False)  # at this step
+    _metrics: dict[str, float] | None = field(default=None, init=False)  # at this step
+    _test: dict[int, dict[str, float]] = field(default_factory=dict, init=False)  # by step
     _iterator: Any = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -126,15 +133,11 @@ class Engine:
                 self._run(stop_requested, save_requested)
             if not self._finished:
                 self._save()
-        if self._finished and not self._test_metrics:
-            # Nothing was evaluated in this attempt: a sidecar does, or an earlier attempt has.
-            metrics = self.checkpointer.metrics(self.step)
-            # The chief decides: the others need not see its checkpoints.
-            (is_evaluated,) = self.process_group.broadcast_from_chief(len(metrics))
-            if not is_evaluated:
-                metrics = self.evaluator.evaluate(lambda: False, self._enter)
-            self._test_metrics = metrics
-        return self._finished
+                return False
+            with suppress(Stopped):
+                self._evaluate_at_end(stop_requested)
+                return True
+            return False
 
     def handle_events(self, stop_requested: Callable[[], bool]) -> None:
         """Do what is due at this step, once: also after a kill, or a stop in the middle of it."""
@@ -143,15 +146,16 @@ class Engine:
             return
         speed = self.reporter.speed(step)
         # Evaluation first: it can be interrupted, and then no line of this step may be written yet.
-        self._test_metrics = self._evaluate(stop_requested)
+        self._metrics = self._evaluate(stop_requested)
         if self.plan.summarise.due(step):
             self.reporter.write_train_metrics(step, speed)
         if self.plan.epochs.ends_at(step):
             self.reporter.show_epoch(step)
         ends = False
-        if self._test_metrics is not None:
-            self.reporter.write_test_metrics(step, self._test_metrics, self.evaluator)
-            ends = self._run_callbacks(self._test_metrics)
+        if self._metrics is not None:
+            self.reporter.write_evaluation(self.split, step, self._metrics, self.evaluator)
+            self.channel.evaluated(step, self._metrics, self.split)
+            ends = self._run_callbacks(self._metrics)
         if self.step_inspector is not None and self.step_inspector.due(step):
             self._enter("train" if self.step_inspector.compiled else "compile")
             self.step_inspector.show(step, self.reporter.writers)
@@ -162,20 +166,67 @@ class Engine:
         self._reported_step = step
         self.state.last_reported_step.assign(step)
         if self.plan.save.due(step) or self._stopped_early:
-            self._save(self._test_metrics)
+            self._save(self._metrics)
 
     def result(self) -> dict[str, Any]:
-        """Return a finished training's step, test metrics, best checkpoint, time and attempts."""
-        best = self.checkpointer.best()
+        """Return a finished training's step, test metrics, best checkpoint, time and attempts.
+
+        With a validation split the metrics by which was selected stand beside, as `validation`.
+        """
+        best = next(iter(self.checkpointer.best()), None)
         return {
             "step": self.step,
-            "metrics": self._test_metrics,
-            "best": {"step": best[0], "metrics": self.checkpointer.metrics(best[0])}
-            if best
-            else None,
+            **self._figures(self.step, self._metrics),
+            "best": None
+            if best is None
+            else {"step": best, **self._figures(best, self.checkpointer.metrics(best))},
             **self.loop.totals(),
             **self.ledger.summary().result(),
         }
+
+    def _figures(self, step: int, metrics: dict[str, float] | None) -> dict[str, Any]:
+        if self.make_test_evaluator is None:
+            return {"metrics": metrics}
+        return {"metrics": self._test.get(step), self.split: metrics}
+
+    def _evaluate_at_end(self, stop_requested: Callable[[], bool]) -> None:
+        """Evaluate what the result lacks; collective.
+
+        Raises:
+            Stopped: a stop was requested of some process; nothing is saved.
+        """
+        self._finish_save()
+        if not self._metrics:
+            # Nothing was evaluated in this attempt: a sidecar does, or an earlier attempt has.
+            metrics = self.checkpointer.metrics(self.step)
+            # The chief decides: the others need not see its checkpoints.
+            (is_evaluated,) = self.process_group.broadcast_from_chief(len(metrics))
+            if not is_evaluated:
+                metrics = self.evaluator.evaluate(stop_requested, self._enter)
+            self._metrics = metrics
+        if self.make_test_evaluator is None:
+            return
+        evaluator = self.make_test_evaluator()
+        self._evaluate_test(evaluator, self.step, stop_requested)
+        best = next(iter(self.checkpointer.best()), self.step) if self.process_group.is_chief else 0
+        (best,) = self.process_group.broadcast_from_chief(best)
+        if best == self.step:
+            return
+        if problem := self.checkpointer.restore_chosen(best):
+            self.channel.line(f"warning: the best checkpoint is not evaluated: {problem}")
+            return
+        self._evaluate_test(evaluator, best, stop_requested)
+
+    def _evaluate_test(
+        self, evaluator: AnyEvaluator, step: int, stop_requested: Callable[[], bool]
+    ) -> None:
+        """Evaluate the test split with the weights of a step; write it, but not a second time."""
+        self._enter("evaluate")
+        self.faults.reached("evaluate")
+        metrics = self._test[step] = evaluator.evaluate(stop_requested, self._enter)
+        if step not in (reported for reported, _ in read_evaluations(self.run_dir, "test")):
+            self.reporter.write_evaluation("test", step, metrics, evaluator)
+        self.channel.line(evaluation_text(step, metrics, "test"))
 
     def _run(self, stop_requested: Callable[[], bool], save_requested: Callable[[], bool]) -> None:
         """Run the training loop until it is finished, or the processes agree to stop."""
@@ -189,7 +240,7 @@ class Engine:
                 decision = agree(self.process_group, self.plan.save_timer, self.pacer, requests)
             if decision.save:
                 # A save on request has no metrics: it must not become the best checkpoint.
-                self._save(self._test_metrics if decision.save_is_due else None)
+                self._save(self._metrics if decision.save_is_due else None)
             if decision.stop:
                 return
             with clock.working():
@@ -210,7 +261,7 @@ class Engine:
         window, waited, status = self.loop.run(self._iterator, tf.constant(count, tf.int64))
         window = window.numpy()
         self.step = step + count
-        self._test_metrics = None
+        self._metrics = None
         self.reporter.after_steps(self.step, float(waited))
         self.pacer.record(count, time.monotonic() - began)
         if is_first:
@@ -222,7 +273,7 @@ class Engine:
             self.reporter.show_progress(self.step, window)
 
     def _evaluate(self, stop_requested: Callable[[], bool]) -> dict[str, float] | None:
-        """Return the metrics of the test split, if an evaluation is due; collective."""
+        """Return the metrics of the split that selects, if an evaluation is due; collective."""
         if self.plan.evaluate is None or not self.plan.evaluate.due(self.step):
             return None
         self._enter("evaluate")
@@ -278,7 +329,7 @@ class Engine:
         self.step = int(self.state.step.numpy())
         self._reported_step = int(self.state.last_reported_step.numpy())
         self._stopped_early = bool(self.state.stopped_early.numpy())
-        self._test_metrics = None
+        self._metrics = None
         self.reporter.open(self.step, self._reported_step)
         self._saved = (self.step, self._reported_step)
         self._open_input()

@@ -31,6 +31,8 @@ class EpisodeEvaluator:
         channel: receives a heartbeat before each step.
     """
 
+    names = ("return", "episode_length")
+
     def __init__(
         self,
         state: TrainState,

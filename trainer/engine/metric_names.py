@@ -8,7 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config.constraints import did_you_mean
+from trainer.config.directions import Directions
 from trainer.config.schema import Experiment
+from trainer.config.validation import selections
 from trainer.errors import ConfigError
 from trainer.labels import IN_WORDS, LabelKind, label_kind_of
 from trainer.metric_protocols import Metric
@@ -126,29 +128,25 @@ def _try_metric(name: str, metric: Metric, num_classes: int, kind: LabelKind) ->
     return list(metric_values(name, metric))
 
 
-def require_evaluated(experiment: Experiment, names: Sequence[str]) -> None:
-    """Raise unless every metric that the configuration refers to is evaluated.
+def require_evaluated(experiment: Experiment, names: Sequence[str], directions: Directions) -> None:
+    """Raise unless every metric that selects is evaluated, and its direction is known.
 
     Args:
         experiment: the configuration.
-        names: all metrics of the test split.
+        names: all metrics of an evaluation.
+        directions: what the task and the metrics declare.
 
     Raises:
         ConfigError: one is not.
     """
-    references = {
-        "checkpoint.best.metric": experiment.checkpoint.best.metric,
-        "sweep.metric": experiment.sweep.metric,
-    }
-    for name, node in (experiment.callbacks or {}).items():
-        # A user's own callback may use `metric` for something else.
-        if node["_target_"].startswith("trainer."):
-            references[f"callbacks.{name}.metric"] = node.get("metric")
-    problems = [
-        f"{key} ({name}) must be a metric of the test split, "
-        f"which has {', '.join(names)}{did_you_mean(name, names)}"
-        for key, name in references.items()
-        if isinstance(name, str) and name not in names
-    ]
+    problems = []
+    for key, name, mode_key, mode in selections(experiment):
+        if name not in names:
+            problems.append(
+                f"{key} ({name}) must be a metric of the test split, "
+                f"which has {', '.join(names)}{did_you_mean(name, names)}"
+            )
+        elif line := directions.problem(key, name, mode_key, mode):
+            problems.append(line)
     if problems:
         raise ConfigError(*problems)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trainer.config.directions import of_objects
 from trainer.config.schema import Experiment
 from trainer.engine.extra_metrics import ExtraMetrics
 from trainer.engine.graph.metric_sums import metric_names
@@ -132,7 +133,7 @@ def make_prediction_metrics(
     # The other modes have no writers, and rank no checkpoints.
     num_misclassified = experiment.summary.misclassified if experiment.trains else 0
     if experiment.trains:
-        require_evaluated(experiment, names)
+        require_evaluated(experiment, names, of_objects(task, metrics))
     if experiment.mode == "predict" or not (metrics or num_misclassified):
         return None  # nothing is evaluated, or nothing more
     options = {"metrics": ", ".join(metrics), "summary.misclassified": num_misclassified}

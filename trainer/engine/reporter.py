@@ -171,23 +171,23 @@ class Reporter:
         self._show_workers(step, record)
         self._state.summary_sums.assign(tf.zeros_like(self._state.summary_sums))
 
-    def write_test_metrics(
-        self, step: int, metrics: Mapping[str, float], evaluator: AnyEvaluator
+    def write_evaluation(
+        self, split: str, step: int, metrics: Mapping[str, float], evaluator: AnyEvaluator
     ) -> None:
-        """Write what an evaluation has shown, and show the metrics to the user.
+        """Write what an evaluation has shown.
 
         Args:
+            split: the split that was evaluated.
             step: number of updates made.
-            metrics: the metrics of the test split.
+            metrics: its metrics.
             evaluator: has the images and texts of the evaluation.
         """
-        self._write("test", step, metrics)
+        self._write(split, step, metrics)
         for writer in self.writers:
             for name, images in evaluator.images.items():
-                writer.images("test", step, name, images)
+                writer.images(split, step, name, images)
             for name, texts in evaluator.texts.items():
-                writer.texts("test", step, name, texts)
-        self._channel.evaluated(step, metrics)
+                writer.texts(split, step, name, texts)
 
     def _show_workers(self, step: int, record: WorkerRecord) -> None:
         """Show the staleness of the updates, and a worker that the others wait for."""

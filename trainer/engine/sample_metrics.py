@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trainer.config.directions import of_objects
 from trainer.config.schema import Experiment
 from trainer.engine.extra_metrics import ExtraMetrics
 from trainer.engine.graph.metric_sums import metric_names
@@ -135,5 +136,5 @@ def make_sample_metrics(
         *(n for judge in judges.values() for n in judge.names),
     ]
     if experiment.trains:
-        require_evaluated(experiment, names)
+        require_evaluated(experiment, names, of_objects(task, metrics))
     return SampleMetrics(judges, predictor, process_group, run_dir)

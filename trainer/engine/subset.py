@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 import tensorflow as tf
 
 from trainer.protocols import Batch, Split
@@ -27,3 +31,51 @@ class SpreadExamples:
     def fetch(self, indices: tf.Tensor) -> Batch:
         """Return the examples at `indices`, [B] int64, of these."""
         return self._split.fetch(indices * self._split.num_examples // self.num_examples)
+
+
+class ChosenExamples:
+    """Examples of a split that were chosen by their numbers.
+
+    Attributes:
+        num_examples: how many there are.
+        in_memory: as the split's.
+        augments: as the split's.
+        labels: the labels of these examples, [N, ...]; None: the split does not know them.
+        parts: those of the split, with the number of chosen examples; only if it has parts.
+
+    Args:
+        split: the split.
+        rows: the numbers of the examples, [N] int64, ascending.
+    """
+
+    def __init__(self, split: Any, rows: np.ndarray) -> None:
+        self.num_examples = len(rows)
+        self.in_memory = split.in_memory
+        self.augments = getattr(split, "augments", False)
+        labels = getattr(split, "labels", None)
+        self.labels = None if labels is None else labels[rows]
+        if hasattr(split, "parts"):
+            ends = np.cumsum([part.size for part in split.parts])
+            counts = np.diff(np.searchsorted(rows, ends), prepend=0).tolist()
+            self.parts = [
+                replace(part, size=count) for part, count in zip(split.parts, counts, strict=True)
+            ]
+        self._split = split
+        self._rows = rows
+        self._constant: tf.Tensor | None = None
+
+    def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> Batch:
+        """Return the examples at `indices`, [B] int64, of these.
+
+        Args:
+            indices: which.
+            draws: as the split takes them.
+        """
+        if self._constant is None:
+            # At first use, and not in the graph: no older than the strategy, and captured once.
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._constant = tf.constant(self._rows, tf.int64)
+        with tf.device("CPU:0"):
+            rows = tf.gather(self._constant, indices)
+        batch: Batch = self._split.fetch(rows, *([] if draws is None else [draws]))
+        return batch

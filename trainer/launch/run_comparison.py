@@ -78,7 +78,7 @@ def read(run_dir: Path) -> Outcome:
         key=lambda record: record["at"],
     )
     return Outcome(
-        {name: result[name] for name in ("step", "metrics", "best")},
+        {name: result.get(name) for name in ("step", "metrics", "validation", "best")},
         lines,
         read_marker(directory, committed_steps(directory)[-1])["variables"],
         [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ class CalibrationError:
     """
 
     label_kind = "class"
+    direction: ClassVar = {"calibration_error": "min"}
 
     def __init__(self, *, bins: Annotated[int, ">= 1"] = 15) -> None:
         self._bins = bins

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -25,7 +25,7 @@ class GanQuality:
     are the inputs of its last layer. Generated examples are compared with the training split.
 
     Attributes:
-        names: `frechet_distance`, the smaller the better; `inception_score`, the larger the better.
+        names: `frechet_distance` and `inception_score`.
         num_samples: generated examples.
 
     Args:
@@ -35,6 +35,7 @@ class GanQuality:
     """
 
     names = ("frechet_distance", "inception_score")
+    direction: ClassVar = {"frechet_distance": "min", "inception_score": "max"}
 
     def __init__(
         self,

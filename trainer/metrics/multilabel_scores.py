@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +28,9 @@ class MultilabelScores:
     """
 
     label_kind = "multilabel"
+    direction: ClassVar = {
+        "f1_micro": "max", "f1_macro": "max", "average_precision": "max", "f1": "max"
+    }  # fmt: skip
 
     def __init__(self, *, most_labels: Annotated[int, ">= 0"] = 20) -> None:
         self.class_names: Sequence[str] = ()

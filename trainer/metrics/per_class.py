@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ class PerClass:
     """
 
     label_kind = "class"
+    direction: ClassVar = {"precision": "max", "recall": "max"}
 
     def __init__(self, *, most_classes: Annotated[int, ">= 0"] = 20) -> None:
         self.class_names: Sequence[str] = ()

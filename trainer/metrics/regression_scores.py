@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ class RegressionScores:
     """
 
     label_kind = "number"
+    direction: ClassVar = {"rmse": "min", "r2": "max"}
     _weight: float
     # Of each target: sums of squared and absolute errors, the mean, and the sum of squared
     # deviations from it, [T].

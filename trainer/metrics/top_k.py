@@ -17,9 +17,11 @@ class TopK:
     """
 
     label_kind = "class"
+    direction = "max"
 
     def __init__(self, *, k: Annotated[int, ">= 1"] = 5) -> None:
         self._k = k
+        self.names = (f"top_{k}",)
         self.reset_state()
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from trainer.config.directions import Directions
 from trainer.config.schema import Checkpoint
 
 
@@ -74,7 +75,7 @@ class KeepEveryNth(RetentionPolicy):
 
 @dataclass(frozen=True)
 class KeepBest(RetentionPolicy):
-    """Keeps the best checkpoints by a metric of the test split.
+    """Keeps the best checkpoints by a metric of the evaluations.
 
     Attributes:
         metric: its name.
@@ -104,14 +105,19 @@ class KeepBest(RetentionPolicy):
         return [step for _, step in sorted(scores)[: self.count]]
 
 
-def retention_policies(checkpoint: Checkpoint) -> list[RetentionPolicy]:
-    """Return the policies that the section `checkpoint` of a configuration asks for."""
+def retention_policies(checkpoint: Checkpoint, directions: Directions) -> list[RetentionPolicy]:
+    """Return the policies that the section `checkpoint` of a configuration asks for.
+
+    Args:
+        checkpoint: the section.
+        directions: of the metrics; one that declares none ranks no checkpoints.
+    """
     policies: list[RetentionPolicy] = [KeepNewest(checkpoint.keep)]
     if checkpoint.keep_every_steps is not None:
         policies.append(KeepEveryNth(checkpoint.keep_every_steps))
     best = checkpoint.best
-    if best.metric is not None:
-        policies.append(KeepBest(best.metric, best.mode, best.keep))
+    if best.metric is not None and (mode := directions.mode(best.metric, best.mode)):
+        policies.append(KeepBest(best.metric, mode, best.keep))
     return policies
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from trainer.config.constraints import did_you_mean
 from trainer.config.schema import Checkpoint
 from trainer.errors import ConfigError
+from trainer.runs import metric_directions
 from trainer.runs.checkpoint_marker import committed_steps, read_marker, verify
 from trainer.runs.checkpoint_retention import KeepBest, SavedCheckpoint
 
@@ -28,7 +29,7 @@ def select_step(run_dir: Path, checkpoint: Checkpoint) -> int:
     if checkpoint.use == "latest":
         return _newest(run_dir, steps)
     step = (
-        _best(directory, steps, checkpoint.best.metric, checkpoint.best.mode)
+        _best(run_dir, steps, checkpoint.best.metric, checkpoint.best.mode)
         if checkpoint.use == "best"
         else int(checkpoint.use)
     )
@@ -59,7 +60,8 @@ def _newest(run_dir: Path, steps: list[int]) -> int:
     )
 
 
-def _best(directory: Path, steps: list[int], metric: str | None, mode: str) -> int:
+def _best(run_dir: Path, steps: list[int], metric: str | None, mode: str) -> int:
+    directory = run_dir / "checkpoints"
     checkpoints = [SavedCheckpoint(step, read_marker(directory, step)["metrics"]) for step in steps]
     names = sorted({name for checkpoint in checkpoints for name in checkpoint.metrics})
     if metric is None:
@@ -68,7 +70,11 @@ def _best(directory: Path, steps: list[int], metric: str | None, mode: str) -> i
             "checkpoint (best) needs to know by what: this run keeps none; "
             f"add checkpoint.best.metric={example}"
         )
-    ranked = KeepBest(metric, mode, 1).ranked(checkpoints)
+    directions = metric_directions.read(run_dir)
+    line = directions.problem("checkpoint.best.metric", metric, "checkpoint.best.mode", mode)
+    if line and metric in names:
+        raise ConfigError(line)
+    ranked = KeepBest(metric, directions.mode(metric, mode) or "max", 1).ranked(checkpoints)
     if not ranked:
         hint = (
             f"they have {', '.join(names)}{did_you_mean(metric, names)}"

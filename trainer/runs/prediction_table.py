@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.schema import Experiment
+from trainer.config.validation import selecting_split
 from trainer.errors import ConfigError
 from trainer.protocols import Dataset, HasFiles, Split
 
@@ -123,13 +124,13 @@ def requested_table(experiment: Experiment, run_dir: Path, step: int) -> Predict
 
 
 def predicted_split(experiment: Experiment, dataset: Dataset) -> Split:
-    """Return the split to predict: the requested one in mode=predict, else the test split.
+    """Return the split to predict: the requested one in mode=predict, else the one that selects.
 
     Raises:
         ConfigError: image files are requested, and the dataset cannot read images.
     """
     if experiment.mode != "predict":
-        return dataset.test
+        return getattr(dataset, selecting_split(experiment) if experiment.trains else "test")
     if (folder := experiment.predict.images) is None:
         split: Split = getattr(dataset, experiment.predict.split)
         if not hasattr(split, "fetch"):

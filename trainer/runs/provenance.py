@@ -129,6 +129,7 @@ def complete(
     num_replicas: int,
     total_steps: int,
     threads: int | None = None,
+    metrics: Mapping[str, Any] | None = None,
 ) -> None:
     """Add what only a worker knows: devices of the first attempt, and the current length.
 
@@ -138,9 +139,12 @@ def complete(
         num_replicas: number of replicas.
         total_steps: number of steps.
         threads: threads of an operation, if the run fixes them.
+        metrics: which of their directions is better, and which is the primary one.
     """
     record = read(path)
     facts: dict[str, Any] = {"total_steps": total_steps}
+    if metrics is not None:
+        facts["metrics"] = metrics
     if record.get("devices") is None:
         facts |= {"devices": devices, "num_replicas": num_replicas}
         if threads is not None:

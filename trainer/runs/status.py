@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ from trainer.runs.checkpoint_marker import committed_steps, read_marker
 
 _FAILURE = "failure.json"
 _METRIC_FILES = ("metrics.jsonl", "evaluations.jsonl")
+_SPLITS = ("validation", "test")
+"""What selects uses the first of them that is evaluated."""
+
 _NO_METRIC = {"step", "split", "epoch"}
 
 
@@ -38,14 +41,18 @@ class RunStatus:
     Attributes:
         state: its state.
         step: updates in its newest checkpoint, or in its result.
-        metrics: the newest metrics of the test split, by name.
+        metrics: the newest metrics of the split by which is selected, by name.
         error: what happened to a failed run, one line.
+        split: that split: `validation`, or `test`.
+        test: with a validation split those of the test split; empty: there are none yet.
     """
 
     state: State
     step: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str = ""
+    split: str = "test"
+    test: Mapping[str, float] = field(default_factory=dict)
 
 
 def run_status(path: Path, experiment: Experiment | None = None) -> RunStatus:
@@ -57,42 +64,34 @@ def run_status(path: Path, experiment: Experiment | None = None) -> RunStatus:
             the last command that trained it.
     """
     if result := _result(path, experiment):
-        return RunStatus(State.DONE, result["step"], result["metrics"])
+        done = RunStatus(State.DONE, result["step"], result["metrics"])
+        if not (validation := result.get("validation")):
+            return done
+        return replace(done, metrics=validation, split="validation", test=result["metrics"])
     steps = committed_steps(path / "checkpoints")
     step = max(steps, default=0)
-    metrics = _newest_metrics(path, steps)
+    split, metrics = _newest_metrics(path, steps)
+    status = RunStatus(State.STOPPED if steps else State.WAITING, step, metrics, split=split)
     if is_locked(directory.lock_file(path)):
-        return RunStatus(State.RUNNING, step, metrics)
+        return replace(status, state=State.RUNNING)
     if failure := _read_json(path / _FAILURE):
-        return RunStatus(State.FAILED, step, metrics, failure["error"])
-    return RunStatus(State.STOPPED if steps else State.WAITING, step, metrics)
+        return replace(status, state=State.FAILED, error=failure["error"])
+    return status
 
 
-def read_evaluations(path: Path) -> list[tuple[int, Mapping[str, float]]]:
-    """Return step and metrics of every evaluation on the test split, ascending by step."""
-    lines = [line for name in _METRIC_FILES for line in _test_lines(path / name)]
+def read_evaluations(path: Path, *splits: str) -> list[tuple[int, Mapping[str, float]]]:
+    """Return step and metrics of every evaluation, ascending by step.
+
+    Args:
+        path: the run directory.
+        *splits: that of the first of these splits which has any; none: the one that selects.
+    """
+    for split in splits or _SPLITS:
+        if lines := [line for name in _METRIC_FILES for line in _lines(path / name, split)]:
+            break
     return [
         (line["step"], _metrics_of(line)) for line in sorted(lines, key=lambda line: line["step"])
     ]
-
-
-def main_metric(names: Collection[str]) -> str:
-    """Return the metric by which runs are compared unless another is named."""
-    # A generator's loss tells how well it fools, not how good its examples are.
-    preferred = ("accuracy", "frechet_distance")
-    return next((name for name in preferred if name in names), "loss")
-
-
-def smaller_is_better(metric: str, mode: str = "auto") -> bool:
-    """Return whether smaller values of a metric are better.
-
-    Args:
-        metric: its name.
-        mode: `max`, `min`, or `auto`: smaller is better for a loss, an error (also `rmse` and
-            `mae`) or a distance.
-    """
-    words = ("loss", "error", "distance", "rmse", "mae")
-    return mode == "min" or (mode == "auto" and any(word in metric for word in words))
 
 
 def record_failure(path: Path, error: str) -> None:
@@ -129,27 +128,30 @@ def _result(path: Path, experiment: Experiment | None) -> dict[str, Any] | None:
     return result if {**length, **changed}.items() >= length.items() else None
 
 
-def _newest_metrics(path: Path, steps: Sequence[int]) -> Mapping[str, float]:
-    lines = [line for name in _METRIC_FILES if (line := next(_test_lines(path / name), None))]
-    if lines:
-        return _metrics_of(max(lines, key=lambda line: line["step"]))
+def _newest_metrics(path: Path, steps: Sequence[int]) -> tuple[str, Mapping[str, float]]:
+    for split in _SPLITS:
+        lines = [line for name in _METRIC_FILES if (line := next(_lines(path / name, split), None))]
+        if lines:
+            return split, _metrics_of(max(lines, key=lambda line: line["step"]))
     markers = (read_marker(path / "checkpoints", step) for step in reversed(steps))
-    return next((marker["metrics"] for marker in markers if marker["metrics"]), {})
+    return "test", next((marker["metrics"] for marker in markers if marker["metrics"]), {})
 
 
 def _metrics_of(line: Mapping[str, Any]) -> Mapping[str, float]:
     return {name: value for name, value in line.items() if name not in _NO_METRIC}
 
 
-def _test_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of the test split, the newest first; an incomplete line is ignored."""
+def _lines(path: Path, split: str) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a split, the newest first; an incomplete line is ignored."""
     if path.is_file():
         for text in reversed(path.read_text(encoding="utf-8").splitlines()):
+            if f'"{split}"' not in text:
+                continue  # of long files few lines are parsed
             try:
                 line = json.loads(text)
             except ValueError:
                 continue
-            if line["split"] == "test":
+            if line["split"] == split:
                 yield line
 
 

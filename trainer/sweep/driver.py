@@ -20,6 +20,7 @@ from trainer.cluster.messages import (
 from trainer.cluster.signals import forward_to
 from trainer.cluster.stop_requests import LEAVE, STOP, Decision, StopRequests
 from trainer.config.schema import Sweep
+from trainer.config.validation import selecting_split
 from trainer.errors import CRASHED, DONE, WRONG_INPUT
 from trainer.launch.fork_server import ForkServer
 from trainer.launch.terminal import is_attended
@@ -142,7 +143,8 @@ class Driver:
     ) -> None:
         point = process.point
         if point.number not in self._pruned and self._search.should_prune(point, step, metrics):
-            self._pruned[point.number] = RunStatus(State.PRUNED, step, metrics)
+            split = selecting_split(point.experiment)
+            self._pruned[point.number] = RunStatus(State.PRUNED, step, metrics, split=split)
             self._stop_point(process, signal.SIGTERM)
 
     def _handle_signal(self, number: int) -> None:
@@ -208,14 +210,14 @@ class Driver:
             return replace(outcome, state=State.DONE)
         was_stopped = point.number in self._asked_to_stop and -code in STOP
         if code > 128 or self._is_leaving_at_once or was_stopped:
-            return RunStatus(State.STOPPED, outcome.step, outcome.metrics)
+            return replace(outcome, state=State.STOPPED)
         if outcome.state is State.FAILED:
             return outcome
         cause = self._first_errors.get(point.number)
         if not cause and code < 0:
             cause = f"was killed by {signal.Signals(-code).name}"
         cause = cause or output.rpartition("\n")[2] or f"its process failed with exit code {code}"
-        return RunStatus(State.FAILED, outcome.step, outcome.metrics, cause)
+        return replace(outcome, state=State.FAILED, error=cause)
 
     def _recorded_outcome(self, point: Point) -> RunStatus:
         """Return the outcome in the run directory; of a pruned point, that of its pruning.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TextIO
 
 from trainer.cluster.messages import Evaluated, FaultNotice, Line, Message, Phase, Progress
@@ -14,7 +14,7 @@ from trainer.launch.console import bar, position_text, progress_text
 from trainer.launch.process_table import ACTIVITIES
 from trainer.launch.terminal import DRAW_SECS, Screen, cut
 from trainer.runs import crash_report
-from trainer.runs.status import RunStatus, State, main_metric, smaller_is_better
+from trainer.runs.status import RunStatus, State
 from trainer.sweep.points import Point
 from trainer.sweep.summary import count_states, varied_keys
 from trainer.text import align_columns, format_metric, short_keys, without_classes
@@ -38,7 +38,7 @@ class _Row:
         state_text: its state or, while it trains, its phase.
         position: its step.
         bar: its progress bar; empty while it does not train.
-        best: best value of each metric of the test split.
+        best: the best value of the sweep's metric; NaN: there is none yet.
     """
 
     point: Point
@@ -46,7 +46,7 @@ class _Row:
     state_text: str = "starting"
     position: str = ""
     bar: str = ""
-    best: dict[str, float] = field(default_factory=dict)
+    best: float = math.nan
 
 
 class LiveTable:
@@ -54,7 +54,7 @@ class LiveTable:
 
     Args:
         total: number of points in the sweep.
-        sweep: has the metric to show.
+        sweep: has the metric to show, and its direction.
         out: where the table and lines go.
         err: where failures go.
         clock: seconds, monotonic.
@@ -69,7 +69,8 @@ class LiveTable:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total = total
-        self._sweep = sweep
+        self._metric = sweep.metric or "loss"
+        self._better = min if sweep.mode == "min" else max
         self._clock = clock
         self._screen = Screen(out, err, clock)
         self._rows: dict[int, _Row] = {}
@@ -118,7 +119,7 @@ class LiveTable:
             self._screen.error(f"error: {name}: {outcome.error}; see {details}")
         else:
             metrics = "".join(
-                f", test {metric} {format_metric(value)}"
+                f", {outcome.split} {metric} {format_metric(value)}"
                 for metric, value in without_classes(outcome.metrics).items()
             )
             self._print_plain(f"{name}: {outcome.state}, step {outcome.step}{metrics}")
@@ -145,9 +146,9 @@ class LiveTable:
             self._screen.line(text)
 
     def _update_best(self, row: _Row, metrics: Mapping[str, float]) -> None:
-        for name, value in metrics.items():
-            better = min if smaller_is_better(name, self._sweep.mode) else max
-            row.best[name] = better(row.best.get(name, value), value)
+        value = metrics.get(self._metric, math.nan)
+        # Of NaN and a number the number.
+        row.best = self._better(row.best, value) if row.best == row.best else value
 
     def _draw(self) -> None:
         if self._rows:
@@ -155,22 +156,19 @@ class LiveTable:
 
     def _lines(self, width: int, height: int) -> list[str]:
         """Return the table: counts, a header, running points, then the best of the others."""
-        metric = self._sweep.metric or main_metric(
-            {name for row in self._rows.values() for name in row.best}
-        )
-        rows = sorted(self._rows.values(), key=lambda row: self._rank(row, metric))
+        rows = sorted(self._rows.values(), key=self._rank)
         states = [row.state for row in rows]
         counts = count_states([*states, *[State.WAITING] * (self._total - len(states))])
         rows = rows[: max(0, height - 2)]
         keys = varied_keys(row.point for row in rows)
         state_header = f"{'state':{_STATE_WIDTH}}"
-        header = ["#", *short_keys(keys), state_header, f"best {metric}", "progress"]
+        header = ["#", *short_keys(keys), state_header, f"best {self._metric}", "progress"]
         cells = [
             [
                 str(row.point.number),
                 *(cut(row.point.varied.get(key, "-"), _MAX_VALUE_WIDTH) for key in keys),
                 row.state_text,
-                format_metric(row.best[metric]) if metric in row.best else "-",
+                "-" if math.isnan(row.best) else format_metric(row.best),
                 # In the last column, because its width changes.
                 row.bar * (width >= _MIN_WIDTH_FOR_BAR) + row.position,
             ]
@@ -180,16 +178,12 @@ class LiveTable:
         colored = [self._colored(line, row) for line, row in zip(lines, rows, strict=True)]
         return [counts, header_line, *colored]
 
-    def _rank(self, row: _Row, metric: str) -> tuple[bool, float, int]:
+    def _rank(self, row: _Row) -> tuple[bool, float, int]:
         """Return the sort key of a row: running points by number, the others by metric."""
         if row.state is State.RUNNING:
             return False, 0.0, row.point.number
-        value = row.best.get(metric, math.nan)
-        if math.isnan(value):
-            value = math.inf
-        elif not smaller_is_better(metric, self._sweep.mode):
-            value = -value
-        return True, value, row.point.number
+        sign = 1 if self._better is min else -1
+        return True, math.inf if math.isnan(row.best) else sign * row.best, row.point.number
 
     def _colored(self, line: str, row: _Row) -> str:
         before, text, after = line.rpartition(f" {row.state_text} ")

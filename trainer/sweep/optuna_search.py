@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from trainer.config.schema import Experiment
+from trainer.config.validation import selecting_split
 from trainer.errors import ConfigError
 from trainer.files import Lock, writing
 from trainer.runs.status import RunStatus, State, read_evaluations
@@ -42,7 +43,7 @@ class OptunaSearch:
     Args:
         space: the values that may be sampled.
         factory: creates the points.
-        base: the composed experiment without the varied values.
+        base: the composed experiment without the varied values; its sweep has a metric and a mode.
         folder: the sweep's folder, where the study is kept.
 
     Raises:
@@ -58,7 +59,7 @@ class OptunaSearch:
         self._factory = factory
         self._seed = base.search.seed
         self._number = 0
-        self._metric = base.sweep.metric or "accuracy"
+        self._metric = base.sweep.metric or "loss"
         self._lock = _lock(folder)  # for as long as this object lives
         self._path = folder / FILE
         with writing(self._path, *_DATABASE_ERRORS):
@@ -120,7 +121,8 @@ class OptunaSearch:
             state != TrialState.COMPLETE and self._should_have_been_pruned(point)
         ):
             step, metrics = trial.user_attrs["evaluated"][-1]
-            return replace(point, pruned=RunStatus(State.PRUNED, step, metrics))
+            split = selecting_split(point.experiment)
+            return replace(point, pruned=RunStatus(State.PRUNED, step, metrics, split=split))
         return point
 
     def _should_have_been_pruned(self, point: Point) -> bool:

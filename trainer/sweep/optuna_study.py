@@ -14,7 +14,6 @@ from optuna.trial import FrozenTrial, TrialState
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.runs.identity import run_name
-from trainer.runs.status import smaller_is_better
 from trainer.sweep.search_space import SearchSpace
 
 FILE = "study.db"
@@ -29,9 +28,7 @@ def open_study(space: SearchSpace, base: Experiment, metric: str, path: Path) ->
         ConfigError: the file has the results of another search.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    goal: Literal["minimize", "maximize"] = (
-        "minimize" if smaller_is_better(metric, base.sweep.mode) else "maximize"
-    )
+    goal: Literal["minimize", "maximize"] = "minimize" if base.sweep.mode == "min" else "maximize"
     pruner: BasePruner = (
         MedianPruner(n_startup_trials=_STARTUP_TRIALS, n_warmup_steps=2)
         if base.search.prune

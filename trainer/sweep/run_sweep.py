@@ -10,6 +10,7 @@ from hydra.core.override_parser.types import Override
 from trainer.cli.compose import Composer
 from trainer.cluster import environment
 from trainer.cluster.spec import Cluster
+from trainer.config import directions, validation
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
 from trainer.launch import launcher
@@ -70,6 +71,7 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
         if launcher_settings
         else Driver(search, first.sweep, shares, config_dir, table)
     )
+    notes += validation.biased_selection(first, "sweep" if is_grid else "search")
     for note in notes + share_notes:
         table.print_line(note)
     try:
@@ -93,13 +95,17 @@ def _check_local(first: Experiment) -> None:
 
 
 def _compose_first(parsed: Sequence[Override], composer: Composer) -> Experiment:
-    """Return the first point, which has all settings of the sweep.
+    """Return the first point, which has all settings of the sweep, its metric and mode resolved.
 
     Raises:
         ConfigError: with all problems of all points, if this one is wrong.
     """
     try:
-        return compose_first(parsed, composer)
+        first = compose_first(parsed, composer)
+        first.sweep, problem = directions.resolved(first.sweep, first)
+        if problem:
+            raise ConfigError(problem)
+        return first
     except ConfigError:
         if all(item.is_discrete_sweep() for item in parsed if item.is_sweep_override()):
             expand(parsed, composer)

@@ -12,13 +12,13 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from trainer.config.schema import Experiment, Sweep
 from trainer.files import write_atomically, writing
 from trainer.runs import identity
-from trainer.runs.status import State, main_metric, smaller_is_better
+from trainer.runs.status import State
 from trainer.sweep.points import Point, PointResult
 from trainer.text import align_columns, format_metric, short_keys
 
@@ -64,7 +64,7 @@ def write_summary(folder: Path, sweep: Sweep, results: Sequence[PointResult]) ->
 
     Args:
         folder: where to; created if it does not exist.
-        sweep: has the metric by which to sort.
+        sweep: has the metric by which to sort, and its direction.
         results: the results of all points, in any order.
 
     Returns:
@@ -73,9 +73,8 @@ def write_summary(folder: Path, sweep: Sweep, results: Sequence[PointResult]) ->
     Raises:
         StorageError: a file cannot be written.
     """
-    names = {name for result in results for name in result.outcome.metrics}
-    metric = sweep.metric or main_metric(names)
-    is_smaller_better = smaller_is_better(metric, sweep.mode)
+    metric = sweep.metric or "loss"
+    is_smaller_better = sweep.mode == "min"
     results = _sorted(results, metric, is_smaller_better)
     text = _text(results, metric)
     with writing(folder):
@@ -117,6 +116,7 @@ def _text(results: Sequence[PointResult], metric: str) -> str:
     # Metrics of single classes, such as recall/cat, would make the table too wide.
     names = [name for name in _metric_names(results) if name == metric or "/" not in name]
     names.sort(key=lambda name: name != metric)
+    has_test = any(result.outcome.test for result in results)
 
     def cells(result: PointResult) -> list[str]:
         point = result.point
@@ -127,12 +127,13 @@ def _text(results: Sequence[PointResult], metric: str) -> str:
             outcome.state,
             str(outcome.step),
             *(format_metric(metrics[name]) if name in metrics else "-" for name in names),
+            *([format_metric(outcome.test[metric]) if metric in outcome.test else "-"] * has_test),
             str(point.path),
         ]
 
     states = count_states(result.outcome.state for result in results)
-    header = [*short_keys(keys), "state", "step", *names, "run"]
-    alignment = "<" * (len(keys) + 1) + ">" * (len(names) + 1) + "<"
+    header = [*short_keys(keys), "state", "step", *names, *[f"test {metric}"] * has_test, "run"]
+    alignment = "<" * (len(keys) + 1) + ">" * (len(names) + has_test + 1) + "<"
     lines = [
         f"{states}; the best {metric} first:",
         *align_columns([header, *map(cells, results)], alignment),
@@ -166,11 +167,8 @@ def _json(results: Sequence[PointResult], metric: str, is_smaller_better: bool) 
             "varied": dict(result.point.varied),
             "state": result.outcome.state,
             "step": result.outcome.step,
-            # JSON has neither NaN nor infinity.
-            "metrics": {
-                name: value if math.isfinite(value) else None
-                for name, value in result.outcome.metrics.items()
-            },
+            "metrics": _finite(result.outcome.metrics),
+            **({"test": _finite(result.outcome.test)} if result.outcome.test else {}),
             "run": str(result.point.path),
             "why": result.outcome.error,
         }
@@ -178,6 +176,11 @@ def _json(results: Sequence[PointResult], metric: str, is_smaller_better: bool) 
     ]
     mode = "min" if is_smaller_better else "max"
     return json.dumps({"metric": metric, "mode": mode, "points": points}, indent=1) + "\n"
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """Return metrics as JSON has them, which has neither NaN nor infinity."""
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
 def _metric_names(results: Sequence[PointResult]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -30,6 +30,8 @@ class Classification(Supervised):
     """
 
     metrics = ("loss", "accuracy")
+    direction: ClassVar = {"loss": "min", "accuracy": "max"}
+    primary_metric = "accuracy"
     label_kind = "class"
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tensorflow as tf
 
@@ -33,6 +33,8 @@ class Contrastive:
     """
 
     metrics = ("loss", "accuracy")
+    direction: ClassVar = {"loss": "min", "accuracy": "max", "knn_accuracy": "max"}
+    primary_metric = "accuracy"
 
     def __init__(
         self,

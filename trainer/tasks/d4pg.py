@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tensorflow as tf
 
@@ -50,6 +50,8 @@ class D4PG:
     """
 
     metrics = ("loss", "policy_loss")
+    direction: ClassVar = {"loss": "min", "return": "max"}
+    primary_metric = "return"
 
     def __init__(  # noqa: PLR0913 - its options are configuration keys
         self,

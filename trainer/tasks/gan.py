@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tensorflow as tf
 
@@ -44,6 +44,9 @@ class Gan:
     """
 
     metrics = ("loss", "generator_loss", "discriminator_accuracy")
+    direction: ClassVar = {"loss": "min", "generator_loss": "min"}
+    # Its loss tells how well a generator fools, not how good its examples are.
+    primary_metric = "frechet_distance"
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tensorflow as tf
 
@@ -31,6 +31,8 @@ class Impala:
     """
 
     metrics = ("loss", "policy_loss", "value_loss", "entropy", "episode_return", "staleness")
+    direction: ClassVar = {"loss": "min", "return": "max"}
+    primary_metric = "return"
     acting_models = ("model",)
 
     def __init__(

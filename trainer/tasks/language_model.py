@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 import tensorflow as tf
 
@@ -21,6 +22,8 @@ class LanguageModel:
 
     metrics = ("loss", "accuracy")
     derived_metrics = ("perplexity",)
+    direction: ClassVar = {"loss": "min", "accuracy": "max", "perplexity": "min"}
+    primary_metric = "accuracy"
 
     def __init__(self) -> None:
         self.models: dict[str, tf.keras.Model] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tensorflow as tf
 
@@ -27,6 +27,8 @@ class Multilabel(Supervised):
     """
 
     metrics = ("loss", "accuracy")
+    direction: ClassVar = {"loss": "min", "accuracy": "max"}
+    primary_metric = "accuracy"
     label_kind = "multilabel"
 
     def __init__(

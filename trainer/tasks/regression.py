@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tensorflow as tf
 
@@ -25,6 +25,7 @@ class Regression(Supervised):
     """
 
     metrics = ("loss", "mae")
+    direction: ClassVar = {"loss": "min", "mae": "min"}
     label_kind = "number"
 
     def __init__(

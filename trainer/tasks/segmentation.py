@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -37,6 +38,9 @@ class Segmentation:
     """
 
     num_pictures = 8
+
+    direction: ClassVar = {"loss": "min", "accuracy": "max", "mean_iou": "max", "iou": "max"}
+    primary_metric = "accuracy"
 
     def __init__(self) -> None:
         self._num_classes = 0

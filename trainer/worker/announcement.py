@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainer.config.validation import biased_selection
 from trainer.engine.graph.mixed_order import epoch_lines
 from trainer.strategies.base import Strategy
 from trainer.worker.build_model import Learner
@@ -22,5 +23,6 @@ def announce(context: WorkerContext, strategy: Strategy, learner: Learner) -> No
     epochs = learner.plan.epochs.completed(total)
     length = f", {epochs} epoch{'s' if epochs > 1 else ''}" if epochs else ""
     channel.line(f"Batch: {sizes}; {total} steps{length}")
-    for line in epoch_lines(learner.dataset.train, total * sizes.global_size):
+    notes = biased_selection(context.experiment)
+    for line in [*notes, *epoch_lines(learner.dataset.train, total * sizes.global_size)]:
         channel.line(line)

@@ -17,7 +17,9 @@ from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster
 from trainer.config import batch_sizes
+from trainer.config.directions import Directions
 from trainer.config.schema import Experiment
+from trainer.config.validation import selecting_split
 from trainer.engine.checkpointer import Checkpointer, CheckpointHooks
 from trainer.engine.engine import Engine
 from trainer.engine.graph.async_loops import AsyncLoops
@@ -108,25 +110,29 @@ def engine(
     plan = make_plan(experiment, dataset.train.num_examples, sizes.global_size, stops)
     learner = build_learner(experiment, strategy, tf_strategy, dataset, plan, sizes, process_group)
     compatibility.check(experiment, strategy, cluster, learner.task.models.values())
-    train, test = _sources(learner, experiment.seed)
+    train, evaluated, test = _sources(learner, experiment)
     loops = _loops(strategy, tf_strategy, cluster, sizes)
     options, exchange = step_options(experiment, strategy, learner, process_group)
-    _record(context, learner, threads)
+    inference = Inference(context, dataset, learner.state, loops, process_group, sizes.global_size)
+    for callback in learner.state.callbacks.values():
+        if hasattr(callback, "directions"):
+            callback.directions = inference.directions
+    _record(context, learner, threads, inference.directions)
     announce(context, strategy, learner)
     builder = LoopBuilder(context, strategy, tf_strategy, learner, options, process_group, faults)
     loop = builder.build(loops, train)
     training = _Training(context, learner, options, loop, process_group, faults, exchange)
-    inference = Inference(context, dataset, learner.state, loops, process_group, sizes.global_size)
-    return _engine(training, inference, test)
+    return _engine(training, inference, evaluated, test)
 
 
-def _engine(training: _Training, inference: Inference, test: Source) -> Engine:
+def _engine(training: _Training, inference: Inference, evaluated: Source, test: Source) -> Engine:
     context = training.context
     learner = training.learner
     training.loop.on_traced = placement_writer(context, training.loop.strategy, learner)
     plan = learner.plan
     split = prediction_table.predicted_split(context.experiment, learner.dataset)
-    predictor = inference.predictor(replace(test, split=split))
+    predictor = inference.predictor(replace(evaluated, split=split))
+    has_validation = evaluated is not test
     ledger = Ledger(context.run_dir, writes=context.cluster.is_chief)
     inspects = plan.histograms or plan.images
     input_shape = learner.dataset.input_shape
@@ -134,13 +140,17 @@ def _engine(training: _Training, inference: Inference, test: Source) -> Engine:
         run_dir=context.run_dir,
         plan=plan,
         loop=training.loop,
-        evaluator=inference.evaluator(test, predictor),
+        evaluator=inference.evaluator(evaluated, predictor),
+        split="validation" if has_validation else "test",
+        make_test_evaluator=(lambda: inference.evaluator(test, inference.predictor(test)))
+        if has_validation
+        else None,
         predictor=predictor,
         reporter=_reporter(training, ledger),
         step_inspector=StepInspector(training.loop, training.options, plan, input_shape)
         if inspects
         else None,
-        checkpointer=_checkpointer(training),
+        checkpointer=_checkpointer(training, inference.directions),
         ledger=ledger,
         channel=context.channel,
         pacer=StepPacer(context.experiment.train.steps_per_loop),
@@ -196,13 +206,19 @@ def _batch_sizes(
     return batch_sizes.resolve_batch_sizes(batch, num_replicas)
 
 
-def _sources(learner: Learner, seed: int) -> tuple[Source, Source]:
-    """Return the training split in its random order, and the test split."""
+def _sources(learner: Learner, experiment: Experiment) -> tuple[Source, Source, Source]:
+    """Return the training split in its random order, the split that selects, and the test split.
+
+    The second one is the third where there is no validation split, or nothing is trained.
+    """
     dataset = learner.dataset
     sizes = batch_sizes.in_groups(learner.sizes, getattr(dataset, "group_size", 1))
-    order = sample_order(dataset.train, seed)
+    order = sample_order(dataset.train, experiment.seed)
     train = Source(dataset.train, sizes.per_replica, sizes.num_replicas, order, dataset.num_draws)
-    return train, Source(dataset.test, sizes.evaluated, sizes.num_replicas)
+    test = Source(dataset.test, sizes.evaluated, sizes.num_replicas)
+    if not experiment.trains or selecting_split(experiment) == "test":
+        return train, test, test
+    return train, replace(test, split=dataset.validation), test  # type: ignore[attr-defined]
 
 
 def _loops(
@@ -216,11 +232,14 @@ def _loops(
     return Loops(tf_strategy, input_outside=strategy.input_outside, in_order=bool(sizes.shards))
 
 
-def _record(context: WorkerContext, learner: Learner, threads: int | None) -> None:
+def _record(
+    context: WorkerContext, learner: Learner, threads: int | None, directions: Directions
+) -> None:
     """Have the chief add to the run's record what only a worker knows."""
     if context.cluster.is_chief:
         lengths = learner.sizes.num_replicas, learner.plan.total_steps
-        provenance.complete(context.run_dir, devices.names(), *lengths, threads)
+        metrics = {"direction": dict(directions.known), "primary": directions.primary}
+        provenance.complete(context.run_dir, devices.names(), *lengths, threads, metrics)
 
 
 def _reporter(training: _Training, ledger: Ledger) -> Reporter:
@@ -246,13 +265,13 @@ def _reporter(training: _Training, ledger: Ledger) -> Reporter:
     )
 
 
-def _checkpointer(training: _Training) -> Checkpointer:
+def _checkpointer(training: _Training, directions: Directions) -> Checkpointer:
     run_dir = training.context.run_dir
     checkpoint = training.context.experiment.checkpoint
     return Checkpointer(
         run_dir / "checkpoints",
         training.learner.state.trackables(),
-        checkpoint_retention.retention_policies(checkpoint),
+        checkpoint_retention.retention_policies(checkpoint, directions),
         training.process_group,
         background=checkpoint.async_write,
         saved_once=run_dir / ".saved",

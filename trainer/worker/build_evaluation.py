@@ -10,6 +10,7 @@ import tensorflow as tf
 from trainer.cluster.messages import Channel
 from trainer.config import batch_sizes
 from trainer.config.schema import Experiment
+from trainer.config.validation import selecting_split
 from trainer.engine.checkpointer import Checkpointer
 from trainer.engine.evaluators import AnyEvaluator
 from trainer.engine.graph.input import Source
@@ -45,11 +46,13 @@ class CheckpointEvaluation:
         checkpointer: restores one.
         evaluator: evaluates what was restored.
         epochs: the training's epochs, for the log.
+        split: what is evaluated: the split `validation`, or `test`.
     """
 
     checkpointer: Checkpointer
     evaluator: AnyEvaluator
     epochs: Epochs
+    split: str
 
 
 def sidecar(context: WorkerContext) -> CheckpointEvaluation:
@@ -68,7 +71,9 @@ def sidecar(context: WorkerContext) -> CheckpointEvaluation:
     tf_strategy = create_strategy(context, strategy)
     saved = _saved_run(context, strategy, tf_strategy)
     learner = saved.learner
-    test = Source(learner.dataset.test, learner.sizes.evaluated, num_replicas=1)
+    name = selecting_split(context.experiment)
+    split = getattr(learner.dataset, name)
+    source = Source(split, learner.sizes.evaluated, num_replicas=1)
     inference = Inference(
         context,
         learner.dataset,
@@ -81,8 +86,8 @@ def sidecar(context: WorkerContext) -> CheckpointEvaluation:
         ProcessGroup(tf_strategy),
         learner.sizes.global_size,
     )
-    evaluator = inference.evaluator(test, inference.predictor(test))
-    return CheckpointEvaluation(saved.checkpointer, evaluator, learner.plan.epochs)
+    evaluator = inference.evaluator(source, inference.predictor(source))
+    return CheckpointEvaluation(saved.checkpointer, evaluator, learner.plan.epochs, name)
 
 
 def build_for_export(experiment: Experiment, run_dir: Path, channel: Channel) -> SavedRun:

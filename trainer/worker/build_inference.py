@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import tensorflow as tf
 
+from trainer.config.directions import Directions, of_objects
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import Experiment
 from trainer.engine.embedding_evaluator import (
@@ -61,6 +63,15 @@ class Inference:
     loops: Loops
     process_group: ProcessGroup
     global_size: int
+
+    @cached_property
+    def directions(self) -> Directions:
+        """Which direction of each metric is better."""
+        return of_objects(self.state.task, self._metrics)
+
+    @cached_property
+    def _metrics(self) -> dict[str, Metric]:
+        return _metrics(self.context.experiment)
 
     def predictor(self, source: Source) -> Predictor | None:
         """Return what predicts a split; None: the task has no `predict_step`.
@@ -134,6 +145,7 @@ class Inference:
         """Return what evaluates a split, with the configured metrics; or whole episodes."""
         task = self.state.task
         if isinstance(self.dataset, EnvironmentData):
+            require_evaluated(self.context.experiment, EpisodeEvaluator.names, self.directions)
             return EpisodeEvaluator(
                 self.state,
                 self.dataset,
@@ -155,7 +167,7 @@ class Inference:
 
     def _extra_metrics(self, source: Source, predictor: Predictor | None) -> ExtraMetrics | None:
         experiment = self.context.experiment
-        metrics = _metrics(experiment)
+        metrics = self._metrics
         task = self.state.task
         parts = (experiment, metrics, task, self.dataset)
         if not isinstance(task, Generates):
@@ -210,7 +222,7 @@ class Inference:
         refuse_classifier_options(self.context.experiment, task)
         if self.context.experiment.trains:
             names = [*task.metrics, *([NEIGHBOUR_METRIC] if has_neighbours else [])]
-            require_evaluated(self.context.experiment, names)
+            require_evaluated(self.context.experiment, names, self.directions)
         bank = replace(source, split=SpreadExamples(train, MAX_NEIGHBOURS))
         embedder = ViewEmbedder(task, self.dataset)
         return EmbeddingEvaluator(

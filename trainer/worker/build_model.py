@@ -31,6 +31,7 @@ from trainer.worker import fitted_dataset, members
 from trainer.worker.build_task import TaskBuilder
 from trainer.worker.context import WorkerContext
 from trainer.worker.task_parts import Parts, Schedule
+from trainer.worker.validation_split import KEY, add_validation
 
 
 @dataclass(frozen=True)
@@ -111,10 +112,19 @@ def build_dataset(
     if experiment.env is not None:
         return EnvironmentData(partial(instantiate, experiment.env, "env"))
     node = augmented(experiment.dataset, experiment.augment)
-    dataset: Dataset = instantiate(node, "dataset")
+    dataset: Dataset = instantiate(node, "dataset", leave_out=(KEY,))
+    fitted = ""
     if isinstance(dataset, fitted_dataset.Fitted):
-        fitted_dataset.prepare(dataset, context, process_group)
+        fitted = fitted_dataset.prepare(dataset, context, process_group)
     members.check_dataset(dataset)
+
+    def reopen(path: str) -> Dataset:
+        other: Dataset = instantiate({**node, "test_path": path}, "dataset", leave_out=(KEY,))
+        if isinstance(other, fitted_dataset.Fitted):
+            other.restore(fitted)
+        return other
+
+    add_validation(dataset, node.get(KEY), reopen)
     return dataset
 
 

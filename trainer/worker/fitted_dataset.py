@@ -29,8 +29,8 @@ class Fitted(Protocol):
         """Return lines for the start of a run."""
 
 
-def prepare(dataset: Fitted, context: WorkerContext | None, group: ProcessGroup | None) -> None:
-    """Fit a dataset, or restore what the run has kept; collective, if there is a group.
+def prepare(dataset: Fitted, context: WorkerContext | None, group: ProcessGroup | None) -> str:
+    """Fit a dataset, or restore what the run has kept; return that; collective with a group.
 
     The run keeps what the chief's data say. Other data never change it.
 
@@ -44,18 +44,18 @@ def prepare(dataset: Fitted, context: WorkerContext | None, group: ProcessGroup 
         StorageError: it cannot be kept.
     """
     try:
-        _prepare(dataset, context, group)
+        fitted = _prepare(dataset, context, group)
     except (ValueError, FileNotFoundError) as error:
         raise ConfigError(f"dataset: {error}") from error
     if context is not None:
         for line in dataset.describe():
             context.channel.line(line)
+    return fitted
 
 
-def _prepare(dataset: Fitted, context: WorkerContext | None, group: ProcessGroup | None) -> None:
+def _prepare(dataset: Fitted, context: WorkerContext | None, group: ProcessGroup | None) -> str:
     if context is None:
-        dataset.fit()
-        return
+        return dataset.fit()
     file = fitted_file(context.run_dir)
     is_kept = file.exists()
     if is_kept:
@@ -74,3 +74,4 @@ def _prepare(dataset: Fitted, context: WorkerContext | None, group: ProcessGroup
         dataset.restore(chiefs)
     if not is_kept and context.cluster.is_chief:
         write_atomically(file, chiefs)
+    return chiefs

@@ -88,8 +88,8 @@ def check_labels(task: Task, dataset: Dataset) -> None:
     """
     if not hasattr(task, "label_kind"):
         return
-    for name in ("train", "test"):
-        split = getattr(dataset, name)
+    for name in ("train", "validation", "test"):
+        split: Any = getattr(dataset, name, None)
         if hasattr(split, "fetch") and "label" not in batch_spec(split):
             raise ConfigError(
                 f"dataset: the examples of the {name} split have no label, which the task "

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.signals import Signals
+from trainer.config.directions import Directions
 from trainer.config.instantiate import instantiate
 from trainer.engine.agreement import Requests
 from trainer.engine.checkpointer import Checkpointer, CheckpointHooks
@@ -124,7 +125,7 @@ def _session(
         return Checkpointer(
             run_dir / "checkpoints",
             objects,
-            checkpoint_retention.retention_policies(checkpoint),
+            checkpoint_retention.retention_policies(checkpoint, Directions()),
             process_group,
             background=checkpoint.async_write,
             saved_once=run_dir / ".saved",

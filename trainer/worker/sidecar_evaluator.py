@@ -2,7 +2,7 @@
 
 until the run is over
     for each committed checkpoint without a line, the oldest first
-        verify it, restore it, evaluate the test split, write the line
+        verify it, restore it, evaluate the validation or test split, write the line
 """
 
 from __future__ import annotations
@@ -134,6 +134,7 @@ class Sidecar:
         self._channel.phase("evaluate", step)
         self._faults.reached("evaluate")
         metrics = self._evaluation.evaluator.evaluate(stop)
+        split = self._evaluation.split
         if not self._writers:
             self._writers = open_writers(
                 self._experiment.writers,
@@ -145,15 +146,15 @@ class Sidecar:
         # The line last: a checkpoint that has one is never evaluated again.
         for writer in [*self._writers, self._lines]:
             for name, images in self._evaluation.evaluator.images.items():
-                writer.images("test", step, name, images)
+                writer.images(split, step, name, images)
             for name, texts in self._evaluation.evaluator.texts.items():
-                writer.texts("test", step, name, texts)
+                writer.texts(split, step, name, texts)
             writer.scalars(
-                "test", step, {"epoch": self._evaluation.epochs.completed(step), **metrics}
+                split, step, {"epoch": self._evaluation.epochs.completed(step), **metrics}
             )
             writer.flush()
         self._done.add(step)
-        self._channel.evaluated(step, metrics)
+        self._channel.evaluated(step, metrics, split)
 
     def _version(self, step: int) -> int | None:
         """Return what tells a checkpoint from a later one of its step; None: it is not there."""

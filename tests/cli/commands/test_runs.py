@@ -101,6 +101,8 @@ def test_json_shows_runs(runs):
         "step": 5,
         "total_steps": 20,
         "metrics": {"loss": 0.25, "accuracy": 0.875},
+        "split": "test",
+        "test": {},
         "why": "ValueError: no",
         "workers": [],
     }
@@ -121,6 +123,34 @@ def test_json_shows_runs(runs):
 )
 def test_age_uses_largest_unit(secs, text):
     assert age(secs) == text
+
+
+def test_runs_are_sorted_as_their_metrics_declare(here):
+    def declare(name, *directions, **result):
+        run = make(name, 10, result=result)
+        run.release()
+        record = provenance.read(run.path)
+        if directions:
+            record["metrics"] = {"direction": dict(directions), "primary": "speed"}
+        (run.path / "run.json").write_text(json.dumps(record))
+
+    for name, speed in (("a", 3.0), ("b", 1.0), ("c", 2.0)):
+        declare(name, ("speed", "min"), speed=speed, loss=0.5, glossary_accuracy=speed)
+    lines = run_here("runs", "--sort=speed").out.splitlines()
+    assert [line[0] for line in lines[1:]] == ["b", "c", "a"]
+    assert "speed 1.0000" in lines[1]
+    done = run_here("runs", "--sort=glossary_accuracy")
+    assert done.code == 2
+    assert "no run tells whether larger or smaller is better" in done.err
+
+
+def test_both_figures_are_shown_with_a_validation_split(here):
+    run = make("both", 10, result={"loss": 0.5, "accuracy": 0.75})
+    run.release()
+    result = json.loads((run.path / "result.json").read_text())
+    result["validation"] = {"loss": 0.25, "accuracy": 0.875}
+    (run.path / "result.json").write_text(json.dumps(result))
+    assert "accuracy 0.8750 (test 0.7500)" in run_here("runs").out
 
 
 def test_command_writes_nothing(runs, here):

@@ -6,6 +6,7 @@ import pytest
 
 from trainer.cli.report.data import Confusion, Run
 from trainer.cli.report.page import metric_names, render
+from trainer.config.directions import Directions
 from trainer.runs.ledger import TimeSummary
 from trainer.runs.status import RunStatus, State
 from trainer.runs.time_tally import CATEGORIES
@@ -40,6 +41,7 @@ def make(label="a-1", **options):
     curves |= {("train", "learning_rate"): [(1, 0.1)], ("test", "recall/7"): [(10, 0.5)]}
     values = {
         "record": RECORD,
+        "directions": Directions({"loss": "min", "accuracy": "max"}, "accuracy"),
         "config": {"seed": 0},
         "curves": curves,
         "time": TimeSummary(secs, 2),
@@ -217,3 +219,16 @@ def test_samples_are_pictures_within_the_page():
     (policy,) = [value for _, value in shown.attributes if "default-src" in (value or "")]
     assert "img-src data:" in policy
     assert "Generated examples" not in page(make()).texts
+
+
+def test_figures_of_both_splits_stand_side_by_side():
+    curves = {
+        ("validation", "accuracy"): [(10, 0.625), (20, 0.5)],
+        ("test", "accuracy"): [(20, 0.4375)],
+    }
+    outcome = RunStatus(
+        State.DONE, 20, {"accuracy": 0.5}, split="validation", test={"accuracy": 0.4375}
+    )
+    texts = page(make(curves=curves, outcome=outcome)).texts
+    assert {"test 0.4375", "at 10"} <= set(texts)
+    assert any(text.startswith("0.6250") for text in texts)

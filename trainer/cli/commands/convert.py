@@ -77,7 +77,7 @@ def _native_messages_hidden() -> Iterator[None]:
 
 
 def _convert(node: Mapping[str, Any], folder: Path, format_name: str, shard_bytes: int) -> None:
-    dataset = instantiate(node, "dataset")
+    dataset = instantiate(node, "dataset", leave_out=("validation",))
     _check_labels(dataset)
     # By name: packages of the trainer do not import datasets.
     conversion = importlib.import_module("trainer.datasets.conversion")

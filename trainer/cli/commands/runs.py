@@ -12,10 +12,11 @@ from typing import Any
 
 from trainer.cli.commands.arguments import Parser, is_run, runs_in
 from trainer.config.constraints import did_you_mean
+from trainer.config.directions import Directions
 from trainer.errors import DONE, ConfigError
-from trainer.runs import provenance
+from trainer.runs import metric_directions, provenance
 from trainer.runs.ledger import Ledger, format_sizes
-from trainer.runs.status import RunStatus, main_metric, run_status, smaller_is_better
+from trainer.runs.status import RunStatus, run_status
 from trainer.text import align_columns, format_metric
 
 _HEAD = ("run", "state", "step", "metric", "age", "why")
@@ -33,6 +34,7 @@ class _Run:
         total: number of steps to train; None: not known yet.
         active: when a file was last written, Unix time in seconds.
         sizes: its numbers of workers, each with the step from which on there were so many.
+        directions: which direction of its metrics is better.
     """
 
     path: Path
@@ -40,6 +42,7 @@ class _Run:
     total: int | None
     active: float
     sizes: Sequence[tuple[int, int]]
+    directions: Directions
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -58,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--sort",
         metavar="METRIC",
-        help="the best first by this metric of the test split, instead of the newest",
+        help="the best first by this metric of the evaluations, instead of the newest",
     )
     parser.add_argument(
         "--json", action="store_true", help="for programs: all metrics in full precision"
@@ -94,7 +97,8 @@ def _read(path: Path) -> _Run:
         file.stat().st_mtime for file in (*path.iterdir(), path / "checkpoints") if file.exists()
     ]
     sizes = Ledger(path, writes=False).summary().sizes
-    return _Run(path, run_status(path), total, max(times), sizes)
+    directions = metric_directions.read(path)
+    return _Run(path, run_status(path), total, max(times), sizes, directions)
 
 
 def _by_metric(runs: Sequence[_Run], metric: str) -> list[_Run]:
@@ -104,7 +108,14 @@ def _by_metric(runs: Sequence[_Run], metric: str) -> list[_Run]:
         choices = f"; choose one of {', '.join(sorted(names))}" if names else ""
         hint = did_you_mean(metric, names) or choices
         raise ConfigError(f"--sort ({metric}): no run has this metric{hint}")
-    sign = 1 if smaller_is_better(metric) else -1
+    modes = [run.directions.mode(metric) for run in runs if metric in run.outcome.metrics]
+    mode = next((mode for mode in modes if mode), None)
+    if mode is None:
+        raise ConfigError(
+            f"--sort ({metric}): no run tells whether larger or smaller is better; add "
+            f'direction = {{"{metric}": "max"}} to the class that returns it, or sort by another'
+        )
+    sign = 1 if mode == "min" else -1
 
     def rank(run: _Run) -> tuple[float, Path]:
         value = run.outcome.metrics.get(metric, math.nan)
@@ -116,12 +127,15 @@ def _by_metric(runs: Sequence[_Run], metric: str) -> list[_Run]:
 def _row(run: _Run, metric: str | None) -> Sequence[str]:
     metrics = run.outcome.metrics
     step = str(run.outcome.step)
-    name = metric or main_metric(metrics)
+    name = metric or run.directions.primary
+    name = name if name in metrics or metric else "loss"
+    test = run.outcome.test
+    in_test = f" (test {format_metric(test[name])})" if name in test else ""
     return (
         run.path.name,
         run.outcome.state,
         f"{step}/{run.total}" if run.total else step,
-        f"{name} {format_metric(metrics[name])}" if name in metrics else "-",
+        f"{name} {format_metric(metrics[name])}{in_test}" if name in metrics else "-",
         age(time.time() - run.active),
         run.outcome.error or (f"workers: {sizes}" if (sizes := format_sizes(run.sizes)) else ""),
     )
@@ -135,6 +149,8 @@ def _plain(run: _Run) -> dict[str, Any]:
         "step": outcome.step,
         "total_steps": run.total,
         "metrics": dict(outcome.metrics),
+        "split": outcome.split,
+        "test": dict(outcome.test),
         "active": round(run.active, 3),
         "workers": run.sizes,
         "why": outcome.error,

@@ -6,17 +6,25 @@ No TensorFlow.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from trainer.runs import benchmark_record, crash_report, identity, placement_record, provenance
+from trainer.config.directions import Directions
+from trainer.runs import (
+    benchmark_record,
+    crash_report,
+    identity,
+    metric_directions,
+    placement_record,
+    provenance,
+)
 from trainer.runs.benchmark_record import BenchmarkRecord
 from trainer.runs.directory import trained_config
 from trainer.runs.ledger import Ledger, TimeSummary
 from trainer.runs.placement_record import PlacementRecord
-from trainer.runs.status import RunStatus, State, run_status, smaller_is_better
+from trainer.runs.status import RunStatus, State, run_status
 
 Points: TypeAlias = Sequence[tuple[int, float]]
 """Steps, ascending, each with a value, which may be NaN or infinite."""
@@ -52,6 +60,7 @@ class Run:
         record: the content of run.json.
         config: every leaf of its configuration, by dotted key.
         curves: the points of each metric, by split and name.
+        directions: which direction of its metrics is better.
         time: the time spent by category; None: not known.
         confusion: the newest confusion matrix, if any.
         placement: how the model is divided between devices, if it is.
@@ -67,6 +76,7 @@ class Run:
     record: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     curves: Mapping[tuple[str, str], Points] = field(default_factory=dict)
+    directions: Directions = field(default_factory=Directions)
     time: TimeSummary | None = None
     confusion: Confusion | None = None
     placement: PlacementRecord | None = None
@@ -77,11 +87,11 @@ class Run:
 
     def best(self, metric: str) -> tuple[int, float] | None:
         """Return step and value of the best evaluation by a metric, or None without one."""
-        points = [
-            (step, value) for step, value in self.curves.get(("test", metric), ()) if value == value
-        ]
-        better = min if smaller_is_better(metric) else max
-        return better(points, key=lambda point: point[1], default=None)
+        curve = self.curves.get(("validation", metric)) or self.curves.get(("test", metric), ())
+        points = [(step, value) for step, value in curve if value == value]
+        mode = self.directions.mode(metric)
+        better = min if mode == "min" else max
+        return None if mode is None else better(points, key=lambda point: point[1], default=None)
 
 
 def read(path: Path, label: str, place: str | None = None) -> Run:
@@ -104,6 +114,7 @@ def read(path: Path, label: str, place: str | None = None) -> Run:
 
     run.outcome = attempt("its status", lambda: run_status(path), run.outcome)
     run.record = attempt("run.json", lambda: provenance.read(path), {})
+    run.directions = attempt("run.json", lambda: metric_directions.read(path), Directions())
     run.config = attempt("config.yaml", lambda: trained_config(path), {})
     run.curves = attempt("metrics", lambda: _curves(path, run.problems), {})
     run.time = attempt("ledger.jsonl", lambda: _time(path), None)
@@ -114,6 +125,11 @@ def read(path: Path, label: str, place: str | None = None) -> Run:
     run.samples = attempt("samples.png", lambda: _picture(path / "samples.png"), None)
     run.crash = attempt("crash.txt", lambda: _text(crash_report.report_path(path)), "")
     return run
+
+
+def main_metric(runs: Sequence[Run], names: Collection[str]) -> str:
+    """Return the one of some metrics by which runs are compared: their primary one, or the loss."""
+    return next((run.directions.primary for run in runs if run.directions.primary in names), "loss")
 
 
 def differing(runs: Sequence[Run]) -> dict[str, list[Any]]:

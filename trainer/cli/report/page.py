@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainer.cli.report import details, scaling
 from trainer.cli.report.charts import Line, colors_of, line_chart
-from trainer.cli.report.data import Run, differing
+from trainer.cli.report.data import Run, differing, main_metric
 from trainer.cli.report.document import document, section
 from trainer.cli.report.placement import placements
 from trainer.cli.report.workers import workers
 from trainer.config.constraints import format_value
-from trainer.runs.status import main_metric
 from trainer.text import format_duration
 from trainer.text import format_metric as format_number
 
 _MOST_METRICS = 6
+_SPLITS = ("validation", "test")
 _LAST_CURVES = ("learning_rate", "gradient_norm", "examples_per_sec")
 """Curves after those of the metrics; all others are folded away."""
 
@@ -57,15 +57,15 @@ def render(runs: Sequence[Run]) -> str:
     return document(title, *parts)
 
 
-def metric_names(runs: Iterable[Run]) -> list[str]:
-    """Return the metrics of the test split, the main one and the loss first.
+def metric_names(runs: Sequence[Run]) -> list[str]:
+    """Return the metrics of the evaluations, the main one and the loss first.
 
     Those of single classes, such as `recall/<class>`, are left out.
     """
-    names = [name for run in runs for split, name in run.curves if split == "test"]
+    names = [name for run in runs for split, name in run.curves if split in _SPLITS]
     names += [name for run in runs for name in run.outcome.metrics]
     plain = [name for name in dict.fromkeys(names) if "/" not in name]
-    first = main_metric(plain)
+    first = main_metric(runs, plain)
     return sorted(plain, key=lambda name: (name != first, name != "loss"))
 
 
@@ -81,7 +81,7 @@ def _header(title: str, runs: Sequence[Run]) -> str:
 
 def _table(runs: Sequence[Run], colors: Sequence[str]) -> str:
     metrics = metric_names(runs)[:_MOST_METRICS]
-    best = main_metric(metrics) if metrics else ""
+    best = main_metric(runs, metrics) if metrics else ""
     heads = [
         "step",
         *metrics,
@@ -102,7 +102,7 @@ def _table(runs: Sequence[Run], colors: Sequence[str]) -> str:
         '<div class="wide"><table class="runs"><thead><tr>'
         "<th data-sorts>run</th><th data-sorts>state</th>"
         f"{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-        '<p class="soft small">Metrics are the newest of the test split. '
+        '<p class="soft small">Metrics are the newest of the evaluations. '
         "Goodput is the share of the time that was spent on steps that count.</p>"
     )
 
@@ -122,7 +122,7 @@ def _row(run: Run, number: int, color: str, metrics: Sequence[str], best: str) -
         _number_cell(steps, outcome.step),
     ]
     cells += [
-        _number_cell(format_number(value), value)
+        _number_cell(_figure(name, value, outcome.test), value)
         if (value := outcome.metrics.get(name)) is not None
         else _number_cell("–")
         for name in metrics
@@ -140,6 +140,13 @@ def _row(run: Run, number: int, color: str, metrics: Sequence[str], best: str) -
     else:
         cells += [_number_cell("–")] * 3
     return "".join(cells)
+
+
+def _figure(name: str, value: float, test: Mapping[str, float]) -> str:
+    text = format_number(value)
+    if name in test:
+        text += f' <span class="soft">test {format_number(test[name])}</span>'
+    return text
 
 
 def _best_cell(best: tuple[int, float] | None) -> str:
@@ -183,7 +190,7 @@ def _legend(runs: Sequence[Run], colors: Sequence[str]) -> str:
     )
     splits = "".join(
         f"<span>{_SAMPLE.format(kind)}{split}</span>"
-        for kind, split in (("line", "test"), ("faint", "training"))
+        for kind, split in (("line", "evaluation"), ("faint", "training"))
     )
     return f'<div class="legend">{names}</div><div class="legend soft">{splits}</div>'
 
@@ -193,11 +200,13 @@ def _chart(name: str, runs: Sequence[Run], colors: Sequence[str]) -> str:
     for run, color in zip(runs, colors, strict=True):
         splits = sorted(
             {split for split, other in run.curves if other == name},
-            key=lambda split: split != "test",
+            key=lambda split: split not in _SPLITS,
         )
         for split in splits:
-            # Training is in the background only if there is a curve of the test split.
-            is_faint = split != "test" and any(("test", name) in other.curves for other in runs)
+            # Training is in the background only if there is a curve of an evaluation.
+            is_faint = split not in _SPLITS and any(
+                (evaluated, name) in other.curves for other in runs for evaluated in _SPLITS
+            )
             lines.append(
                 Line(
                     f"{run.label}, {'training' if split == 'train' else split}",

@@ -29,7 +29,7 @@ class TensorBoard(Writer):
         position: events of later steps in older files are superseded; TensorBoard drops them.
     """
 
-    FOLDERS: ClassVar = {"train": "train", "test": "eval"}
+    FOLDERS: ClassVar = {"train": "train", "validation": "validation", "test": "eval"}
 
     def __init__(self, run_dir: Path, position: int) -> None:
         self._folder = run_dir / "events"

@@ -1,0 +1,103 @@
+"""Which direction of a metric is better: declared once, by the class that returns it."""
+
+from pathlib import Path
+
+import pytest
+
+from trainer.cli.compose import compose
+from trainer.config.directions import Directions, declared, of_targets, resolved
+from trainer.errors import ConfigError
+
+OWN = """
+from abc import ABC
+
+class Base(ABC):
+    direction = {"glossary_accuracy": "max", "speed": "min"}
+
+class Declared(Base):
+    primary_metric = "glossary_accuracy"
+    metrics = ("loss", "glossary_accuracy")
+
+class Undeclared:
+    metrics = ("loss", "score")
+
+class Unreadable(Undeclared, some_factory()):
+    metrics = ("loss", "score")
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_directions.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "metric", "mode"),
+    [
+        (["experiment=diabetes", "metrics=regression"], "rmse", "min"),
+        (["experiment=diabetes", "metrics=regression"], "mae", "min"),
+        (["experiment=diabetes", "metrics=regression"], "r2", "max"),
+        (["task=language_model"], "perplexity", "min"),
+        (["task=segmentation"], "iou/3", "max"),
+        (["metrics=[top_5,per_class,calibration]"], "top_5", "max"),
+        (["metrics=[top_5,per_class,calibration]"], "recall/cat", "max"),
+        (["metrics=[top_5,per_class,calibration]"], "calibration_error", "min"),
+        (["+metrics.mse._target_=tensorflow.keras.metrics.MeanSquaredError"], "mse", "min"),
+        (["+metrics.auc._target_=tensorflow.keras.metrics.AUC"], "auc", "max"),
+        ([], "accuracy", "max"),
+        ([], "loss", "min"),
+        ([], "nonsense", None),
+    ],
+)
+def test_direction_is_read_from_the_source(
+    overrides: list[str], metric: str, mode: str | None
+) -> None:
+    directions = declared(compose(overrides))
+    assert (directions.is_complete, directions.mode(metric)) == (True, mode)
+    assert directions.mode(metric, "max") == "max"
+
+
+@pytest.mark.usefixtures("own")
+def test_class_inherits_a_declaration_and_a_name_tells_nothing() -> None:
+    directions = of_targets("own_directions.Declared", {})
+    assert directions.mode("glossary_accuracy") == "max"
+    assert (directions.primary, directions.is_complete) == ("glossary_accuracy", True)
+    assert of_targets("own_directions.Undeclared", {}) == Directions()
+    assert not of_targets("own_directions.Unreadable", {}).is_complete
+
+
+@pytest.mark.usefixtures("own")
+def test_metric_without_a_declaration_selects_nothing() -> None:
+    overrides = ["task._target_=own_directions.Undeclared", "~task.label_smoothing"]
+    overrides += ["~task.class_weights", "~task.focal_gamma", "checkpoint.best.metric=score"]
+    with pytest.raises(ConfigError) as caught:
+        compose(overrides)
+    assert list(caught.value.problems) == [
+        "checkpoint.best.metric (score) declares no direction, unlike loss; add "
+        'checkpoint.best.mode=max (or min), or direction = {"score": "max"} to the class that '
+        "returns it"
+    ]
+    compose([*overrides, "checkpoint.best.mode=min"])
+
+
+def test_unknown_metric_of_a_callback_is_named_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match=r"early_stopping\.metric .* mean 'accuracy'"):
+        compose(["callbacks=early_stopping", "callbacks.early_stopping.metric=acuracy"])
+
+
+def test_sweep_takes_the_tasks_primary_metric() -> None:
+    chosen = {}
+    for name in ("digits", "diabetes", "impala_catch", "char_lm"):
+        experiment = compose([f"experiment={name}"] if name != "digits" else [])
+        sweep, problem = resolved(experiment.sweep, experiment)
+        assert problem is None
+        chosen[name] = sweep.metric, sweep.mode
+    assert chosen == {
+        "digits": ("accuracy", "max"),
+        "diabetes": ("loss", "min"),
+        "impala_catch": ("return", "max"),
+        "char_lm": ("accuracy", "max"),
+    }
+    experiment = compose(["task=gan"])  # without gan_quality nothing tells how good examples are
+    assert resolved(experiment.sweep, experiment)[0].metric == "loss"

@@ -1,0 +1,123 @@
+"""Which direction of a metric is better, as tasks and metrics declare it. No TensorFlow.
+
+The declaration is the attribute `direction` of their classes. The worker asks the objects; the
+parent, which imports none of them, reads the same attribute from their source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trainer.config import signatures
+from trainer.config.constraints import did_you_mean
+from trainer.config.schema import Experiment, Sweep
+
+_ATTRIBUTES = ("direction", "primary_metric")
+_KERAS_MIN = ("Error", "Crossentropy", "Hinge", "KLDivergence", "Poisson", "Negatives", "Positives")
+_KERAS_NEUTRAL = ("Mean", "MeanTensor", "Sum", "Metric")
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Which direction of each metric is better.
+
+    Attributes:
+        known: `max` or `min` by the name of a metric; that of `recall` counts for `recall/cat` too.
+        primary: the metric by which runs are compared unless another is named.
+        is_complete: whether nothing but these is declared; False if some source cannot be read.
+    """
+
+    known: Mapping[str, str] = field(default_factory=lambda: {"loss": "min"})
+    primary: str = "loss"
+    is_complete: bool = True
+
+    def mode(self, metric: str, configured: str = "auto") -> str | None:
+        """Return `max` or `min`: as configured, or as declared; None: that is declared nowhere."""
+        if configured != "auto":
+            return configured
+        return self.known.get(metric, self.known.get(metric.partition("/")[0]))
+
+    def problem(self, key: str, metric: str, mode_key: str, configured: str) -> str | None:
+        """Return why a metric cannot select, if its direction is not known.
+
+        Args:
+            key: the key that names it.
+            metric: its name.
+            mode_key: the key that overrules the declaration.
+            configured: the value of that key.
+        """
+        if self.mode(metric, configured):
+            return None
+        return (
+            f"{key} ({metric}) declares no direction, unlike {', '.join(self.known)}; add "
+            f'{mode_key}=max (or min), or direction = {{"{metric}": "max"}} to the class that '
+            f"returns it{did_you_mean(metric, list(self.known))}"
+        )
+
+
+def of_objects(task: Any, metrics: Mapping[str, Any]) -> Directions:
+    """Return what a built task and the configured metrics declare."""
+    owners = {
+        name: {"direction": _of_object(metric), "names": getattr(metric, "names", ())}
+        for name, metric in metrics.items()
+    }
+    primary = getattr(task, "primary_metric", None)
+    return _join({"direction": getattr(task, "direction", None), "primary_metric": primary}, owners)
+
+
+def declared(experiment: Experiment) -> Directions:
+    """Return what the source of the configured task and metrics declares."""
+    targets = {name: node["_target_"] for name, node in (experiment.metrics or {}).items()}
+    return of_targets((experiment.task or {}).get("_target_"), targets)
+
+
+def of_targets(task: str | None, metrics: Mapping[str, str]) -> Directions:
+    """Return what the source of targets declares.
+
+    Args:
+        task: the dotted path of the task; None: a loop of the user's own trains.
+        metrics: those of the metrics, by name.
+    """
+    source = {} if task is None else signatures.literals(task, _ATTRIBUTES)
+    sources = {
+        name: _of_keras(target) or signatures.literals(target, _ATTRIBUTES)
+        for name, target in metrics.items()
+    }
+    joined = _join(source or {}, {name: each or {} for name, each in sources.items()})
+    return replace(joined, is_complete=None not in (source, *sources.values()))
+
+
+def resolved(sweep: Sweep, experiment: Experiment) -> tuple[Sweep, str | None]:
+    """Return a sweep with its metric and mode, and why nothing can be selected by them, if so."""
+    directions = declared(experiment)
+    metric = sweep.metric or directions.primary
+    mode = directions.mode(metric, sweep.mode)
+    problem = directions.problem("sweep.metric", metric, "sweep.mode", sweep.mode)
+    return replace(sweep, metric=metric, mode=mode or sweep.mode), problem
+
+
+def _join(task: Mapping[str, Any], metrics: Mapping[str, Mapping[str, Any]]) -> Directions:
+    known = {"loss": "min", **(task.get("direction") or {})}
+    for name, attributes in metrics.items():
+        direction = attributes.get("direction") or {}
+        if isinstance(direction, str):
+            direction = dict.fromkeys((name, *attributes.get("names", ())), direction)
+        known |= direction
+    primary = str(task.get("primary_metric"))
+    return Directions(known, primary if primary in known else "loss")
+
+
+def _of_object(metric: Any) -> Any:
+    target = f"{type(metric).__module__}.{type(metric).__name__}"
+    return getattr(metric, "direction", None) or _of_keras(target).get("direction")
+
+
+def _of_keras(target: str) -> dict[str, str]:
+    """Return the direction of a metric of Keras, which declares none, by the name of its class."""
+    package, *_, name = target.split(".")
+    if package not in ("tensorflow", "tf_keras", "keras") or name in _KERAS_NEUTRAL:
+        return {}
+    is_min = name.endswith(_KERAS_MIN) and not name.startswith("True")
+    return {"direction": "min" if is_min else "max"}
