@@ -22,6 +22,7 @@ from trainer.engine.checkpointer import Checkpointer, CheckpointHooks
 from trainer.engine.engine import Engine
 from trainer.engine.graph.async_loops import AsyncLoops
 from trainer.engine.graph.chunks import ChunkScheduler
+from trainer.engine.graph.graph_check import GraphCheck
 from trainer.engine.graph.input import Source
 from trainer.engine.graph.loops import Loops
 from trainer.engine.graph.mixed_order import sample_order
@@ -110,6 +111,7 @@ def engine(
     compatibility.check(experiment, strategy, cluster, learner.task.models.values())
     train, test = _sources(learner, experiment.seed)
     loops = _loops(strategy, tf_strategy, cluster, sizes)
+    loops.check = GraphCheck(learner.state.trackables, channel.line)
     options, exchange = step_options(experiment, strategy, learner, process_group)
     _record(context, learner, threads)
     announce(context, strategy, learner)
