@@ -28,6 +28,11 @@ def largest() -> tf.distribute.CrossDeviceOps:
     )
 
 
+def raw_normal(shape: tf.Tensor) -> tf.Tensor:
+    """Draw as no step may: an operation that nothing converts."""
+    return tf.raw_ops.RandomStandardNormal(shape=shape, dtype=tf.float32)
+
+
 class Draw(tf.keras.layers.Layer):
     """Adds random numbers in training.
 
