@@ -73,7 +73,9 @@ def test_draw_is_named_by_the_innermost_line_of_the_user():
 
 def test_generators_and_python_code_are_found():
     generator = tf.random.Generator.from_seed(1)
-    assert findings(toy_ops.Draw(generator.uniform_full_int))
+    assert findings(
+        toy_ops.Draw(lambda shape: tf.cast(generator.uniform_full_int(shape), "float32"))
+    )
 
     def normal(shape):
         return np.random.normal(size=shape).astype(np.float32)
