@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.engine.graph.collective_log import first_difference
-from trainer.engine.graph.graph_check import GraphCheck
+from trainer.engine.graph.graph_check import IN_LOOP, GraphCheck
 from trainer.engine.graph.placement import no_devices_for_variables
 from trainer.engine.graph.random_layers import make_stateless
 from trainer.engine.graph.shared_optimizer import SharedOptimizer
@@ -139,7 +139,7 @@ class Replicator:
             self._streams.record()
 
         saved = {**trackables, **own}
-        self._check = GraphCheck(lambda: saved, self._session.channel.line, own_loop=True)
+        self._check = GraphCheck(lambda: saved, self._session.channel.line, IN_LOOP)
         self._session.begin(saved, step, write)
         self._session.process_group.assert_same(
             "variables", lambda: digests(variables, self._strategy)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.engine.graph.graph_check import GraphCheck
+from trainer.engine.graph.graph_check import IN_LOOP, GraphCheck
 from trainer.errors import ConfigError
 
 INPUTS = tf.TensorSpec([4])
@@ -79,6 +79,12 @@ def test_variable_that_is_only_assigned_is_refused():
     assert check(assign(variable), {"count": variable}) == []
 
 
+def test_rows_of_a_variable_that_is_not_saved_are_refused():
+    variable = tf.Variable(tf.zeros([9, 4]))
+    with pytest.raises(ConfigError, match=r"ResourceGather .* the variable "):
+        check(lambda x: x * tf.gather(variable, 3))
+
+
 def test_variables_of_replicas_count_as_saved():
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     with strategy.scope():
@@ -107,9 +113,9 @@ def test_tables_and_iterators_are_no_variables():
 def test_advice_is_that_of_the_loop():
     variable = tf.Variable(1.0)
     with pytest.raises(ConfigError, match=r"pass it to replicator.checkpoint"):
-        check(lambda x: x * variable, own_loop=True)
+        check(lambda x: x * variable, advice=IN_LOOP)
     with pytest.raises(ConfigError, match=r"seed=replicator.random_seed\(\)"):
-        check(lambda x: x * tf.random.normal([4]), own_loop=True)
+        check(lambda x: x * tf.random.normal([4]), advice=IN_LOOP)
 
 
 DRAWS = {

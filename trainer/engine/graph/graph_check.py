@@ -15,42 +15,35 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.engine.graph.called_functions import all_graphs, attributes_of
-from trainer.engine.graph.operation_stack import (
-    ENGINE,
-    frames_of,
-    is_library,
-    place_of,
-    scope_of,
-)
+from trainer.engine.graph.operation_stack import ENGINE, frames_of, is_library, place_of, scope_of
 from trainer.engine.graph.variables import parts_of
 from trainer.errors import ConfigError
 
-_PRODUCT = f"{Path(__file__).parents[2]}{os.sep}"
+_PRODUCT = (f"{Path(__file__).parents[2]}{os.sep}",)
 # It calls the model: what reads a variable below it is a layer.
 _CALLS_MODEL = str(Path(__file__).with_name("keras3_model.py"))
 _OPTIMIZERS = f"{os.sep}optimizers{os.sep}"
 
 _WARNINGS = {
-    "clock": "reads the clock, which no continued run can repeat",
-    "python": "calls Python code, whose state no checkpoint holds and which may depend on the "
-    "layout",
+    "Timestamp": "reads the clock, which no continued run can repeat",
+    "PyFunc": "calls Python code, whose state no checkpoint holds; if it has none, pass "
+    "stateful=False",
+    "EagerPyFunc": "calls Python code, whose state no checkpoint holds",
 }
 
-_DRAW_WITHIN_BATCH = (
+IN_TASK = (
     "use tf.random.normal, uniform, truncated_normal, categorical, gamma or poisson, in no "
     "tf.function or tf.vectorized_map, of a static shape that begins with the batch, or else has "
-    "nothing of its size; a batch cannot be shuffled"
+    "nothing of its size; a batch cannot be shuffled",
+    "make it with self.add_weight(...) in a layer of the model",
 )
-_DRAW_WITH_SEED = "use tf.random.stateless_* with seed=replicator.random_seed()"
+"""How a task should draw, and where it should have its variables."""
 
-_SAVE_IN_MODEL = (
-    "make it with self.add_weight(...) in a layer of the model, or make it a tf.constant if it "
-    "never changes"
+IN_LOOP = (
+    "use tf.random.stateless_* with seed=replicator.random_seed()",
+    "pass it to replicator.checkpoint(...), alone or in a model",
 )
-_SAVE_IN_LOOP = (
-    "pass it to replicator.checkpoint(...), alone or in a model, or make it a tf.constant if it "
-    "never changes"
-)
+"""The same in a training loop of the user's own."""
 
 
 class GraphCheck:
@@ -59,22 +52,18 @@ class GraphCheck:
     Args:
         saved: returns what checkpoints hold, by name.
         warn: receives lines for the user, each once.
-        own_loop: whether the graphs are of a training loop of the user's own.
+        advice: how to draw, and where to have variables.
     """
 
     def __init__(
         self,
         saved: Callable[[], Mapping[str, Any]],
         warn: Callable[[str], None],
-        *,
-        own_loop: bool = False,
+        advice: tuple[str, str] = IN_TASK,
     ) -> None:
         self._saved = saved
-        self._warn = warn
-        self._advice = (
-            (_DRAW_WITH_SEED, _SAVE_IN_LOOP) if own_loop else (_DRAW_WITHIN_BATCH, _SAVE_IN_MODEL)
-        )
-        self._warned: set[str] = set()
+        self._warn = functools.cache(warn)
+        self._advice = advice
 
     def __call__(self, subject: str) -> None:
         """Check the graph whose tracing is about to end.
@@ -89,39 +78,31 @@ class GraphCheck:
         if tf.executing_eagerly():
             return
         graphs = all_graphs(tf.compat.v1.get_default_graph())
-        how_to_draw, how_to_save = self._advice
         for operation in (operation for graph in graphs for operation in graph.get_operations()):
-            kind = _kind(operation.type)
-            if kind == "draw":
+            if _draws(operation.type):
                 raise ConfigError(
                     f"{subject}: {_named(operation)} draws random numbers that a continued run or "
-                    f"another layout could not repeat; {how_to_draw}"
+                    f"another layout could not repeat; {self._advice[0]}"
                 )
-            if kind is not None and not _is_made_in(operation, (_PRODUCT,)):
-                self._warn_once(f"warning: {subject}: {_named(operation)} {_WARNINGS[kind]}")
+            if operation.type in _WARNINGS and not _is_made_in(operation, _PRODUCT):
+                self._warn(f"warning: {subject}: {_named(operation)} {_WARNINGS[operation.type]}")
         for name, shape, reader in _strangers(graphs, self._saved()):
             raise ConfigError(
                 f"{subject}: {_named(reader)} reads the variable {name} (shape {shape}), which is "
-                f"neither trained nor saved; {how_to_save}"
+                f"neither trained nor saved; {self._advice[1]}, or make it a tf.constant if it "
+                "never changes"
             )
-
-    def _warn_once(self, line: str) -> None:
-        if line not in self._warned:
-            self._warned.add(line)
-            self._warn(line)
 
 
 @functools.cache
-def _kind(kind: str) -> str | None:
-    """Return what is wrong with operations of a kind: `draw`, `clock` or `python`; None: nothing.
+def _draws(kind: str) -> bool:
+    """Return whether operations of a kind draw from a counter: in their kernel, or a generator's.
 
-    Attributes for two seeds are what all operations with a counter in their kernel have in common.
+    Attributes for two seeds are what all of the former have in common.
     """
-    if {"seed", "seed2"} <= attributes_of(kind) and "Dataset" not in kind:
-        return "draw"
-    if kind.startswith(("RngReadAndSkip", "RngSkip", "Stateful", "NonDeterministicInts")):
-        return None if kind == "StatefulPartitionedCall" else "draw"
-    return {"Timestamp": "clock", "PyFunc": "python", "EagerPyFunc": "python"}.get(kind)
+    if {"seed", "seed2"} <= attributes_of(kind):
+        return "Dataset" not in kind
+    return kind.startswith(("Rng", "Stateful", "NonDeterministicInts")) and "Call" not in kind
 
 
 def _named(operation: tf.Operation) -> str:
@@ -132,22 +113,22 @@ def _named(operation: tf.Operation) -> str:
 def _strangers(
     graphs: Sequence[tf.Graph], saved: Mapping[str, Any]
 ) -> Iterator[tuple[str, list[int], tf.Operation]]:
-    """Yield the variables that are read and not saved, each with an operation of the user's."""
-    captured = {
-        id(tensor): tensor for tensor, _ in graphs[0].captures if _is_variable_handle(tensor)
-    }
+    """Yield name and shape of the variables that are read and not saved, and who reads them."""
+    captured = {id(x): x for x, _ in graphs[0].captures if _is_variable_handle(x)}
     checkpoint = tf.train.Checkpoint(**saved)  # of which a view holds no reference
-    nodes = tf.train.TrackableView(checkpoint).descendants()
-    for handle in (handle for node in nodes for handle in _handles(node)):
-        captured.pop(id(handle), None)
+    for node in tf.train.TrackableView(checkpoint).descendants():
+        if isinstance(node, tf.Variable) or hasattr(node, "is_sharded_variable"):
+            for part in parts_of(node):
+                for variable in getattr(part, "values", None) or [part]:  # of each replica
+                    captured.pop(id(variable.handle), None)
     if not captured:
         return
-    names = {id(v.handle): v.name for v in graphs[0]._watched_variables if hasattr(v, "handle")}
+    names = {id(variable.handle): variable.name for variable in graphs[0]._watched_variables}
     for reader, handle in _readers(graphs, captured):
         if not _is_own_read(reader):
-            name = names.get(id(handle), "without a name")
             (content, *_) = handle._handle_data.shape_and_type
-            yield name, [dimension.size for dimension in content.shape.dim], reader
+            sizes = [dimension.size for dimension in content.shape.dim]
+            yield names.get(id(handle), "without a name"), sizes, reader
 
 
 def _is_variable_handle(tensor: tf.Tensor) -> bool:
@@ -156,27 +137,19 @@ def _is_variable_handle(tensor: tf.Tensor) -> bool:
     return data is not None and data.is_set
 
 
-def _handles(node: Any) -> Iterator[tf.Tensor]:
-    if not isinstance(node, tf.Variable) and not hasattr(node, "is_sharded_variable"):
-        return
-    for part in parts_of(node):
-        for variable in getattr(part, "values", None) or [part]:
-            yield variable.handle
-
-
 def _readers(
     graphs: Sequence[tf.Graph], handles: Mapping[int, tf.Tensor]
 ) -> Iterator[tuple[tf.Operation, tf.Tensor]]:
     """Yield the operations that take these handles, also through the captures of functions."""
-    known = dict(handles)
+    known: dict[Any, tf.Tensor] = dict(handles)
     for graph in graphs:  # those outside first
         for outer, inner in graph.captures:
             if (handle := known.get(_key(outer))) is not None:
                 known[_key(inner)] = handle
         for operation in graph.get_operations():
-            for tensor in operation.inputs:
-                handle = known.get(_key(tensor)) if tensor.dtype == tf.resource else None
-                if handle is not None and operation.type.endswith("VariableOp"):
+            if operation.type.endswith("VariableOp") or operation.type.startswith("Resource"):
+                handle = known.get(_key(operation.inputs[0]))
+                if handle is not None:
                     yield operation, handle
 
 

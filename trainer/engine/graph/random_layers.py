@@ -26,7 +26,7 @@ _GROUP = 4  # numbers of at most 32 bits for each value of the counter; of 64 bi
 _Kernel: TypeAlias = Callable[[Any, tf.Tensor, tf.Tensor], tf.Tensor]
 
 SeededDraw: TypeAlias = Callable[[list[int], tf.Tensor, tf.Tensor], tf.Tensor]
-"""Draws from a shape, which ends with that of the parameter, a seed and the parameter."""
+"""Draws from a shape, which ends with that of the parameter, a seed, and the parameter."""
 
 
 def layers_of(owner: object) -> tf.Module:
@@ -165,23 +165,23 @@ class LayerDraws:
         """Draw from a distribution of which no slice can be drawn, each example with its own seed.
 
         Args:
-            shape: of the draws for each element of the parameter.
-            parameter: of the distribution, of a static shape.
+            shape: static, ends with that of the parameter.
+            parameter: of the distribution.
             draw: draws.
             dtype: of the draws.
         """
         part = current_part()
         seed = fold_seed(part.seed_here(), self._number, part.count(self._number))
-        whole = [*shape, *parameter.shape]
-        if not whole or whole[0] != part.size:
-            return draw(whole, seed, parameter)
+        if not shape or shape[0] != part.size:
+            return draw(shape, seed, parameter)
+        is_shared = len(shape) > parameter.shape.rank
         first = tf.cast(part.number, tf.int64) * part.size
         examples = first + tf.range(part.size, dtype=tf.int64)
-        rows = (examples, examples if shape else parameter)
 
         def one(row: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-            return draw(whole[1:], fold_seed(seed, row[0]), parameter if shape else row[1])
+            return draw(shape[1:], fold_seed(seed, row[0]), parameter if is_shared else row[1])
 
+        rows = (examples, examples if is_shared else parameter)
         return tf.map_fn(one, rows, fn_output_signature=dtype)
 
     def _draw(
