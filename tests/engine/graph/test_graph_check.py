@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
 from trainer.engine.graph.graph_check import IN_LOOP, GraphCheck
 from trainer.errors import ConfigError
+from trainer.worker import build
 
 INPUTS = tf.TensorSpec([4])
 
@@ -150,6 +153,17 @@ def test_draws_of_a_hidden_counter_are_refused(wrap, kind):
 
 def test_draws_with_a_seed_pass():
     assert check(lambda x: x * tf.random.stateless_normal([4], [1, 2])) == []
+
+
+def test_graphs_of_evaluations_and_predictions_are_checked(tmp_path):
+    target = "model._target_=tests.support.toy_ops.noisy_inference"
+    experiment = compose(["model=softmax", "~model.l2", target, "train.steps=2", "writers=[jsonl]"])
+    run = build.engine(experiment, tmp_path, Channel(lambda message: None))
+    run.loop.trace(run.loop.feed.open(0, run.state.divergence_monitor.left_out.numpy()))
+    with pytest.raises(ConfigError, match=r"the evaluation: RandomStandardNormal in .*noise"):
+        run.evaluator.evaluate(lambda: False)
+    with pytest.raises(ConfigError, match=r"the prediction: RandomStandardNormal in .*noise"):
+        run.predictor.predict(lambda: False)
 
 
 def python(x):

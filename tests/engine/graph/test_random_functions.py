@@ -1,12 +1,20 @@
 """TensorFlow's own random functions draw the global batch's slice while a step is traced."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.ops import gen_random_ops
 
 from trainer.engine.graph.random_functions import convert_draws
-from trainer.engine.graph.randomness import BatchPart, batch_part, fold_seed, split_part
+from trainer.engine.graph.randomness import (
+    BatchPart,
+    batch_part,
+    evaluated_part,
+    fold_seed,
+    split_part,
+)
 
 convert_draws()
 
@@ -144,6 +152,21 @@ def test_shards_in_a_loop_of_the_engine_draw_slices():
     values, _ = traced(sharded, part())
     whole, _ = traced(lambda: tf.random.normal([SIZE]), part())
     np.testing.assert_array_equal(values, whole)
+
+
+@pytest.mark.parametrize(("replicas", "size"), [(1, 12), (1, 4), (2, 3)])
+def test_examples_of_an_evaluation_have_their_own_numbers(replicas, size):
+    parts = []
+    for batch in range(12 // (replicas * size)):
+        for replica in range(replicas):
+            context = SimpleNamespace(
+                num_replicas_in_sync=replicas, replica_id_in_sync_group=replica
+            )
+            with evaluated_part(tf.constant(batch, tf.int64), context, size):
+                parts.append(tf.random.normal([size, 2]))
+    with evaluated_part(0, SimpleNamespace(num_replicas_in_sync=1, replica_id_in_sync_group=0), 12):
+        whole = tf.random.normal([12, 2])
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
 def by_function():
