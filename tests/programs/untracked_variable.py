@@ -21,3 +21,10 @@ def scaled(input_shape, num_classes):
     """Build a linear classifier of scaled inputs."""
     flatten = tf.keras.layers.Flatten(input_shape=input_shape)
     return tf.keras.Sequential([flatten, Scale(), tf.keras.layers.Dense(num_classes)])
+
+
+def multiplied(input_shape, num_classes):
+    """Build the same with an operation instead of a layer, which Keras makes one of."""
+    inputs = tf.keras.Input(input_shape)
+    scaled = tf.keras.layers.Flatten()(inputs) * tf.Variable(1.0, name="factor")
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(num_classes)(scaled))

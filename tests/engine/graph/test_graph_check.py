@@ -155,15 +155,30 @@ def test_draws_with_a_seed_pass():
     assert check(lambda x: x * tf.random.stateless_normal([4], [1, 2])) == []
 
 
+def engine(tmp_path, target, lines):
+    """Build the engine of a model; return it with a function that traces its step."""
+    overrides = ["model=softmax", "~model.l2", f"model._target_={target}", "train.steps=2"]
+    channel = Channel(lambda message: lines.append(getattr(message, "text", "")))
+    run = build.engine(compose([*overrides, "writers=[jsonl]"]), tmp_path, channel)
+    left_out = run.state.divergence_monitor.left_out.numpy()
+    return run, lambda: run.loop.trace(run.loop.feed.open(0, left_out))
+
+
+def test_step_of_a_model_is_checked(tmp_path):
+    lines = []
+    _, trace = engine(tmp_path, "tests.programs.untracked_variable.multiplied", lines)
+    with pytest.raises(ConfigError, match=r"the training step: .* variable .*factor:0"):
+        trace()
+    assert not any("warning" in line for line in lines)
+
+
 def test_graphs_of_evaluations_and_predictions_are_checked(tmp_path):
-    target = "model._target_=tests.support.toy_ops.noisy_inference"
-    experiment = compose(["model=softmax", "~model.l2", target, "train.steps=2", "writers=[jsonl]"])
-    run = build.engine(experiment, tmp_path, Channel(lambda message: None))
-    run.loop.trace(run.loop.feed.open(0, run.state.divergence_monitor.left_out.numpy()))
+    run, trace = engine(tmp_path, "tests.support.toy_ops.noisy_inference", [])
+    trace()
     with pytest.raises(ConfigError, match=r"the evaluation: RandomStandardNormal in .*noise"):
         run.evaluator.evaluate(lambda: False)
     with pytest.raises(ConfigError, match=r"the prediction: RandomStandardNormal in .*noise"):
-        run.predictor.predict(lambda: False)
+        list(run.predictor.predict())
 
 
 def python(x):
