@@ -198,7 +198,7 @@ def same_bits_everywhere(monkeypatch):
         part = randomness.current_part()
         call = part.count(self._number)
         seed = randomness.fold_seed(part.seed(), self._number, call, part.number)
-        size = math.prod(random_layers._static_shape(shape))
+        size = math.prod(random_layers.static_shape(shape))
         drawn = randomness.uniform(0, seed[:1], seed[1:], size)
         return tf.cast(tf.reshape(drawn, shape), dtype)
 

@@ -212,13 +212,14 @@ def spectral(input_shape, num_classes):
 class Raw(keras.layers.Layer):
     """A layer with a variable that Keras 3 does not know."""
 
-    def __init__(self, held_by):
+    def __init__(self, held_by, trained):
         super().__init__()
         self.held_by = held_by
+        self.trained = trained
 
     def build(self, input_shape):
         """Make the variable, and put it where it is to be held."""
-        scale = tf.Variable(1.0, name="own_scale")
+        scale = tf.Variable(1.0, trainable=self.trained, name="own_scale")
         match self.held_by:
             case "attribute":
                 self._scale = scale
@@ -236,10 +237,11 @@ class Raw(keras.layers.Layer):
         return inputs * self._read()
 
 
-def raw_variable(input_shape, num_classes, *, held_by="attribute"):
+def raw_variable(input_shape, num_classes, *, held_by="attribute", trainable=True):
     """Have a tf.Variable in a layer: in an attribute of it, or where Keras does not look."""
     inputs = keras.Input(input_shape)
-    return keras.Model(inputs, layers.Dense(num_classes)(Raw(held_by)(layers.Flatten()(inputs))))
+    scaled = Raw(held_by, trainable)(layers.Flatten()(inputs))
+    return keras.Model(inputs, layers.Dense(num_classes)(scaled))
 
 
 def raw_closure(input_shape, num_classes):
@@ -251,22 +253,20 @@ def raw_closure(input_shape, num_classes):
 
 
 class Counting(keras.layers.Layer):
-    """A layer that reads a constant of its own, and keeps a metric."""
+    """A layer that keeps a metric."""
 
     def __init__(self):
         super().__init__()
         self.seen = keras.metrics.Mean()
-        constant = tf.Variable(0.5, trainable=False)
-        self._read = lambda: constant
 
     def call(self, inputs):
-        """Scale the inputs."""
+        """Return the inputs."""
         self.seen.update_state(inputs)
-        return inputs * self._read()
+        return inputs
 
 
 def counting(input_shape, num_classes):
-    """Have a constant and a metric, which nothing trains."""
+    """Have a metric, which nothing trains."""
     inputs = keras.Input(input_shape)
     return keras.Model(inputs, layers.Dense(num_classes)(Counting()(layers.Flatten()(inputs))))
 

@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.engine.graph.collective_log import first_difference
+from trainer.engine.graph.graph_check import IN_LOOP, GraphCheck
 from trainer.engine.graph.placement import no_devices_for_variables
 from trainer.engine.graph.random_layers import make_stateless
 from trainer.engine.graph.shared_optimizer import SharedOptimizer
@@ -70,7 +71,8 @@ class Replicator:
         self._session = session
         self._streams = streams
         self._seed = seed
-        self._averaged: list[tf.Variable] | None = None  # None: `checkpoint` was not called yet
+        self._averaged: list[tf.Variable] = []
+        self._check: GraphCheck | None = None  # None: `checkpoint` was not called yet
         self._steps: dict[str, tuple[Callable[..., Any], UserStep]] = {}
         self._traced: set[tuple[str, str]] = set()
 
@@ -132,7 +134,9 @@ class Replicator:
             step.assign(num_steps)
             self._streams.record()
 
-        self._session.begin({**trackables, **own}, step, write)
+        saved = {**trackables, **own}
+        self._check = GraphCheck(lambda: saved, self._session.channel.line, IN_LOOP)
+        self._session.begin(saved, step, write)
         self._session.process_group.assert_same(
             "variables", lambda: digests(variables, self._strategy)
         )
@@ -222,7 +226,7 @@ class Replicator:
 
     def _compiled(self, step_fn: Callable[..., Any], stream: Stream | None) -> UserStep:
         """Return the compiled step function; trace it, and compare it with the other processes'."""
-        if self._averaged is None:
+        if self._check is None:
             raise ConfigError("loop: call replicator.checkpoint(...) before replicator.run")
         name = function_name(step_fn)
         function, compiled = self._steps.get(name, (step_fn, None))
@@ -232,7 +236,9 @@ class Replicator:
                 "each once, outside of the while loop, with a name of its own"
             )
         if compiled is None:
-            compiled = UserStep(step_fn, self._strategy, self._options, self._seed, self._averaged)
+            compiled = UserStep(
+                step_fn, self._strategy, self._options, self._seed, self._averaged, self._check
+            )
             self._steps[name] = (step_fn, compiled)
         key = (name, "" if stream is None else function_name(stream.function))
         if key not in self._traced:

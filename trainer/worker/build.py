@@ -24,6 +24,7 @@ from trainer.engine.checkpointer import Checkpointer, CheckpointHooks
 from trainer.engine.engine import Engine
 from trainer.engine.graph.async_loops import AsyncLoops
 from trainer.engine.graph.chunks import ChunkScheduler
+from trainer.engine.graph.graph_check import GraphCheck
 from trainer.engine.graph.input import Source
 from trainer.engine.graph.loops import Loops
 from trainer.engine.graph.mixed_order import sample_order
@@ -112,6 +113,7 @@ def engine(
     compatibility.check(experiment, strategy, cluster, learner.task.models.values())
     train, evaluated, test = _sources(learner, experiment)
     loops = _loops(strategy, tf_strategy, cluster, sizes)
+    loops.check = GraphCheck(learner.state.trackables, channel.line)
     options, exchange = step_options(experiment, strategy, learner, process_group)
     inference = Inference(context, dataset, learner.state, loops, process_group, sizes.global_size)
     for callback in learner.state.callbacks.values():

@@ -13,6 +13,7 @@ from trainer.config.schema import Experiment
 from trainer.config.validation import selecting_split
 from trainer.engine.checkpointer import Checkpointer
 from trainer.engine.evaluators import AnyEvaluator
+from trainer.engine.graph.graph_check import GraphCheck
 from trainer.engine.graph.input import Source
 from trainer.engine.graph.loops import Loops
 from trainer.engine.plan import Epochs, make_plan
@@ -74,15 +75,17 @@ def sidecar(context: WorkerContext) -> CheckpointEvaluation:
     name = selecting_split(context.experiment)
     split = getattr(learner.dataset, name)
     source = Source(split, learner.sizes.evaluated, num_replicas=1)
+    loops = Loops(
+        tf_strategy,
+        input_outside=OneDevice.input_outside,
+        in_order=learner.sizes.shards is not None,
+    )
+    loops.check = GraphCheck(learner.state.trackables, context.channel.line)
     inference = Inference(
         context,
         learner.dataset,
         learner.state,
-        Loops(
-            tf_strategy,
-            input_outside=OneDevice.input_outside,
-            in_order=learner.sizes.shards is not None,
-        ),
+        loops,
         ProcessGroup(tf_strategy),
         learner.sizes.global_size,
     )

@@ -74,7 +74,7 @@ class LoopBuilder:
             return loops.train(learner.dataset, self._with_faults(loops.feed(train)), **parts)
         task = acting_task(learner.task)
         actor_feed = self._actor_feed(task, learner.dataset)
-        return ActorTrainLoop(
+        loop = ActorTrainLoop(
             self.tf_strategy,
             learner.dataset,
             self._with_faults(actor_feed),
@@ -82,6 +82,7 @@ class LoopBuilder:
             frames_per_step=learner.sizes.global_size * task.unroll_length,
             **parts,
         )
+        return loops.checked(loop)
 
     def _with_faults(self, feed: Feed) -> Feed:
         """Return the feed of training batches, with the faults that are injected there."""

@@ -17,6 +17,7 @@ from trainer.config.schema import Experiment
 from trainer.engine.environment_data import EnvironmentData
 from trainer.engine.graph.divergence import DivergenceMonitor
 from trainer.engine.graph.freezing import freeze_layers, hold_layers
+from trainer.engine.graph.random_functions import convert_draws
 from trainer.engine.graph.random_layers import layers_of, make_stateless
 from trainer.engine.graph.state import TrainState
 from trainer.engine.graph.variables import read_from_first_replica
@@ -173,6 +174,7 @@ def _callbacks(experiment: Experiment) -> dict[str, Callback]:
 def _state(
     experiment: Experiment, task: Task, dataset: Dataset, callbacks: Mapping[str, Callback]
 ) -> TrainState:
+    convert_draws()
     offset = 0
     for model in (*task.models.values(), layers_of(dataset)):
         offset += make_stateless(model, offset)

@@ -360,7 +360,8 @@ def test_forward_pass_notes_its_statistics_as_values_or_differences():
     [
         ("unseeded", (), "keras.random.normal was called with no seed"),
         ("spectral", (), "SpectralNormalization"),
-        ("raw_variable", (), "has the tf.Variable _scale, which Keras 3 neither trains nor saves"),
+        ("raw_variable", (), "reads the variable raw.*/own_scale:0"),
+        ("raw_variable", ("+model.held_by=dict", "+model.trainable=false"), "own_scale:0"),
         ("raw_variable", ("+model.held_by=dict",), "reads the variable raw.*/own_scale:0"),
         ("raw_variable", ("+model.held_by=object",), "reads the variable raw.*/own_scale:0"),
         ("raw_variable", ("+model.held_by=module", *TWO), "reads the variable raw.*/own_scale:0"),

@@ -8,8 +8,11 @@ import tensorflow as tf
 
 from tests.support import toy_ops
 from trainer.engine.graph.layout_dependence import find
+from trainer.engine.graph.random_functions import convert_draws
 from trainer.engine.graph.random_layers import make_stateless
 from trainer.engine.graph.randomness import BatchPart, batch_part, split_part
+
+convert_draws()
 
 SIZE = 8
 
@@ -48,11 +51,9 @@ def line_of(text):
 @pytest.mark.parametrize(
     ("name", "draw"),
     [
-        ("RandomStandardNormal", tf.random.normal),
-        ("RandomUniform", tf.random.uniform),
-        ("RandomUniformInt", lambda s: tf.cast(tf.random.uniform(s, 0, 9, tf.int32), tf.float32)),
-        ("TruncatedNormal", tf.random.truncated_normal),
-        ("RandomGamma", lambda s: tf.random.gamma(s, 1.0)),
+        ("RandomStandardNormal", toy_ops.raw_normal),
+        ("ParameterizedTruncatedNormal", lambda s: tf.raw_ops.ParameterizedTruncatedNormal(
+            shape=s, means=0.0, stdevs=1.0, minvals=-1.0, maxvals=1.0)),
         ("StatelessRandomNormalV2", lambda s: tf.random.stateless_normal(s, [1, 2])),
     ],
 )  # fmt: skip
@@ -65,14 +66,16 @@ def test_draws_of_ones_own_are_found_with_layer_and_line(name, draw):
 
 
 def test_draw_is_named_by_the_innermost_line_of_the_user():
-    (finding,) = findings(toy_ops.Draw(tf.random.normal))
-    assert finding.place == line_of("self._draw(tf.shape(x))")
+    (finding,) = findings(toy_ops.Draw(toy_ops.raw_normal))
+    assert finding.place == line_of("tf.raw_ops.RandomStandardNormal(")
     assert str(finding).startswith(f"{finding.place}: RandomStandardNormal in ")
 
 
 def test_generators_and_python_code_are_found():
     generator = tf.random.Generator.from_seed(1)
-    assert findings(toy_ops.Draw(generator.normal))
+    assert findings(
+        toy_ops.Draw(lambda shape: tf.cast(generator.uniform_full_int(shape), "float32"))
+    )
 
     def normal(shape):
         return np.random.normal(size=shape).astype(np.float32)
@@ -90,6 +93,8 @@ def test_generators_and_python_code_are_found():
         lambda: tf.keras.layers.Dropout(0.5),
         lambda: tf.keras.layers.GaussianNoise(0.5),
         lambda: tf.keras.layers.GaussianDropout(0.5),
+        lambda: toy_ops.Draw(tf.random.normal),
+        lambda: toy_ops.Draw(lambda shape: tf.random.gamma(shape, 1.0)),
     ],
 )
 def test_draws_of_keras_layers_are_not_found(layer):

@@ -169,6 +169,7 @@ class AsyncTrainLoop(TrainLoop):
         verdict = tf.cast(status.verdict.pack(), tf.float64)
         values = [sums, first_bad, verdict, stale.pack(worker, secs)]
         self._result_buffer.write(row, tf.concat(values, axis=0))
+        self.check("the training step")
 
 
 class AsyncEvalLoop(EvalLoop):
@@ -254,12 +255,18 @@ class AsyncLoops(Loops):
 
     def train(self, dataset: Dataset, feed: Feed, **parts: Any) -> TrainLoop:
         """Create the loop over training steps; `parts` are those of `TrainLoop`."""
-        return AsyncTrainLoop(self._strategy, dataset, feed, scheduler=self._scheduler, **parts)
+        return self.checked(
+            AsyncTrainLoop(self._strategy, dataset, feed, scheduler=self._scheduler, **parts)
+        )
 
     def evaluate(self, task: Task, dataset: Dataset, feed: Feed) -> EvalLoop:
         """Create the loop that evaluates the batches of a split."""
-        return AsyncEvalLoop(self._strategy, task, dataset, feed, scheduler=self._scheduler)
+        return self.checked(
+            AsyncEvalLoop(self._strategy, task, dataset, feed, scheduler=self._scheduler)
+        )
 
     def predict(self, task: Predicts, dataset: Transforms, feed: Feed) -> PredictLoop:
         """Create the loop that predicts the batches of a split."""
-        return AsyncPredictLoop(self._strategy, task, dataset, feed, scheduler=self._scheduler)
+        return self.checked(
+            AsyncPredictLoop(self._strategy, task, dataset, feed, scheduler=self._scheduler)
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +11,7 @@ from trainer.engine.graph.collective_log import CollectiveLog
 from trainer.engine.graph.collectives import Collectives
 from trainer.engine.graph.input import Feed
 from trainer.engine.graph.metric_sums import pack, sums_of
+from trainer.engine.graph.randomness import evaluated_part
 from trainer.engine.graph.shard_tree import add
 from trainer.protocols import Dataset, Task
 
@@ -19,6 +21,7 @@ class EvalLoop:
 
     Attributes:
         feed: how batches reach the replicas.
+        check: as in `TrainLoop`.
 
     Args:
         in_order: whether the replicas' batches are added one after the other in the order of the
@@ -39,6 +42,7 @@ class EvalLoop:
         self._task = task
         self._dataset = dataset
         self.feed = feed
+        self.check: Callable[[str], None] = lambda subject: None
 
     @tf.function(autograph=False)
     def run(self, iterator: Any, total: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
@@ -62,13 +66,16 @@ class EvalLoop:
                 total = add(total, tf.cast(row, tf.float64))
             return index + 1, total
 
-        return tf.while_loop(lambda index, _: index < start + count, one_batch, (start, total))[1]
+        total = tf.while_loop(lambda index, _: index < start + count, one_batch, (start, total))[1]
+        self.check("the evaluation")
+        return total
 
     def _replica_step(self, index: tf.Tensor, element: Any) -> tf.Tensor:
         context = tf.distribute.get_replica_context()
         batch, _ = self.feed.replica_batch(element, index, context.replica_id_in_sync_group)
-        batch = {**batch, **self._dataset.transform(batch, None)}
-        sums = pack(self._task, sums_of(*self._task.eval_step(batch), batch["weight"]))
+        with evaluated_part(index, context, int(batch["weight"].shape[0])):
+            batch = {**batch, **self._dataset.transform(batch, None)}
+            sums = pack(self._task, sums_of(*self._task.eval_step(batch), batch["weight"]))
         if self._in_order:
             return Collectives(CollectiveLog()).all_gather(sums)
         if context.num_replicas_in_sync == 1:

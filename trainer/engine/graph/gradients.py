@@ -189,7 +189,11 @@ class _Work:
         captured = self._captured()
         statistics = self.statistics
         trained = self.model.trainable_variables
-        with tf.GradientTape() as tape, self._computed_from(values):
+        with (
+            randomness.traced_here(),
+            tf.GradientTape() as tape,
+            self._computed_from(values),
+        ):
             tape.watch(values[: len(trained)])
             with (
                 captured.capture(),

@@ -36,17 +36,6 @@ def check_model(model: keras.Model) -> None:
             f"model: layer {unbuilt[0]} has no variables yet, so none could be trained or "
             "restored; give the model a keras.Input, or call it once before it is returned"
         )
-    for layer in layers:
-        strangers = [
-            name
-            for name, value in vars(layer).items()
-            if any(isinstance(leaf, tf.Variable) for leaf in _leaves(value))
-        ]
-        if strangers:
-            raise ConfigError(
-                f"model: layer {layer.name} has the tf.Variable {strangers[0]}, which Keras 3 "
-                "neither trains nor saves; make it with self.add_weight(...)"
-            )
     if any(getattr(v, "overwrite_with_gradient", False) for v in model.weights):
         raise ConfigError(
             "model: float8 keeps its scales as gradients, which cannot be summed over replicas; "
@@ -59,15 +48,12 @@ def checked_call() -> Iterator[None]:
     """Check the call of a model inside, which is given the values of all its variables.
 
     Raises:
-        ConfigError: it reads a variable that is none of the model's, has Python ask for the value
-            of a tensor, or `refuse` was called.
+        ConfigError: it has Python ask for the value of a tensor, or `refuse` was called.
     """
     _current.refusal = None
     _current.calls = True
     try:
-        # Reads of the model's own variables are of values, which no tape sees.
-        with tf.GradientTape() as tape:
-            yield
+        yield
     except ConfigError:
         if _current.refusal is None:
             raise
@@ -82,13 +68,6 @@ def checked_call() -> Iterator[None]:
         ) from error
     finally:
         _current.calls = False
-    if strangers := tape.watched_variables():
-        raise ConfigError(
-            f"model: the forward pass reads the variable {strangers[0].name} (shape "
-            f"{list(strangers[0].shape)}), which is none of the model's weights, so it would be "
-            "neither trained nor saved; make it with self.add_weight(...) in a layer, or give it "
-            "trainable=False if it is a constant"
-        )
 
 
 def refuse(problem: str) -> NoReturn:
@@ -125,7 +104,3 @@ def refuse_remat() -> None:
         return call
 
     backend.remat = remat
-
-
-def _leaves(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]

@@ -62,14 +62,14 @@ class Keras3Model(tf.Module):
         """Call the model; in training, note what it would assign to its variables.
 
         Raises:
-            ConfigError: the forward pass assigns to a trainable variable, reads one that is none of
-                the model's, or draws without a seed generator.
+            ConfigError: the forward pass assigns to a trainable variable, or draws without a seed
+                generator.
         """
         weights = list(self._model.weights)
         before = [self._value(v) for v in weights]
         numbers = {id(v): self._first_draw + i for i, v in enumerate(self._seeds)}
         seeds = [(v, keras3_random.seed_of(numbers[id(v)])) for v in self._seeds]
-        metrics = [(v, tf.convert_to_tensor(v.value)) for v in self._model.metrics_variables]
+        metrics = [(v, tf.zeros(v.shape, v.dtype)) for v in self._model.metrics_variables]
         mapping = [*zip(weights, before, strict=True), *seeds, *metrics]
         with (
             checked_call(),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -14,15 +15,22 @@ from trainer.engine.graph.stream_feed import StreamFeed
 from trainer.engine.graph.train_loop import TrainLoop
 from trainer.protocols import Dataset, Stream, Task
 
+AnyLoop = TypeVar("AnyLoop", TrainLoop, EvalLoop, PredictLoop)
+
 
 class Loops:
     """Creates the compiled loops.
+
+    Attributes:
+        check: checks what the loops have traced; see `GraphCheck`.
 
     Args:
         strategy: TensorFlow's strategy.
         input_outside: whether replicas cannot gather their batches themselves.
         in_order: whether evaluations add up batches in the order of the split.
     """
+
+    check: Callable[[str], None] = staticmethod(lambda subject: None)
 
     def __init__(
         self, strategy: tf.distribute.Strategy, *, input_outside: bool, in_order: bool = False
@@ -39,12 +47,17 @@ class Loops:
 
     def train(self, dataset: Dataset, feed: Feed, **parts: Any) -> TrainLoop:
         """Create the loop over training steps; `parts` are those of `TrainLoop`."""
-        return TrainLoop(self._strategy, dataset, feed, **parts)
+        return self.checked(TrainLoop(self._strategy, dataset, feed, **parts))
 
     def evaluate(self, task: Task, dataset: Dataset, feed: Feed) -> EvalLoop:
         """Create the loop that evaluates the batches of a split."""
-        return EvalLoop(self._strategy, task, dataset, feed, in_order=self._in_order)
+        return self.checked(EvalLoop(self._strategy, task, dataset, feed, in_order=self._in_order))
 
     def predict(self, task: Predicts, dataset: Transforms, feed: Feed) -> PredictLoop:
         """Create the loop that predicts the batches of a split."""
-        return PredictLoop(self._strategy, task, dataset, feed)
+        return self.checked(PredictLoop(self._strategy, task, dataset, feed))
+
+    def checked(self, loop: AnyLoop) -> AnyLoop:
+        """Have a loop checked when it has been traced."""
+        loop.check = self.check
+        return loop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ import tensorflow as tf
 from trainer.engine.graph.collective_log import CollectiveLog
 from trainer.engine.graph.collectives import Collectives
 from trainer.engine.graph.input import Feed
+from trainer.engine.graph.randomness import evaluated_part
 from trainer.protocols import Batch
 
 
@@ -37,6 +38,7 @@ class PredictLoop:
 
     Attributes:
         feed: how batches reach the replicas.
+        check: as in `TrainLoop`.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class PredictLoop:
         self._task = task
         self._dataset = dataset
         self.feed = feed
+        self.check: Callable[[str], None] = lambda subject: None
         self._types: dict[str, tf.DType] = {}
         self._collectives = CollectiveLog()
 
@@ -90,15 +93,16 @@ class PredictLoop:
         _, batches = tf.while_loop(
             lambda index, _: index < start + count, one_batch, (start, empty)
         )
+        self.check("the prediction")
         return batches.stack()
 
     def _replica_step(self, index: tf.Tensor, element: Any) -> Batch:
         """Return the rows of all replicas, in order: every replica gets them."""
         context = tf.distribute.get_replica_context()
         batch, _ = self.feed.replica_batch(element, index, context.replica_id_in_sync_group)
-        batch = {**batch, **self._dataset.transform(batch, None)}
+        with evaluated_part(index, context, int(batch["weight"].shape[0])):
+            batch = {**batch, **self._dataset.transform(batch, None)}
+            predictions = self._task.predict_step(batch)
         inputs = {name: batch[name] for name in ("id", "weight", "label") if name in batch}
-        gathered = Collectives(self._collectives).all_gather(
-            {**inputs, **self._task.predict_step(batch)}
-        )
+        gathered = Collectives(self._collectives).all_gather({**inputs, **predictions})
         return {name: tf.reshape(rows, [-1, *rows.shape[2:]]) for name, rows in gathered.items()}

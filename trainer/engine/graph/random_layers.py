@@ -25,6 +25,9 @@ _GROUP = 4  # numbers of at most 32 bits for each value of the counter; of 64 bi
 
 _Kernel: TypeAlias = Callable[[Any, tf.Tensor, tf.Tensor], tf.Tensor]
 
+SeededDraw: TypeAlias = Callable[[list[int], tf.Tensor, tf.Tensor], tf.Tensor]
+"""Draws from a shape, which ends with that of the parameter, a seed, and the parameter."""
+
 
 def layers_of(owner: object) -> tf.Module:
     """Return the layers that any object has as attributes, such as a dataset, in one module."""
@@ -106,7 +109,7 @@ class LayerDraws:
     def seed(self) -> tf.Tensor:
         """Return a seed, [2] int64, that no other draw and no other part of the batch has."""
         part = current_part()
-        return fold_seed(part.seed(), self._number, part.count(self._number), part.number)
+        return fold_seed(part.seed_here(), self._number, part.count(self._number), part.number)
 
     def random_uniform(
         self,
@@ -120,7 +123,8 @@ class LayerDraws:
         dtype = tf.as_dtype(dtype or tf.keras.backend.floatx())
         if dtype.is_integer:
             low = tf.cast(minval, dtype)
-            high = tf.constant(dtype.max if maxval is None else maxval, dtype)
+            high = dtype.max if maxval is None else maxval
+            high = tf.cast(high, dtype) if tf.is_tensor(high) else tf.constant(high, dtype)
 
             def integers(shape: Any, key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
                 return tf.raw_ops.StatelessRandomUniformIntV2(
@@ -155,13 +159,38 @@ class LayerDraws:
             inputs, rate=rate, uniform_sampler=sample, noise_shape=noise_shape
         )
 
+    def by_example(
+        self, shape: list[int], parameter: tf.Tensor, draw: SeededDraw, dtype: tf.DType
+    ) -> tf.Tensor:
+        """Draw from a distribution of which no slice can be drawn, each example with its own seed.
+
+        Args:
+            shape: static, ends with that of the parameter.
+            parameter: of the distribution.
+            draw: draws.
+            dtype: of the draws.
+        """
+        part = current_part()
+        seed = fold_seed(part.seed_here(), self._number, part.count(self._number))
+        if not shape or shape[0] != part.size:
+            return draw(shape, seed, parameter)
+        is_shared = len(shape) > parameter.shape.rank
+        first = tf.cast(part.number, tf.int64) * part.size
+        examples = first + tf.range(part.size, dtype=tf.int64)
+
+        def one(row: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+            return draw(shape[1:], fold_seed(seed, row[0]), parameter if is_shared else row[1])
+
+        rows = (examples, examples if is_shared else parameter)
+        return tf.map_fn(one, rows, fn_output_signature=dtype)
+
     def _draw(
         self, kernel: _Kernel, shape: Any, dtype: tf.DType, nonce: int | None = None
     ) -> tf.Tensor:
         part = current_part()
         call = part.count(self._number)
-        seed = part.seed() if nonce is None else fold_seed(part.seed(), nonce)
-        static = _static_shape(shape)
+        seed = part.seed_here() if nonce is None else fold_seed(part.seed_here(), nonce)
+        static = static_shape(shape)
         if static is None and self._per_example:
             raise ConfigError(
                 "task: a draw must have a static shape; write e.g. batch['weight'].shape[0], not "
@@ -202,7 +231,8 @@ def _counter(group: int | tf.Tensor, stream: int) -> tf.Tensor:
     return tf.cast(tf.stack([tf.cast(group, tf.int64), stream]), tf.uint64)
 
 
-def _static_shape(shape: Any) -> list[int] | None:
+def static_shape(shape: Any) -> list[int] | None:
+    """Return a shape that is known when it is traced; None: it is not."""
     if tf.is_tensor(shape) or any(tf.is_tensor(size) for size in shape):
         vector = tf.convert_to_tensor(shape)
         value = tf.get_static_value(vector)

@@ -14,8 +14,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops.control_flow_v2_func_graphs import (
+    CondBranchFuncGraph,
+    WhileBodyFuncGraph,
+    WhileCondFuncGraph,
+)
 
 # Mirrored strategies trace their replicas in one thread each, hence thread-local.
 _current = threading.local()
@@ -31,12 +37,20 @@ class BatchPart:
         size: examples in the part; all parts of the batch have as many.
         number: how many such parts of the global batch come before this one.
         calls: number of a random layer -> how often it has drawn in this step.
+        parts: how many such parts the global batch has.
+        is_global: whether the examples are of a global batch; not in a loop of the user's own.
     """
 
     seed: Callable[[], tf.Tensor]
     size: int
     number: int | tf.Tensor
     calls: dict[int, int] = field(default_factory=dict)
+    parts: int = 1
+    is_global: bool = True
+
+    def seed_here(self) -> tf.Tensor:
+        """Return the step's seed; in a loop within the step, one for each iteration."""
+        return fold_seed(self.seed(), *(_loop_counters() or ()))
 
     def count(self, layer: int) -> int:
         """Return how often a layer has drawn before in this step, and count this draw."""
@@ -58,12 +72,70 @@ def current_part() -> BatchPart:
 @contextmanager
 def batch_part(part: BatchPart) -> Iterator[None]:
     """Draw the random numbers of what is traced inside for this part of the global batch."""
-    outer = getattr(_current, "part", None)
-    _current.part = part
+    outer = getattr(_current, "part", None), getattr(_current, "place", None)
+    _current.part, _current.place = part, _place()
     try:
         yield
     finally:
-        _current.part = outer
+        _current.part, _current.place = outer
+
+
+def converting_part() -> BatchPart | None:
+    """Return the part that `tf.random` is to draw for; None: it draws as TensorFlow does.
+
+    Where one trace may run several times, in a tf.function or tf.vectorized_map within the step,
+    there is no way to tell these runs apart.
+    """
+    part: BatchPart | None = getattr(_current, "part", None)
+    return part if part and part.is_global and _loop_counters() is not None else None
+
+
+def traced_here() -> AbstractContextManager[None]:
+    """Draw for the current part in the function that is traced now, which runs but once."""
+    outer: BatchPart | None = getattr(_current, "part", None)
+    return nullcontext() if outer is None else batch_part(outer)
+
+
+def evaluated_part(
+    batch: tf.Tensor, context: tf.distribute.ReplicaContext, size: int
+) -> AbstractContextManager[None]:
+    """Draw for this replica's part of an evaluation's batch.
+
+    The whole split is taken as one batch, so what is drawn depends on the example alone.
+
+    Args:
+        batch: number of the batch, scalar int64.
+        context: the replica.
+        size: examples on each replica.
+    """
+    count = context.num_replicas_in_sync
+    number = _plus(_times(batch, count), tf.cast(context.replica_id_in_sync_group, tf.int64))
+    seed = tf.zeros([2], tf.int64)
+    return batch_part(BatchPart(lambda: seed, size, number, parts=count))
+
+
+def _place() -> tuple[Any, str]:
+    """Return the graph that is traced, and its name scope."""
+    graph = tf.compat.v1.get_default_graph()
+    return graph, graph.get_name_scope()
+
+
+def _loop_counters() -> list[tf.Tensor] | None:
+    """Return the counters of the loops around what is traced, within the part; None: see above."""
+    if tf.executing_eagerly() or getattr(_current, "place", None) is None:
+        return []
+    graph, scope = _place()
+    entered, entered_scope = _current.place
+    counters = []
+    if "loop_body" in scope.removeprefix(entered_scope).split("/"):
+        return None  # the scope of tf.vectorized_map
+    while graph is not entered:
+        if isinstance(graph, WhileBodyFuncGraph | WhileCondFuncGraph):
+            counters.append(graph.inputs[0])
+        elif not isinstance(graph, CondBranchFuncGraph):
+            return None
+        graph = graph.outer_graph
+    return counters
 
 
 @contextmanager
@@ -97,8 +169,12 @@ def split_part(count: int) -> Callable[[int | tf.Tensor], AbstractContextManager
 
     @contextmanager
     def enter(number: int | tf.Tensor) -> Iterator[None]:
-        part = BatchPart(
-            outer.seed, outer.size // count, _plus(_times(outer.number, count), number), dict(calls)
+        part = replace(
+            outer,
+            size=outer.size // count,
+            number=_plus(_times(outer.number, count), number),
+            calls=dict(calls),
+            parts=outer.parts * count,
         )
         with batch_part(part):
             yield

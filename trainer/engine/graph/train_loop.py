@@ -40,6 +40,7 @@ class TrainLoop:
         state: what the steps change.
         options: what all steps have in common.
         on_traced: called with the graph of a step whenever one has been traced.
+        check: called when a graph has been traced, with what it computes; see `GraphCheck`.
         collectives: the collectives of this process's replicas in a step; known when `run` has
             been traced.
 
@@ -68,6 +69,7 @@ class TrainLoop:
         self._learning_rates = learning_rates
         self._seed = seed
         self.on_traced: Callable[[tf.Graph], None] = lambda graph: None
+        self.check: Callable[[str], None] = lambda subject: None
         self.collectives = CollectiveLog()
 
     @tf.function(autograph=False)
@@ -116,6 +118,7 @@ class TrainLoop:
         state.epoch_sums.assign(epoch)
         state.gradient_norm.assign(norm)
         monitor.end(status)
+        self.check("the training step")
         return window, waited, status
 
     def trace(self, iterator: Any) -> list[str]:
@@ -201,6 +204,7 @@ class TrainLoop:
             lambda: randomness.fold_seed(self._seed, index),
             size=int(draws.shape[0]),
             number=tf.cast(replica, tf.int64) if static is None else int(static),
+            parts=num_replicas,
         )
         with randomness.batch_part(part):
             num_shards = (self.options.shards or num_replicas) // num_replicas

@@ -18,10 +18,10 @@ import tensorflow as tf
 
 from trainer.engine.graph import randomness
 from trainer.engine.graph.collective_log import CollectiveLog
+from trainer.engine.graph.graph_check import GraphCheck
 from trainer.engine.graph.random_layers import LayerDraws
 from trainer.engine.graph.step import Step
 from trainer.engine.graph.step_options import StepOptions
-from trainer.errors import ConfigError
 
 # Mirrored strategies trace their replicas in one thread each, hence thread-local.
 _current = threading.local()
@@ -42,6 +42,7 @@ class UserStep:
         options: of the sums over the replicas.
         seed: the experiment's seed.
         averaged: variables that each replica updates by itself, such as moving statistics.
+        check: checks what has been traced.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class UserStep:
         options: StepOptions,
         seed: int,
         averaged: Sequence[tf.Variable],
+        check: GraphCheck,
     ) -> None:
         self._function = function
         self._strategy = strategy
         self._options = options
         self._seed = seed
         self._averaged = averaged
+        self._check = check
         self.collectives = CollectiveLog()
 
     @tf.function(autograph=False)
@@ -78,25 +81,29 @@ class UserStep:
             with tf.device("CPU:0"):
                 elements = [iterator.get_next() for _ in range(count)]
         results = self._strategy.run(self._on_replica, args=(index, elements))
-        return tf.nest.map_structure(
+        results = tf.nest.map_structure(
             lambda result: self._strategy.experimental_local_results(result)[0], results
         )
+        self._check("loop")
+        return results
 
     def trace(self, iterator: Any) -> list[str]:
         """Trace the step without running it; return its collectives in order, a line each.
 
         Raises:
-            ConfigError: the step draws random numbers that no checkpoint could continue.
+            ConfigError: see `GraphCheck`.
         """
-        traced = self.run.get_concrete_function(iterator, tf.TensorSpec([], tf.int64))
-        _check_random(traced.graph.as_graph_def())
+        self.run.get_concrete_function(iterator, tf.TensorSpec([], tf.int64))
         return self.collectives.lines()
 
     def _on_replica(self, index: tf.Tensor, elements: Sequence[Any]) -> Any:
         step = Step(index, self._options, self.collectives)
         arguments = [elements[step.replica % len(elements)]] if elements else []
         part = randomness.BatchPart(
-            lambda: randomness.fold_seed(self._seed, index), _batch_size(arguments), step.replica
+            lambda: randomness.fold_seed(self._seed, index),
+            _batch_size(arguments),
+            step.replica,
+            is_global=False,
         )
         with randomness.batch_part(part), _enter(step):
             result = self._function(*arguments)
@@ -148,22 +155,3 @@ def _batch_size(arguments: Sequence[Any]) -> int:
     leaves = tf.nest.flatten(list(arguments))
     shape = leaves[0].shape if leaves else tf.TensorShape([])
     return int(shape[0] or 0) if shape.rank else 0
-
-
-def _check_random(graph: Any) -> None:
-    """Refuse operations that draw from a counter in their kernel, which no checkpoint holds.
-
-    Args:
-        graph: the GraphDef of a step.
-
-    Raises:
-        ConfigError: there is one; names it.
-    """
-    nodes = [*graph.node, *(node for item in graph.library.function for node in item.node_def)]
-    for node in nodes:
-        # These attributes are what all operations with such a counter have in common.
-        if "seed" in node.attr and "seed2" in node.attr and not node.op.endswith("Dataset"):
-            raise ConfigError(
-                f"loop: operation {node.name} ({node.op}) draws random numbers that a continued "
-                "run could not repeat; use tf.random.stateless_* with seed=replicator.random_seed()"
-            )
