@@ -78,6 +78,12 @@ def check(
     ]
     if problem is not None or signature is None:
         return [*problems, *([problem] if problem else [])]
+    if len(signature.positional) < len(arguments) and not signature.takes_more:
+        return [
+            *problems,
+            f"{path}._target_ ({target}) is called with ({', '.join(arguments)}), and takes "
+            f"{len(signature.positional)} by position; add parameters of these names at its start",
+        ]
     rest = {name: value for name, value in values.items() if name not in own}
     problems += _check_options(rest, path, signature, arguments, list(own))
     if "_args_" in node or node.get("_partial_"):  # the rest comes with the call

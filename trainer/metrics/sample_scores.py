@@ -24,8 +24,8 @@ def frechet_distance(features: np.ndarray, others: np.ndarray) -> float:
     root = _square_root(covariance)
     product_root = _square_root(root @ other_covariance @ root)
     trace = np.trace(covariance) + np.trace(other_covariance) - 2.0 * np.trace(product_root)
-    # A sum of squares, whose rounding error may be negative.
-    return max(0.0, float(shift @ shift + trace))
+    # A sum of squares, whose rounding error may be negative; of NaN it is NaN.
+    return float(np.maximum(0.0, shift @ shift + trace))
 
 
 def inception_score(probabilities: np.ndarray) -> float:

@@ -68,6 +68,7 @@ class Classification(Supervised):
     def _loss(self, batch: Batch, *, training: bool) -> PerExample:
         logits = self._outputs(batch, training=training)
         losses, labels = _cross_entropy(batch["label"], logits)
+        is_right = (tf.argmax(logits, axis=-1) == labels) & tf.math.is_finite(losses)
         if training and self.label_smoothing:
             uniform = tf.reduce_logsumexp(logits, axis=-1) - tf.reduce_mean(logits, axis=-1)
             smoothing = self.label_smoothing
@@ -78,7 +79,7 @@ class Classification(Supervised):
             losses *= doubts**self.focal_gamma
         if training and self._weights is not None:
             losses *= _weight_of(batch["label"], tf.constant(self._weights))
-        return losses, {"accuracy": tf.cast(tf.argmax(logits, axis=-1) == labels, tf.float32)}
+        return losses, {"accuracy": tf.cast(is_right, tf.float32)}
 
 
 def _weights(asked: list[float] | str, parts: TaskParts) -> tuple[float, ...]:

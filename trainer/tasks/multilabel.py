@@ -64,6 +64,7 @@ class Multilabel(Supervised):
         if training and self._weights:
             losses *= 1.0 + labels * (tf.constant(self._weights) - 1.0)
         right = tf.equal(self._predicted(tf.sigmoid(logits)), tf.cast(batch["label"], tf.int64))
+        right &= tf.math.is_finite(losses)
         accuracy = tf.cast(tf.reduce_all(right, axis=-1), tf.float32)
         return tf.reduce_mean(losses, axis=-1), {"accuracy": accuracy}
 

@@ -289,7 +289,7 @@ def test_forward_pass_outside_of_a_step_changes_nothing():
 
 def test_tasks_see_the_shapes_of_a_model():
     model = Keras3Model(keras3_models.conv_net((8, 8, 1), 10))
-    assert (model.input_shape, model.output_shape) == ((None, 8, 8, 1), (None, 10))
+    assert model.input_shape == (None, 8, 8, 1)
 
 
 def test_subclassed_model_has_the_input_that_it_was_called_with():

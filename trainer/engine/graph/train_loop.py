@@ -23,6 +23,7 @@ from trainer.engine.graph import randomness
 from trainer.engine.graph.collective_log import CollectiveLog
 from trainer.engine.graph.divergence import VERDICT_SIZE, DivergenceStatus, Verdict
 from trainer.engine.graph.input import Feed, Gathered, InGraph
+from trainer.engine.graph.loss_inputs import check_losses
 from trainer.engine.graph.metric_sums import pack
 from trainer.engine.graph.shards import transform_shards
 from trainer.engine.graph.state import TrainState
@@ -182,6 +183,8 @@ class TrainLoop:
             the replicas already, so those of any replica will do.
         """
         results = self.strategy.run(self._replica_step, args=(index, element))
+        if not tf.executing_eagerly():
+            check_losses(tf.compat.v1.get_default_graph())
         numbers = self.strategy.experimental_local_results(results)[0]
         sums = numbers[:-VERDICT_SIZE]
         return tf.cast(sums, tf.float64), Verdict.unpack(numbers[-VERDICT_SIZE:])

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from trainer.engine.graph import randomness
 from trainer.engine.graph.collective_log import CollectiveLog
+from trainer.engine.graph.loss_inputs import check_losses
 from trainer.engine.graph.random_layers import LayerDraws
 from trainer.engine.graph.step import Step
 from trainer.engine.graph.step_options import StepOptions
@@ -86,9 +87,11 @@ class UserStep:
         """Trace the step without running it; return its collectives in order, a line each.
 
         Raises:
-            ConfigError: the step draws random numbers that no checkpoint could continue.
+            ConfigError: the step draws random numbers that no checkpoint could continue, or a loss
+                of logits is given probabilities.
         """
         traced = self.run.get_concrete_function(iterator, tf.TensorSpec([], tf.int64))
+        check_losses(traced.graph)
         _check_random(traced.graph.as_graph_def())
         return self.collectives.lines()
 
