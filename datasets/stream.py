@@ -91,8 +91,8 @@ def _problem(pair: Any, label_kind: str, num_classes: int) -> str:
     """Return why elements of this specification cannot be trained on, and what to do, or ''."""
     if not isinstance(pair, tuple) or len(pair) != 2:
         return (
-            "it must be (features, label); weights are not read: add .map(lambda x, y, w: (x, y)), "
-            "or .map(lambda x: (x, 0)) for a task that reads no label"
+            "it must be (features, label), and more, such as weights, is not read; choose both in "
+            "a map: .map(lambda x, y, w: (x, y)), or .map(lambda x: (x, 0)) if no label is read"
         )
     features, label = pair
     if not isinstance(features, tf.TensorSpec):

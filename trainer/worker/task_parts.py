@@ -130,7 +130,8 @@ class Parts:
             ConfigError: one is not.
         """
         for key, model, failure in self._models:
-            if failure and not model.built:
+            # A call that fails leaves the model itself built.
+            if failure and not (model.variables and all(x.built for x in model._flatten_layers())):
                 raise returned_model.not_built(key, model, failure)
 
     def optimizer(

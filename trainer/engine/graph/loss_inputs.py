@@ -18,8 +18,8 @@ _LOSSES = ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits
 
 _SAME_VALUES = {
     "Cast", "Identity", "EnsureShape", "CheckNumerics", "Reshape", "Squeeze", "ExpandDims",
-    "Transpose", "StridedSlice", "Slice", "GatherV2", "Pack", "ConcatV2", "Neg", "Abs", "Select",
-    "SelectV2",
+    "Transpose", "StridedSlice", "Slice", "GatherV2", "Pack", "Unpack", "Split", "SplitV",
+    "ConcatV2", "Neg", "Abs", "Select", "SelectV2",
 }  # fmt: skip
 """Operations that change nothing of probabilities but shape, type and sign, or leave some out."""
 
