@@ -1,10 +1,14 @@
 """Programs as users of Keras write them: each trains what it says, or is refused in one line."""
 
+import re
+
 import pytest
 
+from tests.support.processes import ROOT, only_run, run
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
+from trainer.launch.run_comparison import read
 from trainer.worker import build
 
 TWO = ("strategy=mirrored", "strategy.virtual_devices=2")
@@ -68,6 +72,12 @@ def test_program_is_refused_in_one_line(tmp_path, name):
     assert_refused(tmp_path, REFUSED[name], *model(name))
 
 
+def test_optimizer_of_keras_is_refused_in_one_line(tmp_path):
+    optimizer = ("optimizer=sgd", "optimizer._target_=tensorflow.keras.optimizers.SGD")
+    problem = r"optimizer \(SGD\) is none of .* use one such as tf.keras.optimizers.legacy.SGD, or"
+    assert_refused(tmp_path, problem, *model("unbuilt.net"), *optimizer, "~optimizer.weight_decay")
+
+
 @pytest.mark.parametrize("name", ["softmax.subclassed", "softmax.two_heads"])
 def test_program_is_refused_on_two_replicas(tmp_path, name):
     assert_refused(tmp_path, REFUSED[name], *model(name), *TWO)
@@ -116,3 +126,38 @@ def test_stream_of_numbers_trains(tmp_path):
     options = ("task=regression", "dataset.label_kind=number", "dataset.num_classes=1")
     test = "dataset.test._target_=tests.programs.batched_stream.numbers"
     train(tmp_path, *stream("numbers"), *options, test)
+
+
+# What two processes are told: of each program the line, and exit code 2 and no run.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("overrides", "problem", "strategy"),
+    [
+        (model("softmax.convnet"), REFUSED["softmax.convnet"], "multi_worker"),
+        (model("softmax.convnet"), REFUSED["softmax.convnet"], "parameter_server"),
+        (model("train_step.custom_model"), REFUSED["train_step.custom_model"], "multi_worker"),
+        (stream("batched"), STREAMS_REFUSED["batched"], "multi_worker"),
+    ],
+    ids=["softmax", "softmax, handed out", "train_step", "batched_stream"],
+)
+def test_cluster_refuses_in_one_line(tmp_path, monkeypatch, overrides, problem, strategy):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    code, out, err = run(tmp_path, *overrides, f"strategy={strategy}")
+    assert (code, len(err.splitlines())) == (2, 1), f"{out}\n{err}"
+    assert re.search(problem, err)
+    assert not list(tmp_path.glob("runs/*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["compiled.convnet", "unbuilt.net", "unbuilt.legacy_net"])
+def test_cluster_trains_as_two_replicas(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    digests = []
+    for strategy in (TWO, ("strategy=multi_worker",)):
+        directory = tmp_path / strategy[0]
+        directory.mkdir()
+        code, out, err = run(directory, *model(name), *strategy)
+        assert code == 0, f"{out}\n{err}"
+        assert (out + err).count("model is compiled:") == name.startswith("compiled")
+        digests.append(read(only_run(directory)).variables)
+    assert digests[0] == digests[1]

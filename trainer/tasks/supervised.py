@@ -21,7 +21,7 @@ class Supervised(ABC):
 
     def __init__(self) -> None:
         self.num_outputs: int | None = None
-        self._all_outputs = 0
+        self._all_outputs: int | None = None
         self.models: dict[str, tf.keras.Model] = {}
         self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
 

@@ -318,12 +318,12 @@ def test_subclassed_model_trains_in_tasks_that_ask_for_its_shape(tmp_path, task,
 
 @pytest.mark.parametrize(
     ("task", "needed"),
-    [(("task=language_model", "dataset=sentences", "dataset.characters=2000"), "needs a model"),
-     (("task=segmentation", "dataset=shapes"), "needs logits of each pixel")],
+    [(("task=language_model", "dataset=sentences", "dataset.characters=2000"), "logit of each token"),
+     (("task=segmentation", "dataset=shapes"), "a logit of each class for each pixel")],
 )  # fmt: skip
 def test_subclassed_model_of_another_shape_is_refused(tmp_path, task, needed):
     with pytest.raises(ConfigError, match=needed):
-        engine(tmp_path, "flat", *task)
+        train(tmp_path, "flat", *task)
 
 
 def test_losses_of_layers_and_weights_are_those_of_keras():
@@ -372,7 +372,7 @@ def test_forward_pass_notes_its_statistics_as_values_or_differences():
         ("recomputing", (), "keras.remat gives the weights within it no gradient"),
         ("recomputing", ("+model.scope=true",), "keras.remat gives the weights within it no"),
         ("float8", (), "float8 keeps its scales as gradients"),
-        ("unbuilt", (), "has no variables yet"),
+        ("uncallable", (), "Uncallable\\) has no variables yet, and .*incompatible with the layer"),
         ("conv_net", ("strategy=mirrored", "strategy.devices_per_replica=2",
                       "strategy.virtual_devices=2"), "divides models of tf_keras alone"),
         ("conv_net", ("+model.synchronized=true", "jit=true"), "jit cannot be used with Keras 3's"),
@@ -396,8 +396,9 @@ def test_variables_that_nothing_trains_are_no_strangers(tmp_path):
     assert run.train(lambda: False)
 
 
-def test_sequential_model_without_input_is_built(tmp_path):
-    run = engine(tmp_path, "deferred")
+@pytest.mark.parametrize("model", ["deferred", "unbuilt"])
+def test_model_without_input_is_built(tmp_path, model):
+    run = engine(tmp_path, model, "train.steps=1")
     assert [tuple(v.shape) for v in run.state.task.models["model"].variables] == [
         (64, 10),
         (10,),
