@@ -284,7 +284,7 @@ class Comparing(Classification):
         return losses, {"accuracy": losses}
 
 
-COMPARING = [f"task._target_={__name__}.Comparing", "batch.global_size=50", "model=softmax"]
+COMPARING = [f"task._target_={__name__}.Comparing", "batch.global_size=50"]
 
 
 def test_evaluation_may_communicate(tmp_path):

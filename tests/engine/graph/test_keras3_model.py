@@ -318,7 +318,7 @@ def test_subclassed_model_trains_in_tasks_that_ask_for_its_shape(tmp_path, task,
 
 @pytest.mark.parametrize(
     ("task", "needed"),
-    [(("task=language_model", "dataset=sentences", "dataset.characters=2000"), "logit of each token"),
+    [(("task=language_model", "dataset=sentences", "dataset.characters=2000"), "of each token"),
      (("task=segmentation", "dataset=shapes"), "a logit of each class for each pixel")],
 )  # fmt: skip
 def test_subclassed_model_of_another_shape_is_refused(tmp_path, task, needed):
