@@ -105,7 +105,8 @@ def _problem(pair: Any, label_kind: str, num_classes: int) -> str:
     expected, fits = _label_rule(label, label_kind, num_classes)
     if fits and features.shape.is_fully_defined():
         return ""
-    if features.shape.rank and label.shape.rank and features.shape[0] == label.shape[0]:
+    begins_alike = features.shape.rank and features.shape[:1] == label.shape[:1]
+    if begins_alike and (features.shape[0] is None or features.shape != label.shape):
         return (
             "it is a batch, and batches are made by batch.global_size; leave .batch() out, or add "
             ".unbatch()"

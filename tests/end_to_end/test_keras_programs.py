@@ -33,7 +33,7 @@ REFUSED = {
     "softmax.nothing": r"softmax.nothing\) must return a model of Keras, and returns None; add",
     "train_step.custom_model": r"train_step.CustomModel overrides train_step, which is not called",
     "train_step.custom_loss": r"train_step.CustomLoss overrides compute_loss, which is not called",
-    "unbuilt.pairs": r"Pairs\) has no variables yet, and calling it .* fails: .*; mend its call",
+    "unbuilt.pairs": r"Pairs\) has no variables yet, and calling it .* fails: .*; correct its call",
 }
 STREAMS_REFUSED = {
     "batched": r"an element of train is \(float32\[\?,8,8,1\], int64\[\?\]\): it is a batch",

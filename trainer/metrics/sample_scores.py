@@ -17,6 +17,8 @@ def frechet_distance(features: np.ndarray, others: np.ndarray) -> float:
     """
     first = features.astype(np.float64)
     second = others.astype(np.float64)
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        return float("nan")
     shift = first.mean(axis=0) - second.mean(axis=0)
     covariance = np.atleast_2d(np.cov(first, rowvar=False))
     other_covariance = np.atleast_2d(np.cov(second, rowvar=False))
@@ -24,8 +26,8 @@ def frechet_distance(features: np.ndarray, others: np.ndarray) -> float:
     root = _square_root(covariance)
     product_root = _square_root(root @ other_covariance @ root)
     trace = np.trace(covariance) + np.trace(other_covariance) - 2.0 * np.trace(product_root)
-    # A sum of squares, whose rounding error may be negative; of NaN it is NaN.
-    return float(np.maximum(0.0, shift @ shift + trace))
+    # A sum of squares, whose rounding error may be negative.
+    return max(0.0, float(shift @ shift + trace))
 
 
 def inception_score(probabilities: np.ndarray) -> float:

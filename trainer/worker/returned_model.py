@@ -27,18 +27,14 @@ def check(model: Any, key: str, target: str) -> None:
             f"{key}._target_ ({target}) must return a model of Keras, and returns {kind}; add "
             "return model at its end"
         )
-    own = {
-        name: base
-        for name in _STEPS
-        if (base := next((base for base in type(model).__mro__ if name in vars(base)), None))
-        and base.__module__.partition(".")[0] not in _LIBRARIES
-    }
-    for name, base in own.items():
-        raise ConfigError(
-            f"{key}: {base.__module__}.{base.__qualname__} overrides {name}, which is not called: "
-            "the task's step would train something else; write it as the train_step of a task of "
-            "your own (task._target_), or remove it"
-        )
+    for name in _STEPS:
+        base = next((base for base in type(model).__mro__ if name in vars(base)), None)
+        if base and base.__module__.partition(".")[0] not in _LIBRARIES:
+            raise ConfigError(
+                f"{key}: {base.__module__}.{base.__qualname__} overrides {name}, which is not "
+                "called: the task's step would train something else; write it as the train_step "
+                "of a task of your own (task._target_), or remove it"
+            )
 
 
 def ignored(model: Any) -> str:
@@ -55,7 +51,7 @@ def call_failure(model: Any, features: Any) -> str:
     try:
         model(features)
     except (NotImplementedError, TypeError, ValueError) as error:
-        return error_cause(error)
+        return error_cause(error).rstrip(".")
     return ""
 
 
@@ -63,13 +59,11 @@ def not_built(key: str, model: Any, failure: str) -> ConfigError:
     """Return the error of a model that has no variables, because it cannot be called."""
     return ConfigError(
         f"{key} ({type(model).__name__}) has no variables yet, and calling it with the dataset's "
-        f"features fails: {failure}; mend its call, or call it once before it is returned"
+        f"features fails: {failure}; correct its call, or call it once before it is returned"
     )
 
 
 def _name(loss: Any) -> str:
-    if isinstance(loss, Mapping):
-        return ", ".join(map(_name, loss.values()))
-    if isinstance(loss, list | tuple):
-        return ", ".join(map(_name, loss))
+    if isinstance(loss, Mapping | list | tuple):
+        return ", ".join(map(_name, loss.values() if isinstance(loss, Mapping) else loss))
     return loss if isinstance(loss, str) else getattr(loss, "name", getattr(loss, "__name__", "?"))
