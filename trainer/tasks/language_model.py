@@ -23,7 +23,7 @@ class LanguageModel:
     derived_metrics = ("perplexity",)
 
     def __init__(self) -> None:
-        self._shape: list[int] = []
+        self._shape: list[int] | None = None
         self.models: dict[str, tf.keras.Model] = {}
         self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
 

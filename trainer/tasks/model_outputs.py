@@ -11,7 +11,12 @@ from trainer.errors import ConfigError
 
 
 def call(
-    model: tf.keras.Model, features: tf.Tensor, *, training: bool, shape: Sequence[int], fix: str
+    model: tf.keras.Model,
+    features: tf.Tensor,
+    *,
+    training: bool,
+    shape: Sequence[int | None] | None,
+    fix: str,
 ) -> tf.Tensor:
     """Return what a model makes of features, [B, *shape] float32.
 
@@ -19,7 +24,7 @@ def call(
         model: the model.
         features: [B, ...].
         training: whether this is a step of the training.
-        shape: shape of the outputs of one example.
+        shape: shape of the outputs of one example; None: any.
         fix: what to do about a model of other outputs, for the message.
 
     Raises:
@@ -28,7 +33,7 @@ def call(
     outputs = model(features, training=training)
     if not tf.is_tensor(outputs) or not outputs.shape[1:].is_compatible_with(shape):
         raise ConfigError(
-            f"model: the task takes one output {_shape([None, *shape])}, the model returns "
+            f"model: the task takes one output {_shape([None, *(shape or ())])}, the model returns "
             f"{_in_words(outputs)}; {fix}"
         )
     return tf.cast(outputs, tf.float32)

@@ -41,7 +41,7 @@ class Segmentation:
 
     def __init__(self) -> None:
         self._num_classes = 0
-        self._shape: list[int] = []
+        self._shape: list[int] | None = None
         self.metrics: tuple[str, ...] = ("loss", "accuracy")
         self.derived_metrics: Sequence[str] = ("mean_iou",)
         self.models: dict[str, tf.keras.Model] = {}
