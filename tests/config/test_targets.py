@@ -55,6 +55,7 @@ class Thing:
 class Child(Thing): ...
 class Empty: ...
 def open_ended(*arguments): ...
+def rated(rate): ...
 class Foreign(Unseen): ...
 
 if CONSTANT:
@@ -301,7 +302,7 @@ def test_engine_keys_are_checked() -> None:
 
     def problems(**options: Any) -> list[str]:
         return targets.check(
-            {"_target_": "my_pkg.things.anything", **options}, "optimizer", ("learning_rate",), keys
+            {"_target_": "my_pkg.things.rated", **options}, "optimizer", ("learning_rate",), keys
         )
 
     assert problems(learning_rate=1) == []
