@@ -51,7 +51,7 @@ def adapted(
     returned_model.check(model, key, node["_target_"])
     keras = sys.modules.get("keras")  # a function that loads a model from a file imports it then
     is_keras_3 = keras is not None and isinstance(model, keras.Layer)
-    library = keras if is_keras_3 else tf.keras
+    library: Any = keras if is_keras_3 else tf.keras
     failure = ""
     if not getattr(model, "built", True):
         symbolic = library.Input(features.shape[1:], dtype=features.dtype.name)

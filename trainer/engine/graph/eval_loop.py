@@ -84,9 +84,9 @@ class EvalLoop:
         """Call the task's `eval_step`, with a step to communicate in if it takes one."""
         evaluate: Any = self._task.eval_step
         if "step" not in inspect.signature(evaluate).parameters:
-            return evaluate(batch)  # type: ignore[no-any-return]
+            return evaluate(batch)
         step = StepBase(index, self._log)
         with step.collectives.on_part(self._in_order):
             result = evaluate(batch, step=step)
         step.collectives.end()
-        return result  # type: ignore[no-any-return]
+        return result
