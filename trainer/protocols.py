@@ -126,6 +126,10 @@ class TaskParts(KnownLabels, Worker, Protocol):
         """Number of classes, targets or labels."""
 
     @property
+    def num_outputs(self) -> int:
+        """Outputs of the group `model`: what its option `outputs` says, or `num_classes`."""
+
+    @property
     def env(self) -> EnvSpec | None:
         """The environment; None: the data is a dataset."""
 
@@ -253,7 +257,11 @@ class Task(Protocol):
         """
 
     def eval_step(self, batch: Batch) -> PerExample:
-        """Return the loss and the other metrics of each example of one replica's batch."""
+        """Return the loss and the other metrics of each example of one replica's batch.
+
+        Those of an example must not depend on which others are in the batch. What compares examples
+        takes an argument `step` too, and gathers those of all replicas with its collectives.
+        """
 
     def predict_step(self, batch: Batch) -> Mapping[str, tf.Tensor]:
         """Return the first model's predictions for one replica's batch, name -> [B, ...].

@@ -286,6 +286,10 @@ WRONG: dict[str, str | list[str]] = {
     "model._target_=trainer.models.cnn": (
         "model._target_ (trainer.models.cnn) is a module; add the name of a function or class in it"
     ),
+    "model=softmax ~model.l2 model._target_=tests.programs.softmax.without_parameters": (
+        "model._target_ (tests.programs.softmax.without_parameters) is called with (input_shape, "
+        "num_classes), and takes 0 by position; add parameters of these names at its start"
+    ),
     "model._target_=trainer.models.softmax.softmax": [
         "unknown key 'model.width'; known keys of model: l2",
         "unknown key 'model.dropout'; known keys of model: l2",

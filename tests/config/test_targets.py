@@ -54,6 +54,8 @@ class Thing:
     def make(cls, *, n): ...
 class Child(Thing): ...
 class Empty: ...
+def open_ended(*arguments): ...
+def rated(rate): ...
 class Foreign(Unseen): ...
 
 if CONSTANT:
@@ -286,12 +288,21 @@ def test_classes_and_other_forms_are_checked() -> None:
     assert check("things.anything", ("a",), x=1) == []
 
 
+def test_parameters_of_the_engine_are_needed() -> None:
+    (line,) = check("things.Empty", ("shape", "count"))
+    assert line == (
+        "model._target_ (my_pkg.things.Empty) is called with (shape, count), and takes 0 by "
+        "position; add parameters of these names at its start"
+    )
+    assert check("things.open_ended", ("shape", "count")) == []
+
+
 def test_engine_keys_are_checked() -> None:
     keys = {"learning_rate": "Annotated[float, '> 0']"}
 
     def problems(**options: Any) -> list[str]:
         return targets.check(
-            {"_target_": "my_pkg.things.Empty", **options}, "optimizer", ("learning_rate",), keys
+            {"_target_": "my_pkg.things.rated", **options}, "optimizer", ("learning_rate",), keys
         )
 
     assert problems(learning_rate=1) == []

@@ -14,6 +14,7 @@ from trainer.cluster.messages import Channel
 from trainer.datasets.digits import digits
 from trainer.errors import ConfigError
 from trainer.summaries.writers.base import Writer
+from trainer.tasks.classification import Classification
 from trainer.worker import build
 from trainer.worker.build_evaluation import sidecar
 from trainer.worker.context import WorkerContext
@@ -273,3 +274,32 @@ def test_impossible_metrics_are_refused_before_training(tmp_path, command):
     with pytest.raises(ConfigError) as caught:
         engine(tmp_path, "metrics=per_class", "metrics.per_class.most_classes=0", *command.split())
     assert caught.value.problems == (REFUSED[command],)
+
+
+class Comparing(Classification):
+    """Compares each example with all others that are evaluated at a time."""
+
+    def eval_step(self, batch, step):
+        own = tf.reshape(batch["features"], [-1, 64])
+        everyone = tf.reshape(step.all_gather(own), [-1, 64])
+        weight = tf.reshape(step.all_gather(batch["weight"]), [-1])
+        losses = tf.reduce_logsumexp(own @ tf.transpose(everyone) + tf.math.log(weight), axis=1)
+        return losses, {"accuracy": losses}
+
+
+COMPARING = [f"task._target_={__name__}.Comparing", "batch.global_size=50"]
+
+
+def test_evaluation_may_communicate(tmp_path):
+    losses = [
+        engine(tmp_path / name, *COMPARING, *layout).evaluator.evaluate(lambda: False)["loss"]
+        for name, layout in STRATEGIES.items()
+    ]
+    np.testing.assert_allclose(losses, losses[0], rtol=1e-6)
+    assert losses[0] > 10.0  # of half of the others it would be 0.7 less
+
+
+def test_evaluation_of_shards_may_not_communicate(tmp_path):
+    run_engine = engine(tmp_path, *COMPARING, "batch.global_size=32", "batch.shards=2")
+    with pytest.raises(ConfigError, match=r"all_gather\(axis=0\) at .* would join parts of the"):
+        run_engine.evaluator.evaluate(lambda: False)

@@ -67,3 +67,8 @@ def test_calibration_error_uses_weights_and_reset():
     metric.reset_state()
     metric.update_state([0, 1], np.array([[1.0, 0.0], [1.0, 0.0]]), [3.0, 1.0])
     assert metric.result() == {"calibration_error": 0.25}
+
+
+@pytest.mark.filterwarnings("error")
+def test_error_of_probabilities_that_are_not_finite_is_nan():
+    assert math.isnan(error([0, 0], [[math.nan, math.nan], [1.0, 0.0]]))

@@ -30,3 +30,9 @@ def test_confusion_matrix_uses_weights_and_reset():
     assert metric.matrix.size == 0
     metric.update_state(np.array([1, 0]), probabilities([0, 0], 2), np.array([2.0, 0.5]))
     np.testing.assert_array_equal(metric.matrix, [[0.5, 0], [2, 0]])
+
+
+def test_probabilities_that_are_not_finite_are_in_no_column():
+    metric = ConfusionMatrix()
+    metric.update_state(np.array([0, 1]), np.array([[np.nan, np.nan], [0.0, 1.0]]))
+    np.testing.assert_array_equal(metric.matrix, [[0, 0], [0, 1]])

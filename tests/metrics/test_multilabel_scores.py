@@ -57,3 +57,9 @@ def test_without_examples_there_is_no_value():
     assert np.isnan(metric.result()["f1_micro"])
     metric.reset_state()
     assert np.isnan(metric.result()["average_precision"])
+
+
+def test_probabilities_that_are_nan_find_no_label():
+    found = scores(probabilities=np.full([4, 3], np.nan, np.float32))
+    assert (found["f1_micro"], found["f1_macro"]) == (0.0, 0.0)
+    assert np.isnan(found["average_precision"])

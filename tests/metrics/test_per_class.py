@@ -92,3 +92,12 @@ def test_per_class_uses_weights_and_reset():
         "recall/0": 0.75,
         "recall/1": 1.0,
     }
+
+
+def test_probabilities_that_are_not_finite_predict_no_class():
+    metric = PerClass()
+    metric.update_state(np.array([0, 0, 1]), np.array([[np.nan] * 2, [1.0, 0.0], [0.0, 1.0]]))
+    assert metric.result() == pytest.approx({
+        "precision": 1.0, "precision/0": 1.0, "precision/1": 1.0,
+        "recall": 0.75, "recall/0": 0.5, "recall/1": 1.0,
+    })  # fmt: skip

@@ -57,3 +57,9 @@ def test_weight_of_zero_counts_for_nothing_and_no_example_is_nan():
     assert metric.result()["rmse"] == pytest.approx(half["rmse"], rel=1e-9)
     metric.reset_state()
     assert np.isnan(metric.result()["r2"])
+
+
+def test_predictions_that_are_nan_explain_nothing():
+    found = scores(np.ones([4, 2]), np.full([4, 2], np.nan))  # targets that are always the same
+    assert np.isnan(found["rmse"])
+    assert found["r2"] == 0.0

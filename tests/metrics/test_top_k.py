@@ -21,3 +21,10 @@ def test_equally_probable_classes_are_no_more_probable():
     metric = TopK(k=2)
     metric.update_state(np.array([1]), PROBABILITIES[1:2], np.array([3.0]))
     assert metric.result() == {"top_2": 1.0}
+
+
+def test_predictions_that_are_not_finite_are_wrong():
+    metric = TopK(k=2)
+    probabilities = np.array([[np.nan] * 3, [np.nan, 0.4, 0.1], [0.5, 0.3, 0.2]], np.float32)
+    metric.update_state(np.array([0, 1, 0]), probabilities)
+    assert metric.result() == {"top_2": pytest.approx(1 / 3)}

@@ -334,6 +334,22 @@ def unbuilt(input_shape, num_classes):
     return Subclassed(num_classes)
 
 
+class Uncallable(keras.Model):
+    """Takes images of one dimension less than they have."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = layers.Conv1D(2, 3)
+
+    def call(self, x):
+        return self.convolution(x)
+
+
+def uncallable(input_shape, num_classes):
+    """Return a model that has no variables yet, and cannot be called."""
+    return Uncallable()
+
+
 def deferred(input_shape, num_classes):
     """Return a sequential model without an input, which the trainer builds."""
     return keras.Sequential([layers.Flatten(), layers.Dense(num_classes)])

@@ -24,6 +24,7 @@ def task(counts: list[int] | None = None, **options: Any) -> Classification:
     built.build(
         SimpleNamespace(
             num_classes=3,
+            num_outputs=3,
             class_counts=counts,
             model=lambda: lambda x, training: x,
             optimizer=lambda: None,

@@ -98,5 +98,6 @@ def test_two_replicas_with_shards_train_as_one_device_to_the_bit(
 
 
 def test_model_without_logits_for_each_token_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"task \(language_model\) needs a model with logits"):
-        engine(tmp_path, "model=transformer_encoder", "model.width=8", "model.hidden=8")
+    run = engine(tmp_path, "model=transformer_encoder", "model.width=8", "model.hidden=8")
+    with pytest.raises(ConfigError, match=r"returns \[B, \d+\]; task=language_model needs a logit"):
+        run.train(lambda: False)

@@ -24,7 +24,12 @@ def task(**options: Any) -> Multilabel:
     """Return a task whose model returns its features."""
     built = Multilabel(**options)
     built.build(
-        SimpleNamespace(num_classes=3, model=lambda: lambda x, training: x, optimizer=lambda: None)
+        SimpleNamespace(
+            num_classes=3,
+            num_outputs=3,
+            model=lambda: lambda x, training: x,
+            optimizer=lambda: None,
+        )
     )
     return built
 

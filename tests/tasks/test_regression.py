@@ -27,6 +27,7 @@ def task(scale: list[tuple[float, float]] | None = SCALE, **options: Any) -> Reg
     built.build(
         SimpleNamespace(
             num_classes=2,
+            num_outputs=3,
             target_scale=scale,
             model=lambda: lambda x, training: x,
             optimizer=lambda: None,

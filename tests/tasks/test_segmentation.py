@@ -156,8 +156,7 @@ REFUSED = {
     ),
     "a classifier": (
         ["model=cnn"],
-        r"model: task=segmentation needs logits of each pixel, \[B, 16, 16, 3\], the model gives "
-        r"\[B, 3\]; choose model=unet",
+        r"the task takes one output \[B, 16, 16, 3\], the model returns \[B, 3\]; .*model=unet",
     ),
     "sizes": (["model.depth=5"], r"unet takes images .* sides are multiples of 32"),
     "mixup": (["augment.mixup=0.2"], r"augment.mixup or augment.cutmix cannot be used with masks"),

@@ -206,7 +206,9 @@ def test_classification_loss_equals_numpy(smoothing):
 def test_predictions_leave_out_outputs_that_are_no_class():
     task = Classification()
     model = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(7)])
-    task.build(SimpleNamespace(num_classes=3, model=lambda: model, optimizer=lambda: None))
+    task.build(
+        SimpleNamespace(num_classes=3, num_outputs=7, model=lambda: model, optimizer=lambda: None)
+    )
     features = np.random.default_rng(0).normal(size=[2, 4]).astype(np.float32)
     probabilities = task.predict_step({"features": features})["probabilities"]
     np.testing.assert_allclose(probabilities, tf.nn.softmax(model(features))[:, :3], rtol=1e-6)

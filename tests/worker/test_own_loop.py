@@ -287,6 +287,18 @@ def new_optimizer(replicator):
     replicator.wrap_optimizer(tf.keras.optimizers.Adam(0.1), [])
 
 
+def old_optimizer(replicator):
+    replicator.wrap_optimizer(tf.compat.v1.train.AdagradOptimizer(0.1), [])
+
+
+def probabilities(replicator):
+    replicator.checkpoint()
+    shares = tf.nn.softmax
+    replicator.run(
+        lambda: tf.nn.sparse_softmax_cross_entropy_with_logits([0], shares(tf.ones([1, 2])))
+    )
+
+
 def wrong_reduce(replicator):
     replicator.wrap_optimizer(tf.keras.optimizers.legacy.SGD(0.1), [], reduce="average")
 
@@ -310,7 +322,9 @@ def nothing_to_save(replicator):
         (ended, "the dataset of once has ended at step 0; add .repeat"),
         (outside, "variable variable was made outside of replicator.context"),
         (unwrapped, "optimizer is not wrapped"),
-        (new_optimizer, "use tf.keras.optimizers.legacy.Adam"),
+        (new_optimizer, "Adam is none, use one such as tf.keras.optimizers.legacy.Adam"),
+        (old_optimizer, "AdagradOptimizer is none, use one such as .*.legacy.Adagrad$"),
+        (probabilities, "given the probabilities of a softmax"),
         (wrong_reduce, "reduce .'?average'?. must be"),
         (random_numbers, "RandomStandardNormal .*draws random numbers"),
         (

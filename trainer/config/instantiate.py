@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -77,10 +78,12 @@ def _take_nodes(options: dict[str, Any], key: str) -> dict[str, Node]:
 def _from_a_library(error: BaseException) -> bool:
     """Return whether TensorFlow or NumPy raised the error: a mistake in code, not in a value."""
     innermost = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
-    return (
-        not {"tensorflow", "tf_keras", "keras", "numpy"}.isdisjoint(innermost.parts)
-        or "\n" in str(error).strip()
+    folders = (
+        Path(folder)
+        for name in ("tensorflow", "tf_keras", "keras", "numpy")
+        for folder in getattr(sys.modules.get(name), "__path__", ())
     )
+    return any(map(innermost.is_relative_to, folders)) or "\n" in str(error).strip()
 
 
 def _check_options(target: Callable[..., Any], key: str, names: set[str]) -> None:

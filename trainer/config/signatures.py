@@ -11,7 +11,7 @@ import importlib.util
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class Signature:
         positional: parameters that may be passed by position, in order.
         keywords: keyword-only parameters.
         takes_any: whether it has `**kwargs`.
+        takes_more: whether it has `*args`.
         names: what the module assigns at top level, among which annotations have their aliases.
     """
 
@@ -53,6 +54,7 @@ class Signature:
     keywords: tuple[Option, ...]
     takes_any: bool
     names: Mapping[str, ast.expr]
+    takes_more: bool = False
 
 
 def read(target: str) -> Signature | None:
@@ -236,9 +238,7 @@ def _of_class(
     for statement in node.body:
         if isinstance(statement, _Function) and statement.name == "__init__":
             signature = _of_function(statement, names)
-            return signature and Signature(
-                signature.positional[1:], signature.keywords, signature.takes_any, names
-            )
+            return signature and replace(signature, positional=signature.positional[1:])
     if node.decorator_list or node.keywords or len(node.bases) > 1:
         return None
     if not node.bases:
@@ -282,4 +282,5 @@ def _of_function(node: _Function, names: Mapping[str, ast.expr]) -> Signature | 
         Option(item.arg, item.annotation, default is None)
         for item, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
     )
-    return Signature(positional, keywords, node.args.kwarg is not None, names)
+    more = node.args.vararg is not None
+    return Signature(positional, keywords, node.args.kwarg is not None, names, more)

@@ -79,6 +79,8 @@ def check(
     ]
     if problem is not None or signature is None:
         return [*problems, *([problem] if problem else [])]
+    if len(signature.positional) < len(arguments) and not signature.takes_more:
+        return [*problems, _too_few(target, path, signature, arguments)]
     rest = {name: value for name, value in values.items() if name not in own}
     problems += _check_options(rest, path, signature, arguments, list(own))
     if "_args_" in node or node.get("_partial_"):  # the rest comes with the call
@@ -154,6 +156,13 @@ def _options(signature: Signature, arguments: Collection[str]) -> dict[str, Opti
     """Return the options of a target by name: its parameters but for the engine's arguments."""
     parameters = (*signature.positional[len(arguments) :], *signature.keywords)
     return {parameter.name: parameter for parameter in parameters}
+
+
+def _too_few(target: str, path: str, signature: Signature, arguments: Collection[str]) -> str:
+    return (
+        f"{path}._target_ ({target}) is called with ({', '.join(arguments)}), and takes "
+        f"{len(signature.positional)} by position; add parameters of these names at its start"
+    )
 
 
 def _check_options(

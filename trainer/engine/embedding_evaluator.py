@@ -12,6 +12,7 @@ import tensorflow as tf
 from trainer.config.schema import Experiment
 from trainer.engine.extra_metrics import blocks
 from trainer.engine.graph import randomness
+from trainer.engine.predicted_classes import predicted_classes
 from trainer.engine.predictor import Predictor
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
@@ -178,7 +179,7 @@ def refuse_classifier_options(experiment: Experiment, task: Embeds) -> None:
 def nearest_classes(
     bank: np.ndarray, labels: np.ndarray, features: np.ndarray, count: int
 ) -> np.ndarray:
-    """Return the class of each example by its nearest neighbours' votes, [N] int64.
+    """Return the class of each example by its nearest neighbours' votes, [N] int64; -1: none.
 
     The neighbours are those of the largest cosine similarity s, and each has exp(s / 0.1) votes
     (Wu et al. 2018).
@@ -204,7 +205,7 @@ def nearest_classes(
                 (np.arange(len(votes)), labels[nearest[:, neighbour]]),
                 weights[:, neighbour],
             )
-        found.append(votes.argmax(axis=1))
+        found.append(predicted_classes(votes))
     return np.concatenate(found)
 
 

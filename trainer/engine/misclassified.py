@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from trainer.engine.predicted_classes import predicted_classes
 from trainer.errors import ConfigError
 from trainer.protocols import Dataset, Split
 from trainer.summaries import figures
@@ -60,11 +61,11 @@ class MisclassifiedExamples:
             labels: [B] int64.
             probabilities: [B, C] float32.
         """
-        predictions = probabilities.argmax(axis=1)
+        predictions = predicted_classes(probabilities)
         highest = probabilities.max(axis=1)
         examples = [
             _Example(-float(highest[row]), int(ids[row]), int(labels[row]), int(predictions[row]))
-            for row in np.flatnonzero(predictions != labels)
+            for row in np.flatnonzero((predictions != labels) & (predictions >= 0))
         ]
         self._examples = sorted([*self._examples, *examples])[: self._count]
 

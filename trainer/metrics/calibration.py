@@ -6,13 +6,15 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from trainer.engine.predicted_classes import predicted_classes
+
 
 class CalibrationError:
     """Expected calibration error (Guo et al. 2017, "On Calibration of Modern Neural Networks").
 
     Examples are binned by the probability of the predicted class: ((m - 1) / bins, m / bins].
     The error is the mean over the examples of the difference between the accuracy of their bin and
-    its mean probability.
+    its mean probability; NaN where a probability is not finite.
 
     Args:
         bins: how many bins of equal width.
@@ -28,12 +30,13 @@ class CalibrationError:
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Add examples: labels, [B], and probabilities, [B, C]."""
         labels = np.asarray(y_true)
-        predicted = np.argmax(y_pred, axis=1)
+        predicted = predicted_classes(np.asarray(y_pred))
         confidence = np.max(y_pred, axis=1).astype(np.float64)
         weights = (
             np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight, np.float64)
         )
-        bins = np.clip(np.ceil(confidence * self._bins).astype(np.int64) - 1, 0, self._bins - 1)
+        edges = np.ceil(np.nan_to_num(confidence) * self._bins).astype(np.int64)
+        bins = np.clip(edges - 1, 0, self._bins - 1)
         # Example by example: the sums, to the bit, do not depend on the sizes of the batches.
         np.add.at(self._excess, bins, weights * (confidence - (labels == predicted)))
         self._weight += float(weights.sum())

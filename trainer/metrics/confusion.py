@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from trainer.engine.predicted_classes import predicted_classes
 from trainer.summaries import figures
 
 
 class ConfusionMatrix:
     """Counts the examples by label (row) and prediction (column): a table and a figure, no number.
+
+    An example whose probabilities are not finite is in no column.
 
     Attributes:
         class_names: names of the classes; numbers if it is empty.
@@ -27,8 +30,10 @@ class ConfusionMatrix:
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Add examples: labels, [B], and probabilities, [B, C]."""
         size = y_pred.shape[1]
-        cells = np.asarray(y_true) * size + np.argmax(y_pred, axis=1)
-        counts = np.bincount(cells, sample_weight, minlength=size * size).reshape(size, size)
+        predicted = predicted_classes(np.asarray(y_pred))
+        weights = np.where(predicted >= 0, 1.0 if sample_weight is None else sample_weight, 0.0)
+        cells = np.asarray(y_true) * size + np.maximum(predicted, 0)
+        counts = np.bincount(cells, weights, minlength=size * size).reshape(size, size)
         self.matrix = counts + (self.matrix if self.matrix.size else 0.0)
 
     def result(self) -> dict[str, float]:

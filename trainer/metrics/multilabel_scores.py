@@ -17,7 +17,8 @@ class MultilabelScores:
     those of the examples or the predictions. `average_precision` is the mean over the labels that
     some example has; of one label it is the sum over all thresholds of the precision there times
     what recall rises by (Zhu 2004). `f1/<label>` and `average_precision/<label>` are those of one
-    label, 0.0 where it does not occur. All probabilities of the split are held in memory.
+    label, 0.0 where it does not occur; NaN where a probability is NaN. All probabilities of the
+    split are held in memory.
 
     Attributes:
         class_names: names of the labels; numbers if it is empty.
@@ -80,13 +81,15 @@ class MultilabelScores:
 
 
 def _average_precision(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> float:
-    """Return the average precision of one label; 0.0 where no example has it.
+    """Return the average precision of one label; 0.0 where no example has it, NaN of scores of NaN.
 
     Args:
         labels: [N] bool.
         scores: [N].
         weights: [N].
     """
+    if np.isnan(scores).any():
+        return float("nan")
     order = np.argsort(-scores, kind="stable")
     found = np.cumsum((weights * labels)[order])
     if not found[-1]:

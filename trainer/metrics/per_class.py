@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from trainer.engine.predicted_classes import predicted_classes
 from trainer.metrics.value_keys import value_keys
 
 
@@ -37,12 +38,17 @@ class PerClass:
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Add examples: labels, [B], and probabilities, [B, C]."""
         labels = np.asarray(y_true)
-        predicted = np.argmax(y_pred, axis=1)
+        predicted = predicted_classes(np.asarray(y_pred))
         weights = (
             np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight, np.float64)
         )
         correct = labels == predicted
-        rows = [(predicted[correct], weights[correct]), (predicted, weights), (labels, weights)]
+        is_class = predicted >= 0
+        rows = [
+            (predicted[correct], weights[correct]),
+            (predicted[is_class], weights[is_class]),
+            (labels, weights),
+        ]
         size = y_pred.shape[1]
         counts = np.stack([np.bincount(classes, by, minlength=size) for classes, by in rows])
         self._counts = counts + (self._counts if self._counts.size else 0.0)

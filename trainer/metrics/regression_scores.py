@@ -64,7 +64,7 @@ class RegressionScores:
         if not self._weight:
             return {"rmse": float("nan"), "r2": float("nan")}
         rmse = np.sqrt(self._squared / self._weight)
-        constant = np.where(self._squared > 0, 0.0, 1.0)
+        constant = np.where(self._squared == 0, 1.0, 0.0)
         varies = self._deviations > 0
         unexplained = self._squared / np.where(varies, self._deviations, 1.0)
         r2 = np.where(varies, 1.0 - unexplained, constant)

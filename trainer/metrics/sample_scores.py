@@ -17,6 +17,8 @@ def frechet_distance(features: np.ndarray, others: np.ndarray) -> float:
     """
     first = features.astype(np.float64)
     second = others.astype(np.float64)
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        return float("nan")
     shift = first.mean(axis=0) - second.mean(axis=0)
     covariance = np.atleast_2d(np.cov(first, rowvar=False))
     other_covariance = np.atleast_2d(np.cov(second, rowvar=False))

@@ -10,7 +10,8 @@ import numpy as np
 class TopK:
     """The share of the examples whose label is among the k most probable classes: `top_<k>`.
 
-    A class is among them if fewer than k classes are more probable.
+    A class is among them if fewer than k classes are more probable; none is where a probability is
+    not finite.
 
     Args:
         k: how many of the most probable classes.
@@ -30,6 +31,7 @@ class TopK:
         probabilities = np.asarray(y_pred)
         own = np.take_along_axis(probabilities, labels[:, None], axis=1)
         found = (probabilities > own).sum(axis=1) < self._k
+        found &= np.isfinite(probabilities).all(axis=1)
         weights = np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight)
         self._found += float(weights[found].sum())
         self._weight += float(weights.sum())

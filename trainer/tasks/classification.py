@@ -13,7 +13,7 @@ from trainer.tasks.supervised import Supervised
 
 
 class Classification(Supervised):
-    """Trains `model(features)`, logits of at least [B, num_classes], on labels.
+    """Trains `model(features)`, logits [B, num_classes], on labels.
 
     A label is the number of a class, [B] integers, or the share of each class, [B, num_classes]
     float32, as mixup makes it; then accuracy is against the class of the largest share.
@@ -61,8 +61,7 @@ class Classification(Supervised):
     def predict_step(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Return the probability of each class, `probabilities` [B, num_classes] float32.
 
-        A model with more outputs than there are classes has probabilities for these too; they are
-        left out.
+        Those of the outputs that are no class are left out.
         """
         probabilities = tf.nn.softmax(self._outputs(batch, training=False))
         return {"probabilities": probabilities[:, : self.num_outputs]}
@@ -70,6 +69,7 @@ class Classification(Supervised):
     def _loss(self, batch: Batch, *, training: bool) -> PerExample:
         logits = self._outputs(batch, training=training)
         losses, labels = _cross_entropy(batch["label"], logits)
+        is_right = (tf.argmax(logits, axis=-1) == labels) & tf.math.is_finite(losses)
         if training and self.label_smoothing:
             uniform = tf.reduce_logsumexp(logits, axis=-1) - tf.reduce_mean(logits, axis=-1)
             smoothing = self.label_smoothing
@@ -80,7 +80,7 @@ class Classification(Supervised):
             losses *= doubts**self.focal_gamma
         if training and self._weights is not None:
             losses *= _weight_of(batch["label"], tf.constant(self._weights))
-        return losses, {"accuracy": tf.cast(tf.argmax(logits, axis=-1) == labels, tf.float32)}
+        return losses, {"accuracy": tf.cast(is_right, tf.float32)}
 
 
 def _weights(asked: list[float] | str, parts: TaskParts) -> tuple[float, ...]:
@@ -130,7 +130,7 @@ def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tuple[tf.Tensor, tf.
     if labels.shape.rank == 1:
         numbers = tf.cast(labels, tf.int64)
         return tf.nn.sparse_softmax_cross_entropy_with_logits(numbers, logits), numbers
-    # A model may have more outputs than there are classes.
+    # A model with the option `outputs` may have more of them than there are classes.
     shares = tf.pad(labels, [[0, 0], [0, logits.shape[-1] - labels.shape[-1]]])
     losses = tf.nn.softmax_cross_entropy_with_logits(shares, logits)
     return losses, tf.argmax(shares, axis=-1)

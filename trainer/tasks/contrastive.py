@@ -81,9 +81,8 @@ class Contrastive:
                 "task=contrastive needs two random versions of each image; choose augment=simclr, "
                 "or add augment.two_views=true to another one"
             )
-        size = int(batch["weight"].shape[0])
         return step.minimize(
-            lambda part: self._loss(part, step, size),
+            lambda part: self._loss(part, step),
             batch,
             self.models["model"],
             self.optimizers["model"],
@@ -108,13 +107,8 @@ class Contrastive:
         losses, accuracy = nt_xent(views, views, tf.ones([views[0].shape[0]]), 0, self._temperature)
         return {"loss": losses, "accuracy": accuracy}
 
-    def _loss(self, batch: Batch, step: StepContext, size: int) -> PerExample:
+    def _loss(self, batch: Batch, step: StepContext) -> PerExample:
         weight = batch["weight"]
-        if int(weight.shape[0]) != size:
-            raise ConfigError(
-                "task: an example is compared with all others of the global batch, and "
-                "batch.accumulate and batch.shards cut it; add batch.accumulate=1 batch.shards=null"
-            )
         own = self._project(batch, training=True)
         gathered = step.all_gather({"views": own, "weight": weight})
         everyone = [tf.reshape(view, [-1, view.shape[-1]]) for view in gathered["views"]]
@@ -122,7 +116,7 @@ class Contrastive:
             own,
             everyone,
             tf.reshape(gathered["weight"], [-1]),
-            tf.cast(step.replica, tf.int32) * size,
+            tf.cast(step.replica, tf.int32) * int(weight.shape[0]),
             self._temperature,
         )
         return losses, {"accuracy": accuracy}
@@ -170,6 +164,7 @@ def nt_xent(
     logits = tf.where(is_left_out, _NEVER, logits)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(other, logits)
     is_first = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), other)
+    is_first &= tf.math.is_finite(losses)
     pairs = [tf.split(x, 2) for x in (losses, tf.cast(is_first, tf.float32))]
     return (pairs[0][0] + pairs[0][1]) / 2.0, (pairs[1][0] + pairs[1][1]) / 2.0
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from trainer.errors import ConfigError
 from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
+from trainer.tasks import model_outputs
 from trainer.tasks.generation import continue_tokens
 from trainer.text_protocols import Sampling
 
@@ -26,24 +26,14 @@ class LanguageModel:
     primary_metric = "accuracy"
 
     def __init__(self) -> None:
+        self._shape: list[int] | None = None
         self.models: dict[str, tf.keras.Model] = {}
         self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
 
     def build(self, parts: TaskParts) -> None:
-        """Create the model and its optimizer.
-
-        Raises:
-            ConfigError: the model gives no logits for each token.
-        """
-        model = parts.model()
-        expected = (None, *parts.input_shape, parts.num_classes)
-        if tuple(model.output_shape) != expected:
-            raise ConfigError(
-                f"task (language_model) needs a model with logits {_shape(expected)}, this one "
-                f"gives {_shape(model.output_shape)}; use model=transformer and a dataset of "
-                "tokens, such as dataset=text_windows"
-            )
-        self.models = {"model": model}
+        """Create the model and its optimizer."""
+        self._shape = [*parts.input_shape, parts.num_classes]
+        self.models = {"model": parts.model()}
         self.optimizers = {"model": parts.optimizer()}
 
     def train_step(self, batch: Batch, step: StepContext) -> Metrics:
@@ -80,12 +70,16 @@ class LanguageModel:
         labels = batch["label"]
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         is_right = tf.argmax(logits, axis=-1, output_type=labels.dtype) == labels
+        is_right &= tf.math.is_finite(losses)
         accuracies = tf.reduce_mean(tf.cast(is_right, tf.float32), axis=-1)
         return tf.reduce_mean(losses, axis=-1), {"accuracy": accuracies}
 
     def _logits(self, tokens: tf.Tensor, *, training: bool) -> tf.Tensor:
-        return tf.cast(self.models["model"](tokens, training=training), tf.float32)
-
-
-def _shape(shape: object) -> str:
-    return str(shape).replace("None", "B")
+        return model_outputs.call(
+            self.models["model"],
+            tokens,
+            training=training,
+            shape=self._shape,
+            fix="task=language_model needs a logit of each token of the vocabulary at each place; "
+            "choose model=transformer and a dataset of tokens, such as dataset=text_windows",
+        )

@@ -12,7 +12,7 @@ from trainer.tasks.supervised import Supervised
 
 
 class Multilabel(Supervised):
-    """Trains `model(features)`, logits of at least [B, labels], on labels of 0 and 1.
+    """Trains `model(features)`, logits [B, labels], on labels of 0 and 1.
 
     The loss is the mean over the labels of the cross-entropy; the accuracy is the share of the
     examples of which all labels are predicted right.
@@ -66,6 +66,7 @@ class Multilabel(Supervised):
         if training and self._weights:
             losses *= 1.0 + labels * (tf.constant(self._weights) - 1.0)
         right = tf.equal(self._predicted(tf.sigmoid(logits)), tf.cast(batch["label"], tf.int64))
+        right &= tf.math.is_finite(losses)
         accuracy = tf.cast(tf.reduce_all(right, axis=-1), tf.float32)
         return tf.reduce_mean(losses, axis=-1), {"accuracy": accuracy}
 

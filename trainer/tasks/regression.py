@@ -11,7 +11,7 @@ from trainer.tasks.supervised import Supervised
 
 
 class Regression(Supervised):
-    """Trains `model(features)`, outputs of at least [B, targets], on numbers.
+    """Trains `model(features)`, outputs [B, targets], on numbers.
 
     Where the dataset knows mean and standard deviation of each target in the training split, as a
     table does, the model predicts (target - mean) / deviation, and the loss is that of these

@@ -18,6 +18,7 @@ from trainer.protocols import (
     TaskParts,
 )
 from trainer.summaries import figures
+from trainer.tasks import model_outputs
 
 IGNORED = 255
 """Value of a mask's pixels that count neither in the loss nor in a metric."""
@@ -44,6 +45,7 @@ class Segmentation:
 
     def __init__(self) -> None:
         self._num_classes = 0
+        self._shape: list[int] | None = None
         self.metrics: tuple[str, ...] = ("loss", "accuracy")
         self.derived_metrics: Sequence[str] = ("mean_iou",)
         self.models: dict[str, tf.keras.Model] = {}
@@ -53,7 +55,7 @@ class Segmentation:
         """Create the model and its optimizer.
 
         Raises:
-            ConfigError: the model has no class for each pixel, or there are too many classes.
+            ConfigError: there are too many classes.
         """
         self._num_classes = parts.num_classes
         if self._num_classes > IGNORED:
@@ -62,14 +64,8 @@ class Segmentation:
                 f"has {self._num_classes}; join some of them"
             )
         self.metrics = ("loss", "accuracy", *self._iou_names())
-        model = parts.model()
-        wanted = (None, *parts.input_shape[:2], self._num_classes)
-        if tuple(model.output_shape) != wanted:
-            raise ConfigError(
-                f"model: task=segmentation needs logits of each pixel, {_shape(wanted)}, the model "
-                f"gives {_shape(model.output_shape)}; choose model=unet"
-            )
-        self.models = {"model": model}
+        self._shape = [*parts.input_shape[:2], self._num_classes]
+        self.models = {"model": parts.model()}
         self.optimizers = {"model": parts.optimizer()}
 
     def train_step(self, batch: Batch, step: StepContext) -> Metrics:
@@ -139,17 +135,19 @@ class Segmentation:
         is_valid = tf.not_equal(mask, IGNORED)
         labels = tf.where(is_valid, mask, 0)
         valid = tf.cast(is_valid, tf.float32)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits) * valid
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        found = tf.where(tf.math.is_finite(losses), tf.argmax(logits, -1, tf.int32), -1)
+        losses *= valid
         count = tf.reduce_sum(valid, axis=[1, 2])
         loss = tf.reduce_sum(losses, axis=[1, 2]) / tf.maximum(count, 1.0)
-        return loss, self._counts(labels, tf.argmax(logits, -1, tf.int32), valid)
+        return loss, self._counts(labels, found, valid)
 
     def _counts(self, labels: tf.Tensor, found: tf.Tensor, valid: tf.Tensor) -> PerExampleMetrics:
         """Return the numbers of pixels that the metrics are made of, [B] each.
 
         Args:
             labels: [B, H, W] int32.
-            found: the predictions, [B, H, W] int32.
+            found: the predictions, [B, H, W] int32; -1: none.
             valid: which pixels count, [B, H, W] float32.
         """
         is_right = tf.cast(tf.equal(labels, found), tf.float32) * valid
@@ -170,8 +168,10 @@ class Segmentation:
         return [f"iou/{number}" for number in range(self._num_classes)]
 
     def _logits(self, batch: Batch, *, training: bool) -> tf.Tensor:
-        return tf.cast(self.models["model"](batch["features"], training=training), tf.float32)
-
-
-def _shape(shape: Sequence[int | None]) -> str:
-    return f"[{', '.join('B' if side is None else str(side) for side in shape)}]"
+        return model_outputs.call(
+            self.models["model"],
+            batch["features"],
+            training=training,
+            shape=self._shape,
+            fix="task=segmentation needs a logit of each class for each pixel; choose model=unet",
+        )

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 import tensorflow as tf
 
 from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
+from trainer.tasks import model_outputs
 
 
 class Supervised(ABC):
@@ -20,12 +21,14 @@ class Supervised(ABC):
 
     def __init__(self) -> None:
         self.num_outputs: int | None = None
+        self._all_outputs: int | None = None
         self.models: dict[str, tf.keras.Model] = {}
         self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
 
     def build(self, parts: TaskParts) -> None:
         """Create the model and its optimizer."""
         self.num_outputs = parts.num_classes
+        self._all_outputs = parts.num_outputs
         self.models = {"model": parts.model()}
         self.optimizers = {"model": parts.optimizer()}
 
@@ -47,5 +50,16 @@ class Supervised(ABC):
         """Return the loss and the metrics of each example, [B]."""
 
     def _outputs(self, batch: Batch, *, training: bool) -> tf.Tensor:
-        """Return all outputs of the model, at least [B, num_outputs] float32."""
-        return tf.cast(self.models["model"](batch["features"], training=training), tf.float32)
+        """Return all outputs of the model, [B, outputs] float32.
+
+        They are as many as there are classes, targets or labels, or as the model's option `outputs`
+        says.
+        """
+        return model_outputs.call(
+            self.models["model"],
+            batch["features"],
+            training=training,
+            shape=[self._all_outputs],
+            fix="give its last layer one unit for each class, target or label of the dataset "
+            f"(num_classes, {self.num_outputs})",
+        )

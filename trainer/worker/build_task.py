@@ -10,8 +10,9 @@ from trainer.engine.graph.layer_placement import LayerPlacement, place_layers
 from trainer.engine.graph.placed_model import compute_on_devices, draft_variables, variables_on
 from trainer.engine.graph.placement import no_devices_for_variables
 from trainer.logical_devices import groups_of
-from trainer.protocols import Task, TaskParts
+from trainer.protocols import Task
 from trainer.worker import members
+from trainer.worker.task_parts import Parts
 
 
 class TaskBuilder:
@@ -33,7 +34,7 @@ class TaskBuilder:
         """The logical device of each layer that has one, by its path."""
         return self._planned.devices
 
-    def draft(self, parts: TaskParts) -> None:
+    def draft(self, parts: Parts) -> None:
         """Decide what goes where, outside the strategy's scope.
 
         Raises:
@@ -51,7 +52,7 @@ class TaskBuilder:
         tf.keras.backend.reset_uids()
         tf.keras.utils.set_random_seed(self._experiment.seed)
 
-    def build(self, parts: TaskParts) -> Task:
+    def build(self, parts: Parts) -> Task:
         """Build the task, in the strategy's scope.
 
         Raises:
@@ -64,11 +65,12 @@ class TaskBuilder:
         compute_on_devices(self._planned.transferred(task.models))
         return task
 
-    def _build(self, parts: TaskParts) -> Task:
+    def _build(self, parts: Parts) -> Task:
         task: Task = instantiate(self._experiment.task, "task")
         members.check_task(task)
         members.check_label_kind(task, parts.label_kind)
         with no_devices_for_variables():
             task.build(parts)
         members.check_built_task(task)
+        parts.check_models()
         return task

@@ -19,7 +19,8 @@ SELF_EXPLANATORY = (CheckpointError, DivergedError, NonFiniteError, StorageError
 _NAMED_ERROR = re.compile(r"[\w.]*(?:Error|Exception): (?P<message>.+)")
 _WRAPPER_LINES = (
     "in user code:",
-    "Exception encountered when calling layer",
+    "Exception encountered when calling",
+    "Could not automatically infer",
     "Graph execution error",
     "Detected at node",
     "File ",
@@ -53,7 +54,8 @@ def error_cause(error: BaseException) -> str:
     """Return an error in one line: the original one where TensorFlow or Keras has wrapped it."""
     if isinstance(error, SELF_EXPLANATORY):
         return str(error).splitlines()[0]
-    lines = [re.sub(r"^\{\{.*?\}\} ", "", line.strip()) for line in str(error).splitlines()]
+    plain = re.sub(r"\x1b\[\d*m", "", str(error))  # Keras 3 writes in bold
+    lines = [re.sub(r"^\{\{.*?\}\} ", "", line.strip()) for line in plain.splitlines()]
     named = [
         line
         for line in lines

@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
 
 from trainer.config.instantiate import import_target
 from trainer.config.schema import Experiment
+from trainer.engine.graph.step_options import fused_class
 from trainer.errors import ConfigError
+from trainer.worker import returned_model
 
 if TYPE_CHECKING:
     import keras
-    import tensorflow as tf
 
 
 def adapted(
     build: Callable[[], Any],
+    key: str,
     node: Mapping[str, Any],
     features: tf.TensorSpec,
     experiment: Experiment,
-) -> Any:
+) -> tuple[Any, str]:
     """Build a model; one of Keras 3 is wrapped in what the engine uses of a model.
 
     Args:
         build: makes the model.
-        node: the node of the function that makes it.
-        features: the features of a batch of the dataset.
+        key: the key of the node of the function that makes it.
+        node: that node.
+        features: the features of a batch; a model without variables is called with such.
         experiment: the effective configuration.
+
+    Returns:
+        The model, and why a model of tf_keras could not be called, if it has no variables yet.
 
     Raises:
         ConfigError: the model cannot be trained here.
@@ -41,25 +48,30 @@ def adapted(
         keras.config.set_dtype_policy(experiment.precision)
         refuse_remat()
     model = build()
+    returned_model.check(model, key, node["_target_"])
     keras = sys.modules.get("keras")  # a function that loads a model from a file imports it then
-    if keras is None or not isinstance(model, keras.Layer):
+    is_keras_3 = keras is not None and isinstance(model, keras.Layer)
+    library: Any = keras if is_keras_3 else tf.keras
+    failure = ""
+    if not getattr(model, "built", True):
+        symbolic = library.Input(features.shape[1:], dtype=features.dtype.name)
+        failure = returned_model.call_failure(model, symbolic)
+    if not is_keras_3:
         _refuse_adapters(model, lora.rank)
-        return model
+        return model, failure
     from trainer.engine.graph.adapters import add_adapters
     from trainer.engine.graph.keras3_model import Keras3Model
 
-    if not model.built:
-        # Keras3Model names the layers that are not built then.
-        with suppress(NotImplementedError, TypeError, ValueError):
-            model.build(tuple(features.shape))
+    if failure:
+        raise returned_model.not_built(key, model, failure)
     _check(model, experiment)
     if lora.rank is not None and model.built:
         add_adapters(model, lora.rank, lora.layers)
-    return Keras3Model(model, features)
+    return Keras3Model(model), ""
 
 
 def check_optimizer(key: str, optimizer: Any) -> None:
-    """Refuse an optimizer of Keras 3.
+    """Refuse an optimizer whose updates are not fused.
 
     Raises:
         ConfigError: it is one.
@@ -69,6 +81,12 @@ def check_optimizer(key: str, optimizer: Any) -> None:
             f"{key} ({type(optimizer).__name__}) is an optimizer of Keras 3, which clips before "
             "gradients are summed and loses counts under parameter servers; its models are trained "
             "by the optimizers here too: choose one, such as optimizer=adam"
+        )
+    if not isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):
+        raise ConfigError(
+            f"{key} ({type(optimizer).__name__}) is none of tf.keras.optimizers.legacy, whose "
+            f"updates are fused; use one such as {fused_class(optimizer)}, or a choice such as "
+            "optimizer=adam"
         )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer.engine.predicted_classes import predicted_classes
 from trainer.files import fsync_directory, writing
 
 Column = tuple[Any, np.ndarray]
@@ -50,7 +51,8 @@ def columns(
     if "label" in fields:
         table |= _labels(rows["label"], class_names)
     if "probabilities" in fields and "predicted" not in fields:
-        table |= _classes("predicted", rows["probabilities"].argmax(axis=-1), present, class_names)
+        predicted = predicted_classes(rows["probabilities"])
+        table |= _classes("predicted", predicted, present & (predicted >= 0), class_names)
     for name in sorted(set(fields) - {"weight", "label"}, key=_place(fields)):
         if name in paths:
             table[name] = paths[name], present

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -21,7 +22,9 @@ from trainer.labels import label_kind_of
 from trainer.nodes import ModelNode, OptimizerNode, ScheduleNode
 from trainer.protocols import Callback, Dataset
 from trainer.schedules.base import adjust, scale, slow_down
-from trainer.worker import keras3
+from trainer.worker import keras3, returned_model
+
+_log = logging.getLogger(__name__)
 
 Schedule: TypeAlias = Callable[[Any], Any]
 """The learning rate, float32 scalar, of a step, int64 scalar."""
@@ -64,6 +67,7 @@ class Parts:
         self.label_kind = label_kind_of(dataset)
         self._own: set[str] = set()  # groups of which the task has nodes
         self._used: set[str] = set()  # groups whose choice it uses
+        self._models: list[tuple[str, Any, str]] = []  # key, and why it could not be called
         self.learning_rates: dict[str, Schedule] = {}
 
     @property
@@ -92,6 +96,11 @@ class Parts:
     def num_classes(self) -> int:
         return self._dataset.num_classes
 
+    @property
+    def num_outputs(self) -> int:
+        declared = (self._experiment.model or {}).get("outputs")
+        return declared or self.num_classes
+
     def model(
         self,
         node: ModelNode | None = None,
@@ -104,12 +113,26 @@ class Parts:
         self._check_vocabulary(key, options.get("vocabulary"))
         count = self.num_classes if outputs is None else outputs
         has_tokens = getattr(self._dataset, "vocabulary_size", None) is not None
-        return keras3.adapted(
+        model, failure = keras3.adapted(
             lambda: instantiate(options, key, shape, count),
+            key,
             options,
             tf.TensorSpec([None, *shape], tf.int32 if has_tokens else tf.float32),
             self._experiment,
         )
+        self._models.append((key, model, failure))
+        return model
+
+    def check_models(self) -> None:
+        """Check that the models are built, by the task if it calls them otherwise.
+
+        Raises:
+            ConfigError: one is not.
+        """
+        for key, model, failure in self._models:
+            # A call that fails leaves the model itself built.
+            if failure and not (model.variables and all(x.built for x in model._flatten_layers())):
+                raise returned_model.not_built(key, model, failure)
 
     def optimizer(
         self,
@@ -149,6 +172,8 @@ class Parts:
     def check_used(self) -> None:
         """Check that a task with a model or optimizer of its own uses the configured one, if any.
 
+        Says what else of a model is not used.
+
         Raises:
             ConfigError: it does not; the run would be named by what changes nothing.
         """
@@ -161,6 +186,16 @@ class Parts:
         ]
         if problems:
             raise ConfigError(*problems)
+        for key, model, _ in self._models:
+            if (
+                self._experiment.trains
+                and self.is_chief
+                and (parts := returned_model.ignored(model))
+            ):
+                _log.warning(
+                    "%s is compiled: %s are not used; task=%s, optimizer=%s and metrics= decide",
+                    key, parts, choices.get("task"), choices.get("optimizer"),
+                )  # fmt: skip
 
     def _node(
         self, node: ModelNode | OptimizerNode | None, group: str

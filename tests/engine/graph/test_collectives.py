@@ -22,6 +22,7 @@ from trainer.engine.graph.step import Step
 from trainer.engine.graph.step_base import StepBase
 from trainer.engine.graph.user_step import UserStep
 from trainer.engine.replicator import Replicator
+from trainer.errors import ConfigError
 from trainer.tasks.classification import Classification
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -516,7 +517,7 @@ def test_message_on_long_nest_shows_where_it_differs():
 
 def test_noted_collective_of_other_code_is_compared(strategy_and_layers):
     def case(step, replica, layers):
-        step._collectives.note(f"exchange of {replica} gradients")
+        step.collectives.note(f"exchange of {replica} gradients")
         return 0
 
     with pytest.raises(
@@ -589,12 +590,18 @@ def test_frames_of_the_engine_are_not_those_of_user(owner):
     assert owner.__module__.startswith(f"{collectives._ENGINE}.")
 
 
-@pytest.mark.parametrize("option", ["jit=true", "batch.accumulate=2"])
-def test_error_names_collective_in_compiled_loss(tmp_path, option):
+def test_error_names_collective_in_compiled_loss(tmp_path):
     with pytest.raises(
         ValueError, match=rf"map_reduce\(mean\) of float32\[8, 8, 1\]{HERE} is inside a tf.function"
     ):
-        train(tmp_path, *CENTRED, *MIRRORED, option)
+        train(tmp_path, *CENTRED, *MIRRORED, "jit=true")
+
+
+@pytest.mark.parametrize("layout", [(), MIRRORED], ids=["one device", "two replicas"])
+@pytest.mark.parametrize("option", ["batch.accumulate=2", "batch.shards=4"])
+def test_collective_of_parts_of_the_batch_is_refused(tmp_path, layout, option):
+    with pytest.raises(ConfigError, match=rf"map_reduce\(mean\){HERE} would join parts of the"):
+        train(tmp_path, *CENTRED, *layout, option)
 
 
 @pytest.fixture(scope="module")

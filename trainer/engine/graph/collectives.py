@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import pprint
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -18,6 +19,7 @@ import tensorflow as tf
 from trainer.config import constraints
 from trainer.engine.graph.collective_log import CollectiveLog
 from trainer.engine.graph.replica_devices import beside, numbers_of
+from trainer.errors import ConfigError
 
 _OPS = "sum | mean | min | max"
 _SPARSE = (tf.IndexedSlices, tf.SparseTensor, tf.RaggedTensor)
@@ -70,6 +72,16 @@ class Collectives:
         number = tf.get_static_value(self._context.replica_id_in_sync_group)
         self._replica = None if number is None else int(number)
         self._graph = tf.compat.v1.get_default_graph()
+        self._is_part = False
+
+    @contextmanager
+    def on_part(self, is_part: bool) -> Iterator[None]:
+        """Refuse collectives inside, where the batch is only a part of what the options cut."""
+        self._is_part = is_part
+        try:
+            yield
+        finally:
+            self._is_part = False
 
     def all_reduce(self, value: Any, op: str = "sum") -> Any:
         """Reduce a nest over all replicas."""
@@ -212,6 +224,11 @@ class Collectives:
 
     def _begin(self, name: str, value: Any) -> tuple[list[tf.Tensor], str]:
         """Check a nest and record its collective; return its tensors and the line of the log."""
+        if self._is_part:
+            raise ConfigError(
+                f"task: {name} at {_caller()} would join parts of the global batch, for "
+                "batch.accumulate and batch.shards cut it; add batch.accumulate=1 batch.shards=null"
+            )
         tensors = []
         for leaf in tf.nest.flatten(value):
             if not _is_dense(leaf):
@@ -241,7 +258,7 @@ class Collectives:
         if self._replicas > 1 and tf.compat.v1.get_default_graph() is not self._graph:
             raise ValueError(
                 f"{line} is inside a tf.function, a tf.while_loop or a tf.cond, where replicas "
-                "cannot communicate; jit and batch.accumulate compile the loss like that"
+                "cannot communicate; jit compiles the loss like that"
             )
         self._log.record(self._replica, line)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,8 @@ from trainer.engine.graph.input import Feed
 from trainer.engine.graph.metric_sums import pack, sums_of
 from trainer.engine.graph.randomness import evaluated_part
 from trainer.engine.graph.shard_tree import add
-from trainer.protocols import Dataset, Task
+from trainer.engine.graph.step_base import StepBase
+from trainer.protocols import Batch, Dataset, PerExample, Task
 
 
 class EvalLoop:
@@ -42,6 +44,7 @@ class EvalLoop:
         self._task = task
         self._dataset = dataset
         self.feed = feed
+        self._log = CollectiveLog()
         self.check: Callable[[str], None] = lambda subject: None
 
     @tf.function(autograph=False)
@@ -59,6 +62,8 @@ class EvalLoop:
     def _batches(
         self, iterator: Any, total: tf.Tensor, start: tf.Tensor, count: tf.Tensor
     ) -> tf.Tensor:
+        self._log = CollectiveLog()  # of this trace
+
         def one_batch(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             results = self._strategy.run(self._replica_step, args=(index, self.feed.next(iterator)))
             sums = self._strategy.experimental_local_results(results)[0]
@@ -75,9 +80,20 @@ class EvalLoop:
         batch, _ = self.feed.replica_batch(element, index, context.replica_id_in_sync_group)
         with evaluated_part(index, context, int(batch["weight"].shape[0])):
             batch = {**batch, **self._dataset.transform(batch, None)}
-            sums = pack(self._task, sums_of(*self._task.eval_step(batch), batch["weight"]))
+            sums = pack(self._task, sums_of(*self._evaluate(batch, index), batch["weight"]))
         if self._in_order:
             return Collectives(CollectiveLog()).all_gather(sums)
         if context.num_replicas_in_sync == 1:
             return sums
         return context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
+
+    def _evaluate(self, batch: Batch, index: tf.Tensor) -> PerExample:
+        """Call the task's `eval_step`, with a step to communicate in if it takes one."""
+        evaluate: Any = self._task.eval_step
+        if "step" not in inspect.signature(evaluate).parameters:
+            return evaluate(batch)
+        step = StepBase(index, self._log)
+        with step.collectives.on_part(self._in_order):
+            result = evaluate(batch, step=step)
+        step.collectives.end()
+        return result

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.engine.graph.called_functions import all_graphs, attributes_of
+from trainer.engine.graph.loss_inputs import check_losses
 from trainer.engine.graph.operation_stack import ENGINE, frames_of, is_library, place_of, scope_of
 from trainer.engine.graph.variables import parts_of
 from trainer.errors import ConfigError
@@ -72,12 +73,13 @@ class GraphCheck:
             subject: what it computes, for the messages.
 
         Raises:
-            ConfigError: it draws random numbers that cannot be repeated, or reads a variable that
-                is not saved.
+            ConfigError: a loss of logits is given probabilities, or random numbers are drawn that
+                cannot be repeated, or a variable is read that is not saved.
         """
         if tf.executing_eagerly():
             return
         graphs = all_graphs(tf.compat.v1.get_default_graph())
+        check_losses(graphs)
         for operation in (operation for graph in graphs for operation in graph.get_operations()):
             if _draws(operation.type):
                 raise ConfigError(

@@ -35,7 +35,6 @@ class Keras3Model(tf.Module):
 
     Args:
         model: the model.
-        features: what it is called with, for the shape of what a subclassed one returns.
 
     Raises:
         ConfigError: the model cannot be trained here.
@@ -43,11 +42,10 @@ class Keras3Model(tf.Module):
 
     notes_updates = True
 
-    def __init__(self, model: keras.Model, features: tf.TensorSpec | None = None) -> None:
+    def __init__(self, model: keras.Model) -> None:
         super().__init__(name=re.sub(r"\W", "_", model.name))
         check_model(model)
         self._model = self._no_dependency(model)
-        self._features = self._no_dependency(features)
         weights = list(model.weights)
         self.saved = {f"{i}_{v.name}": v.value for i, v in enumerate(weights)}
         held = {id(variable) for variable in [*weights, *model.metrics_variables]}
@@ -190,15 +188,6 @@ class Keras3Model(tf.Module):
         return (None, *self._model.get_build_config()["input_shape"][1:])
 
     @property
-    def output_shape(self) -> tuple[int | None, ...]:
-        """The shape of the outputs; the batch is None."""
-        if self.inputs or self._features is None:
-            return tuple(self._model.output_shape)
-        features = keras.KerasTensor(self._features.shape, self._features.dtype.name)
-        outputs = self._model.compute_output_spec(features)
-        return tuple(keras.tree.map_structure(lambda spec: spec.shape, outputs))
-
-    @property
     def trainable(self) -> bool:
         """Whether the model is trained; setting it freezes or releases all of its layers."""
         return bool(self._model.trainable)
@@ -222,7 +211,7 @@ class Keras3Model(tf.Module):
     def extended(self, outputs: Any) -> Keras3Model:
         """Return a model of these symbolic outputs, which are computed from this one's layers."""
         extended = keras.Model(self._model.inputs, outputs, name=self._model.name)
-        return Keras3Model(extended, self._features)
+        return Keras3Model(extended)
 
     def save(self, path: Any) -> None:
         """Write the model as Keras 3 does."""

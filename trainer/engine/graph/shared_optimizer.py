@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from trainer.config import constraints
 from trainer.engine.graph.state import optimizer_trackables
-from trainer.engine.graph.step_options import Optimizer
+from trainer.engine.graph.step_options import Optimizer, fused_class
 from trainer.engine.graph.user_step import current_step
 from trainer.errors import ConfigError
 
@@ -40,11 +40,11 @@ class SharedOptimizer:
         reduce: str = "mean",
         clip_norm: float | None = None,
     ) -> None:
-        kind = type(optimizer).__name__
         if not isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):
             raise ConfigError(
                 f"loop: wrap_optimizer needs an optimizer of tf.keras.optimizers.legacy, whose "
-                f"updates are fused; {kind} is none, use tf.keras.optimizers.legacy.{kind}"
+                f"updates are fused; {type(optimizer).__name__} is none, use "
+                f"one such as {fused_class(optimizer)}"
             )
         if problem := constraints.check_value("reduce", reduce, "mean | sum"):
             raise ConfigError(f"loop: wrap_optimizer: {problem}")

@@ -17,7 +17,7 @@ from trainer.engine.graph.soft_update import soft_update
 from trainer.engine.graph.step_base import StepBase
 from trainer.engine.graph.step_options import Gradients, Optimizer, StepOptions
 from trainer.errors import ConfigError
-from trainer.protocols import Batch, LossFn, Metrics
+from trainer.protocols import Batch, LossFn, Metrics, PerExample
 
 
 class Step(StepBase):
@@ -112,7 +112,7 @@ class Step(StepBase):
             ValueError: another replica communicated more often.
             ConfigError: an optimizer made another number of updates than it was built for.
         """
-        self._collectives.end()
+        self.collectives.end()
         for optimizer, count in self._updates.values():
             expected = getattr(optimizer, "updates_per_step", count)
             if count != expected:
@@ -136,8 +136,14 @@ class Step(StepBase):
     def _contribution(
         self, loss_fn: LossFn, batch: Batch, model: tf.keras.Model, scale: tf.Tensor | None
     ) -> Contribution:
+        size = int(batch["weight"].shape[0])
+
+        def loss_of_part(part: Batch) -> PerExample:
+            with self.collectives.on_part(int(part["weight"].shape[0]) < size):
+                return loss_fn(part)
+
         return accumulate_gradients(
-            loss_fn,
+            loss_of_part,
             batch,
             model,
             self.options,
@@ -166,7 +172,7 @@ class Step(StepBase):
         self, gradients: Gradients, others: list[tf.Tensor]
     ) -> tuple[Gradients, list[tf.Tensor]]:
         if self.options.exchange is not None:
-            self._collectives.note(f"the sum of {len(gradients)} gradients")
+            self.collectives.note(f"the sum of {len(gradients)} gradients")
             return self.options.exchange(self._replica, gradients, others)
         summed = self.all_reduce([*gradients, *others])
         return summed[: len(gradients)], summed[len(gradients) :]

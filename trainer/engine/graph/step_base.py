@@ -22,6 +22,7 @@ class StepBase:
         replica: number of this replica, from 0; a scalar tensor where one trace is for all.
         worker: number of the process that this replica belongs to, from 0; likewise.
         num_replicas: replicas that share the step.
+        collectives: this replica's.
 
     Args:
         log: the collectives of all replicas, in order; shared by them.
@@ -32,7 +33,7 @@ class StepBase:
         self._replica = tf.distribute.get_replica_context()
         self.num_replicas: int = self._replica.num_replicas_in_sync
         self.replica, self.worker = _numbers(self._replica)
-        self._collectives = Collectives(log)
+        self.collectives = Collectives(log)
         self._draws = task_draws()
 
     def split(self, batch: Batch, count: int) -> list[Batch]:
@@ -96,17 +97,18 @@ class StepBase:
         anywhere in a step, also within a model, but not within a tf.function, tf.while_loop or
         tf.cond. All replicas must call the same ones, in the same order and with the same shapes,
         which must be static. They are differentiable, with respect to the sum of all replicas'
-        losses.
+        losses. Where batch.accumulate or batch.shards cut the batch, a loss function may not
+        communicate, and with batch.shards neither may `eval_step`.
 
         Args:
             value: this replica's nest of numbers or dense tensors.
             op: sum, mean, min or max. There is no mean of integers.
         """
-        return self._collectives.all_reduce(value, op)
+        return self.collectives.all_reduce(value, op)
 
     def map_reduce(self, fn: Callable[[Any], Any], value: Any, op: str = "sum") -> Any:
         """Apply `fn` to this replica's value, and reduce the resulting nest like `all_reduce`."""
-        return self._collectives.map_reduce(fn, value, op)
+        return self.collectives.map_reduce(fn, value, op)
 
     def reduce_scatter(self, value: Any, op: str = "sum", axis: int = 0) -> Any:
         """Reduce a nest over all replicas, and cut it: each replica gets the part of its number.
@@ -118,7 +120,7 @@ class StepBase:
             op: as in `all_reduce`.
             axis: where each tensor is cut; its length must be a multiple of `num_replicas`.
         """
-        return self._collectives.reduce_scatter(value, op, axis)
+        return self.collectives.reduce_scatter(value, op, axis)
 
     def all_gather(self, value: Any, axis: int = 0) -> Any:
         """Stack the values of all replicas along a new axis; every replica gets the result.
@@ -127,18 +129,18 @@ class StepBase:
             value: this replica's nest of numbers or dense tensors.
             axis: where the new axis, of length `num_replicas`, is in the result.
         """
-        return self._collectives.all_gather(value, axis)
+        return self.collectives.all_gather(value, axis)
 
     def map_gather(self, fn: Callable[[Any], Any], value: Any, axis: int = 0) -> Any:
         """Apply `fn` to this replica's value, and gather the resulting nest like `all_gather`."""
-        return self._collectives.map_gather(fn, value, axis)
+        return self.collectives.map_gather(fn, value, axis)
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
         """Return the value of replica `source` on every replica.
 
         The others' values must have the same nest, shapes and types.
         """
-        return self._collectives.broadcast(value, source)
+        return self.collectives.broadcast(value, source)
 
 
 def _numbers(context: tf.distribute.ReplicaContext) -> tuple[int | tf.Tensor, int | tf.Tensor]:

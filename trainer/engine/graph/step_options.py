@@ -13,11 +13,19 @@ from trainer.engine.graph.divergence import DivergenceMonitor
 from trainer.engine.graph.exchange_timer import ExchangeTimer
 from trainer.engine.graph.variables import LossScale
 
+_FUSED = tf.keras.optimizers.legacy
+
 Gradients = list[tf.Tensor]
 Exchange: TypeAlias = Callable[
     [tf.distribute.ReplicaContext, Gradients, list[tf.Tensor]], tuple[Gradients, list[tf.Tensor]]
 ]
 Optimizer: TypeAlias = tf.keras.optimizers.legacy.Optimizer
+
+
+def fused_class(optimizer: object) -> str:
+    """Return the name of a class with fused updates that can replace an optimizer of another."""
+    name = type(optimizer).__name__.removesuffix("Optimizer")
+    return f"tf.keras.optimizers.legacy.{name if hasattr(_FUSED, name) else 'Adam'}"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,113 @@
+"""Simple convnets that end in probabilities, as nearly every example does."""
+
+import keras
+import tensorflow as tf
+
+
+def convnet(input_shape, num_classes):
+    """Keras 3, sequential: the last layer has the activation."""
+    return keras.Sequential(
+        [
+            keras.Input(shape=input_shape),
+            keras.layers.Conv2D(8, kernel_size=(3, 3), activation="relu"),
+            keras.layers.Flatten(),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(num_classes, activation="softmax"),
+        ]
+    )
+
+
+def legacy_convnet(input_shape, num_classes):
+    """tf_keras, functional: a layer of its own."""
+    inputs = tf.keras.Input(shape=input_shape)
+    x = tf.keras.layers.Conv2D(8, 3, activation="relu")(inputs)
+    x = tf.keras.layers.Flatten()(x)
+    x = tf.keras.layers.Dense(num_classes, name="scores")(x)
+    return tf.keras.Model(inputs, tf.keras.layers.Activation("softmax", name="shares")(x))
+
+
+class Classifier(tf.keras.Model):
+    """tf_keras, subclassed: an operation of TensorFlow."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.flatten = tf.keras.layers.Flatten()
+        self.dense = tf.keras.layers.Dense(num_classes)
+
+    @tf.function
+    def call(self, x):
+        """Return the probability of each class."""
+        return tf.nn.softmax(self.dense(self.flatten(x)))
+
+
+def subclassed(input_shape, num_classes):
+    """Return it as it is: it has no variables yet."""
+    return Classifier(num_classes)
+
+
+def sigmoid(input_shape, num_classes):
+    """One number for two classes."""
+    return keras.Sequential(
+        [
+            keras.Input(shape=input_shape),
+            keras.layers.Flatten(),
+            keras.layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+
+
+def tags(input_shape, num_classes):
+    """A probability for each of several labels."""
+    return keras.Sequential(
+        [keras.Input(shape=input_shape), keras.layers.Dense(num_classes, activation="sigmoid")]
+    )
+
+
+def too_many(input_shape, num_classes):
+    """Thirty units, whatever the data is."""
+    return tf.keras.Sequential(
+        [tf.keras.layers.Flatten(input_shape=input_shape), tf.keras.layers.Dense(30)]
+    )
+
+
+def two_heads(input_shape, num_classes):
+    """Two outputs."""
+    inputs = keras.Input(shape=input_shape)
+    x = keras.layers.Flatten()(inputs)
+    heads = [keras.layers.Dense(num_classes)(x), keras.layers.Dense(1)(x)]
+    return keras.Model(inputs, heads)
+
+
+def named_heads(input_shape, num_classes):
+    """A dict of outputs."""
+    inputs = tf.keras.Input(shape=input_shape)
+    x = tf.keras.layers.Flatten()(inputs)
+    outputs = {"digit": tf.keras.layers.Dense(num_classes)(x), "sum": tf.keras.layers.Dense(1)(x)}
+    return tf.keras.Model(inputs, outputs)
+
+
+class Forgetful(tf.keras.Model):
+    """A call without `return`."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = tf.keras.layers.Dense(10)
+
+    def call(self, x):
+        """Compute, and return nothing."""
+        self.dense(x)
+
+
+def forgetful(input_shape, num_classes):
+    """Return it as it is."""
+    return Forgetful()
+
+
+def nothing(input_shape, num_classes):
+    """Forget `return`."""
+    convnet(input_shape, num_classes)
+
+
+def without_parameters():
+    """Know the shapes already."""
+    return convnet((8, 8, 1), 10)
