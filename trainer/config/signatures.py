@@ -29,11 +29,16 @@ class TargetError(LookupError):
 
 @dataclass(frozen=True)
 class Option:
-    """A parameter: its name, its annotation as source, and whether it has no default."""
+    """A parameter: its name, its annotation and its default, both as source; None: it has none."""
 
     name: str
     annotation: ast.expr | None
-    required: bool
+    default: ast.expr | None = None
+
+    @property
+    def required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is None
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,11 @@ def _in_module(paths: Iterable[Path], parts: list[str], depth: int) -> Signature
         public = [word for word in names_here if not word.startswith(("_", "."))]
         missing = f"no module '{name}'" if rest else f"no '{name}'"
         raise TargetError(f"{missing} in {module}{did_you_mean(name, public)}")
-    names = {key: value.value for key, value in bound.items() if isinstance(value, ast.Assign)}
+    names = {
+        key: value.value
+        for key, value in bound.items()
+        if isinstance(value, ast.Assign | ast.AnnAssign) and value.value is not None
+    }
     statement = bound[name]
     if rest:
         return None
@@ -221,13 +230,13 @@ def _of_function(node: _Function, names: Mapping[str, ast.expr]) -> Signature | 
     if not decorators <= set(_TRANSPARENT_DECORATORS):
         return None
     arguments = [*node.args.posonlyargs, *node.args.args]
-    first_default = len(arguments) - len(node.args.defaults)
+    without = [None] * (len(arguments) - len(node.args.defaults))
     positional = tuple(
-        Option(item.arg, item.annotation, index < first_default)
-        for index, item in enumerate(arguments)
+        Option(item.arg, item.annotation, default)
+        for item, default in zip(arguments, [*without, *node.args.defaults], strict=True)
     )
     keywords = tuple(
-        Option(item.arg, item.annotation, default is None)
+        Option(item.arg, item.annotation, default)
         for item, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
     )
     return Signature(positional, keywords, node.args.kwarg is not None, names)

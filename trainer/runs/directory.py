@@ -16,7 +16,7 @@ from trainer.config import loading
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.files import Lock, LockedError, lock_holder, write_atomically, writing
-from trainer.runs import identity, provenance
+from trainer.runs import identity, migrations, normalization, provenance
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.identity import Change, Kind
 from trainer.runs.location import joined_path, run_address, run_path
@@ -206,9 +206,8 @@ def _open_at(
         if run.is_new:
             provenance.create(run.path, overrides, config_dir)
             # Last, because config.yaml makes the directory a run.
-            write_atomically(
-                run.path / "config.yaml", yaml.safe_dump(loading.plain(experiment), sort_keys=False)
-            )
+            config = {**loading.plain(experiment), "migrations": len(migrations.ROWS)}
+            write_atomically(run.path / "config.yaml", yaml.safe_dump(config, sort_keys=False))
         else:
             run.changes = _check_same(run.path, experiment)
     except BaseException:
@@ -256,8 +255,12 @@ def _lock(path: Path) -> Lock:
 
 def trained_config(path: Path) -> dict[str, Any]:
     """Return the configuration of a run by dotted key, with the changes of later commands."""
-    saved = loading.restore(yaml.safe_load((path / "config.yaml").read_text()))
-    return {**identity.leaves(saved), **provenance.changed_values(provenance.read(path))}
+    config = migrations.migrated(yaml.safe_load((path / "config.yaml").read_text()))
+    values = {
+        **normalization.leaves(loading.restore(config)),
+        **provenance.changed_values(provenance.read(path)),
+    }
+    return {key: migrations.current_path(value) for key, value in values.items()}
 
 
 def _check_same(path: Path, experiment: Experiment) -> list[Change]:
@@ -267,7 +270,7 @@ def _check_same(path: Path, experiment: Experiment) -> list[Change]:
         ConfigError: one of them is not allowed.
     """
     before = trained_config(path)
-    now = identity.leaves(experiment)
+    now = normalization.leaves(experiment)
     replicas = provenance.num_replicas(path)
     if (
         replicas
