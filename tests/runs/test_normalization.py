@@ -36,7 +36,7 @@ class Longer(schema.Experiment):
     """The schema with an option more, and another in a section."""
 
     train: LongerTrain = schema.key(LongerTrain, "")  # noqa: RUF009
-    extra: str = schema.key("none", "")  # noqa: RUF009
+    extra: str = schema.key("none", "")
 
 
 @pytest.fixture

@@ -80,6 +80,18 @@ def read(target: str) -> Signature | None:
     raise TargetError("is a module; add the name of a function or class in it")
 
 
+def source(module: str) -> Path | None:
+    """Return the source file of a module, which is not imported; None: there is none here."""
+    first, *rest = module.split(".")
+    try:
+        paths = _top_level(first) or []
+    except TargetError:
+        return None
+    for name in rest:
+        paths = _submodule(paths, name)
+    return next((path for path in paths if path.suffix == ".py"), None)
+
+
 def _top_level(name: str) -> list[Path] | None:
     """Return the directories and the file of a top-level module; None if it has no source."""
     loaded = sys.modules.get(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -79,8 +80,14 @@ class RunDirectory:
         self._recorded = False
 
     def result(self, experiment: Experiment) -> dict[str, Any] | None:
-        """Return result.json if the run has the length that `experiment` asks for."""
+        """Return result.json if the run has at least the length that `experiment` asks for."""
         return read_result(self.path, experiment)
+
+    def step_past(self, experiment: Experiment) -> int | None:
+        """Return the newest step if it is past the length of `experiment`, else None."""
+        needed = _needed_steps(self.path, experiment)
+        newest = self._newest()
+        return newest if needed is not None and newest is not None and newest > needed else None
 
     def release(self) -> None:
         """Release the lock; workers that inherited it keep it."""
@@ -137,15 +144,26 @@ class RunDirectory:
 
 
 def read_result(path: Path, experiment: Experiment) -> dict[str, Any] | None:
-    """Return result.json of a directory if the run has the length that `experiment` asks for."""
+    """Return result.json of a run if it has at least the length that `experiment` asks for."""
     try:
         result = json.loads((path / "result.json").read_text())
     except (OSError, ValueError):
         return None
-    length = result.get("train", {})
-    keys = ("steps", "epochs")
-    is_same = all(length.get(key) == getattr(experiment.train, key) for key in keys)
-    return result if is_same else None
+    for key, length in result.get("train", {}).items():
+        asked = getattr(experiment.train, key, None)
+        if asked is not None and length is not None:
+            return result if length >= asked else None
+    needed = _needed_steps(path, experiment)
+    return result if needed is not None and result["step"] >= needed else None
+
+
+def _needed_steps(path: Path, experiment: Experiment) -> int | None:
+    """Return the steps that `experiment` asks for; None: the run does not know its epochs yet."""
+    train = experiment.train
+    if train.epochs is None:
+        return train.steps
+    length = train.steps_per_epoch or provenance.read(path).get("steps_per_epoch")
+    return math.ceil(train.epochs * length - 1e-6) if length else None
 
 
 def write_result(path: Path, experiment: Experiment, result: Mapping[str, Any]) -> None:

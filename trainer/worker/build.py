@@ -219,8 +219,15 @@ def _loops(
 def _record(context: WorkerContext, learner: Learner, threads: int | None) -> None:
     """Have the chief add to the run's record what only a worker knows."""
     if context.cluster.is_chief:
-        lengths = learner.sizes.num_replicas, learner.plan.total_steps
-        provenance.complete(context.run_dir, devices.names(), *lengths, threads)
+        plan = learner.plan
+        provenance.complete(
+            context.run_dir,
+            devices.names(),
+            learner.sizes.num_replicas,
+            plan.total_steps,
+            threads,
+            plan.epochs.length,
+        )
 
 
 def _reporter(training: _Training, ledger: Ledger) -> Reporter:
