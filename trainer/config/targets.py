@@ -262,7 +262,11 @@ def _value(
         )
         accepted = option_types.type_in_words(annotation, names)
         return [f"{key} ({constraints.format_value(value)}) must be {accepted}{hint}"]
-    problems = (
-        constraints.check_value(key, value, rule) for rule in option_types.rules(annotation, names)
-    )
+    rules = option_types.rules(annotation, names)
+    nullable = option_types.accepts(None, annotation, names)
+    # A text that is neither optional nor a path, such as a separator, may be empty.
+    is_name = nullable or any(map(constraints.is_path, rules))
+    if is_name and (line := constraints.check_empty(key, value, nullable=nullable)):
+        return [line]
+    problems = (constraints.check_value(key, value, rule) for rule in rules)
     return [line for line in problems if line]
