@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tests.support.processes import ROOT, assert_same_bits, final_variables, finish, only_run, run
+from tests.support.processes import ROOT, final_variables, finish, only_run, run
+from tests.support.training import assert_same_bits
 
 NET = """
 import tensorflow as tf
@@ -66,12 +67,13 @@ STOP = "+fault.stop={action:terminate,process:chief,phase:step,at:5}"
 
 
 def write(directory, more=""):
-    for name, text in (("net", NET), ("data", DATA), ("task", TASK)):
-        (directory / f"{name}.py").write_text(text.format(more=more))
+    """Write a user's project, whose targets have further options."""
     for group, target in (("model", "net.net"), ("dataset", "data.data"), ("task", "task.Task")):
         folder = directory / "conf" / group
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "mine.yaml").write_text(f"_target_: {target}\n")
+    for name, text in (("net", NET), ("data", DATA), ("task", TASK)):
+        (directory / f"{name}.py").write_text(text.replace("{more}", more))
 
 
 def run_upgraded(directory, *overrides):
