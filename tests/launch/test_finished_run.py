@@ -1,5 +1,6 @@
 """A command for a run that needs no training: what it says, and that it changes nothing."""
 
+import importlib
 import json
 import sys
 
@@ -69,23 +70,49 @@ def test_first_command_does_not_end_an_extension(extended):
     assert contents(extended) == before
 
 
-def test_finished_run_names_code_that_has_changed_since(extended, monkeypatch):
-    (extended / "result.json").write_text(json.dumps(RESULT))
-    folder = extended.parent.parent
-    files = [folder / "my_net.py", folder / "my_layers.py"]
+@pytest.fixture
+def code(tmp_path, monkeypatch):
+    """Two of the user's modules, which were imported, and a function that records them in a run."""
+    files = [tmp_path / "my_net.py", tmp_path / "my_layers.py"]
+    monkeypatch.syspath_prepend(str(tmp_path))
     for file in files:
         file.write_text("width = 1\n")
-    monkeypatch.syspath_prepend(str(folder))
-    for file in files:
         monkeypatch.delitem(sys.modules, file.stem, raising=False)
-        __import__(file.stem)
-    code = ImportedCode()
-    code.update()
-    provenance.record_code(extended, code.fingerprints)
+        importlib.import_module(file.stem)
+    imported = ImportedCode()
+    imported.update()
+    mine = {file.stem: imported.fingerprints[file.stem] for file in files}
+    return files, lambda path: provenance.record_code(path, mine)
+
+
+CHANGED = (
+    "warning: the run was trained with other code in my_layers.py, my_net.py; for a run with the "
+    "code as it is now use resume=never, or another name=<name>"
+)
+
+
+def test_finished_run_names_code_that_has_changed_since(extended, code):
+    (extended / "result.json").write_text(json.dumps(RESULT))
+    files, record = code
+    record(extended)
     assert "warning" not in run_here(*SHORT).out
     files[0].write_text("width = 2\n")
     files[1].unlink()
-    assert run_here(*SHORT).out.splitlines()[2:] == [
-        "warning: the run was trained with other code in my_layers.py, my_net.py; for a run with "
-        "the code as it is now use resume=never, or another name=<name>"
-    ]
+    assert run_here(*SHORT).out.splitlines()[2:] == [CHANGED]
+
+
+def test_sweep_of_finished_runs_names_code_that_has_changed_since(tmp_path, monkeypatch, code):
+    monkeypatch.chdir(tmp_path)
+    files, record = code
+    for seed in (0, 1):
+        run = open_run(compose([*SHORT, f"seed={seed}"]), [], None)
+        (run.path / "result.json").write_text(json.dumps(RESULT))
+        record(run.path)
+        run.release()
+    sweep = ["-m", *SHORT, "seed=0,1"]
+    assert "warning" not in run_here(*sweep).out
+    for file in files:
+        file.write_text("width = 2\n")
+    done = run_here(*sweep)
+    assert (done.code, done.out.splitlines()[-1]) == (0, CHANGED)
+    assert done.out.count("warning") == 1

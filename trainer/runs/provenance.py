@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -156,14 +157,17 @@ def complete(
 
 def record_code(path: Path, fingerprints: Mapping[str, Any]) -> None:
     """Record the user's code that has trained the run up to the checkpoint that follows."""
-    record = read(path)
-    if record and record.get("code") != fingerprints:
-        _write(path, {**record, "code": fingerprints})
+    with suppress(ConfigError):  # the checkpoint is worth more than a record that is damaged
+        record = read(path)
+        if record and record.get("code") != fingerprints:
+            _write(path, {**record, "code": fingerprints})
 
 
 def code_warning(path: Path) -> str | None:
     """Return a line about code that has changed since a run was trained; None: none has."""
-    return user_code.warning(read(path).get("code"))
+    with suppress(ConfigError):
+        return user_code.warning(read(path).get("code"))
+    return None
 
 
 def num_replicas(path: Path) -> int | None:

@@ -32,7 +32,7 @@ class ImportedCode:
         self._seen = {"__main__"}
         paths = sysconfig.get_paths()
         folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-        folders += [path for path in sys.path if path.endswith("-packages")]
+        folders += [path for path in sys.path if any(Path(path).glob("*.dist-info"))]
         folders.append(str(Path(__file__).parents[1]))
         both = {*folders, *map(os.path.realpath, folders)}
         self._others = tuple(f"{folder}{os.sep}" for folder in both)
