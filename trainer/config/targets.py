@@ -124,8 +124,10 @@ def defaults(target: Any) -> Mapping[str, Any]:
 
 def _read_defaults(target: str) -> Mapping[str, Any]:
     signature, _ = _signature(target, "")
-    values = {}
-    for option in (*signature.positional, *signature.keywords) if signature else ():
+    values: dict[str, Any] = {}
+    if signature is None:
+        return values
+    for option in (*signature.positional, *signature.keywords):
         default = option.default
         if isinstance(default, ast.Name):
             default = signature.names.get(default.id)

@@ -213,9 +213,10 @@ def _trained(experiment: Experiment, directory: RunDirectory) -> str | None:
     if result := directory.result(experiment):
         is_longer = result["train"].get(unit) != getattr(train, unit)
         return result_summary.summary(result, asked if is_longer else "")
-    step = directory.step_past(experiment)
+    if (step := directory.step_past(experiment)) is None:
+        return None
     resume = resume_override(directory.name)
-    return step and (
+    return (
         f"step {step}{asked}; go on to the length it was given since with {resume}, or end it "
         f"there with {resume} train.steps={step}"
     )

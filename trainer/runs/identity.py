@@ -19,7 +19,6 @@ from typing import Any
 from trainer.config import constraints, environments, own_loop
 from trainer.config.schema import Experiment
 from trainer.runs import normalization
-from trainer.runs.normalization import leaves
 
 
 class Kind(enum.Enum):
@@ -135,7 +134,7 @@ def run_name(experiment: Experiment) -> str:
     name = experiment.name or loop or f"{trained_choice(experiment)}-{dataset}"
     naming = {
         key: value
-        for key, value in normalization.differing(leaves(experiment)).items()
+        for key, value in normalization.differing(normalization.leaves(experiment)).items()
         if names_run(key)
     }
     digest = hashlib.sha256(json.dumps(naming, sort_keys=True, default=str).encode()).hexdigest()
