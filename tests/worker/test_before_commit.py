@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import sys
+
 import pytest
 
 from tests.support.object_stores import write_checkpoint
@@ -9,7 +13,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster
-from trainer.runs import upload_note
+from trainer.runs import provenance, upload_note
 from trainer.runs.upload_note import write_note
 from trainer.worker.before_commit import before_commit
 from trainer.worker.context import WorkerContext
@@ -57,3 +61,21 @@ def test_commit_waits_for_the_upload_of_the_checkpoint_before(tmp_path, monkeypa
     monkeypatch.setattr(upload_note.time, "sleep", lambda secs: write_note(tmp_path, 2))
     call_of(tmp_path, Stop(99))()
     assert upload_note._has(tmp_path, 2)
+
+
+def test_commit_records_the_code_as_it_was_imported(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("early_net", "late_net"):
+        (tmp_path / f"{name}.py").write_text("width = 1\n")
+    write_checkpoint(tmp_path, 2)
+    provenance.create(tmp_path, [], None)
+    importlib.import_module("early_net")
+    call = call_of(tmp_path, Stop(0))
+    (tmp_path / "early_net.py").write_text("width = 2\n")
+    importlib.import_module("late_net")
+    call()
+    code = provenance.read(tmp_path)["code"]
+    written = hashlib.sha256(b"width = 1\n").hexdigest()
+    assert [code[name]["sha256"] for name in ("early_net", "late_net")] == [written, written]
+    for name in ("early_net", "late_net"):
+        del sys.modules[name]
