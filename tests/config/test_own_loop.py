@@ -7,7 +7,7 @@ from trainer.config import loading, own_loop
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch.resolved_run import resolve
-from trainer.runs import identity
+from trainer.runs import identity, normalization
 
 LOOP = ("loop._target_=tests.support.loops.call", "train.steps=8")
 
@@ -87,9 +87,11 @@ def test_replicas_need_not_divide_the_unused_batch():
 
 
 def test_continued_loop_keeps_its_strategy(tmp_path):
-    before = identity.leaves(compose([*LOOP, "strategy=mirrored", "strategy.virtual_devices=2"]))
+    before = normalization.leaves(
+        compose([*LOOP, "strategy=mirrored", "strategy.virtual_devices=2"])
+    )
     experiment = compose([*LOOP, "strategy=multi_worker"])
-    changes = identity.changes(before, identity.leaves(experiment))
+    changes = identity.changes(before, normalization.leaves(experiment))
     (line,) = identity.change_problems(tmp_path, changes, experiment)
     assert "was trained with another strategy, and a run of loop" in line
     longer = identity.changes(before, {**before, "train.steps": 20})

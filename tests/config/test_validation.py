@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -497,3 +499,45 @@ def test_unwritable_runs_dir_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
             "another with runs_dir=<directory>"
         ),
     )
+
+
+def text_keys(section: type, path: str = "") -> Iterator[str]:
+    for name, kind in loading._fields(section).items():
+        if dataclasses.is_dataclass(kind):
+            yield from text_keys(cast(type, kind), f"{path}{name}.")
+        elif "str" in str(kind):
+            yield f"{path}{name}=['']" if "list" in str(kind) else f"{path}{name}="
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *text_keys(Experiment),
+        "dataset=tfrecord dataset.path=",
+        "dataset=tfrecord dataset.path=['',a]",
+        "dataset=table dataset.test_path=",
+        "dataset=text_windows dataset.cache_dir=",
+        "model=mobilenet model.weights=",
+        "model=saved model.path=",
+        "strategy=multi_worker strategy.hosts=['']",
+        "fault=kill_chief_at_50 fault.kill_chief_at_50.process=",
+    ],
+)
+def test_empty_text_is_refused_in_one_line(override: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(override.split())
+    key = override.split()[-1].partition("=")[0]
+    (line,) = [line for line in caught.value.problems if "needs env=" not in line]
+    what = "has an empty item" if "[" in override else "is empty"
+    assert line.startswith(f"{key} {what}, perhaps from an unset shell variable; give a value")
+
+
+def test_empty_text_is_told_how_to_be_none() -> None:
+    with pytest.raises(ConfigError, match=r"give a value, or write init_from=null for none$"):
+        compose(["init_from="])
+    assert compose(["init_from=null"]).init_from is None
+
+
+def test_separator_may_be_empty() -> None:
+    experiment = compose(["dataset=text_windows", "dataset.separator=''"])
+    assert experiment.dataset["separator"] == ""

@@ -145,6 +145,15 @@ def test_error_found_by_the_worker_is_one_line_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def files_of(run_dir):
+    """Return the content of every file, except the lock, which every command writes."""
+    return {
+        path.name: path.read_bytes()
+        for path in run_dir.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
 @pytest.mark.slow
 def test_finished_run_is_not_trained_again_and_can_be_extended(straight, tmp_path):
     short = [*OPTIONS, "train.steps=6"]
@@ -157,6 +166,11 @@ def test_finished_run_is_not_trained_again_and_can_be_extended(straight, tmp_pat
     assert code == 0, err
     assert "Continuing from the checkpoint of step 6." in out
     assert_same_bits(final_variables(straight), final_variables(run_dir))
+    before = files_of(run_dir)
+    code, out, err = run(tmp_path, *short)
+    assert (code, err) == (0, "")
+    assert out.startswith("Already finished: step 24, which is at or past train.steps=6, test loss")
+    assert files_of(run_dir) == before
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ def test_change_that_does_not_fit_the_checkpoint_is_undone(tmp_path):
     resume, amsgrad = [f"resume=runs/{path.name}", "train.steps=6"], "+optimizer.amsgrad=true"
     code, out, err = run(tmp_path, *resume, amsgrad, "resume_allow=[optimizer.amsgrad]")
     assert code == 1
-    assert "Changed: optimizer.amsgrad: null -> true" in out
+    assert "Changed: optimizer.amsgrad: false -> true" in out
     assert "the checkpoint of step 3 does not fit this experiment" in err
     assert json.loads((path / "run.json").read_text())["lineage"] == []
     code, _, err = run(tmp_path, *resume)

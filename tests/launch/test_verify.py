@@ -95,6 +95,8 @@ def test_differences_name_the_first_of_a_kind_and_the_kill_before_it():
     assert likely_cause(OUTCOME, other, unrepeatable=True).startswith(
         "it does not repeat even without a kill"
     )
+    for unrepeatable in (False, True):
+        assert "tf.random" in likely_cause(OUTCOME, other, unrepeatable)
 
 
 def test_likely_cause_of_each_kind_of_difference():

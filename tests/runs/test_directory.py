@@ -294,6 +294,41 @@ def test_result_counts_for_the_configured_length(here):
     run.release()
 
 
+@pytest.mark.parametrize(
+    ("recorded", "asked", "is_finished"),
+    [
+        ({"steps": None, "epochs": 3}, "train.epochs=2", True),
+        ({"steps": None, "epochs": 3}, "train.epochs=4", False),
+        ({"steps": 30, "epochs": None}, "train.steps=20", True),
+        ({"steps": 30, "epochs": None}, "train.steps=31", False),
+        # An epoch has 11.25 steps.
+        ({"steps": None, "epochs": 3}, "train.steps=30", True),
+        ({"steps": None, "epochs": 3}, "train.steps=31", False),
+        ({"steps": 30, "epochs": None}, "train.epochs=2", True),
+        ({"steps": 30, "epochs": None}, "train.epochs=3", False),
+    ],
+)
+def test_result_of_a_longer_training_counts(here, recorded, asked, is_finished):
+    run = open_with("train.steps=30")
+    provenance.complete(run.path, ["CPU:0"], 1, 30, None, 11.25)
+    (run.path / "result.json").write_text(json.dumps({"step": 30, "train": recorded}))
+    assert (run.result(compose([asked])) is not None) == is_finished
+    run.release()
+
+
+def test_step_past_is_that_of_a_checkpoint_beyond_the_length(here):
+    run = open_with("train.epochs=3")
+    assert run.step_past(compose(["train.steps=1"])) is None
+    (run.path / "checkpoints").mkdir()
+    (run.path / "checkpoints" / "ckpt-23.json").write_text("{}")
+    assert run.step_past(compose(["train.epochs=2"])) is None  # it knows no epochs yet
+    provenance.complete(run.path, ["CPU:0"], 1, 34, None, 11.25)
+    lengths = ["train.epochs=2", "train.epochs=3", "train.steps=22", "train.steps=23"]
+    assert [run.step_past(compose([length])) for length in lengths] == [None, None, 23, None]
+    assert run.step_past(compose(["train.epochs=1"])) == 23
+    run.release()
+
+
 def test_open_run_accepts_the_same_global_batch(here):
     run = open_with("batch.per_replica=16", "batch.global_size=null")
     provenance.complete(run.path, ["CPU:0"] * 3, 3, 100)

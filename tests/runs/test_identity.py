@@ -17,11 +17,10 @@ from trainer.runs.identity import (
     change_problems,
     changes,
     entry,
-    flatten,
-    leaves,
     names_run,
     run_name,
 )
+from trainer.runs.normalization import flatten, leaves
 
 DEFAULT = compose([])
 LEAVES = leaves(DEFAULT)

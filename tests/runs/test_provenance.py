@@ -1,5 +1,6 @@
 """run.json: the commands of a run, and differences of code and versions between them."""
 
+import hashlib
 import json
 import subprocess
 
@@ -150,3 +151,21 @@ def test_read_rejects_a_damaged_record(run):
     (run / "run.json").write_text("{")
     with pytest.raises(ConfigError, match=r"resume \(.*run\): its run\.json cannot be read: "):
         provenance.read(run)
+
+
+def test_code_is_recorded_and_named_instead_of_what_git_sees(repository):
+    provenance.create(repository, [], None)
+    file = repository / "model.py"
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    provenance.record_code(repository, {"a_model": {"file": str(file), "sha256": digest}})
+    assert provenance.code_warning(repository) is None
+    file.write_text("width = 3\n")
+    assert "other code in model.py; " in provenance.code_warning(repository)
+    assert provenance.add_entry(repository, [], None, 3, []) == []
+
+
+def test_damaged_record_costs_no_checkpoint_and_no_warning(run):
+    (run / "run.json").write_text("{")
+    provenance.record_code(run, {})
+    assert provenance.code_warning(run) is None
+    assert (run / "run.json").read_text() == "{"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import itertools
+import sys
 
 import pytest
 
@@ -11,7 +14,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel, Line, Phase
 from trainer.cluster.spec import Cluster
-from trainer.runs import checkpoint_marker, upload_note
+from trainer.runs import checkpoint_marker, provenance, upload_note
 from trainer.runs.remote_files import checkpoint_folder
 from trainer.runs.upload_note import wait_for_upload, write_note
 from trainer.worker.before_commit import before_commit
@@ -100,3 +103,22 @@ def test_wait_beside_another_phase_is_no_sign_of_life(tmp_path, monkeypatch, pha
     assert messages[1:] == [Phase("save", 3)] * beats + [
         Line("warning: the next checkpoint waits for the upload of that of step 2")
     ]
+
+
+def test_commit_records_the_code_as_it_was_imported(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("early_net", "late_net"):
+        (tmp_path / f"{name}.py").write_text("width = 1\n")
+    write_checkpoint(tmp_path, 2)
+    write_note(tmp_path, [folder_of(tmp_path, 2)])
+    provenance.create(tmp_path, [], None)
+    importlib.import_module("early_net")
+    call = call_of(tmp_path, Stop(0))
+    (tmp_path / "early_net.py").write_text("width = 2\n")
+    importlib.import_module("late_net")
+    call()
+    code = provenance.read(tmp_path)["code"]
+    written = hashlib.sha256(b"width = 1\n").hexdigest()
+    assert [code[name]["sha256"] for name in ("early_net", "late_net")] == [written, written]
+    for name in ("early_net", "late_net"):
+        del sys.modules[name]

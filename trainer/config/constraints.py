@@ -97,6 +97,21 @@ def check_value(name: str, value: Any, rule: str) -> str | None:
     return rest and (f"{name} ({value}): {rest}" if rule in _PATHS else f"{name} ({value}) {rest}")
 
 
+def is_path(rule: str) -> bool:
+    """Return whether `rule` asks for something that exists at a path."""
+    return rule in _PATHS
+
+
+def check_empty(name: str, value: Any, *, nullable: bool) -> str | None:
+    """Return an error line with the key if its text, or one in its list, is empty, else None."""
+    is_list = isinstance(value, list)
+    if "" not in value if is_list else value != "":
+        return None
+    what = "has an empty item" if is_list else "is empty"
+    fix = f", or write {name}=null for none" if nullable else ""
+    return f"{name} {what}, perhaps from an unset shell variable; give a value{fix}"
+
+
 def is_rule(text: str) -> bool:
     """Return whether `text` is in the language; other notes in an `Annotated` are not checked."""
     if text.startswith("each: "):

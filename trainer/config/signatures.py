@@ -31,11 +31,16 @@ class TargetError(LookupError):
 
 @dataclass(frozen=True)
 class Option:
-    """A parameter: its name, its annotation as source, and whether it has no default."""
+    """A parameter: its name, its annotation and its default, both as source; None: it has none."""
 
     name: str
     annotation: ast.expr | None
-    required: bool
+    default: ast.expr | None = None
+
+    @property
+    def required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is None
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,11 @@ def read(target: str) -> Signature | None:
         TargetError: it does not exist.
     """
     statement, bound = _locate(target)
-    names = {key: value.value for key, value in bound.items() if isinstance(value, ast.Assign)}
+    names = {
+        key: value.value
+        for key, value in bound.items()
+        if isinstance(value, ast.Assign | ast.AnnAssign) and value.value is not None
+    }
     if isinstance(statement, ast.ClassDef):
         return _of_class(statement, bound, names)
     return _of_function(statement, names) if isinstance(statement, _Function) else None
@@ -131,6 +140,18 @@ def _locate(target: str) -> tuple[ast.stmt | None, Mapping[str, ast.stmt]]:
             return _in_module(paths, parts, depth)
         paths = inner
     raise TargetError("is a module; add the name of a function or class in it")
+
+
+def source(module: str) -> Path | None:
+    """Return the source file of a module, which is not imported; None: there is none here."""
+    first, *rest = module.split(".")
+    try:
+        paths = _top_level(first) or []
+    except TargetError:
+        return None
+    for name in rest:
+        paths = _submodule(paths, name)
+    return next((path for path in paths if path.suffix == ".py"), None)
 
 
 def _top_level(name: str) -> list[Path] | None:
@@ -273,13 +294,13 @@ def _of_function(node: _Function, names: Mapping[str, ast.expr]) -> Signature | 
     if not decorators <= set(_TRANSPARENT_DECORATORS):
         return None
     arguments = [*node.args.posonlyargs, *node.args.args]
-    first_default = len(arguments) - len(node.args.defaults)
+    without = [None] * (len(arguments) - len(node.args.defaults))
     positional = tuple(
-        Option(item.arg, item.annotation, index < first_default)
-        for index, item in enumerate(arguments)
+        Option(item.arg, item.annotation, default)
+        for item, default in zip(arguments, [*without, *node.args.defaults], strict=True)
     )
     keywords = tuple(
-        Option(item.arg, item.annotation, default is None)
+        Option(item.arg, item.annotation, default)
         for item, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
     )
     more = node.args.vararg is not None

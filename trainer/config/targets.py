@@ -6,7 +6,9 @@ The signature is read from source: nothing is imported. No TensorFlow.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 from trainer.config import constraints, option_types, signatures
@@ -113,6 +115,33 @@ def takes(target: str, option: str) -> bool | None:
         return None
     names = {parameter.name for parameter in (*signature.positional, *signature.keywords)}
     return option in names or (None if signature.takes_any else False)
+
+
+def defaults(target: Any) -> Mapping[str, Any]:
+    """Return the default of each option of a target by name, as far as its source tells them."""
+    if not isinstance(target, str):
+        return {}
+    # A user's own code may be edited while a notebook or a sweep goes on.
+    return _own_defaults(target) if target.startswith("trainer.") else _read_defaults(target)
+
+
+def _read_defaults(target: str) -> Mapping[str, Any]:
+    signature, _ = _signature(target, "")
+    values: dict[str, Any] = {}
+    if signature is None:
+        return values
+    for option in (*signature.positional, *signature.keywords):
+        default = option.default
+        if isinstance(default, ast.Name):
+            default = signature.names.get(default.id)
+        with suppress(ValueError, TypeError):  # more than a literal
+            value = ast.literal_eval(default) if default is not None else ...
+            if isinstance(value, str | int | float | list | tuple | None) or value == {}:
+                values[option.name] = list(value) if isinstance(value, tuple) else value
+    return values
+
+
+_own_defaults = functools.cache(_read_defaults)
 
 
 def node_groups(target: Any) -> dict[str, str]:
@@ -245,7 +274,11 @@ def _value(
         )
         accepted = option_types.type_in_words(annotation, names)
         return [f"{key} ({constraints.format_value(value)}) must be {accepted}{hint}"]
-    problems = (
-        constraints.check_value(key, value, rule) for rule in option_types.rules(annotation, names)
-    )
+    rules = option_types.rules(annotation, names)
+    nullable = option_types.accepts(None, annotation, names)
+    # A text that is neither optional nor a path, such as a separator, may be empty.
+    is_name = nullable or any(map(constraints.is_path, rules))
+    if is_name and (line := constraints.check_empty(key, value, nullable=nullable)):
+        return [line]
+    problems = (constraints.check_value(key, value, rule) for rule in rules)
     return [line for line in problems if line]

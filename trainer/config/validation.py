@@ -54,6 +54,8 @@ _NAME_RULE = "use letters, digits, '.', '_' and '-', at most 100"
 
 def check(experiment: Experiment) -> list[str]:
     """Return all problems of an experiment, one line each."""
+    if empty := list(_check_empty(experiment, "")):
+        return empty  # other rules would say the same in other words
     return [
         *_check_values(experiment, ""),
         *_check_pairs(experiment),
@@ -97,6 +99,20 @@ def unknown_name(name: str, root: Mapping[str, Any]) -> str | None:
             return constraints.unknown_key(name, node if isinstance(node, Mapping) else (), root)
         node = node[part]
     return None
+
+
+def _check_empty(node: Any, path: str) -> Iterator[str]:
+    """Refuse empty texts: there is no key for which one is a value."""
+    for item in fields(node):
+        value = getattr(node, item.name)
+        name = f"{path}{item.name}"
+        if is_dataclass(value):
+            yield from _check_empty(value, f"{name}.")
+        elif name == "fault":
+            for fault in value:
+                yield from _check_empty(value[fault], f"fault.{fault}.")
+        elif line := constraints.check_empty(name, value, nullable="None" in str(item.type)):
+            yield line
 
 
 def _check_values(node: Any, path: str) -> Iterator[str]:

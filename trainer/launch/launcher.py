@@ -119,9 +119,14 @@ def _run_in_directory(
     # chief has not moved aside yet is an earlier run.
     if cluster.is_chief or (not cluster.process_id.is_beside and experiment.resume != "never"):
         finished, location = _result(experiment, directory)
+    is_continued = cluster.is_chief and not directory.is_new
+    code_warning = provenance.code_warning(directory.path) if is_continued else None
     if finished:
         console.line(f"Already finished: {finished}")
         console.line(location)
+    if code_warning:
+        console.line(f"warning: {code_warning}")
+    if finished:
         return DONE
     if experiment.trains:
         _prepare_training(command, resolved, context)
@@ -188,8 +193,7 @@ def _result(experiment: Experiment, directory: RunDirectory) -> tuple[str | None
     """
     location = f"Run directory: {directory.name}"
     if experiment.trains:
-        result = directory.result(experiment)
-        return (result_summary.summary(result) if result else None), location
+        return _trained(experiment, directory), location
     step = checkpoint_selection.select_step(directory.path, experiment.checkpoint)
     if experiment.mode != "predict":
         return None, location
@@ -199,6 +203,23 @@ def _result(experiment: Experiment, directory: RunDirectory) -> tuple[str | None
         return None, location
     table.rows.unlink(missing_ok=True)  # left over if a kill came before its removal
     return f"{table.recorded()['rows']} rows are predicted", location
+
+
+def _trained(experiment: Experiment, directory: RunDirectory) -> str | None:
+    """Return what the training came to if there is nothing left to train."""
+    train = experiment.train
+    unit = "steps" if train.epochs is None else "epochs"
+    asked = f", which is at or past train.{unit}={getattr(train, unit)}"
+    if result := directory.result(experiment):
+        is_longer = result["train"].get(unit) != getattr(train, unit)
+        return result_summary.summary(result, asked if is_longer else "")
+    if (step := directory.step_past(experiment)) is None:
+        return None
+    resume = resume_override(directory.name)
+    return (
+        f"step {step}{asked}; go on to the length it was given since with {resume}, or end it "
+        f"there with {resume} train.steps={step}"
+    )
 
 
 def _supervise(

@@ -9,8 +9,13 @@ from trainer.runs.time_tally import CATEGORIES
 from trainer.text import format_duration, without_classes
 
 
-def summary(result: Mapping[str, Any]) -> str:
-    """Return what a run came to: `step 24, test loss 2.2979, 0:04 in 3 attempts, goodput 2 %`."""
+def summary(result: Mapping[str, Any], note: str = "") -> str:
+    """Return what a run came to: `step 24, test loss 2.2979, 0:04 in 3 attempts, goodput 2 %`.
+
+    Args:
+        result: the content of result.json.
+        note: what is said of the step.
+    """
     split = result.get("split", "test")
     metrics = "".join(
         f", {split} {name} {value:.4f}"
@@ -19,7 +24,7 @@ def summary(result: Mapping[str, Any]) -> str:
     attempts = f" in {result['attempts']} attempts" if result["attempts"] > 1 else ""
     goodput = f"goodput {100 * result['goodput']:.0f} %"
     duration = format_duration(result["wall_secs"])
-    return f"step {result['step']}{metrics}, {duration}{attempts}, {goodput}"
+    return f"step {result['step']}{note}{metrics}, {duration}{attempts}, {goodput}"
 
 
 def times(result: Mapping[str, Any]) -> str:

@@ -18,16 +18,16 @@ _CLOCK = {
 """The metrics that depend on the clock and on the process, besides those of workers' times."""
 
 _TIME = (
-    "something depends on the time or on randomness without a seed: a clock, os.urandom, "
-    "the order of threads or of a set"
+    "something depends on the time or on randomness without a seed: tf.random, a clock, "
+    "os.urandom, the order of threads or of a set"
 )
 _CALLBACK = (
     "a callback keeps what it knows outside of tf.Variable attributes, and forgets it when the "
     "process dies"
 )
 _UNSAVED = (
-    "something that the next step depends on is in no checkpoint: random numbers of Python or "
-    "NumPy, or a variable or generator of the model's that is no attribute of a layer"
+    "something that the next step depends on is in no checkpoint: random numbers of tf.random, "
+    "Python or NumPy, or a variable or generator of the model's that is no attribute of a layer"
 )
 _METRICS = "something that the metrics depend on, and the weights do not, is in no checkpoint"
 

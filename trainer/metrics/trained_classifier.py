@@ -17,6 +17,7 @@ from trainer.config.instantiate import import_target, instantiate
 from trainer.engine.initial_weights import restore_weights
 from trainer.errors import CheckpointError, ConfigError
 from trainer.protocols import Dataset
+from trainer.runs import migrations
 
 _ROWS = 500
 """Examples that are classified at a time."""
@@ -44,7 +45,7 @@ class TrainedClassifier:
                 f"{name}: no run there: it has no config.yaml; give the directory of a run that "
                 "has trained a classifier on the same dataset"
             ) from error
-        node = loading.restore(yaml.safe_load(text)).model
+        node = loading.restore(migrations.migrated(yaml.safe_load(text))).model
         import_target(node)  # and with it the Keras that it uses
         try:
             with _in_float32(), tf.device("CPU:0"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from trainer.config import loading
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.files import Lock, LockedError, lock_holder, write_atomically, writing
-from trainer.runs import identity, provenance
+from trainer.runs import identity, migrations, normalization, provenance
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.identity import Change, Kind
 from trainer.runs.location import joined_path, run_address, run_path
@@ -79,8 +80,14 @@ class RunDirectory:
         self._recorded = False
 
     def result(self, experiment: Experiment) -> dict[str, Any] | None:
-        """Return result.json if the run has the length that `experiment` asks for."""
+        """Return result.json if the run has at least the length that `experiment` asks for."""
         return read_result(self.path, experiment)
+
+    def step_past(self, experiment: Experiment) -> int | None:
+        """Return the newest step if it is past the length of `experiment`, else None."""
+        needed = _needed_steps(self.path, experiment)
+        newest = self._newest()
+        return newest if needed is not None and newest is not None and newest > needed else None
 
     def release(self) -> None:
         """Release the lock; workers that inherited it keep it."""
@@ -137,15 +144,26 @@ class RunDirectory:
 
 
 def read_result(path: Path, experiment: Experiment) -> dict[str, Any] | None:
-    """Return result.json of a directory if the run has the length that `experiment` asks for."""
+    """Return result.json of a run if it has at least the length that `experiment` asks for."""
     try:
         result = json.loads((path / "result.json").read_text())
     except (OSError, ValueError):
         return None
-    length = result.get("train", {})
-    keys = ("steps", "epochs")
-    is_same = all(length.get(key) == getattr(experiment.train, key) for key in keys)
-    return result if is_same else None
+    for key, length in result.get("train", {}).items():
+        asked = getattr(experiment.train, key, None)
+        if asked is not None and length is not None:
+            return result if length >= asked else None
+    needed = _needed_steps(path, experiment)
+    return result if needed is not None and result["step"] >= needed else None
+
+
+def _needed_steps(path: Path, experiment: Experiment) -> int | None:
+    """Return the steps that `experiment` asks for; None: the run does not know its epochs yet."""
+    train = experiment.train
+    if train.epochs is None:
+        return train.steps
+    length = train.steps_per_epoch or provenance.read(path).get("steps_per_epoch")
+    return math.ceil(train.epochs * length - 1e-6) if length else None
 
 
 def write_result(path: Path, experiment: Experiment, result: Mapping[str, Any]) -> None:
@@ -206,9 +224,8 @@ def _open_at(
         if run.is_new:
             provenance.create(run.path, overrides, config_dir)
             # Last, because config.yaml makes the directory a run.
-            write_atomically(
-                run.path / "config.yaml", yaml.safe_dump(loading.plain(experiment), sort_keys=False)
-            )
+            config = {**loading.plain(experiment), "migrations": len(migrations.ROWS)}
+            write_atomically(run.path / "config.yaml", yaml.safe_dump(config, sort_keys=False))
         else:
             run.changes = _check_same(run.path, experiment)
     except BaseException:
@@ -256,8 +273,12 @@ def _lock(path: Path) -> Lock:
 
 def trained_config(path: Path) -> dict[str, Any]:
     """Return the configuration of a run by dotted key, with the changes of later commands."""
-    saved = loading.restore(yaml.safe_load((path / "config.yaml").read_text()))
-    return {**identity.leaves(saved), **provenance.changed_values(provenance.read(path))}
+    config = migrations.migrated(yaml.safe_load((path / "config.yaml").read_text()))
+    values = {
+        **normalization.leaves(loading.restore(config)),
+        **provenance.changed_values(provenance.read(path)),
+    }
+    return {key: migrations.current_path(value) for key, value in values.items()}
 
 
 def _check_same(path: Path, experiment: Experiment) -> list[Change]:
@@ -267,7 +288,7 @@ def _check_same(path: Path, experiment: Experiment) -> list[Change]:
         ConfigError: one of them is not allowed.
     """
     before = trained_config(path)
-    now = identity.leaves(experiment)
+    now = normalization.leaves(experiment)
     replicas = provenance.num_replicas(path)
     if (
         replicas

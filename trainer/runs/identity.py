@@ -11,13 +11,14 @@ import enum
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.config import constraints, environments, loading, own_loop, targets
+from trainer.config import constraints, environments, own_loop
 from trainer.config.schema import Experiment
+from trainer.runs import normalization
 
 
 class Kind(enum.Enum):
@@ -132,7 +133,9 @@ def run_name(experiment: Experiment) -> str:
     loop = own_loop.name_of(experiment)
     name = experiment.name or loop or f"{trained_choice(experiment)}-{dataset}"
     naming = {
-        key: _normalized(value) for key, value in leaves(experiment).items() if names_run(key)
+        key: value
+        for key, value in normalization.differing(normalization.leaves(experiment)).items()
+        if names_run(key)
     }
     digest = hashlib.sha256(json.dumps(naming, sort_keys=True, default=str).encode()).hexdigest()
     return f"{name}-{digest[:8]}"
@@ -144,27 +147,6 @@ def trained_choice(experiment: Experiment) -> str:
     return str((experiment.choices or {}).get(group, group))
 
 
-def _normalized(value: Any) -> Any:
-    """Return equal numbers, such as 1 and 1.0, in one form: they must name the same run."""
-    if isinstance(value, list):
-        return [_normalized(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def leaves(experiment: Experiment) -> dict[str, Any]:
-    """Return every value of the configuration by its dotted key."""
-    return dict(flatten(loading.plain(experiment)))
-
-
-def flatten(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value of nested mappings with its dotted key."""
-    for name, value in node.items():
-        if isinstance(value, Mapping) and value:
-            yield from flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     """Return every key that differs, except those that concern a single command.
 
@@ -172,21 +154,20 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
         before: the values by key with which the run was trained.
         now: the values by key with which it is continued.
     """
+    before, now = normalization.completed(before), normalization.completed(now)
     keys = [key for key in dict.fromkeys([*before, *now]) if not _within(key, _COMMAND_KEYS)]
     # An empty section counts as missing: its first key is the change.
     pairs = ((key, before.get(key), now.get(key)) for key in keys)
-    groups = {**_node_groups(before), **_node_groups(now)}
+    groups = {**normalization.task_groups(before), **normalization.task_groups(now)}
     differences = (
         Change(key, None if old == {} else old, None if new == {} else new, _role(key, groups))
         for key, old, new in pairs
     )
-    return [change for change in differences if change.before != change.now]
-
-
-def _node_groups(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the keys of the nodes of a task, each with the group of its choices."""
-    groups = targets.node_groups(values.get("task._target_"))
-    return {f"task.{name}": group for name, group in groups.items()}
+    return [
+        change
+        for change in differences
+        if normalization.normal(change.before) != normalization.normal(change.now)
+    ]
 
 
 def _role(key: str, groups: Mapping[str, str]) -> str | None:

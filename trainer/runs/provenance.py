@@ -12,11 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trainer.errors import ConfigError
 from trainer.files import write_atomically
+from trainer.runs import user_code
 
 _PACKAGES = (
     "tensorflow",
@@ -114,7 +116,9 @@ def add_entry(
     }
     previous = latest_command(record)
     _write(path, {**record, "lineage": [*record.get("lineage", ()), current]})
-    return _differences(previous, current)
+    # What names the user's files says it better than what names all that git sees.
+    is_told = bool(user_code.changed(record.get("code")))
+    return _differences(previous, current, code=not is_told)
 
 
 def withdraw_entry(path: Path) -> None:
@@ -130,6 +134,7 @@ def complete(
     total_steps: int,
     threads: int | None = None,
     metrics: Mapping[str, Any] | None = None,
+    steps_per_epoch: float | None = None,
 ) -> None:
     """Add what only a worker knows: devices of the first attempt, and the current length.
 
@@ -140,9 +145,10 @@ def complete(
         total_steps: number of steps.
         threads: threads of an operation, if the run fixes them.
         metrics: which of their directions is better, and which is the primary one.
+        steps_per_epoch: length of an epoch in steps; None: there are no epochs.
     """
     record = read(path)
-    facts: dict[str, Any] = {"total_steps": total_steps}
+    facts: dict[str, Any] = {"total_steps": total_steps, "steps_per_epoch": steps_per_epoch}
     if metrics is not None:
         facts["metrics"] = metrics
     if record.get("devices") is None:
@@ -151,6 +157,21 @@ def complete(
             facts["threads"] = threads
     if record and not facts.items() <= record.items():
         _write(path, {**record, **facts})
+
+
+def record_code(path: Path, fingerprints: Mapping[str, Any]) -> None:
+    """Record the user's code that has trained the run up to the checkpoint that follows."""
+    with suppress(ConfigError):  # the checkpoint is worth more than a record that is damaged
+        record = read(path)
+        if record and record.get("code") != fingerprints:
+            _write(path, {**record, "code": fingerprints})
+
+
+def code_warning(path: Path) -> str | None:
+    """Return a line about code that has changed since a run was trained; None: none has."""
+    with suppress(ConfigError):
+        return user_code.warning(read(path).get("code"))
+    return None
 
 
 def num_replicas(path: Path) -> int | None:
@@ -219,11 +240,13 @@ def _fingerprint(git: Mapping[str, Any] | None) -> dict[str, Any] | None:
     }
 
 
-def _differences(previous: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+def _differences(
+    previous: Mapping[str, Any], current: Mapping[str, Any], *, code: bool
+) -> list[str]:
     lines = []
     before = _fingerprint(previous.get("git"))
     after = current["git"]
-    if before and after:  # both None outside a repository
+    if code and before and after:  # both None outside a repository
         if before["sha"] != after["sha"]:
             lines.append(
                 f"the code is at commit {after['sha'][:10]}, "

@@ -13,7 +13,7 @@ from typing import Any
 from trainer.config import constraints
 from trainer.config.schema import Experiment
 from trainer.files import writing
-from trainer.runs import identity
+from trainer.runs import identity, normalization
 
 _CHOICES = (
     "model",
@@ -114,7 +114,7 @@ def hyperparameters(experiment: Experiment) -> dict[str, bool | int | float | st
     }
     options = {
         key: value
-        for key, value in identity.leaves(experiment).items()
+        for key, value in normalization.leaves(experiment).items()
         if identity.names_run(key) and not key.endswith("._target_")
     }
     return {

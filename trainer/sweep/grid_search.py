@@ -13,7 +13,7 @@ from trainer.config import loading
 from trainer.config.constraints import format_value
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
-from trainer.runs import identity
+from trainer.runs import normalization
 from trainer.runs.location import run_path
 from trainer.runs.status import RunStatus
 from trainer.sweep.point_factory import compose_point
@@ -128,7 +128,9 @@ def _differing_settings(experiments: Sequence[Experiment]) -> Iterator[str]:
         )
     contents = [loading.plain(experiment) for experiment in experiments]
     settings = [
-        dict(identity.flatten({name: content[name] for name in ("sweep", "search", "runs_dir")}))
+        dict(
+            normalization.flatten({name: content[name] for name in ("sweep", "search", "runs_dir")})
+        )
         for content in contents
     ]
     for key in settings[0] if settings else ():

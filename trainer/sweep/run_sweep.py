@@ -16,6 +16,7 @@ from trainer.errors import ConfigError
 from trainer.launch import launcher
 from trainer.launch.resolved_run import Command, resolve
 from trainer.runs.location import run_address
+from trainer.runs.provenance import code_warning
 from trainer.runs.status import run_status
 from trainer.sweep import resources
 from trainer.sweep.driver import Driver
@@ -147,3 +148,6 @@ def _print_summary(
     all_results.update(results)
     text = write_summary(folder, sweep, list(all_results.values()))
     print(f"{text}Summary: {folder}", flush=True)
+    warnings = (code_warning(result.point.path) for result in all_results.values())
+    for line in dict.fromkeys(filter(None, warnings)):
+        print(f"warning: {line}", flush=True)

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 from trainer.cluster.fault_injection import Faults
 from trainer.files import lock_holder
+from trainer.runs import provenance
 from trainer.runs.directory import lock_file
 from trainer.runs.location import run_address
 from trainer.runs.take_over import check_holder
 from trainer.runs.upload_note import wait_for_upload
+from trainer.runs.user_code import ImportedCode
 from trainer.worker.context import WorkerContext
 
 
@@ -18,6 +20,8 @@ def before_commit(context: WorkerContext, faults: Faults) -> Callable[[], None]:
     is_mirrored = run_address(context.experiment) is not None
     lock = lock_file(context.run_dir)
     holder = lock_holder(lock)
+    code = ImportedCode()
+    code.update()
 
     def call() -> None:
         if is_mirrored:
@@ -31,5 +35,8 @@ def before_commit(context: WorkerContext, faults: Faults) -> Callable[[], None]:
             )
         faults.reached("save")
         check_holder(lock, holder)
+        # What a step imports when it is traced came later than what builds it.
+        code.update()
+        provenance.record_code(context.run_dir, code.fingerprints)
 
     return call

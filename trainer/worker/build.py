@@ -239,9 +239,16 @@ def _record(
 ) -> None:
     """Have the chief add to the run's record what only a worker knows."""
     if context.cluster.is_chief:
-        lengths = learner.sizes.num_replicas, learner.plan.total_steps
-        metrics = {"direction": dict(directions.known), "primary": directions.primary}
-        provenance.complete(context.run_dir, devices.names(), *lengths, threads, metrics)
+        plan = learner.plan
+        provenance.complete(
+            context.run_dir,
+            devices.names(),
+            learner.sizes.num_replicas,
+            plan.total_steps,
+            threads,
+            {"direction": dict(directions.known), "primary": directions.primary},
+            plan.epochs.length,
+        )
 
 
 def _reporter(training: _Training, ledger: Ledger) -> Reporter:

@@ -11,7 +11,7 @@ from trainer.config import constraints
 from trainer.config.schema import Experiment
 from trainer.labels import LabelKind, label_kind_of
 from trainer.protocols import Dataset
-from trainer.runs import identity, provenance
+from trainer.runs import identity, normalization, provenance
 from trainer.runs.checkpoint_marker import read_marker
 
 _SECTIONS = (
@@ -94,7 +94,7 @@ def _model(experiment: Experiment, parameters: Mapping[str, int]) -> str:
 def _configuration(experiment: Experiment) -> dict[str, str]:
     return {
         key: constraints.format_value(value)
-        for key, value in identity.leaves(experiment).items()
+        for key, value in normalization.leaves(experiment).items()
         if key.partition(".")[0] in _SECTIONS
     }
 

@@ -1,0 +1,105 @@
+"""What has changed in options since runs were recorded: defaults, and the paths of targets.
+
+`config.yaml` has the number of rows that were known when it was written; the later ones are applied
+when it is read. The hash in a run's name is computed as of before the first row: a row renames no
+run, unless its configuration is another one now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class NewDefault:
+    """An option has another default.
+
+    Attributes:
+        target: whose option it is, by its path at that time; None: the schema's.
+        option: its name, or its dotted key in the schema.
+        former: its default before.
+    """
+
+    target: str | None
+    option: str
+    former: Any
+
+
+@dataclass(frozen=True)
+class NewPath:
+    """A target has another dotted path, and is otherwise the same.
+
+    Attributes:
+        former: its `_target_` before.
+        now: its `_target_` from then on.
+    """
+
+    former: str
+    now: str
+
+
+ROWS: tuple[NewDefault | NewPath, ...] = ()
+"""In the order of time. Append a row in the commit that changes a default or moves a target of a
+`_target_`; rows are never removed or reordered."""
+
+
+def migrated(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a config.yaml says, as it is written today."""
+    values: Any = dict(config)
+    for row in ROWS[values.get("migrations", 0) :]:
+        if isinstance(row, NewDefault) and row.target is None:
+            *sections, key = row.option.split(".")
+            section = values
+            for name in sections:
+                section = section.setdefault(name, {})
+            section.setdefault(key, row.former)
+        else:
+            values = _migrated(values, row)
+    return {name: value for name, value in values.items() if name != "migrations"}
+
+
+def _migrated(node: Any, row: NewDefault | NewPath) -> Any:
+    """Apply a row to every target in a node."""
+    if isinstance(node, list):
+        return [_migrated(item, row) for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    values = {name: _migrated(value, row) for name, value in node.items()}
+    target = values.get("_target_")
+    if isinstance(row, NewPath):
+        return {**values, "_target_": row.now} if target == row.former else values
+    return {row.option: row.former, **values} if target == row.target else values
+
+
+def current_path(target: Any) -> Any:
+    """Return the path that a target has today."""
+    for row in ROWS:
+        if isinstance(row, NewPath) and row.former == target:
+            target = row.now
+    return target
+
+
+def first_path(target: Any) -> Any:
+    """Return the path that a target had before the first row."""
+    for row in reversed(ROWS):
+        if isinstance(row, NewPath) and row.now == target:
+            target = row.former
+    return target
+
+
+def first_default(target: str | None, option: str, default: Any) -> Any:
+    """Return the default that an option had before the first row.
+
+    Args:
+        target: whose option it is, by its path of today; None: the schema's.
+        option: its name, or its dotted key in the schema.
+        default: its default of today.
+    """
+    for row in reversed(ROWS):
+        if isinstance(row, NewPath):
+            target = row.former if row.now == target else target
+        elif (row.target, row.option) == (target, option):
+            default = row.former
+    return default
