@@ -1,5 +1,6 @@
-"""The screen of a command whose reader has gone."""
+"""The screen of a command: without a reader, with texts of others."""
 
+import io
 import os
 
 from trainer.launch.terminal import Screen
@@ -13,3 +14,23 @@ def test_screen_goes_on_without_a_reader():
         screen.line("one")
         screen.error("two")
         assert os.stat(out.fileno()).st_rdev == os.stat(os.devnull).st_rdev
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_screen_escapes_what_is_not_its_own(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    out = Terminal()
+    screen = Screen(out, out)
+    screen.line("Done: \x1b]0;title\x07 \x1b[31mred\r")
+    screen.error("error: first\n\tsecond\x9b2J")
+    screen.draw([f"a\x1b[2Jb {screen.paint('c', 'red')}\nd"])
+    lines = out.getvalue().split("\n")
+    assert lines[0].endswith("Done:\x1b[0m \\x1b]0;title\\x07 \\x1b[31mred\\r")
+    assert lines[1].endswith("error:\x1b[0m first")
+    assert lines[2] == "        second\\x9b2J"
+    assert lines[3].endswith("a\\x1b[2Jb \x1b[31mc\x1b[0m\\nd")

@@ -10,7 +10,7 @@ import functools
 import importlib.util
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainer.config.constraints import did_you_mean
@@ -45,12 +45,14 @@ class Signature:
         keywords: keyword-only parameters.
         takes_any: whether it has `**kwargs`.
         names: what the module assigns at top level, among which annotations have their aliases.
+        constants: the texts, numbers and None that the body of a class assigns to names.
     """
 
     positional: tuple[Option, ...]
     keywords: tuple[Option, ...]
     takes_any: bool
     names: Mapping[str, ast.expr]
+    constants: Mapping[str, object] = field(default_factory=dict)
 
 
 def read(target: str) -> Signature | None:
@@ -184,8 +186,15 @@ def _of_class(
     for statement in node.body:
         if isinstance(statement, _Function) and statement.name == "__init__":
             signature = _of_function(statement, names)
-            return signature and Signature(
-                signature.positional[1:], signature.keywords, signature.takes_any, names
+            return signature and replace(
+                signature,
+                positional=signature.positional[1:],
+                constants={
+                    name: item.value.value
+                    for name, item in _bindings(node.body).items()
+                    if isinstance(item, ast.Assign | ast.AnnAssign)
+                    and isinstance(item.value, ast.Constant)
+                },
             )
     if node.decorator_list or node.keywords or len(node.bases) > 1:
         return None

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from trainer.cluster import environment
+from trainer.text import printable, printable_lines
 
 DRAW_SECS = 0.25  # between two drawings: more would be restless
 
@@ -70,7 +71,7 @@ class Screen:
         return self._painted(self._out, text, color)
 
     def line(self, text: str) -> None:
-        """Show a line above the block."""
+        """Show a line above the block; what would move the cursor in it is escaped."""
         self._show(self._out, text)
 
     def error(self, text: str) -> None:
@@ -83,7 +84,7 @@ class Screen:
         if not self.is_live:
             return
         columns, rows = self.size()
-        block = [cut(line, columns) for line in lines[:rows]]
+        block = [cut(_colors_only(line), columns) for line in lines[:rows]]
         if block != self._block:
             # In one write: half a block would flicker.
             erasing = self._erasing()
@@ -95,6 +96,7 @@ class Screen:
         self.draw([])
 
     def _show(self, stream: TextIO, text: str) -> None:
+        text = printable_lines(text)
         word, space, rest = text.partition(" ")
         text = f"{self._painted(stream, word, _FIRST_WORDS.get(word, ''))}{space}{rest}\n"
         if stream is self._out:
@@ -135,6 +137,11 @@ def _discard_output(stream: TextIO) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
         os.close(null)
+
+
+def _colors_only(text: str) -> str:
+    pieces = _ESCAPE.split(text)
+    return "".join(piece if _ESCAPE.match(piece) else printable(piece) for piece in pieces)
 
 
 def cut(text: str, width: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from trainer.config import loading
+from trainer.config import loading, yaml_text
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.files import Lock, LockedError, lock_holder, write_atomically, writing
@@ -204,7 +204,7 @@ def _open_at(
     )
     try:
         if run.is_new:
-            provenance.create(run.path, overrides, config_dir)
+            provenance.create(run.path, overrides, config_dir, with_diff=experiment.record.diff)
             # Last, because config.yaml makes the directory a run.
             write_atomically(
                 run.path / "config.yaml", yaml.safe_dump(loading.plain(experiment), sort_keys=False)
@@ -256,7 +256,7 @@ def _lock(path: Path) -> Lock:
 
 def trained_config(path: Path) -> dict[str, Any]:
     """Return the configuration of a run by dotted key, with the changes of later commands."""
-    saved = loading.restore(yaml.safe_load((path / "config.yaml").read_text()))
+    saved = loading.restore(yaml_text.load((path / "config.yaml").read_text()))
     return {**identity.leaves(saved), **provenance.changed_values(provenance.read(path))}
 
 
