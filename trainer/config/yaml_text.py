@@ -37,7 +37,7 @@ def check(text: str, name: str = "<text>") -> None:
         return  # no alias; the usual case costs nothing
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     if node is not None and _num_values(node, {}) > _MAX_VALUES:
-        mark = yaml.Mark(name, 0, node.start_mark.line, 0, None, None)
+        mark = yaml.Mark(name, 0, node.start_mark.line, 0, None, 0)
         raise yaml.MarkedYAMLError(
             problem=f"its aliases (*name) make more than {_MAX_VALUES:,} values", problem_mark=mark
         )
