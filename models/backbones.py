@@ -12,6 +12,8 @@ import h5py
 import numpy as np
 import tensorflow as tf
 
+from trainer.keras_files import open_hdf5
+
 
 def network_layers(momentum: float, synchronized: bool) -> SimpleNamespace:
     """Return `tf.keras.layers` for a network of `tf.keras.applications`, as its argument `layers`.
@@ -151,7 +153,7 @@ def _saved_layers(path: Path) -> dict[str, list[np.ndarray]]:
             "give an HDF5 weights file of tf.keras.applications, or null"
         )
     try:
-        with h5py.File(path, "r") as file:
+        with open_hdf5(path) as file:
             group = file.get("model_weights", file)  # a whole saved model keeps them there
             names = {name: _weight_names(group, name) for name in _texts(group, "layer_names")}
             return {
@@ -159,7 +161,7 @@ def _saved_layers(path: Path) -> dict[str, list[np.ndarray]]:
                 for name, weights in names.items()
                 if weights and not name.startswith("normalization")
             }
-    except (OSError, KeyError) as error:
+    except (OSError, KeyError, ValueError) as error:
         raise ValueError(
             f"weights ({path}) is not an HDF5 file of Keras: {str(error).splitlines()[0]}"
         ) from error

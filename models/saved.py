@@ -4,11 +4,46 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
-import h5py
+import keras
 import tensorflow as tf
+
+from trainer.keras_files import READ_ERRORS, open_hdf5, read_archive
+
+_NAMES = """
+    Activation ActivityRegularization AdaptiveAveragePooling1D AdaptiveAveragePooling2D
+    AdaptiveAveragePooling3D AdaptiveMaxPooling1D AdaptiveMaxPooling2D AdaptiveMaxPooling3D Add
+    AdditiveAttention AlphaDropout Attention Average AveragePooling1D AveragePooling2D
+    AveragePooling3D BatchNormalization Bidirectional CategoryEncoding CenterCrop Concatenate
+    Conv1D Conv1DTranspose Conv2D Conv2DTranspose Conv3D Conv3DTranspose ConvLSTM1D ConvLSTM2D
+    ConvLSTM3D Cropping1D Cropping2D Cropping3D Dense DepthwiseConv1D DepthwiseConv2D
+    Discretization Dot Dropout ELU EinsumDense Embedding Flatten GRU GRUCell GaussianDropout
+    GaussianNoise GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D
+    GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D GroupNormalization GroupQueryAttention
+    Identity InputLayer LSTM LSTMCell LayerNormalization LeakyReLU LocallyConnected1D
+    LocallyConnected2D Masking MaxPooling1D MaxPooling2D MaxPooling3D Maximum Minimum
+    MultiHeadAttention Multiply Normalization PReLU Permute RMSNormalization RNN RandomBrightness
+    RandomContrast RandomCrop RandomFlip RandomHeight RandomRotation RandomTranslation RandomWidth
+    RandomZoom ReLU RepeatVector Rescaling Reshape Resizing ReversibleEmbedding SeparableConv1D
+    SeparableConv2D SimpleRNN SimpleRNNCell Softmax SpatialDropout1D SpatialDropout2D
+    SpatialDropout3D SpectralNormalization StackedRNNCells Subtract ThresholdedReLU TimeDistributed
+    UnitNormalization UpSampling1D UpSampling2D UpSampling3D ZeroPadding1D ZeroPadding2D
+    ZeroPadding3D
+    DTypePolicy FloatDTypePolicy Functional Model Policy Sequential TensorShape __keras_tensor__
+    __numpy__ __slice__ __tensor__ __tuple__
+"""
+_CLASSES = frozenset(_NAMES.split())
+"""Layers that compute from their inputs and weights alone, and what they are described with: not
+those that hold code, name a file or carry another library's model."""
+
+_PARTS = (keras.constraints, keras.initializers, keras.regularizers)
+_MATH = {f"keras.src.ops.{name}" for name in ("image", "linalg", "math", "nn", "numpy")}
+_ROOTS = ("builtins", "keras", "tf_keras")
+_NOT_COMPUTING = ("deserialize", "get", "serialize")
 
 
 def saved(
@@ -16,84 +51,146 @@ def saved(
     num_classes: int | tuple[int, ...],
     *,
     path: Annotated[str, "file"],
+    allow: Sequence[str] = (),
 ) -> Any:
     """Load a model with its weights, with which the training begins.
+
+    A file may ask for any class, and a class may do anything while it is built: only layers of
+    Keras that are known to compute are built, and those that the user allows.
 
     Args:
         input_shape: shape of one example's features.
         num_classes: how many outputs, or their shape.
         path: a model saved by `model.save`: `.keras` or `.h5`, of tf_keras or Keras 3.
+        allow: dotted names of further classes that it may ask for: `my_package.MyLayer`.
 
     Returns:
         A model from features [B, *input_shape] to outputs [B, num_classes]: of tf_keras, or of
         Keras 3 if the file was written by that.
 
     Raises:
-        ValueError: the file is not a whole model, cannot be read, or does not fit the dataset.
+        ValueError: the file is not a whole model, cannot be read, asks for another class, or
+            does not fit the dataset.
     """
     file = Path(path).expanduser()
-    version, layers = _read(file)
-    if "Lambda" in layers:
-        raise ValueError(
-            f"path ({path}): the model has a Lambda layer, which holds code that would be run "
-            "unseen; replace it by a layer of Keras, and save the model again"
-        )
-    model = _load(file, path, is_keras_3=not version.startswith("2."))
+    version, config = _read(file)
+    classes = _checked(config, path, _imported(allow))
+    model = _load(file, path, classes, is_keras_3=not version.startswith("2."))
     outputs = (num_classes,) if isinstance(num_classes, int) else tuple(num_classes)
     _check(model, path, input_shape, outputs)
     return model
 
 
-def _read(file: Path) -> tuple[str, set[str]]:
-    """Return the version of Keras that wrote a file, and the classes of all that it holds.
+def _read(file: Path) -> tuple[str, Any]:
+    """Return the version of Keras that wrote a file, and the configuration of its model.
 
     Raises:
         ValueError: the file is no whole model.
     """
     try:
         if zipfile.is_zipfile(file):
-            with zipfile.ZipFile(file) as archive:
-                version = json.loads(archive.read("metadata.json"))["keras_version"]
-                config = json.loads(archive.read("config.json"))
-        else:
-            with h5py.File(file, "r") as group:
-                version = _text(group.attrs["keras_version"])
-                config = json.loads(_text(group.attrs["model_config"]))
-    except (OSError, KeyError, ValueError) as error:
+            archive = read_archive(file)
+            return str(archive.version), archive.config
+        with open_hdf5(file) as group:
+            config = json.loads(_text(group.attrs["model_config"]))
+            return _text(group.attrs["keras_version"]), config
+    except READ_ERRORS as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
-            f"path ({file}) is not a whole model of Keras; write it with model.save('model.keras')"
+            f"path ({file}) is not a whole model of Keras; write it with "
+            f"model.save('model.keras') ({reason[:200]})"
         ) from error
-    return version, _classes(config)
 
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _classes(config: Any) -> set[str]:
-    """Return the names of all classes in a configuration of Keras."""
+def _imported(allow: Sequence[str]) -> dict[str, type]:
+    """Return the classes that the user allows, by name.
+
+    Raises:
+        ValueError: there is no such class.
+    """
+    own = {}
+    for place in allow:
+        module, _, name = place.rpartition(".")
+        try:
+            own[name] = getattr(import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"allow ({place}) cannot be imported: {error}; give the dotted name of a class"
+            ) from error
+    return own
+
+
+def _nodes(config: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield every object of a configuration of Keras that asks for a class."""
     if isinstance(config, list):
-        return set().union(*map(_classes, config))
-    if not isinstance(config, dict):
-        return set()
-    name = config.get("class_name")
-    return _classes(list(config.values())) | ({name} if isinstance(name, str) else set())
+        for value in config:
+            yield from _nodes(value)
+    elif isinstance(config, dict):
+        if "class_name" in config:
+            yield config
+        yield from _nodes(list(config.values()))
 
 
-def _load(file: Path, path: str, *, is_keras_3: bool) -> Any:
+def _checked(config: Any, path: str, own: Mapping[str, type]) -> dict[str, type]:
+    """Return the classes of the user by the names that a file has for them.
+
+    Raises:
+        ValueError: the file asks for a class that is neither of Keras nor allowed.
+    """
+    classes = {}
+    for node in _nodes(config):
+        name, registered = node["class_name"], node.get("registered_name")
+        owned = own.get(name) if isinstance(name, str) else None
+        # What has no registered name is imported from the module that the file names.
+        if owned and (registered or node.get("module") in (None, owned.__module__)):
+            classes |= {name: owned, str(registered): owned}
+        elif not _is_known(node):
+            shown = str(name)[:80]
+            module = str(node.get("module"))
+            place = module if module.split(".")[0] in _ROOTS[1:] else "my_package"
+            raise ValueError(
+                f"path ({path}): the model has {shown}, whose code would be run unseen: it is none "
+                "of Keras' layers that only compute; replace it by one and save the model again, "
+                f"or, if you trust it, add model.allow=[{place}.{shown}]"
+            )
+    return classes
+
+
+def _is_known(node: Mapping[str, Any]) -> bool:
+    """Return whether a file asks for a class or function of Keras that only computes."""
+    name, module = node["class_name"], node.get("module")
+    is_function = name == "function"
+    name = node.get("config") if is_function else name
+    if not isinstance(name, str) or node.get("registered_name") not in (None, name):
+        return False
+    if module is not None and str(module).split(".")[0] not in _ROOTS:
+        return False
+    if not is_function and (name in _CLASSES or module in _MATH):
+        return True
+    parts = (keras.activations,) if is_function else _PARTS
+    is_public = name[:1] != "_" and name not in _NOT_COMPUTING
+    return is_public and any(hasattr(part, name) for part in parts)
+
+
+def _load(file: Path, path: str, classes: Mapping[str, type], *, is_keras_3: bool) -> Any:
     """Load a model without its optimizer.
+
+    Args:
+        file: the model.
+        path: the same, as the user gave it.
+        classes: those of the user, by the names that the file has for them.
+        is_keras_3: which Keras wrote it.
 
     Raises:
         ValueError: it has layers that this Keras does not know, or another format.
     """
-    if is_keras_3:
-        import keras
-
-        load = keras.saving.load_model
-    else:
-        load = tf.keras.models.load_model
+    load = keras.saving.load_model if is_keras_3 else tf.keras.models.load_model
     try:
-        return load(file, compile=False)
+        return load(file, custom_objects=dict(classes), compile=False)
     except (ValueError, TypeError, OSError, KeyError) as error:
         kind = "Keras 3" if is_keras_3 else "tf_keras"
         reason = " ".join(str(error).split()) or type(error).__name__

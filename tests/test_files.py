@@ -1,16 +1,66 @@
 """Files that are whole or absent, and locks on files."""
 
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
+from random import Random
 
 import pytest
 
 from trainer.errors import StorageError
-from trainer.files import Lock, LockedError, clear_temporaries, is_locked, write_atomically
+from trainer.files import (
+    Lock,
+    LockedError,
+    clear_temporaries,
+    component,
+    inner_path,
+    is_locked,
+    write_atomically,
+)
+
+NAMES = ["a", "worker-0.log", ".saved", "ä b", "ckpt-5.data-00000-of-00001", "a" * 255, "...", " "]
+NO_NAMES = [
+    "", ".", "..", "/", "a/b", "../a", "/etc/passwd", "a/", "a\\b", "a\0", "a\n", "\x1b[2J", "\x7f",
+    "\x9b1m", "a" * 256, "ä" * 128, "\udc80", None, 5, b"a", ["a"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_component_returns_names(name):
+    assert component(name) == name
+    assert inner_path(f"logs/{name}") == f"logs/{name}"
+
+
+@pytest.mark.parametrize("name", NO_NAMES, ids=ascii)
+def test_component_refuses_what_is_none(name):
+    with pytest.raises(ValueError, match=r"^.* is no name of a file: [\x20-\x7e]*$") as refused:
+        component(name)
+    assert len(str(refused.value)) < 250
+    with pytest.raises(ValueError, match="is no name of a file"):
+        inner_path(f"{name}/.." if isinstance(name, str) else name)
+
+
+def test_component_of_any_text_stays_in_its_folder(tmp_path):
+    random = Random(0)
+    alphabet = [*"ab./\\~:*\n\0\x1b\x85 ä\u202e\udc80\u2215", "..", "../", "x" * 200]
+    texts = ["".join(random.choices(alphabet, k=random.randint(0, 5))) for _ in range(20_000)]
+    num_names = 0
+    for text in texts:
+        for function in (component, inner_path):
+            with suppress(ValueError):
+                name = function(text)
+                num_names += 1
+                path = os.path.normpath(os.path.join(tmp_path, name))
+                parts = os.path.relpath(path, tmp_path).split("/")
+                assert (name, parts) == (text, text.split("/"))
+                assert len(parts) == 1 or function is inner_path
+                assert not re.search(r"[\x00-\x1f\x7f-\x9f]", name)
+    assert num_names > 2000
 
 
 def test_write_atomically_creates_and_replaces_a_file(tmp_path):

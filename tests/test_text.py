@@ -9,6 +9,8 @@ from trainer.text import (
     format_bytes,
     format_duration,
     format_metric,
+    printable,
+    printable_lines,
     without_classes,
 )
 
@@ -19,6 +21,22 @@ def test_align_columns_pads_cells_without_trailing_spaces():
         "a       10",
         "longer   2  x",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ä b 日本", "ä b 日本"),
+        ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
+        ("a\nerror: b", "a\\nerror: b"),
+        ("\x9b2J\u202e\udc80", "\\x9b2J\\u202e\\udc80"),
+    ],
+)
+def test_printable_escapes_what_moves_the_cursor(text, expected):
+    assert printable(text) == expected
+    assert align_columns([(text, "x")], "<<") == [f"{expected}  x"]
+    assert printable_lines(f"{text}\n\ta").isprintable() is False  # its line break
+    assert "\x1b" not in printable_lines(text)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from trainer.cli.overrides import override_key, rewrite
 from trainer.cluster import environment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError, StorageError
 from trainer.launch.fork_server import ForkServer
+from trainer.text import printable, printable_lines
 
 
 def main(server: ForkServer | None = None) -> NoReturn:
@@ -73,7 +74,7 @@ def _help(args: Arguments) -> int:
     program = "python train.py" if sys.argv[0].endswith(".py") else Path(sys.argv[0]).name
     container: Any = OmegaConf.to_container(composition.config)
     choices = Choices(config_dir, composition.choices)
-    print(help.render(program, list(topics), container, choices))
+    print(printable_lines(help.render(program, list(topics), container, choices)))
     return DONE
 
 
@@ -114,7 +115,7 @@ def _exit_code(action: Callable[[], int], *user_errors: type[BaseException]) -> 
             print(f"error: {line}", file=sys.stderr)
         return WRONG_INPUT
     except StorageError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return CRASHED
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

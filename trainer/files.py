@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -14,6 +15,39 @@ from pathlib import Path
 from trainer.errors import StorageError
 
 _LOCK_POLL_SECS = 0.05
+_MAX_NAME_BYTES = 255
+_NOT_IN_NAME = re.compile(r"[/\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def component(name: object) -> str:
+    """Return a name that may be joined to a folder's path: it stays inside, as one entry of it.
+
+    Whoever joins a name that comes from elsewhere (a store, a record, an archive, a
+    configuration) asks this function.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if (
+        not isinstance(name, str)
+        or name in ("", ".", "..")
+        or _NOT_IN_NAME.search(name)
+        or len(name.encode()) > _MAX_NAME_BYTES
+    ):
+        raise ValueError(
+            f"{ascii(name)[:80]} is no name of a file: it must be one part of a path, without "
+            f"control characters, and at most {_MAX_NAME_BYTES} bytes long"
+        )
+    return name
+
+
+def inner_path(name: object) -> str:
+    """Return a path, as written in POSIX, of which each part is a `component`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return "/".join(map(component, name.split("/") if isinstance(name, str) else [name]))
 
 
 @contextmanager

@@ -5,6 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 
+def printable(text: str) -> str:
+    r"""Return a text of somebody else's as it may reach a terminal: `\x1b` for an escape.
+
+    What is no character to be seen, such as a line break, is written as Python does.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def printable_lines(text: str) -> str:
+    """Return a text of several lines, each `printable`."""
+    return "\n".join(map(printable, text.expandtabs().split("\n")))
+
+
 def align_columns(rows: Sequence[Sequence[str]], align: str) -> list[str]:
     """Return a line of text for each row, with aligned columns.
 
@@ -12,6 +29,7 @@ def align_columns(rows: Sequence[Sequence[str]], align: str) -> list[str]:
         rows: cells of text, the same number in each row.
         align: for each column `<` (text) or `>` (numbers).
     """
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

@@ -24,6 +24,7 @@ from trainer.cli.config_loader import config_loader
 from trainer.cli.error_messages import USER_ERRORS, explain
 from trainer.cli.overrides import rewrite
 from trainer.errors import ConfigError
+from trainer.runs.identity import run_name
 
 COMPOSER = Composer(None)
 """One for all tests, so that what it caches is tested."""
@@ -210,3 +211,39 @@ def test_sequence_classification_is_the_classification_of_texts(
     assert experiment.task == compose([]).task
     assert experiment.dataset["_target_"] == f"trainer.datasets.{dataset}"
     assert experiment.model["_target_"] == f"trainer.models.{model}"
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("model=../model/softmax", r"model=../model/softmax: a choice .*did you mean 'softmax'\?"),
+        ("dataset=../dataset/digits", r"dataset=.*: a choice .*did you mean 'digits'\?"),
+        ("callbacks=[early_stopping,../callbacks/early_stopping]", "callbacks=../callbacks/"),
+    ],
+)
+def test_choice_by_a_path_is_refused(override, hint):
+    with pytest.raises(ConfigError, match=f"^{hint}"):
+        compose([override])
+
+
+def test_choice_by_a_path_in_a_recipe_is_refused(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    text = "# @package _global_\ndefaults:\n  - override /model: ../model/softmax\n"
+    (tmp_path / "experiment" / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"^model=\.\./model/softmax: a choice"):
+        compose(["experiment=mine"], tmp_path)
+
+
+def test_choice_in_a_subfolder_names_one_folder(tmp_path):
+    (tmp_path / "model" / "mine").mkdir(parents=True)
+    text = "_target_: trainer.models.softmax.softmax\n"
+    (tmp_path / "model" / "mine" / "small.yaml").write_text(text)
+    experiment = compose(["model=mine/small"], tmp_path)
+    assert run_name(experiment).startswith("mine-small-digits-")
+
+
+@pytest.mark.parametrize("group", ["callbacks", "writers", "metrics"])
+def test_names_of_what_writes_files_are_names_of_files(group):
+    with pytest.raises(ConfigError) as refused:
+        compose([f"+{group}={{../x: null}}"])
+    assert any(f"{group}: '../x' is no name of a file: " in line for line in refused.value.problems)

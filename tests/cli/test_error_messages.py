@@ -832,6 +832,18 @@ def test_resumed_run_is_composed_of_last_command(
     assert (experiment.seed, experiment.jit, experiment.resume_allow) == (3, False, [])
 
 
+def test_resumed_run_needs_its_masked_overrides_again(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").touch()
+    record = {"overrides": ["seed=1", "init_from=https://<masked>@host/a.npz"]}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    done = run_here(f"resume={tmp_path}/run")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "init_from was masked in its run.json, because it holds a secret; give" in done.err
+
+
 def test_multirun_calls_sweep(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     monkeypatch.setattr(run_sweep, "run_sweep", lambda *arguments: calls.extend(arguments) or 143)

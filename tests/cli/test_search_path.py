@@ -89,3 +89,23 @@ def test_config_dir_refuses_our_file_names(name: str, theirs: Path) -> None:
         "",
         f"error: --config-dir ({theirs}): {name} {REFUSED}\n",
     )
+
+
+def test_file_whose_aliases_multiply_is_refused(theirs: Path) -> None:
+    lines = ["_target_: trainer.models.cnn.cnn", "a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    names = (f"*a{number}" for number in range(30))
+    lines += [f"a{n}: &a{n} [{', '.join([name] * 10)}]" for n, name in enumerate(names, 1)]
+    file = theirs / "model" / "bomb.yaml"
+    file.write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match=r"bomb.yaml:1: its aliases \(\*name\) make more than 1"):
+        compose.compose(["model=bomb"], theirs)
+    done = run_here(f"--config-dir={theirs}", "model=bomb", "--help")
+    assert (done.code, "its aliases" in done.err) == (2, True)
+
+
+def test_aliases_of_a_choice_stand_for_their_values(theirs: Path) -> None:
+    text = "_target_: trainer.models.cnn.cnn\nwidth: &width 32\nhidden: *width\n"
+    (theirs / "model" / "alias.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"hidden"):
+        compose.compose(["model=alias"], theirs)
+    (theirs / "model" / "alias.yaml").write_text(text.replace("hidden: *", "batch_norm: *"))

@@ -391,6 +391,10 @@ def test_needs_network_names_the_key(experiment, reason):
     assert network_namespace.needs_network(experiment) == reason
 
 
+MLFLOW = {"_target_": "trainer.summaries.writers.mlflow.MLflow"}
+WANDB = {"_target_": "trainer.summaries.writers.wandb.WandB"}
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "reason"),
     [
@@ -400,15 +404,38 @@ def test_needs_network_names_the_key(experiment, reason):
             "MLFLOW_TRACKING_URI (http://host:5000) may be on the network",
         ),
         ("MLFLOW_TRACKING_URI", "sqlite:////home/me/mlflow.db", None),
-        ("WANDB_MODE", "online", "WANDB_MODE is online"),
+        (
+            "MLFLOW_TRACKING_URI",
+            "databricks",
+            "MLFLOW_TRACKING_URI (databricks) may be on the network",
+        ),
+        ("WANDB_MODE", "online", "WANDB_MODE (online) may be on the network"),
         ("WANDB_MODE", "offline", None),
     ],
 )
-def test_online_tracker_names_the_variable(monkeypatch, variable, value, reason):
+def test_online_writer_names_the_variable(monkeypatch, variable, value, reason):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setenv(variable, value)
-    assert environment.online_tracker(["jsonl", "mlflow", "wandb"]) == reason
-    assert environment.online_tracker(["jsonl", "tensorboard"]) is None
+    trackers = {"mine": MLFLOW, "other": WANDB}
+    assert environment.online_writer(trackers) == reason
+    writers = compose.compose(["writers=[csv,jsonl,tensorboard]"]).writers
+    assert environment.online_writer(writers) is None
+    assert environment.online_writer(None) is None
+
+
+def test_writer_that_does_not_say_what_it_needs_may_use_the_network(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    source = "class {}:\n{}    def __init__(self, run_dir, position):\n        assert False\n"
+    (tmp_path / "unlike.py").write_text(
+        source.format("Silent", "") + source.format("Offline", "    network = None\n")
+    )
+    assert environment.online_writer({"a": {"_target_": "unlike.Offline"}}) is None
+    assert environment.online_writer({"a": {"_target_": "unlike.Silent"}}) == (
+        "writers.a (unlike.Silent) does not say that it needs no network"
+    )
+    # They are asked here, and not taken for offline as other code of ours is.
+    own = {"writers": {"a": {"_target_": "unlike.Silent"}}}
+    assert network_namespace.needs_network(own) is None
 
 
 def test_open_ports_warning_has_ports_reason_and_fix():

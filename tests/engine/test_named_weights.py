@@ -1,11 +1,14 @@
 """Initial weights by name, for a model with another head."""
 
+import zipfile
+
 import h5py
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.keras_archives import rewritten, write_on_loading
 from tests.support.training import engine, train
 from trainer.engine.graph.keras3_model import Keras3Model
 from trainer.engine.graph.weight_paths import weights_of
@@ -52,9 +55,9 @@ def test_file_gives_all_but_the_head(tmp_path, layers, suffix):
         restore_weights(path, {"model": adapted(model)})
     assert len(same(before, values(model))) == 8
     text, warnings = restore_weights(path, {"model": adapted(model)}, ["^head/"])
+    unused = "head/kernel, head/bias" if suffix == ".h5" else "head/0, head/1"
     assert text == (
-        f"6 of 8 weights from {path}; fresh: head/kernel, head/bias; "
-        "not used: head/kernel, head/bias"
+        f"6 of 8 weights from {path}; fresh: head/kernel, head/bias; not used: {unused}"
     )
     assert warnings == []
     assert len(same(values(saved), values(model))) == 6
@@ -97,16 +100,114 @@ def test_arrays_that_are_no_weights_are_refused(tmp_path, write, problem):
         restore_weights(path, {"model": net(tf.keras.layers, 2)})
 
 
-@pytest.mark.parametrize(
-    ("source", "target"), [(tf.keras.layers, keras.layers), (keras.layers, tf.keras.layers)]
-)
-def test_file_of_the_other_keras_fits(tmp_path, source, target):
+LIBRARIES = [tf.keras.layers, keras.layers]
+
+
+@pytest.mark.parametrize("target", LIBRARIES)
+@pytest.mark.parametrize("source", LIBRARIES)
+def test_archive_of_either_keras_fits_either(tmp_path, source, target):
     path = tmp_path / "saved.keras"
-    saved = net(source, 2)
+    saved = nested(source, 2)
     saved.save(path)
-    model = net(target, 2, seed=1)
+    model = nested(target, 2, seed=1)
     restore_weights(path, {"model": adapted(model)})
+    assert len(same(values(saved), values(model))) == 20
+
+
+@pytest.mark.parametrize("layers", LIBRARIES)
+def test_archive_gives_layers_by_name_in_another_order(tmp_path, layers):
+    path = tmp_path / "saved.keras"
+    library = keras if layers is keras.layers else tf.keras
+    dense = [layers.Dense(4, name=name) for name in ("one", "two", "three")]
+    saved = library.Sequential([layers.Input([4]), *dense])
+    saved.save(path)
+    names = ("three", "one")
+    model = library.Sequential([layers.Input([4]), *(layers.Dense(4, name=n) for n in names)])
+    text, _ = restore_weights(path, {"model": adapted(model)})
+    assert text == f"4 of 4 weights from {path}; not used: two/0, two/1"
+    assert len(same(values(saved), values(model))) == 4
+
+
+def test_operations_that_a_file_names_are_not_run(tmp_path):
+    path = tmp_path / "saved.keras"
+    saved = net(tf.keras.layers, 2)
+    saved.save(path)
+    rewritten(path, lambda config, _: write_on_loading(config, tmp_path / "written"))
+    model = net(tf.keras.layers, 2, seed=1)
+    restore_weights(path, {"model": model})
     assert len(same(values(saved), values(model))) == 8
+    assert not (tmp_path / "written").exists()
+
+
+def external_link(group, other):
+    del group["vars/0"]
+    group["vars/0"] = h5py.ExternalLink(str(other), "secret")
+
+
+def external_storage(group, other):
+    del group["vars/0"]
+    options = {"external": [(str(other), 0, 48)]}
+    group["vars"].create_dataset("0", (4, 3), "f4", **options)
+
+
+def virtual(group, other):
+    del group["vars/0"]
+    layout = h5py.VirtualLayout((4, 3), "f4")
+    layout[:] = h5py.VirtualSource(str(other), "secret", (4, 3))
+    group["vars"].create_virtual_dataset("0", layout)
+
+
+def huge(group, other):
+    del group["vars/0"]
+    group["vars"].create_dataset("0", (1 << 20, 1 << 20), "f4", chunks=(1024, 1024))
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (external_link, "its '.*vars/0' is in another file, '.*other.h5'"),
+        (external_storage, "its '.*vars/0' is in other files"),
+        (virtual, "its '.*vars/0' is in other files"),
+        (huge, "its '.*vars/0' declares 4398046511104 bytes, but holds 0"),
+    ],
+)
+def test_file_that_brings_what_it_does_not_hold_is_refused(tmp_path, suffix, change, problem):
+    other = tmp_path / "other.h5"
+    with h5py.File(other, "w") as file:
+        file["secret"] = np.ones([4, 3], np.float32)
+    path = tmp_path / f"saved{suffix}"
+    if suffix == ".keras":
+        net(tf.keras.layers, 2).save(path)
+        rewritten(path, lambda _, file: change(file["layers/dense"], other))
+    else:
+        net(tf.keras.layers, 2).save_weights(path)
+        with h5py.File(path, "a") as file:
+            change(file["layers/dense"], other)
+    with pytest.raises(CheckpointError, match=rf"^init_from \(.*\) cannot be read: {problem}$"):
+        restore_weights(path, {"model": net(tf.keras.layers, 2)})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("../outside", b"", "it has a member outside itself, '../outside'"),
+        ("bomb", bytes(1 << 25), "it declares .* bytes, but holds .*"),
+        ("config.json", b"[" * 100_000, ".*recursion.*"),
+        ("config.json", b'{"config": {"layers": 5}}', ".*not iterable.*"),
+        ("model.weights.h5", b"none", ".*"),
+    ],
+)
+def test_archives_made_to_harm_are_refused(tmp_path, name, content, problem):
+    path = tmp_path / "saved.keras"
+    net(tf.keras.layers, 2).save(path)
+    with zipfile.ZipFile(path) as archive:
+        members = {member: archive.read(member) for member in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member, value in (members | {name: content}).items():
+            archive.writestr(member, value)
+    with pytest.raises(CheckpointError, match=rf"^init_from \(.*\) cannot be read: {problem}$"):
+        restore_weights(path, {"model": net(tf.keras.layers, 2)})
 
 
 def test_missing_weights_are_named(tmp_path):

@@ -171,6 +171,21 @@ def simulate(tmp_path, monkeypatch):
     return lambda *arguments, kind=Simulation, **options: kind(tmp_path, *arguments, **options)
 
 
+def test_stop_request_is_answered_while_processes_are_being_started(simulate):
+    simulation = simulate([f"worker-{number}" for number in range(257)], [])
+    start = simulation.new_process
+
+    def start_slowly(process_id):
+        if process_id.index == 3:
+            simulation.stop_requests.request(signal.SIGTERM)
+        return start(process_id)
+
+    simulation.attempt._living._start = start_slowly
+    assert simulation.run() == 128 + signal.SIGTERM
+    assert len(simulation.processes) == 4
+    assert set(simulation.states.values()) == {"ended"}
+
+
 @pytest.mark.parametrize(
     ("ends", "process", "how", "code"),
     [

@@ -1,4 +1,4 @@
-"""The screen of a command whose reader has gone."""
+"""The screen of a command: without a reader, with texts of others."""
 
 import io
 import os
@@ -43,3 +43,23 @@ def test_threads_write_one_after_the_other():
         thread.join()
     assert not out.has_met
     assert sorted(out.getvalue().splitlines()) == ["one", "two"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_screen_escapes_what_is_not_its_own(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    out = Terminal()
+    screen = Screen(out, out)
+    screen.line("Done: \x1b]0;title\x07 \x1b[31mred\r")
+    screen.error("error: first\n\tsecond\x9b2J")
+    screen.draw([f"a\x1b[2Jb {screen.paint('c', 'red')}\nd"])
+    lines = out.getvalue().split("\n")
+    assert lines[0].endswith("Done:\x1b[0m \\x1b]0;title\\x07 \\x1b[31mred\\r")
+    assert lines[1].endswith("error:\x1b[0m first")
+    assert lines[2] == "        second\\x9b2J"
+    assert lines[3].endswith("a\\x1b[2Jb \x1b[31mc\x1b[0m\\nd")

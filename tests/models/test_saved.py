@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.keras_archives import rewritten, write_on_loading
 from tests.support.model_runs import train
 from trainer.models.saved import saved
 
@@ -40,6 +41,16 @@ def test_training_begins_with_the_weights_of_the_file(
     )
     kernels = [value for value in state.values() if value.shape == (3, 3, 1, 4)]
     np.testing.assert_allclose(kernels[0], model.get_weights()[0], atol=1e-6)
+
+
+class Doubled(tf.keras.layers.Layer):
+    def call(self, inputs: Any) -> Any:
+        return 2.0 * inputs
+
+
+class Doubled3(keras.layers.Layer):
+    def call(self, inputs: Any) -> Any:
+        return 2.0 * inputs
 
 
 def refused(file: Path, message: str, shape: tuple[int, ...] = SHAPE, classes: int = 10) -> None:
@@ -83,7 +94,7 @@ def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
         archive.writestr("metadata.json", json.dumps({"keras_version": "3.15.1"}))
         config = {"module": "my", "class_name": "Own", "config": {}, "registered_name": "Own"}
         archive.writestr("config.json", json.dumps(config))
-    refused(file, r"^path \(.*\) cannot be loaded by Keras 3: ")
+    refused(file, "is not a whole model of Keras; .*There is no item named 'model.weights.h5'")
 
 
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
@@ -91,7 +102,95 @@ def test_code_in_a_file_is_not_run(suffix: str, tmp_path: Path) -> None:
     inputs = tf.keras.Input(SHAPE)
     file = tmp_path / f"model.{suffix}"
     tf.keras.Model(inputs, tf.keras.layers.Lambda(lambda x: x + 1)(inputs)).save(file)
-    refused(file, r"the model has a Lambda layer, which holds code that would be run unseen; ")
+    refused(file, r"the model has Lambda, whose code would be run unseen: .*model\.allow=\[")
+
+
+def test_operations_that_a_file_names_are_not_run(tmp_path: Path) -> None:
+    file = tmp_path / "model.keras"
+    network("tf_keras").save(file)
+    rewritten(file, lambda config, _: write_on_loading(config, tmp_path / "written"))
+    place = r"tf_keras\.src\.layers\.core\.tf_op_layer\.TFOpLambda"
+    refused(file, rf"the model has TFOpLambda, .* add model\.allow=\[{place}\]$")
+    assert not (tmp_path / "written").exists()
+
+
+@pytest.mark.parametrize(
+    ("node", "name"),
+    [
+        ({"module": "subprocess", "class_name": "Popen", "config": {"args": "id"}}, "Popen"),
+        ({"module": "os", "class_name": "Dense", "config": {}}, "Dense"),
+        ({"module": "os", "class_name": "function", "config": "system"}, "function"),
+        ({"module": "builtins", "class_name": "function", "config": "exec"}, "function"),
+        ({"module": "keras.layers", "class_name": "TFSMLayer", "config": {}}, "TFSMLayer"),
+        ({"module": None, "class_name": "__lambda__", "config": {}}, "__lambda__"),
+        ({"module": "keras.utils", "class_name": "get_file", "config": {}}, "get_file"),
+        (
+            {"module": "keras.layers", "class_name": "Dense", "registered_name": "a>Dense"},
+            "Dense",
+        ),
+        ({"module": "keras.layers", "class_name": ["Dense"]}, r"\['Dense'\]"),
+    ],
+)
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_classes_that_are_no_layers_of_keras_are_refused(
+    kind: str, node: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "model.keras"
+    network(kind).save(file)
+    rewritten(file, lambda config, _: config["config"]["layers"][1]["config"].update(x=[node]))
+    refused(file, rf"the model has {name}, whose code would be run unseen: ")
+
+
+@pytest.mark.parametrize("suffix", ["keras", "h5"])
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_layers_of_the_user_are_built_when_they_are_allowed(
+    kind: str, suffix: str, tmp_path: Path
+) -> None:
+    file, layer = tmp_path / f"model.{suffix}", {"tf_keras": Doubled, "keras": Doubled3}[kind]
+    library = KINDS[kind]
+    inputs = library.Input(SHAPE)
+    x = library.layers.Dense(10)(library.layers.Flatten()(layer()(inputs)))
+    model = library.Model(inputs, x)
+    model.save(file)
+    refused(
+        file,
+        rf"the model has {layer.__name__}, .*add model\.allow=\[my_package\.{layer.__name__}\]$",
+    )
+    allowed = saved(SHAPE, 10, path=str(file), allow=[f"{__name__}.{layer.__name__}"])
+    np.testing.assert_array_equal(allowed.get_weights()[0], model.get_weights()[0])
+    with pytest.raises(ValueError, match=r"^allow \(my\.Own\) cannot be imported: "):
+        saved(SHAPE, 10, path=str(file), allow=["my.Own"])
+
+
+@pytest.mark.parametrize("suffix", ["keras", "h5"])
+def test_operations_of_tf_keras_are_built_when_they_are_allowed(
+    suffix: str, tmp_path: Path
+) -> None:
+    file, place = tmp_path / f"model.{suffix}", "tf_keras.src.layers.core.tf_op_layer.TFOpLambda"
+    inputs = tf.keras.Input(SHAPE)
+    x = tf.keras.layers.Dense(10)(tf.keras.layers.Flatten()(tf.nn.relu(inputs) * 2.0))
+    tf.keras.Model(inputs, x).save(file)
+    refused(file, "the model has TFOpLambda, whose code would be run unseen: ")
+    assert isinstance(saved(SHAPE, 10, path=str(file), allow=[place]), tf.keras.Model)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_layers_of_keras_are_built(kind: str, tmp_path: Path) -> None:
+    library = KINDS[kind]
+    layers, file = library.layers, tmp_path / "model.keras"
+    inputs = library.Input(SHAPE)
+    x = layers.Rescaling(2.0)(layers.RandomFlip()(inputs))
+    x = layers.Conv2D(3, 2, activation=library.activations.gelu, kernel_regularizer="l2")(x)
+    x = layers.Dense(4, kernel_constraint="max_norm")(x)
+    x = layers.Reshape((49, 4))(x)
+    x = layers.Bidirectional(layers.LSTM(3, return_sequences=True))(x)
+    x = layers.RNN([layers.GRUCell(3), layers.LSTMCell(2)], return_sequences=True)(x)
+    x = layers.TimeDistributed(library.Sequential([layers.Dense(3), layers.PReLU()]))(x)
+    x = layers.MultiHeadAttention(2, 2)(x, x)
+    x = x + 1.0 if kind == "keras" else x
+    x = layers.Dense(10, dtype="float32")(layers.GlobalAveragePooling1D()(x))
+    library.Model(inputs, x).save(file)
+    assert isinstance(saved(SHAPE, 10, path=str(file)), library.Model)
 
 
 def test_precision_that_the_layers_do_not_have_is_refused(tmp_path: Path) -> None:

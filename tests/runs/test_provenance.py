@@ -59,6 +59,38 @@ def test_create_records_commit_and_uncommitted_changes(repository):
     assert (entry["git"]["sha"], entry["git"]["dirty"]) == (recorded["sha"], True)
 
 
+def test_secrets_of_command_and_changes_are_masked(repository, monkeypatch):
+    token = "hf_" + "a1" * 17
+    (repository / "model.py").write_text(f"key = '{token}'\n")
+    monkeypatch.setattr("sys.argv", ["train.py", f"+model.token={token}"])
+    provenance.create(repository, [f"+model.token={token}"], None)
+    assert provenance.add_entry(repository, [f"+model.token={token}"], None, 3, []) == []
+    text = (repository / "run.json").read_text()
+    assert token not in text
+    assert text.count("+model.token=<masked>") == 4
+    assert "+key = '<masked>'" in provenance.read(repository)["git"]["diff"]
+    # The hash is of the changes themselves.
+    (repository / "model.py").write_text(f"key = '{token}b'\n")
+    assert len(provenance.add_entry(repository, [], None, 3, [])) == 1
+
+
+def test_changes_are_recorded_by_their_hash_alone(repository):
+    provenance.create(repository, [], None, with_diff=False)
+    recorded = provenance.read(repository)["git"]
+    assert recorded.keys() == {"sha", "dirty", "diff_sha256", "files"}
+    assert (recorded["dirty"], recorded["files"]) == (True, ["model.py"])
+    assert provenance.add_entry(repository, [], None, 3, []) == []
+    (repository / "model.py").write_text("width = 3\n")
+    assert len(provenance.add_entry(repository, [], None, 3, [])) == 1
+
+
+def test_record_without_a_hash_is_compared_by_its_changes(repository):
+    provenance.create(repository, [], None)
+    git_record = provenance.read(repository)["git"]
+    edit(repository, git={"sha": git_record["sha"], "diff": git_record["diff"]})
+    assert provenance.add_entry(repository, [], None, 3, []) == []
+
+
 def test_add_entry_reports_other_uncommitted_changes(repository):
     provenance.create(repository, [], None)
     (repository / "model.py").write_text("width = 3\n")

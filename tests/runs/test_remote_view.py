@@ -1,13 +1,19 @@
 """A run in a store as it is read by others: in use, silent, replaced meanwhile, missing."""
 
+import hashlib
+import json
+from dataclasses import replace
+
 import pytest
 
 from tests.support.object_stores import MemoryStore, upload_run, write_checkpoint
 from trainer.cli.compose import compose
 from trainer.errors import ConfigError
 from trainer.files import is_locked
-from trainer.runs import remote_view
+from trainer.runs import remote_files, remote_view
+from trainer.runs.checkpoint_marker import verify
 from trainer.runs.directory import lock_file, open_run
+from trainer.runs.lease import Manifest
 from trainer.runs.object_store import MissingObjectError, StoreError
 from trainer.runs.status import State, run_status
 
@@ -119,3 +125,40 @@ def test_store_that_refuses_is_an_error_of_one_line(stores):
     assert error == (
         f"status ({ADDRESS}) cannot be read: access denied; check address and credentials"
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../x/logs/status-1.json",
+        "/etc/x/logs/status-1.json",
+        "logs/../../a.json",
+        "a\n.json",
+        "",
+    ],
+)
+def test_names_of_a_manifest_that_leave_the_run_are_refused(stores, run_dir, monkeypatch, name):
+    lease = upload_run(stores[ADDRESS], run_dir, HOLDER)
+    lease.change(lambda manifest: replace(manifest, files={**manifest.files, name: 1}))
+    monkeypatch.setattr(remote_view, "_RETRY_SECS", 0.0)
+    with pytest.raises(ConfigError, match=r"manifest\.json is damaged: .* is no name of a file: "):
+        next(remote_view.view("status", ADDRESS).gen)
+    stores[ADDRESS].objects.pop("manifest.json")
+    manifest = Manifest(1, HOLDER, True, 1, {5: name or ".."}, {"config.yaml": 1})
+    with pytest.raises(StoreError, match=r"manifest\.json is damaged: .* is no name of a file: "):
+        Manifest.decode(manifest.encode())
+
+
+@pytest.mark.parametrize("name", ["../outside", "/outside", "x\0", ""])
+def test_names_of_a_marker_that_leave_the_folder_are_refused(tmp_path, name):
+    store = MemoryStore()
+    marker = json.dumps({"step": 5, "metrics": {}, "files": {name: {"bytes": 1, "sha256": ""}}})
+    folder = remote_files.folder_of(5, hashlib.sha256(marker.encode()).hexdigest())
+    store.objects[f"checkpoints/{folder}/ckpt-5.json"] = (marker.encode(), "1")
+    store.objects[f"checkpoints/{folder}/{name}"] = (b"x", "1")
+    target = tmp_path / "run" / "checkpoints"
+    problem = remote_files.download_checkpoint(store, folder, target, 5)
+    assert "is no name of a file" in problem
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    target.joinpath("ckpt-5.json").write_text(marker)
+    assert verify(target, 5) == "its marker is damaged"

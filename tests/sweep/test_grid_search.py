@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainer.cli.compose import Composer
+from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.runs.identity import run_name
 from trainer.sweep.grid_search import expand as expand_parsed
@@ -68,6 +69,23 @@ def test_quoted_values_and_lists_are_single_values() -> None:
 def test_glob_selects_choices_of_a_group() -> None:
     points, _ = expand("optimizer=glob(adam*)")
     assert [point.experiment.choices["optimizer"] for point in points] == ["adam", "adamw"]
+
+
+def test_many_wrong_points_are_not_all_composed(monkeypatch: pytest.MonkeyPatch) -> None:
+    composed: list[int] = []
+    compose = COMPOSER.compose
+
+    def counted(overrides: list[str]) -> Experiment:
+        composed.append(1)
+        return compose(overrides)
+
+    monkeypatch.setattr(COMPOSER, "compose", counted)
+    with pytest.raises(ConfigError) as raised:
+        expand("seed=0,1", "train.steps=range(-500,0)")
+    assert len(composed) == 20
+    *problems, last = raised.value.problems
+    assert last == "these are the problems of 20 points; there may be more"
+    assert len(problems) == 20
 
 
 def test_problems_of_all_points_are_reported_together() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from trainer.config import yaml_text
 from trainer.config.schema import GROUPS
 
 
@@ -108,7 +109,7 @@ class Choices:
 
     def _defaults(self, group: str, name: str) -> list[Any]:
         file = self._files(group).get(name)
-        content = yaml.safe_load(_text(file)) if file else None
+        content = yaml_text.load(_text(file)) if file else None
         return (content.get("defaults") or []) if isinstance(content, Mapping) else []
 
     def _files(self, group: str) -> dict[str, Traversable]:
@@ -142,6 +143,7 @@ def key_comments(text: str) -> dict[str, str]:
     Raises:
         yaml.YAMLError: the text is not YAML.
     """
+    yaml_text.check(text)
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     return dict(_walk(node, "", text.splitlines())) if isinstance(node, yaml.MappingNode) else {}
 

@@ -10,7 +10,7 @@ import functools
 import importlib
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -29,6 +29,7 @@ from trainer.cli.error_messages import USER_ERRORS, explain
 from trainer.cli.overrides import override_key, rewrite
 from trainer.cli.recipes import drop_replaced
 from trainer.config import loading
+from trainer.config.constraints import did_you_mean
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 
@@ -184,6 +185,8 @@ class Composer:
             if (key := (config_dir, *chosen)) not in self._composed:
                 composed = loader.load_configuration("config", chosen, RunMode.RUN)
                 drop_replaced(composed, chosen, loader)
+                given = [item.partition("=")[::2] for item in chosen]
+                _check_choices([*composed.hydra.runtime.choices.items(), *given], loader)
                 self._composed[key] = pickle.dumps(composed, pickle.HIGHEST_PROTOCOL)
         config: DictConfig = pickle.loads(self._composed[key])
         values = [item for item, chooses in zip(parsed, choosing, strict=True) if not chooses]
@@ -244,6 +247,22 @@ def _parse(loader: Any, overrides: Sequence[str]) -> tuple[list[Override], list[
         for item in parsed
     ]
     return parsed, choosing
+
+
+def _check_choices(choices: Iterable[tuple[Any, Any]], loader: Any) -> None:
+    """Refuse choices outside their groups: runs are named after choices.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    for place, choice in choices:
+        for name in str(choice).strip("[] ").split(","):
+            if ".." in (parts := name.strip().split("/")):
+                options = loader.get_group_options(str(place).lstrip("+").partition("@")[0])
+                raise ConfigError(
+                    f"{place}={name}: a choice is a file in its group, not one reached by '..'"
+                    f"{did_you_mean(parts[-1], options)}"
+                )
 
 
 def _record(section: DictConfig, overrides: list[Override]) -> None:

@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import hydra
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
+from trainer.config import yaml_text
 from trainer.errors import ConfigError
 
 
@@ -33,6 +37,16 @@ class _UserSearchPath(SearchPathPlugin):
             )
 
 
+class _CheckedFiles(FileConfigSource):
+    """The user's files; one whose aliases multiply its values is refused before it is loaded."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        path = Path(self.path, self._normalize_file_name(config_path))
+        if path.is_file():
+            yaml_text.check(path.read_text(encoding="utf-8"), str(path))
+        return super().load_config(config_path)
+
+
 @contextlib.contextmanager
 def config_loader(config_dir: str | Path | None) -> Iterator[Any]:
     """Initialize Hydra and yield its config loader.
@@ -47,6 +61,7 @@ def config_loader(config_dir: str | Path | None) -> Iterator[Any]:
     if directory is not None:
         _check_directory(directory)
     Plugins.instance().register(_UserSearchPath)
+    SourcesRegistry.instance().types[_CheckedFiles.scheme()] = _CheckedFiles
     previous = _UserSearchPath.directory
     _UserSearchPath.directory = directory
     try:

@@ -27,6 +27,7 @@ from trainer.config.other_names import choice_hint
 from trainer.config.schema import GROUPS, ONE_CHOICE, USED, Experiment
 from trainer.config.validation import unknown_name
 from trainer.errors import ConfigError
+from trainer.text import printable
 
 USER_ERRORS = (ConfigError, HydraException, OmegaConfBaseException, yaml.YAMLError)
 """What composing raises for a mistake of the user's."""
@@ -50,9 +51,8 @@ _SOURCE = re.compile(r"path=(?:pkg|file)://([^,\n]+)")
 
 def explain(error: BaseException) -> tuple[str, ...]:
     """Return the problems that an error reports, one line each."""
-    if isinstance(error, ConfigError):
-        return error.problems
-    return (_one_line(error),)
+    lines = error.problems if isinstance(error, ConfigError) else (_one_line(error),)
+    return tuple(map(printable, lines))
 
 
 def _one_line(error: BaseException) -> str:

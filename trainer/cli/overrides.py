@@ -13,6 +13,7 @@ from trainer.config.validation import run_problem
 from trainer.errors import ConfigError
 from trainer.runs.provenance import latest_command, read
 from trainer.runs.remote_record import read_remote
+from trainer.runs.secret_masking import MASK
 
 _NO_NAME = re.compile(r"null|true|false|-?[\d.]+", re.IGNORECASE)
 _PLAIN = re.compile(r"[\w./-]+", re.ASCII)
@@ -45,7 +46,13 @@ def rewrite(overrides: list[str], config_dir: str | None = None) -> tuple[list[s
     )
     if resume not in ("auto", "never", "null", ""):
         saved = _saved_command(resume)
-        overrides = [*_without(saved.get("overrides") or [], overrides), *overrides]
+        kept = _without(saved.get("overrides") or [], overrides)
+        if masks := [override_key(item) for item in kept if MASK in item]:
+            raise ConfigError(
+                f"resume ({resume}): {masks[0]} was masked in its run.json, because it holds a "
+                f"secret; give it again: {masks[0]}=<value>"
+            )
+        overrides = [*kept, *overrides]
         config_dir = config_dir or _saved_dir(resume, saved)
     overrides = [item for item in overrides if _is_for_hydra(item)]
     keys = {override_key(item) for item in overrides}

@@ -7,12 +7,13 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from glob import glob
 
 import trainer
 from trainer.cluster.spec import Cluster
+from trainer.config import signatures
 
 _DEFAULTS = {
     "TF_CPP_MIN_LOG_LEVEL": "1",
@@ -34,6 +35,8 @@ _READ_LATER = frozenset(
 )
 """Those of them that are read when TensorFlow creates its devices."""
 
+_OFFLINE = ("", "offline", "disabled", "dryrun")
+_LOCAL = ("sqlite:", "file:", "/", ".")
 _FOR_TRAINING = ("TF_", "XLA_", "NCCL_", "WANDB_", "MLFLOW_", "STEADFAST_")
 """Prefixes of the variables of a command that its processes on other machines get too."""
 
@@ -79,18 +82,22 @@ def wants_color() -> bool:
     return has_cursor() and not os.environ.get("NO_COLOR")
 
 
-def online_tracker(writers: Collection[str]) -> str | None:
-    """Return the variable by which one of these writers may use the network, or None.
+def online_writer(writers: object) -> str | None:
+    """Return why one of the configured writers may use the network, or None.
+
+    The class of a writer says it by its constant `network`, which is read from its source.
 
     Args:
-        writers: names of the configured writers.
+        writers: the section of the configuration.
     """
-    store = os.environ.get("MLFLOW_TRACKING_URI", "")
-    mode = os.environ.get("WANDB_MODE", "")
-    if "mlflow" in writers and store and not store.startswith(("sqlite:", "file:", "/", ".")):
-        return f"MLFLOW_TRACKING_URI ({store}) may be on the network"
-    if "wandb" in writers and mode == "online":
-        return "WANDB_MODE is online"
+    for name, node in writers.items() if isinstance(writers, Mapping) else ():
+        constants = signatures.literals(node["_target_"], ["network"]) or {}
+        if "network" not in constants:
+            return f"writers.{name} ({node['_target_']}) does not say that it needs no network"
+        variable = constants["network"]
+        value = os.environ.get(str(variable), "")
+        if variable is not None and not value.startswith(_LOCAL) and value not in _OFFLINE:
+            return f"{variable} ({value}) may be on the network"
     return None
 
 

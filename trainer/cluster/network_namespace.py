@@ -134,6 +134,8 @@ def loopback_bytes() -> int | None:
 def needs_network(experiment: Mapping[str, object]) -> str | None:
     """Return the key of a run that may need the network, with the reason, or None.
 
+    Writers are not looked at: they say it themselves; see `environment.online_writer`.
+
     Args:
         experiment: the configuration as plain containers.
     """
@@ -144,7 +146,8 @@ def needs_network(experiment: Mapping[str, object]) -> str | None:
         if isinstance(value, str) and "://" in value:
             return f"{key} ({value}) may be on the network"
         is_target = key.rpartition(".")[2] == "_target_" and value is not None
-        if is_target and not str(value).startswith("trainer."):
+        says_itself = key.startswith("writers.")
+        if is_target and not says_itself and not str(value).startswith("trainer."):
             return f"{key} ({value}) is code of your own, which may use the network"
     return None
 

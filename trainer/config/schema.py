@@ -281,6 +281,13 @@ class Preemption:
 
 
 @dataclass
+class Record:
+    """What run.json records; tokens and passwords in it are masked in any case."""
+
+    diff: bool = key(True, "record the uncommitted changes of the code; false: only their hash")
+
+
+@dataclass
 class Watchdog:
     """Seconds without progress after which an attempt is ended and restarted."""
 
@@ -587,6 +594,7 @@ class Experiment:
     benchmark: Benchmark = key(Benchmark, "settings of mode=benchmark")
     devices: Devices = key(Devices, "which hardware may be used, whatever the strategy")
     store: Store = key(Store, "runs in an object store")
+    record: Record = key(Record, "what is recorded of the code")
     launch: Launch = key(Launch, "how workers are started")
     sweep: Sweep = key(Sweep, "how the points of a sweep are run")
     search: Search = key(Search, "how the points of a sweep are chosen")

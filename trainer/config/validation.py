@@ -27,6 +27,7 @@ from trainer.config import (
 )
 from trainer.config.constraints import format_value
 from trainer.config.schema import MODES, PAIRS, Experiment
+from trainer.files import component
 
 _EXTRAS = ("mlflow", "wandb")
 """Writers that need an optional package of the same name."""
@@ -148,6 +149,13 @@ def _check_names(experiment: Experiment) -> Iterator[str]:
     for key, name in (("name", experiment.name), ("sweep.name", experiment.sweep.name)):
         if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             yield f"{key} ({name}) must be usable in a directory's name; {_NAME_RULE}"
+    for group in ("callbacks", "metrics", "writers"):
+        nodes = getattr(experiment, group)
+        for name in nodes if isinstance(nodes, Mapping) else ():
+            try:
+                component(name)
+            except ValueError as error:
+                yield f"{group}: {error}; files of the run are named after it"
 
 
 def _check_resume(experiment: Experiment) -> Iterator[str]:

@@ -77,6 +77,11 @@ class Attempt:
         """
         try:
             for member in self._members.values():
+                # Starting hundreds takes minutes, in which a stop request must be answered.
+                while self._deadline is None and not self._messages.empty():
+                    self._next()
+                if self._deadline is not None:
+                    break
                 self._begin(member)
             while self._living and (self._deadline is None or time.monotonic() < self._deadline):
                 self._next()
@@ -110,6 +115,8 @@ class Attempt:
 
     def _end(self) -> None:
         """Kill the processes that are left."""
+        for process in self._living.values():
+            process.signal(signal.SIGKILL)  # all of them before the first is waited for
         for process_id, process in self._living.items():
             process.discard()
             if process_id != self._record.process_id:

@@ -218,7 +218,7 @@ def open_network(experiment: Experiment, run: ResolvedRun) -> Iterator[Network]:
     if isolate is not True:
         network_use = network_namespace.needs_network(
             asdict(experiment)
-        ) or environment.online_tracker(experiment.writers)
+        ) or environment.online_writer(experiment.writers)
     if isolate is False or network_use:
         yield Network(why_open=network_use or "strategy.isolate is false")
         return

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from trainer.cluster import environment
+from trainer.text import printable, printable_lines
 
 DRAW_SECS = 0.25  # between two drawings: more would be restless
 
@@ -72,7 +73,7 @@ class Screen:
         return self._painted(self._out, text, color)
 
     def line(self, text: str) -> None:
-        """Show a line above the block."""
+        """Show a line above the block; what would move the cursor in it is escaped."""
         self._show(self._out, text)
 
     def error(self, text: str) -> None:
@@ -85,7 +86,7 @@ class Screen:
         if not self.is_live:
             return
         columns, rows = self.size()
-        block = [cut(line, columns) for line in lines[:rows]]
+        block = [cut(_colors_only(line), columns) for line in lines[:rows]]
         with self._lock:
             if block != self._block:
                 # In one write: half a block would flicker.
@@ -98,6 +99,7 @@ class Screen:
         self.draw([])
 
     def _show(self, stream: TextIO, text: str) -> None:
+        text = printable_lines(text)
         word, space, rest = text.partition(" ")
         text = f"{self._painted(stream, word, _FIRST_WORDS.get(word, ''))}{space}{rest}\n"
         with self._lock:
@@ -139,6 +141,11 @@ def _discard_output(stream: TextIO) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
         os.close(null)
+
+
+def _colors_only(text: str) -> str:
+    pieces = _ESCAPE.split(text)
+    return "".join(piece if _ESCAPE.match(piece) else printable(piece) for piece in pieces)
 
 
 def cut(text: str, width: int) -> str:

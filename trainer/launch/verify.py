@@ -30,6 +30,7 @@ from trainer.launch.fork_server import ForkServer
 from trainer.launch.resolved_run import Command, refuse_declared_cluster, select_run
 from trainer.launch.run_comparison import Outcome, differences, likely_cause, read
 from trainer.runs import identity
+from trainer.text import printable
 
 
 def run(command: Command) -> int:
@@ -183,7 +184,7 @@ class Verification:
         else:
             lines = [*lines, f"likely cause: {likely_cause(straight, killed, False)}"]
         for line in lines:
-            print(f"error: {line}", file=sys.stderr)
+            print(f"error: {printable(line)}", file=sys.stderr)
         return CRASHED
 
     def _run(self, name: str, kills: dict[str, Fault]) -> tuple[int, Outcome | None]:

@@ -16,6 +16,7 @@ from trainer.config import loading
 from trainer.errors import CRASHED, WRONG_INPUT, ConfigError
 from trainer.launch import launcher
 from trainer.launch.resolved_run import Command
+from trainer.text import printable
 
 
 def main() -> None:
@@ -33,7 +34,7 @@ def main() -> None:
         sys.exit(launcher.run(command))
     except ConfigError as error:
         for line in error.problems:
-            print(f"error: {line}", file=sys.stderr)
+            print(f"error: {printable(line)}", file=sys.stderr)
         sys.exit(WRONG_INPUT)
 
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import yaml
 
-from trainer.config import loading
+from trainer.config import loading, yaml_text
 from trainer.config.instantiate import import_target, instantiate
 from trainer.engine.initial_weights import restore_weights
 from trainer.errors import CheckpointError, ConfigError
@@ -45,7 +44,7 @@ class TrainedClassifier:
                 f"{name}: no run there: it has no config.yaml; give the directory of a run that "
                 "has trained a classifier on the same dataset"
             ) from error
-        node = loading.restore(migrations.migrated(yaml.safe_load(text))).model
+        node = loading.restore(migrations.migrated(yaml_text.load(text))).model
         import_target(node)  # and with it the Keras that it uses
         try:
             with _in_float32(), tf.device("CPU:0"):

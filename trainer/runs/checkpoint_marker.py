@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.files import clear_temporaries, fsync_directory, write_atomically
+from trainer.files import clear_temporaries, component, fsync_directory, write_atomically
 
 _NEW = "new-"
 
@@ -128,6 +128,7 @@ def read_marker(directory: Path, step: int) -> dict[str, Any]:
             content["step"] == step
             and isinstance(content["metrics"], dict)
             and all({"bytes", "sha256"} <= set(file) for file in files)
+            and all(map(component, content["files"]))
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return empty

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from trainer.config import loading
+from trainer.config import loading, yaml_text
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.files import Lock, LockedError, lock_holder, write_atomically, writing
@@ -222,7 +222,7 @@ def _open_at(
     )
     try:
         if run.is_new:
-            provenance.create(run.path, overrides, config_dir)
+            provenance.create(run.path, overrides, config_dir, with_diff=experiment.record.diff)
             # Last, because config.yaml makes the directory a run.
             config = {**loading.plain(experiment), "migrations": len(migrations.ROWS)}
             write_atomically(run.path / "config.yaml", yaml.safe_dump(config, sort_keys=False))
@@ -273,7 +273,7 @@ def _lock(path: Path) -> Lock:
 
 def trained_config(path: Path) -> dict[str, Any]:
     """Return the configuration of a run by dotted key, with the changes of later commands."""
-    config = migrations.migrated(yaml.safe_load((path / "config.yaml").read_text()))
+    config = migrations.migrated(yaml_text.load((path / "config.yaml").read_text()))
     values = {
         **normalization.leaves(loading.restore(config)),
         **provenance.changed_values(provenance.read(path)),

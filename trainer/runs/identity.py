@@ -33,7 +33,7 @@ KINDS: Mapping[Kind, tuple[str, ...]] = {
     Kind.FREE: (
         "name", "runs_dir", "mode", "resume", "resume_allow", "choices", "checkpoint", "summary",
         "restart", "preemption", "watchdog", "actors", "plan", "verify", "benchmark", "devices",
-        "launch", "store", "sweep", "search", "metrics", "writers", "predict", "export",
+        "launch", "store", "record", "sweep", "search", "metrics", "writers", "predict", "export",
         "evaluate.sidecar", "train.steps", "train.epochs", "train.steps_per_loop", "dataset.path",
         "dataset.test_path", "dataset.max_corrupt_files", "dataset.max_corrupt_records",
         "dataset.processes", "dataset.cache", "dataset.cache_dir",
@@ -131,7 +131,7 @@ def run_name(experiment: Experiment) -> str:
     data = environments.data_group(experiment)
     dataset = (experiment.choices or {}).get(data, data)
     loop = own_loop.name_of(experiment)
-    name = experiment.name or loop or f"{trained_choice(experiment)}-{dataset}"
+    name = experiment.name or loop or f"{trained_choice(experiment)}-{dataset}".replace("/", "-")
     naming = {
         key: value
         for key, value in normalization.differing(normalization.leaves(experiment)).items()

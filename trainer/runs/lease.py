@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
+from trainer.files import component, inner_path
 from trainer.runs.object_store import ConflictError, MissingObjectError, Store, StoreError
 
 MANIFEST = "manifest.json"
@@ -67,8 +68,10 @@ class Manifest:
         """
         try:
             values = json.loads(content)
-            steps = {int(step): folder for step, folder in values.pop("checkpoints").items()}
-            return cls(checkpoints=steps, **values)
+            folders = values.pop("checkpoints").items()
+            steps = {int(step): component(folder) for step, folder in folders}
+            files = {inner_path(name): int(number) for name, number in values.pop("files").items()}
+            return cls(checkpoints=steps, files=files, **values)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             # Perhaps on its way here: it may be read again.
             raise StoreError(f"{MANIFEST} is damaged: {error}") from error

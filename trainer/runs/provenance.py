@@ -19,6 +19,7 @@ from typing import Any
 from trainer.errors import ConfigError
 from trainer.files import write_atomically
 from trainer.runs import user_code
+from trainer.runs.secret_masking import masked
 
 _PACKAGES = (
     "tensorflow",
@@ -33,13 +34,23 @@ _MAX_DIFF = 1_000_000
 _MAX_FILES = 5
 
 
-def create(path: Path, overrides: list[str], config_dir: str | None) -> None:
-    """Write run.json of a new run."""
+def create(
+    path: Path, overrides: list[str], config_dir: str | None, *, with_diff: bool = True
+) -> None:
+    """Write run.json of a new run.
+
+    Args:
+        path: the run directory.
+        overrides: of the command.
+        config_dir: of the command.
+        with_diff: whether the uncommitted changes are recorded themselves, not only their hash.
+    """
+    git = _git()
     _write(
         path,
         {
             **_command(overrides, config_dir),
-            "git": _git(),
+            "git": git if with_diff else _fingerprint(git),
             "devices": None,
             "num_replicas": None,
             "total_steps": None,
@@ -190,8 +201,8 @@ def _write(path: Path, record: Mapping[str, Any]) -> None:
 
 def _command(overrides: list[str], config_dir: str | None) -> dict[str, Any]:
     return {
-        "argv": sys.argv,
-        "overrides": overrides,
+        "argv": [masked(word) for word in sys.argv],
+        "overrides": [masked(item) for item in overrides],
         "config_dir": config_dir,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "host": socket.gethostname(),
@@ -210,9 +221,13 @@ def _version(name: str) -> str | None:
 def _git() -> dict[str, Any] | None:
     """Return commit and uncommitted changes in the current directory; None outside a repository."""
     try:
+        diff = _run_git("diff", "HEAD")[:_MAX_DIFF]
         return {
             "sha": _run_git("rev-parse", "HEAD").strip(),
-            "diff": _run_git("diff", "HEAD")[:_MAX_DIFF],
+            "dirty": bool(diff),
+            "diff_sha256": hashlib.sha256(diff.encode()).hexdigest(),
+            "files": _run_git("diff", "HEAD", "--name-only").splitlines(),
+            "diff": masked(diff),
         }
     except (OSError, subprocess.SubprocessError):
         return None
@@ -231,13 +246,13 @@ def _run_git(*arguments: str) -> str:
 
 def _fingerprint(git: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the state of the code, with a hash instead of the whole diff."""
-    if not git or "diff" not in git:
-        return dict(git) if git else None
-    return {
-        "sha": git["sha"],
-        "dirty": bool(git["diff"]),
-        "diff_sha256": hashlib.sha256(git["diff"].encode()).hexdigest(),
-    }
+    if not git:
+        return None
+    state = {name: value for name, value in git.items() if name != "diff"}
+    if "diff_sha256" not in git:  # of a run before this was recorded
+        diff = git["diff"]
+        state |= {"dirty": bool(diff), "diff_sha256": hashlib.sha256(diff.encode()).hexdigest()}
+    return state
 
 
 def _differences(

@@ -15,9 +15,10 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from trainer.files import write_atomically
+from trainer.files import component, inner_path, write_atomically
 from trainer.runs.checkpoint_marker import marker_digest, marker_file, read_marker, verify
 from trainer.runs.lease import Manifest
 from trainer.runs.object_store import MissingObjectError, Store
@@ -36,7 +37,8 @@ def run_files(path: Path) -> Iterator[tuple[str, Path]]:
         for name in files:
             file = Path(folder, name)
             if (not name.startswith(".") or name == _SAVED) and file.is_file():
-                yield file.relative_to(path).as_posix(), file
+                with suppress(ValueError):  # no part of a run has such a name
+                    yield inner_path(file.relative_to(path).as_posix()), file
 
 
 def upload_file(store: Store, file: Path, name: str, number: int) -> None:
@@ -135,9 +137,9 @@ def _download_once(store: Store, folder: str, directory: Path, step: int) -> str
         temporary.unlink()
         if folder != folder_of(step, hashlib.sha256(content).hexdigest()):
             return "the content of its marker has changed"
-        for name in json.loads(content)["files"]:
+        for name in map(component, json.loads(content)["files"]):
             store.download(f"{CHECKPOINTS}/{folder}/{name}", directory / name)
         write_atomically(marker, content)
-    except MissingObjectError as error:
+    except (MissingObjectError, ValueError, TypeError, KeyError) as error:
         return str(error)
     return verify(directory, step)

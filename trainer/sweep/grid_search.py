@@ -19,6 +19,9 @@ from trainer.runs.status import RunStatus
 from trainer.sweep.point_factory import compose_point
 from trainer.sweep.points import Point
 
+_MAX_WRONG = 20
+"""After how many wrong points no further ones are composed: hundreds would take a minute."""
+
 
 class GridSearch:
     """Returns every point of a list; nothing is pruned.
@@ -93,17 +96,23 @@ def expand(parsed: Sequence[Override], composer: Composer) -> tuple[list[Point],
         duplicate that was dropped.
 
     Raises:
-        ConfigError: with all problems of all points.
+        ConfigError: with all problems of all points, or of the first that are wrong.
     """
     points: dict[Path, Point] = {}
     notes: list[str] = []
     problems: dict[str, None] = {}
     experiments = []
+    num_wrong = 0
     for varied, overrides in combinations(parsed):
         try:
             experiments.append(experiment := compose_point(overrides, composer))
         except ConfigError as error:
             problems |= dict.fromkeys(error.problems)
+            num_wrong += 1
+            if num_wrong == _MAX_WRONG:
+                raise ConfigError(
+                    *problems, f"these are the problems of {_MAX_WRONG} points; there may be more"
+                ) from error
             continue
         point = Point(len(points) + 1, varied, overrides, experiment, run_path(experiment))
         if (other := points.setdefault(point.path, point)) is not point:

@@ -27,6 +27,7 @@ from trainer.sweep.point_process import PointMessages, PointProcess
 from trainer.sweep.points import Point
 from trainer.sweep.resources import ResourceShare
 from trainer.sweep.sweep_lock import SweepLock
+from trainer.text import printable
 
 _POLL_SECS = 1.0  # between two checks whether the sweep still runs
 
@@ -145,7 +146,7 @@ def _wait_for_exit(process: PointProcess, messages: PointMessages, requests: Job
             if isinstance(message, Exit):
                 return message.code
             for line in _warnings_and_errors(message):
-                print(f"{process.point.label}: {line}", flush=True)
+                print(printable(f"{process.point.label}: {line}"), flush=True)
         for number in requests.signals():
             process.forward_signal(number)
 

@@ -92,7 +92,8 @@ def run(arguments: Sequence[str]) -> int:
     if arguments[:1] == [_QUERY]:
         commands = {**dict.fromkeys(COMMANDS, ()), "completion": tuple(_SCRIPTS)}
         for word in completion.completions(arguments[1:], commands):
-            print(word)
+            if word.isprintable():  # it would become a part of the command line
+                print(word)
         return DONE
     usage = (
         'bash and zsh: eval "$(steadfast completion bash)"; '

@@ -8,7 +8,7 @@ from trainer.cli.commands.arguments import Parser, run_at
 from trainer.config import constraints
 from trainer.runs import identity
 from trainer.runs.directory import trained_config
-from trainer.text import align_columns
+from trainer.text import align_columns, printable
 
 _SAME = 0
 _DIFFERENT = 1
@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     first, second = (run_at("diff", name) for name in parser.parse_args(arguments).runs)
     changes = identity.changes(trained_config(first), trained_config(second))
     if not changes:
-        print(f"{first} and {second} have the same configuration.")
+        print(printable(f"{first} and {second} have the same configuration."))
         return _SAME
     rows = [
         (change.key, constraints.format_value(change.before), constraints.format_value(change.now))

@@ -17,7 +17,7 @@ from trainer.runs import process_status, provenance, remote_view
 from trainer.runs.process_status import HostStatus
 from trainer.runs.remote_view import RemoteView
 from trainer.runs.status import RunStatus, State, run_status
-from trainer.text import align_columns
+from trainer.text import align_columns, printable
 
 _HEAD = ("process", "host", "phase", "step", "age")
 _ALIGN = "<<<>>"
@@ -147,9 +147,9 @@ def _show(found: _Found, as_json: bool) -> None:
     if rows:
         print(*align_columns([_HEAD, *map(_cells, rows)], _ALIGN), sep="\n")
     position = _position(found.path, step)
-    print(f"{found.place}: {state}, step {position}{_why(status, found.records)}")
+    print(printable(f"{found.place}: {state}, step {position}{_why(status, found.records)}"))
     if state is not State.DONE:
-        print("".join(f"{note}\n" for note in found.notes), end="")
+        print("".join(f"{printable(note)}\n" for note in found.notes), end="")
 
 
 def _state(status: RunStatus, living: Collection[str]) -> State:

@@ -18,6 +18,10 @@ class Writer:
 
     Only the chief writes, each writer in a thread of its own. Splits are `train` and `test`; a
     step is the number of updates made.
+
+    A class with a constant `network` says whether it uses the network: None if it never does, or
+    the name of the environment variable that may make it. Without it a cluster of this machine is
+    not isolated. It is read from the source, and so is not inherited.
     """
 
     def hyperparameters(self, values: Mapping[str, bool | int | float | str]) -> None:

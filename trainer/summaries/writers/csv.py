@@ -24,6 +24,8 @@ class Csv(Writer):
         position: rows of later steps are removed, because those steps are reported again.
     """
 
+    network = None
+
     def __init__(self, run_dir: Path, position: int) -> None:
         self._run_dir = run_dir
         self._position = position

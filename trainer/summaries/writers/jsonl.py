@@ -25,6 +25,8 @@ class JsonLines(Writer):
 
     FILE: ClassVar[str] = "metrics.jsonl"
 
+    network = None
+
     def __init__(self, run_dir: Path, position: int) -> None:
         self._path = run_dir / self.FILE
         if self._path.exists():

@@ -29,6 +29,8 @@ class MLflow(Writer):
         position: number of updates already reported.
     """
 
+    network = "MLFLOW_TRACKING_URI"
+
     def __init__(self, run_dir: Path, position: int) -> None:
         self._client = MlflowClient(
             MLFLOW_TRACKING_URI.get() or f"sqlite:///{run_dir.resolve().parent / 'mlflow.db'}"

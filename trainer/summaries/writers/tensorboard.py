@@ -31,6 +31,8 @@ class TensorBoard(Writer):
 
     FOLDERS: ClassVar = {"train": "train", "validation": "validation", "test": "eval"}
 
+    network = None
+
     def __init__(self, run_dir: Path, position: int) -> None:
         self._folder = run_dir / "events"
         self._position = position

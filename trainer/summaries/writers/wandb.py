@@ -26,6 +26,8 @@ class WandB(Writer):
         position: number of updates already reported.
     """
 
+    network = "WANDB_MODE"
+
     def __init__(self, run_dir: Path, position: int) -> None:
         id_file = run_dir / "wandb_run_id"
         if not id_file.exists():
