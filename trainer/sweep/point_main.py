@@ -20,7 +20,16 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from trainer.cluster import environment
-from trainer.cluster.messages import Crash, ErrorLine, Line, Message, Problem, Send, to_socket
+from trainer.cluster.messages import (
+    Crash,
+    ErrorLine,
+    Line,
+    Message,
+    Outcome,
+    Problem,
+    Send,
+    to_socket,
+)
 from trainer.cluster.signals import survive_saves
 from trainer.cluster.stop_requests import SWEEP, StopRequests
 from trainer.errors import CRASHED, WRONG_INPUT, ConfigError, StorageError
@@ -77,9 +86,11 @@ def work(connection: socket.socket, began: float) -> NoReturn:
     stop_requests = StopRequests()
     threading.Thread(target=_receive_requests, args=(lines, stop_requests), daemon=True).start()
     sys.argv = assignment["argv"]  # the run's record has the user's command
-    code = _run(assignment, server, to_socket(connection), stop_requests)
+    send = to_socket(connection)
+    code = _run(assignment, server, send, stop_requests)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+    send(Outcome(code))
     os._exit(code)  # a forked process has imported TensorFlow, whose shutdown takes time
 
 
