@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -14,6 +15,20 @@ from pathlib import Path
 from trainer.errors import StorageError
 
 _LOCK_POLL_SECS = 0.05
+_STORAGE_ERRORS = {
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM,
+    errno.ESTALE, errno.ENODEV, errno.EMFILE, errno.ENFILE,
+}  # fmt: skip
+
+
+def storage_problem(error: BaseException) -> str | None:
+    """Return an error of storage in one line; None: it is another, a fault of the program."""
+    if isinstance(error, StorageError):
+        return str(error)
+    if not isinstance(error, OSError) or error.errno not in _STORAGE_ERRORS:
+        return None
+    name = f"{error.filename}: " if error.filename else ""
+    return f"{name}{error.strerror}"
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import threading
 from trainer.cluster import environment
 from trainer.cluster.signals import survive_saves
 from trainer.config import loading
-from trainer.errors import CRASHED, WRONG_INPUT, ConfigError
+from trainer.errors import CRASHED, WRONG_INPUT, ConfigError, StorageError
 from trainer.launch import launcher
 from trainer.launch.resolved_run import Command
 
@@ -35,6 +35,9 @@ def main() -> None:
         for line in error.problems:
             print(f"error: {line}", file=sys.stderr)
         sys.exit(WRONG_INPUT)
+    except StorageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(CRASHED)
 
 
 def _end_with_parent() -> None:
