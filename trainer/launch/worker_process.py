@@ -21,7 +21,7 @@ from trainer.cluster.fork_protocol import SOCKET
 from trainer.cluster.messages import Crash, Exit, Line, Message, Outcome, Output, decode
 from trainer.cluster.network_namespace import Namespace
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.files import writing
+from trainer.files import regular_file, writing
 from trainer.launch import exit_codes
 from trainer.launch.fork_server import ForkServer
 from trainer.launch.forked_process import start_process
@@ -234,7 +234,7 @@ class Log:
         self._warned = False
         with writing(path):
             path.parent.mkdir(exist_ok=True)
-            self._file = path.open("ab", buffering=0)
+            self._file = open(path, "ab", buffering=0, opener=regular_file)  # noqa: SIM115
 
     def fileno(self) -> int:
         """Return the file descriptor."""

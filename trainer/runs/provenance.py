@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import json
 import platform
 import shlex
 import socket
@@ -15,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import ConfigError
-from trainer.files import write_atomically
+from trainer.errors import DamagedError
+from trainer.files import read_json, write_json
 
 _PACKAGES = (
     "tensorflow",
@@ -53,15 +52,15 @@ def read(path: Path) -> dict[str, Any]:
         path: the run directory.
 
     Raises:
-        ConfigError: it cannot be read.
+        DamagedError: it cannot be read.
     """
     try:
-        record = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        return read_json(path / "run.json")
     except FileNotFoundError:
         return {}
-    except ValueError as error:
-        raise ConfigError(f"resume ({path}): its run.json cannot be read: {error}") from error
-    return record if isinstance(record, dict) else {}
+    except DamagedError as error:
+        fix = "repeat the command that began the run, which writes it anew"
+        raise DamagedError(path / "run.json", error.reason, fix) from error
 
 
 def latest_command(record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -80,7 +79,7 @@ def changed_values(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         change["key"]: change["now"]
         for entry in record.get("lineage", ())
-        for change in entry["changes"]
+        for change in entry.get("changes", ())
     }
 
 
@@ -164,7 +163,7 @@ def num_threads(path: Path) -> int | None:
 
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:
-    write_atomically(path / "run.json", json.dumps(record, indent=1))
+    write_json(path / "run.json", record)
 
 
 def _command(overrides: list[str], config_dir: str | None) -> dict[str, Any]:

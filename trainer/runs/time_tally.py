@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,6 +21,8 @@ CATEGORIES = {
     "end": "end",
 }
 """The categories of time, with their names for people."""
+
+_PHASES = {*CATEGORIES, "begin", "exit"}
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,25 @@ class Mark:
     workers: int | None = None
     worker_times: Mapping[str, Sequence[float]] | None = None
     staleness: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no ledger has written: its line is damaged.
+
+        Raises:
+            ValueError: a value is of another type, or a phase is unknown.
+        """
+        numbers = [self.input_secs, self.time, *(self.staleness or ())]
+        for values in (self.worker_times or {}).values():
+            step_secs, wait_secs, steps = values
+            numbers += [step_secs, wait_secs, steps]
+        counts = (self.step, self.workers)
+        if (
+            self.phase not in _PHASES
+            or not all(isinstance(number, int | float) for number in numbers)
+            or not all(math.isfinite(number) for number in numbers)
+            or not all(count is None or type(count) is int for count in counts)
+        ):
+            raise ValueError(f"no mark of a ledger: {self}")
 
     def content(self) -> dict[str, Any]:
         """Return what the line says."""

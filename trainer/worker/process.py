@@ -179,7 +179,10 @@ def work(connection: socket.socket, began: float) -> NoReturn:
     signals = Signals(lambda number: send(SignalReceived(number)))
     assignments: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(
-        target=_listen, args=(connection, assignments, signals, send), daemon=True, name="supervisor"
+        target=_listen,
+        args=(connection, assignments, signals, send),
+        daemon=True,
+        name="supervisor",
     ).start()
     prepare()
     signals.unblock()  # in this thread: the threads that exist by now keep them blocked
