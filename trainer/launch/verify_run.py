@@ -31,13 +31,10 @@ def main() -> None:
     )
     try:
         sys.exit(launcher.run(command))
-    except ConfigError as error:
-        for line in error.problems:
+    except (ConfigError, StorageError) as error:
+        for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
-        sys.exit(WRONG_INPUT)
-    except StorageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(CRASHED)
+        sys.exit(CRASHED if isinstance(error, StorageError) else WRONG_INPUT)
 
 
 def _end_with_parent() -> None:

@@ -339,7 +339,7 @@ def _repair(path: Path, experiment: Experiment) -> list[str]:
         read_config(path)
     except (FileNotFoundError, DamagedError) as error:
         reason = error.reason if isinstance(error, DamagedError) else "it is missing"
-        if _names_run(experiment):
+        if experiment.resume not in ("auto", "never"):  # its values need not be the run's
             raise DamagedError(config, reason, _REPEAT) from error
         if os.path.lexists(config):
             reason = f"{reason}; it is {repair.set_aside(config).name} now"
@@ -347,11 +347,6 @@ def _repair(path: Path, experiment: Experiment) -> list[str]:
         _write_config(path, experiment)
         repairs.append(f"{config}: {reason}, and written anew from this command")
     return repairs
-
-
-def _names_run(experiment: Experiment) -> bool:
-    """Return whether a command names its run by the path: its values need not be the run's."""
-    return experiment.resume not in ("auto", "never")
 
 
 def _check_same(path: Path, experiment: Experiment) -> list[Change]:
@@ -372,7 +367,7 @@ def _check_same(path: Path, experiment: Experiment) -> list[Change]:
         before |= {key: now[key] for key in ("batch.global_size", "batch.per_replica")}
     changes = identity.changes(before, now)
     if problems := identity.change_problems(path, changes, experiment):
-        if _names_run(experiment) and not (path / "run.json").exists():
+        if experiment.resume not in ("auto", "never") and not (path / "run.json").exists():
             raise DamagedError(path / "run.json", "it is missing", _REPEAT)
         raise ConfigError(*problems)
     return changes

@@ -48,23 +48,13 @@ class Mark:
     staleness: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no ledger has written: its line is damaged.
-
-        Raises:
-            ValueError: a value is of another type, or a phase is unknown.
-        """
-        numbers = [self.input_secs, self.time, *(self.staleness or ())]
-        for values in (self.worker_times or {}).values():
-            step_secs, wait_secs, steps = values
+        """Raise a ValueError or TypeError for what no ledger has written: a damaged line."""
+        numbers = [self.input_secs, self.time, self.step or 0, self.workers or 0]
+        for step_secs, wait_secs, steps in (self.worker_times or {}).values():
             numbers += [step_secs, wait_secs, steps]
-        counts = (self.step, self.workers)
-        if (
-            self.phase not in _PHASES
-            or not all(isinstance(number, int | float) for number in numbers)
-            or not all(math.isfinite(number) for number in numbers)
-            or not all(count is None or type(count) is int for count in counts)
-        ):
+        if self.phase not in _PHASES or not all(map(math.isfinite, numbers)):
             raise ValueError(f"no mark of a ledger: {self}")
+        [*map(int, self.staleness or ())]
 
     def content(self) -> dict[str, Any]:
         """Return what the line says."""

@@ -19,17 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from trainer.cluster import environment
-from trainer.cluster.messages import (
-    Crash,
-    ErrorLine,
-    Line,
-    Message,
-    Outcome,
-    Problem,
-    Send,
-    to_socket,
-)
+from trainer.cluster import environment, messages
+from trainer.cluster.messages import Crash, ErrorLine, Line, Message, Problem, Send, to_socket
 from trainer.cluster.signals import survive_saves
 from trainer.cluster.stop_requests import SWEEP, StopRequests
 from trainer.errors import CRASHED, WRONG_INPUT, ConfigError, StorageError
@@ -90,7 +81,7 @@ def work(connection: socket.socket, began: float) -> NoReturn:
     code = _run(assignment, server, send, stop_requests)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    send(Outcome(code))
+    send(messages.Outcome(code))
     os._exit(code)  # a forked process has imported TensorFlow, whose shutdown takes time
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -118,7 +119,8 @@ def read(path: Path, label: str, place: str | None = None) -> Run:
 
     run.outcome = attempt("its status", lambda: run_status(path), run.outcome)
     for name in ("result.json", "failure.json"):
-        attempt(name, lambda file=path / name: file.exists() and read_json(file), None)
+        if (file := path / name).exists():
+            attempt(name, partial(read_json, file), None)
     run.record = attempt("run.json", lambda: provenance.read(path), {})
     run.directions = attempt("run.json", lambda: metric_directions.read(path), Directions())
     run.config = attempt("config.yaml", lambda: trained_config(path), {})
