@@ -10,6 +10,7 @@ import fcntl
 import logging
 import mmap
 import os
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -51,15 +52,16 @@ def open_bytes(kind: str, name: str, size: int) -> np.ndarray | None:
 
 
 def _open_memory(folder: Path, name: str, size: int) -> np.ndarray:
-    with _locked(folder / f"memory-{name}.lock") as registry:
-        descriptor, holders = _of_other_process(registry, size)
+    # Hosts may share the folder, but neither processes nor memory.
+    with _locked(folder / f"memory-{name}-{socket.gethostname()}.lock") as registry:
+        descriptor, holders = _of_other_process(registry, name, size)
         if descriptor is None:
             if size > _SHARE * (free := available_memory()):
                 raise ValueError(
                     f"cache (memory) needs {_gib(size)}, more than half of the {_gib(free)} of "
                     "memory that are available; use dataset.cache=disk, or smaller images"
                 )
-            descriptor = os.memfd_create(f"steadfast-{name}")
+            descriptor = os.memfd_create(_memory_name(name))
             os.ftruncate(descriptor, size)
         status = os.fstat(descriptor)
         # Never closed: other processes open it by this number.
@@ -69,16 +71,23 @@ def _open_memory(folder: Path, name: str, size: int) -> np.ndarray:
     return np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
 
 
-def _of_other_process(registry: int, size: int) -> tuple[int | None, list[str]]:
+def _memory_name(name: str) -> str:
+    return f"steadfast-{name}"
+
+
+def _of_other_process(registry: int, name: str, size: int) -> tuple[int | None, list[str]]:
     """Return the memory that another process has open, if one has, and the lines of those."""
     found: int | None = None
     lines = []
     for line in os.pread(registry, 2**20, 0).decode().splitlines():
-        process, number, *place = map(int, line.split())
         try:
-            descriptor = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            continue  # it has ended, or is another user's now
+            process, number, *place = map(int, line.split())
+            link = f"/proc/{process}/fd/{number}"
+            if not os.readlink(link).startswith(f"/memfd:{_memory_name(name)} "):
+                continue  # a process of a later start, or of another host of the same name
+            descriptor = os.open(link, os.O_RDWR | os.O_CLOEXEC)
+        except (OSError, ValueError):
+            continue  # it has ended, is another user's now, or the line is damaged
         status = os.fstat(descriptor)
         if [status.st_dev, status.st_ino] == place and status.st_size == size:
             lines.append(line)

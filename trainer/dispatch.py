@@ -23,7 +23,8 @@ from trainer.cli.compose import Composition, compose_config, split_hydra, to_yam
 from trainer.cli.error_messages import USER_ERRORS, explain
 from trainer.cli.overrides import override_key, rewrite
 from trainer.cluster import environment
-from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError, StorageError
+from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
+from trainer.files import storage_problem
 from trainer.launch.fork_server import ForkServer
 from trainer.text import printable, printable_lines
 
@@ -35,9 +36,7 @@ def main(server: ForkServer | None = None) -> NoReturn:
         server: a fork server that has been started already.
     """
     environment.add_working_directory()
-    # For a wrong command line Hydra raises plain ValueError and OSError, too.
-    input_errors = (*USER_ERRORS, ValueError, OSError, RecursionError)
-    sys.exit(_exit_code(lambda: _dispatch(server), *input_errors))
+    sys.exit(_exit_code(lambda: _dispatch(server)))
 
 
 def _dispatch(server: ForkServer | None) -> int:
@@ -60,8 +59,7 @@ def _dispatch(server: ForkServer | None) -> int:
         print(to_yaml(config, args.cfg, resolve=args.resolve), end="")
         return DONE
     composition = split_hydra(config)
-    # From here on a ValueError or OSError is a fault of the program.
-    return _exit_code(lambda: _run(composition, config_dir, server), *USER_ERRORS)
+    return _run(composition, config_dir, server)
 
 
 def _help(args: Arguments) -> int:
@@ -104,21 +102,25 @@ def _run(composition: Composition, config_dir: str | None, server: ForkServer | 
     return launcher.run(command, server)
 
 
-def _exit_code(action: Callable[[], int], *user_errors: type[BaseException]) -> int:
-    """Return the exit code of `action`; print an error of the user's in lines, others in full."""
+def _exit_code(action: Callable[[], int]) -> int:
+    """Return the exit code of `action`.
+
+    An error of the user's or of storage is printed in lines, and any other is a fault of the
+    program, printed in full.
+    """
     if environment.current().get("HYDRA_FULL_ERROR") == "1":
         return action()
     try:
         return action()
-    except user_errors as error:
+    except USER_ERRORS as error:
         for line in explain(error):
             print(f"error: {line}", file=sys.stderr)
         return WRONG_INPUT
-    except StorageError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
-        return CRASHED
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        if problem := storage_problem(error):
+            print(f"error: {printable(problem)}", file=sys.stderr)
+        else:
+            traceback.print_exc()
         return CRASHED

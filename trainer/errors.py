@@ -16,6 +16,22 @@ class ConfigError(ValueError):
         self.problems = problems
 
 
+class DamagedError(ConfigError):
+    """A file of a run does not hold what was written there, and nothing stands in for it.
+
+    Args:
+        path: the file.
+        reason: what is wrong with it.
+        fix: what to do.
+    """
+
+    def __init__(
+        self, path: object, reason: str, fix: str = "move it away, or bring it back from a copy"
+    ) -> None:
+        super().__init__(f"{path} cannot be read: {reason}; {fix}")
+        self.reason = reason
+
+
 class CheckpointError(OSError):
     """A checkpoint cannot be written, or none is valid; exit code 1."""
 

@@ -1,22 +1,34 @@
-"""Files that are whole or absent, and locks on files."""
+"""Files that are whole or absent, records that prove to be so, and locks on files."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import json
 import os
 import re
 import socket
+import stat
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
-from trainer.errors import StorageError
+from trainer.errors import DamagedError, StorageError
 
 _LOCK_POLL_SECS = 0.05
 _MAX_NAME_BYTES = 255
 _NOT_IN_NAME = re.compile(r"[/\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_SEAL = "crc32"
+"""The last key of each record: the checksum of the others."""
+
+_STORAGE_ERRORS = {
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM,
+    errno.ESTALE, errno.ENODEV, errno.EMFILE, errno.ENFILE,
+}  # fmt: skip
 
 
 def component(name: object) -> str:
@@ -48,6 +60,16 @@ def inner_path(name: object) -> str:
         ValueError: it is none.
     """
     return "/".join(map(component, name.split("/") if isinstance(name, str) else [name]))
+
+
+def storage_problem(error: BaseException) -> str | None:
+    """Return an error of storage in one line; None: it is another, a fault of the program."""
+    if isinstance(error, StorageError):
+        return str(error)
+    if not isinstance(error, OSError) or error.errno not in _STORAGE_ERRORS:
+        return None
+    name = f"{error.filename}: " if error.filename else ""
+    return f"{name}{error.strerror}"
 
 
 @contextmanager
@@ -102,6 +124,81 @@ def write_atomically(
             raise
         if durable:
             fsync_directory(path.parent)
+
+
+def regular_file(name: str, flags: int) -> int:
+    """Open a regular file: the `opener` of every file of a run.
+
+    A named pipe in its place would hold whoever opens it for ever.
+
+    Raises:
+        OSError: something else is there, or the file cannot be opened.
+    """
+    with suppress(FileNotFoundError):
+        mode = os.stat(name).st_mode
+        if not stat.S_ISREG(mode):
+            kind = "a directory" if stat.S_ISDIR(mode) else "no regular file"
+            raise OSError(errno.EINVAL, f"it is {kind}", name)
+    return os.open(name, flags | os.O_NONBLOCK, 0o666)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file of a run.
+
+    Raises:
+        FileNotFoundError: there is none.
+        DamagedError: something else is in its place, or it cannot be read.
+    """
+    try:
+        with open(path, "rb", opener=regular_file) as file:
+            return file.read()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DamagedError(path, error.strerror or str(error)) from error
+
+
+def read_text(path: Path) -> str:
+    """Return the content of a text file of a run; see `read_bytes`."""
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise DamagedError(path, "it is not UTF-8 text") from error
+
+
+def write_json(path: Path, record: Mapping[str, Any], *, durable: bool = True) -> None:
+    """Write a record with its checksum; see `write_atomically`."""
+    content = {**record, _SEAL: _checksum(record)}
+    write_atomically(path, json.dumps(content, indent=1), durable=durable)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a record; see `read_bytes`."""
+    return parse_json(read_bytes(path), path)
+
+
+def parse_json(content: bytes, name: object) -> dict[str, Any]:
+    """Return a record from its content.
+
+    Raises:
+        DamagedError: it is not what `write_json` has written under this name.
+    """
+    try:
+        record = json.loads(content.decode())
+    except UnicodeDecodeError as error:
+        raise DamagedError(name, "it is not UTF-8 text") from error
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(name, f"it is not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise DamagedError(name, "it is not a JSON object")
+    seal = record.pop(_SEAL, None)
+    if seal is not None and seal != _checksum(record):
+        raise DamagedError(name, "its content has changed since it was written")
+    return record
+
+
+def _checksum(record: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(record).encode()):08x}"
 
 
 def clear_temporaries(directory: Path) -> None:
@@ -192,7 +289,7 @@ class Lock:
 def lock_holder(path: Path) -> str:
     """Return what the last holder of a lock has written into its file; empty: there is none."""
     try:
-        return path.read_text()
+        return read_bytes(path).decode(errors="replace")
     except FileNotFoundError:
         return ""
 
@@ -208,7 +305,7 @@ def describe_holder(holder: str) -> str:
 def is_locked(path: Path) -> bool:
     """Return whether a process holds a `Lock` on a file, which need not exist."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular_file) as file:
             # Shared, so that two processes that ask do not take each other for a holder.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -219,7 +316,7 @@ def is_locked(path: Path) -> bool:
 
 
 def _open_or_create(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CREAT, 0o644)
+    return regular_file(path, flags | os.O_CREAT)
 
 
 def _wait_for_lock(file: FileIO, deadline: float) -> None:
@@ -230,7 +327,7 @@ def _wait_for_lock(file: FileIO, deadline: float) -> None:
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 raise LockedError(
-                    describe_holder(os.pread(file.fileno(), 512, 0).decode())
+                    describe_holder(os.pread(file.fileno(), 512, 0).decode(errors="replace"))
                 ) from None
         time.sleep(_LOCK_POLL_SECS)
 

@@ -715,7 +715,7 @@ def test_unreadable_record_is_reported(work: Path, tmp_path: Path) -> None:
     (tmp_path / "run" / "config.yaml").touch()
     (tmp_path / "run" / "run.json").write_text("{")
     outcome = run_here(f"resume={tmp_path}/run")
-    assert outcome.err.startswith(f"error: resume ({tmp_path}/run): its run.json cannot be read: ")
+    assert outcome.err.startswith(f"error: {tmp_path}/run/run.json cannot be read: it is not JSON")
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
 
 

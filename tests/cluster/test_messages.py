@@ -18,6 +18,7 @@ from trainer.cluster.messages import (
     Line,
     Measured,
     Message,
+    Outcome,
     Output,
     Phase,
     Problem,
@@ -43,6 +44,7 @@ MESSAGES = [
     Problem(["seed: wrong"]),
     Crash("Traceback ...", "ValueError: boom"),
     ErrorLine("no space left"),
+    Outcome(143),
     Exit(-9, "Killed"),
 ]
 

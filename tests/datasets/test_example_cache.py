@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -218,11 +219,38 @@ def test_processes_share_what_is_kept(kind: str, start: Callable[[str], Any], ho
     assert content[8] == 4
     # A process that finds nobody but one that is not the first.
     if kind == "memory":
-        registry = home / ".cache/steadfast/memory-a.lock"
+        registry = home / f".cache/steadfast/memory-a-{socket.gethostname()}.lock"
         lines = registry.read_text().splitlines()
         others = [line for line in lines if not line.startswith(f"{os.getpid()} ")]
         registry.write_text("\n".join(others))
     assert start(kind).stdout.readline() == "3\n"
+
+
+def test_hosts_that_share_a_home_keep_their_own(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_bytes("memory", "a", SIZE)
+    registry = home / f".cache/steadfast/memory-a-{socket.gethostname()}.lock"
+    kept = registry.read_bytes()
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
+    there = open_bytes("memory", "a", SIZE)
+    assert here is not None
+    assert there is not None
+    here[0] = 7
+    assert (there[0], registry.read_bytes()) == (0, kept)
+
+
+def test_other_memory_at_the_recorded_place_is_not_taken(home: Path) -> None:
+    descriptor = os.memfd_create("of another program")
+    os.ftruncate(descriptor, SIZE)
+    status = os.fstat(descriptor)
+    registry = home / f".cache/steadfast/memory-a-{socket.gethostname()}.lock"
+    registry.parent.mkdir(parents=True)
+    registry.write_text(f"damaged\n{os.getpid()} {descriptor} {status.st_dev} {status.st_ino}")
+    content = open_bytes("memory", "a", SIZE)
+    assert content is not None
+    content[0] = 7
+    assert os.pread(descriptor, 1, 0) == b"\0"
 
 
 def test_memory_ends_with_the_last_process(start: Callable[[str], Any]) -> None:

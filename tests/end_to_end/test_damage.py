@@ -1,6 +1,5 @@
 """Damaged checkpoints: the run continues from the newest whole one, or says why it cannot."""
 
-import json
 import os
 import shutil
 import signal
@@ -12,6 +11,7 @@ from tests.support.marks import first_only
 from tests.support.processes import OPTIONS, final_variables, only_run, run, signaller
 from tests.support.training import assert_same_bits
 from trainer.errors import CheckpointError
+from trainer.files import read_json, write_json
 
 SAVING = [
     "checkpoint.every_steps=2",
@@ -60,10 +60,10 @@ def flip(file):
 
 
 def take_marker_of_another_run(place):
-    marker = json.loads((place / f"{NEWEST}.json").read_text())
+    marker = read_json(place / f"{NEWEST}.json")
     for file in marker["files"].values():
         file["sha256"] = file["sha256"][::-1]
-    (place / f"{NEWEST}.json").write_text(json.dumps(marker))
+    write_json(place / f"{NEWEST}.json", marker)
 
 
 DAMAGES = {

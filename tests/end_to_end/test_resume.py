@@ -6,6 +6,7 @@ import os
 import pytest
 
 from tests.support.processes import OPTIONS, finish, only_run, run, start
+from trainer.files import read_json, write_json
 
 
 def learning_rates(run_dir):
@@ -36,10 +37,9 @@ def test_changed_key_is_refused_until_allowed_and_kept_afterwards(tmp_path):
     path = only_run(tmp_path)
     assert_refused(tmp_path, path)
     resume = f"resume=runs/{path.name}"
-    record = json.loads((path / "run.json").read_text())
-    (path / "run.json").write_text(
-        json.dumps({**record, "versions": {**record["versions"], "tensorflow": "1.0"}})
-    )
+    record = read_json(path / "run.json")
+    versions = {**record["versions"], "tensorflow": "1.0"}
+    write_json(path / "run.json", {**record, "versions": versions})
     code, out, err = run(
         tmp_path,
         resume,

@@ -13,6 +13,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.datasets.digits import digits
 from trainer.errors import ConfigError
+from trainer.files import read_json
 from trainer.summaries.writers.base import Writer
 from trainer.tasks.classification import Classification
 from trainer.worker import build
@@ -110,7 +111,7 @@ def test_metrics_equal_numpy_on_whole_split(trained, strategy):
     assert (first["step"], last.pop("step")) == (2, 4)
     assert first.keys() - {"step"} == last.keys() == expected.keys()
     assert last == pytest.approx(expected, abs=ROUNDING)
-    table = json.loads((run_engine.run_dir / "confusion.json").read_text())
+    table = read_json(run_engine.run_dir / "confusion.json")
     assert table == {"step": 4, "classes": [str(number) for number in range(10)], "matrix": matrix}
     # A second evaluation starts from nothing.
     assert last == run_engine.evaluator.evaluate(lambda: False) == run_engine.result()["metrics"]

@@ -231,16 +231,6 @@ def test_console_shows_how_each_process_ended(simulate, script, states):
     assert simulation.states == dict(zip(TWO, states, strict=True))
 
 
-@pytest.mark.parametrize("code", [1, 2, 3])
-def test_exit_of_users_code_without_a_message_is_a_crash(simulate, code):
-    simulation = simulate(TWO, [*TRAINING, ("worker-1", EXIT, code)])
-    assert simulation.run() == 1
-    assert str(simulation.attempt.failure()) == "worker-1 failed: left without a word"
-    assert simulation.errors == [
-        f"worker-1 left without a word; its log is {simulation.directory / 'logs' / 'worker-1.log'}"
-    ]
-
-
 def test_failure_has_the_report_of_the_blamed_process(simulate):
     crashes = [("worker-0", CRASH, "InternalError: a peer"), ("worker-1", CRASH, "ValueError: no")]
     simulation = simulate(TWO, [*TRAINING, *crashes, ("worker-1", EXIT, 1), ("worker-0", EXIT, 1)])

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,7 +14,8 @@ import yaml
 from tests.support.processes import ROOT
 from trainer.cli.compose import compose
 from trainer.config import loading
-from trainer.errors import ConfigError, StorageError
+from trainer.errors import ConfigError, DamagedError, StorageError
+from trainer.files import is_locked
 from trainer.runs import directory, provenance
 from trainer.runs.directory import open_run
 from trainer.runs.identity import run_name
@@ -270,13 +272,43 @@ def test_run_without_a_record_can_be_continued(here):
     assert len(lineage(run.path)) == 1
 
 
-def test_open_run_rejects_an_edited_configuration(here):
+def test_configuration_that_was_changed_is_written_anew_or_refused(here):
     run = open_with()
     run.release()
     path = run.path / "config.yaml"
-    path.write_text(path.read_text().replace("seed: 0", "seed: 7", 1))
-    with pytest.raises(ConfigError, match=r"was trained with other values:\n  seed: 7 -> 0\n"):
-        open_with()
+    written = path.read_text()
+    path.write_text(written.replace("seed: 0", "seed: 7", 1))
+    with pytest.raises(DamagedError) as caught:
+        open_with(f"resume={run.path}")
+    assert str(caught.value) == (
+        f"{path} cannot be read: its content has changed since it was written; "
+        "repeat the command that began the run, which writes it anew"
+    )
+    again = open_with()
+    assert (again.repairs, path.read_text()) == (
+        [
+            f"{path}: its content has changed since it was written; it is config.yaml.damaged-1 "
+            "now, and written anew from this command"
+        ],
+        written,
+    )
+    again.release()
+
+
+def test_run_is_moved_aside_while_it_is_locked(here, monkeypatch):
+    run = open_with()
+    run.release()
+    locked = []
+    rename = Path.rename
+
+    def watched(self, target):
+        locked.append(is_locked(directory.lock_file(self)))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", watched)
+    again = open_with("resume=never")
+    assert (locked, again.old_run) == ([True], run.path.with_name(f"{run.path.name}.old-1"))
+    again.release()
 
 
 def test_result_counts_for_the_configured_length(here):

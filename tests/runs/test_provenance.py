@@ -1,12 +1,12 @@
 """run.json: the commands of a run, and differences of code and versions between them."""
 
 import hashlib
-import json
 import subprocess
 
 import pytest
 
-from trainer.errors import ConfigError
+from trainer.errors import DamagedError
+from trainer.files import read_json, write_json
 from trainer.runs import provenance
 from trainer.runs.identity import Change
 
@@ -22,7 +22,7 @@ def run(tmp_path, monkeypatch):
 
 def edit(run, **values):
     path = run / "run.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    write_json(path, {**read_json(path), **values})
 
 
 def git(*arguments):
@@ -181,7 +181,7 @@ def test_complete_ignores_a_missing_record(tmp_path):
 
 def test_read_rejects_a_damaged_record(run):
     (run / "run.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"resume \(.*run\): its run\.json cannot be read: "):
+    with pytest.raises(DamagedError, match=r"run/run\.json cannot be read: it is not JSON: "):
         provenance.read(run)
 
 

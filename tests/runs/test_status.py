@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.processes import OPTIONS, ROOT, only_run, run
 from trainer.cli.compose import compose
+from trainer.files import read_json
 from trainer.runs import checkpoint_marker, provenance
 from trainer.runs.directory import open_run
 from trainer.runs.identity import Change
@@ -131,7 +132,7 @@ def test_concurrent_status_queries_do_not_lock_the_run(path):
 def test_failed_run_is_failed_until_it_continues(path):
     checkpoint_marker.commit(path / "checkpoints", 5, METRICS)
     record_failure(path, "ValueError: no")
-    assert json.loads((path / "failure.json").read_text()) == {
+    assert read_json(path / "failure.json") == {
         "error": "ValueError: no",
         "step": 5,
         "exit": 1,
@@ -142,10 +143,12 @@ def test_failed_run_is_failed_until_it_continues(path):
     assert run_status(path) == RunStatus(State.STOPPED, 5, METRICS)
 
 
-def test_damaged_files_are_ignored(path):
+def test_damaged_files_hide_nothing_else(path):
     for name in ("result.json", "failure.json", "run.json", "metrics.jsonl"):
         (path / name).write_text("{")
-    assert run_status(path) == RunStatus(State.WAITING)
+    status = run_status(path)
+    assert (status.state, status.step, status.metrics) == (State.FAILED, 0, {})
+    assert status.error.startswith(f"{path / 'failure.json'} cannot be read: it is not JSON")
 
 
 @pytest.mark.slow

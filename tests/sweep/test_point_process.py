@@ -47,7 +47,7 @@ def test_point_process_sends_problems_and_its_exit_code(
     number, problem = messages.get(timeout=120)
     assert number == 3
     assert isinstance(problem, Problem)
-    assert problem.lines[0].startswith("run was trained with other values")
+    assert problem.lines[0].startswith("run/run.json cannot be read: it is missing")
     assert messages.get(timeout=120) == (3, Exit(2))
 
 

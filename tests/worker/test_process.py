@@ -1,12 +1,17 @@
-"""What a worker process imports."""
+"""What a worker process imports, and how it reports its end."""
+
+import os
+import sys
 
 import pytest
 import tensorflow as tf
 
-from tests.support.processes import OPTIONS, ROOT, finish, start
+from tests.support.processes import OPTIONS, ROOT, finish, run, start
+from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel, Crash, Line
+from trainer.cluster.spec import Cluster
 from trainer.errors import CRASHED, RESTARTABLE
-from trainer.worker import process
+from trainer.worker import modes, process
 
 TASK = """
 from trainer.tasks.classification import Classification
@@ -69,3 +74,60 @@ def test_lost_peer_is_restarted_but_a_missing_kernel_is_a_crash(error, text, cod
     sent = []
     assert process._report_error(error(None, None, text), Channel(sent.append)) == code
     assert [type(message) for message in sent] == [kind]
+
+
+@pytest.mark.parametrize("code", [0, -1, 2, RESTARTABLE, 143, None])
+def test_exit_of_users_code_is_a_crash_whatever_its_code(tmp_path, monkeypatch, code):
+    monkeypatch.setattr(modes, "run", lambda *arguments: sys.exit(code))
+    sent = []
+    arguments = (compose([]), tmp_path, Channel(sent.append), Cluster(), None, 0.0)
+    assert process.run(*arguments) == CRASHED
+    (crash,) = sent
+    assert f"your code called sys.exit({code!r}) in the middle of the run" in crash.cause
+    assert "test_process.py" in crash.text
+
+
+def test_exit_in_a_child_of_users_code_is_the_childs_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(modes, "run", lambda *arguments: sys.exit(3))
+    pids = iter([1, 2])
+    monkeypatch.setattr(os, "getpid", lambda: next(pids))
+    sent = []
+    with pytest.raises(SystemExit):
+        process.run(compose([]), tmp_path, Channel(sent.append), Cluster(), None, 0.0)
+    assert sent == []
+
+
+LEAVER = """
+import os, sys
+
+
+class Leaver:
+    def __init__(self, *, how: str) -> None:
+        self.how = how
+
+    def on_evaluate(self, step, metrics):
+        eval(self.how)
+        return False
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "options", "cause"),
+    [
+        ("sys.exit(-1)", [], "your code called sys.exit(-1)"),
+        ("sys.exit(0)", ["launch=inline"], "your code called sys.exit(0)"),
+        ("sys.exit(0)", ["strategy=multi_worker"], "your code called sys.exit(0)"),
+        ("os._exit(0)", [], "worker-0 left with exit code 0 in the middle of its work"),
+    ],
+)
+def test_run_that_users_code_leaves_has_crashed(tmp_path, how, options, cause):
+    (tmp_path / "leaver.py").write_text(LEAVER)
+    leaver = f'+callbacks.leaver={{_target_:leaver.Leaver,how:"{how}"}}'
+    code, out, err = run(tmp_path, *OPTIONS, *options, leaver)
+    assert code == CRASHED, out + err
+    assert cause in err
+    assert "the whole log is" in err
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    assert not (run_dir / "result.json").exists()
+    assert cause in (run_dir / "crash.txt").read_text()

@@ -25,7 +25,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from trainer.cli.config_loader import config_loader
-from trainer.cli.error_messages import USER_ERRORS, explain
+from trainer.cli.error_messages import USER_ERRORS, explain, reading_configuration
 from trainer.cli.overrides import override_key, rewrite
 from trainer.cli.recipes import drop_replaced
 from trainer.config import loading
@@ -59,11 +59,15 @@ def compose_config(overrides: list[str], config_dir: str | None) -> DictConfig:
     Args:
         overrides: as `trainer.cli.overrides.rewrite` returns them.
         config_dir: a directory with more choices.
+
+    Raises:
+        ConfigError: the command line or a file is wrong.
     """
     composer = Composer(config_dir) if config_dir else _composer(_conf_files())
     return composer.compose_config(overrides, config_dir)
 
 
+@reading_configuration()
 def to_yaml(config: DictConfig, section: str, *, resolve: bool) -> str:
     """Return a composed configuration as YAML; `config` is of no use afterwards.
 
@@ -156,13 +160,11 @@ class Composer:
         Raises:
             ConfigError: one is no override.
         """
-        try:
+        with reading_configuration():
             parsed = self._parse(overrides)
             recipe = next((item for item in parsed if item.get_key_element() == "experiment"), None)
             swept = self._parse(self._swept_by(recipe)) if recipe else []
             return list({item.get_key_element(): item for item in [*swept, *parsed]}.values())
-        except USER_ERRORS as error:
-            raise ConfigError(*explain(error)) from error
 
     def compose(self, overrides: Sequence[str]) -> Experiment:
         """Compose and check an experiment.
@@ -178,7 +180,7 @@ class Composer:
 
     def compose_config(self, overrides: list[str], config_dir: str | None) -> DictConfig:
         """Compose a configuration without checking it, as the function of this name does."""
-        with config_loader(config_dir) as loader:
+        with reading_configuration(), config_loader(config_dir) as loader:
             parsed, choosing = _parse(loader, overrides)
             loader.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=True)
             chosen = [item for item, chooses in zip(overrides, choosing, strict=True) if chooses]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.resources
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,18 @@ def explain(error: BaseException) -> tuple[str, ...]:
     """Return the problems that an error reports, one line each."""
     lines = error.problems if isinstance(error, ConfigError) else (_one_line(error),)
     return tuple(map(printable, lines))
+
+
+@contextmanager
+def reading_configuration() -> Iterator[None]:
+    """Raise what composing raises for a mistake of the user's as a ConfigError.
+
+    Hydra raises plain errors too, such as for a file that is no text; elsewhere they are faults.
+    """
+    try:
+        yield
+    except (*USER_ERRORS, ValueError, OSError, RecursionError) as error:
+        raise ConfigError(*explain(error)) from error
 
 
 def _one_line(error: BaseException) -> str:

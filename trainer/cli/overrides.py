@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainer.cli.error_messages import reading_configuration
 from trainer.config import addresses
 from trainer.config.schema import GROUPS, ONE_CHOICE, PAIRS, USED
 from trainer.config.validation import run_problem
@@ -30,6 +31,7 @@ _INEFFECTIVE = {
 """Sections of Hydra's configuration that say how it runs jobs, and what to write instead."""
 
 
+@reading_configuration()
 def rewrite(overrides: list[str], config_dir: str | None = None) -> tuple[list[str], str | None]:
     """Return the completed overrides, and the user's directory of choices.
 

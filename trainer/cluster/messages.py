@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 import threading
 import time
@@ -159,11 +160,25 @@ class ErrorLine:
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """How the work of the process has ended: its last message.
+
+    A number is no proof: code of the user's can leave with any exit code.
+
+    Attributes:
+        code: its exit code.
+    """
+
+    code: int
+
+
+@dataclass(frozen=True)
 class Exit:
     """The process has ended; its parent adds this as the last message.
 
     Attributes:
-        code: the exit code; negative for the signal that killed it.
+        code: the code of its `Outcome`, or negative for the signal that killed it before; of a
+            process that has left in any other way that of a crash.
         output: what it has printed, of a process that has no log.
     """
 
@@ -173,7 +188,7 @@ class Exit:
 
 Message: TypeAlias = (
     Line | Output | Phase | Progress | Evaluated | Measured | SignalReceived | FaultNotice
-    | SignalRequest | Availability | Problem | Crash | ErrorLine | Exit
+    | SignalRequest | Availability | Problem | Crash | ErrorLine | Outcome | Exit
 )  # fmt: skip
 Send: TypeAlias = Callable[[Message], None]
 
@@ -295,11 +310,15 @@ class Channel:
 def to_socket(connection: socket.socket) -> Send:
     """Return a function that sends messages to the supervisor.
 
-    A supervisor that is gone is no error: this process is about to be ended.
+    A supervisor that is gone is no error: this process is about to be ended. A child that code of
+    the user's forks does not speak for this process.
     """
+    owner = os.getpid()
     lock = threading.Lock()  # a dataset warns in a thread of its own
 
     def send(message: Message) -> None:
+        if os.getpid() != owner:
+            return
         try:
             with lock:
                 connection.sendall(encode(message))

@@ -15,6 +15,7 @@ import numpy as np
 from trainer.engine.array_messages import receive, send
 from trainer.engine.learner_server import ADDRESS_FILE, Closed, Part
 from trainer.errors import ConfigError
+from trainer.files import read_text
 
 _log = logging.getLogger(__name__)
 _WAIT_SECS = 0.25
@@ -143,7 +144,7 @@ class LearnerClient:
         """Return the connection; wait until the chief listens."""
         while self._connection is None:
             try:
-                self._connection = _connect(json.loads(self._path.read_text()))
+                self._connection = _connect(json.loads(read_text(self._path)))
             except (OSError, ValueError):  # it has not begun to listen, or it is gone
                 self._on_wait()
                 time.sleep(_WAIT_SECS)

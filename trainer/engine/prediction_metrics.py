@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from trainer.engine.misclassified import MisclassifiedExamples, batch_spec
 from trainer.engine.predictor import Predictor
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
-from trainer.files import write_atomically
+from trainer.files import write_json
 from trainer.labels import IN_WORDS, PREDICTIONS, LabelKind, label_kind_of
 from trainer.metric_protocols import HasFigures, Metric, SampleMetric
 from trainer.protocols import Dataset, Task
@@ -93,7 +92,7 @@ class PredictionMetrics(ExtraMetrics):
             if isinstance(metric, HasFigures):
                 images |= {name: metric.figure()[None]}
                 table = {"step": step, **metric.table()}
-                write_atomically(self._run_dir / f"{name}.json", json.dumps(table))
+                write_json(self._run_dir / f"{name}.json", table)
         if self._misclassified and len(misclassified := self._misclassified.images()):
             images["misclassified"] = misclassified
         self.images = images

@@ -10,7 +10,7 @@ from pathlib import Path
 from trainer.engine.graph.divergence import DivergenceMonitor, DivergenceStatus
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import NonFiniteError
-from trainer.files import write_atomically
+from trainer.files import read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ class Rollback:
         """Leave out these blocks, ascending, and no others."""
         self._divergence_monitor.leave_out(list(blocks))
         if self._process_group.is_chief:
-            write_atomically(self._path, json.dumps(blocks))
+            write_json(self._path, {"blocks": list(blocks)})
 
     def recall(self) -> None:
         """Leave out the blocks of the file too, besides those of the restored state; collective."""
         is_written = self._process_group.is_chief and self._path.exists()
-        text = self._path.read_text() if is_written else "[]"
-        recorded = json.loads(self._process_group.broadcast_text_from_chief(text))
+        kept = read_json(self._path)["blocks"] if is_written else []
+        recorded = json.loads(self._process_group.broadcast_text_from_chief(json.dumps(kept)))
         blocks = {*self._divergence_monitor.blocks(), *recorded}
         self._divergence_monitor.leave_out(sorted(blocks))

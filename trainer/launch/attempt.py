@@ -258,13 +258,6 @@ class Attempt:
             self._fail_by_exit(process_id, code)
 
     def _fail_by_exit(self, process_id: ProcessId, code: int) -> None:
-        if not exit_codes.is_restartable(code) and not self._visibility.has_shown_error:
-            # The user's code has called exit: a crash, whatever code it chose.
-            self._visibility.has_shown_error = True
-            code = CRASHED
-            self._record.report(process_id, "left without a word", "")
-            log = log_of(self._directory, process_id)
-            self._console.error(f"{process_id} left without a word; its log is {log}")
         # A process that lost a peer often ends before that peer, which is the cause; every other
         # end is a cause itself.
         secs = _CAUSE_SECS if code == RESTARTABLE else 0.0

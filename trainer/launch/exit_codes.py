@@ -5,8 +5,20 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from trainer.errors import DONE, RESTARTABLE
+from trainer.errors import CRASHED, DONE, RESTARTABLE
 from trainer.runs.checkpoint_marker import committed_steps
+
+
+def reported(code: int, outcome: int | None) -> int:
+    """Return how a process has ended.
+
+    Args:
+        code: its exit code; negative for the signal that killed it.
+        outcome: what it has reported; None: nothing, so that another exit is a crash.
+    """
+    if outcome is not None:
+        return outcome
+    return code if code < 0 else CRASHED
 
 
 def is_success(code: int) -> bool:

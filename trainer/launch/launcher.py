@@ -97,6 +97,8 @@ def _run_opened(
         requests,
         None if resolved.declared else membership.of(resolved.strategy, experiment),
     )
+    for line in directory.repairs:
+        console.line(f"warning: {line}")
     try:
         return _run_in_directory(command, resolved, context, server, began)
     finally:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.cluster import environment
-from trainer.errors import DONE, WRONG_INPUT
+from trainer.errors import CRASHED, DONE, WRONG_INPUT
 
 _LIMIT_SECS = 600.0
 
@@ -50,5 +50,9 @@ def ask_module(words: Sequence[str], text: str = "") -> Answer:
         check=False,
     )
     lines = done.stdout.splitlines()
-    value = json.loads(lines[-1]) if lines and done.returncode in (DONE, WRONG_INPUT) else None
-    return Answer(done.returncode, value, done.stderr)
+    if done.returncode not in (DONE, WRONG_INPUT):
+        return Answer(done.returncode, None, done.stderr)
+    if not lines:  # the user's code has called sys.exit
+        problem = f"{words[0]} left with exit code {done.returncode} without an answer\n"
+        return Answer(CRASHED, None, done.stderr + problem)
+    return Answer(done.returncode, json.loads(lines[-1]), done.stderr)

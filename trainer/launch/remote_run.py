@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -15,8 +14,8 @@ from pathlib import Path
 from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import StopRequests
 from trainer.config.schema import Experiment
-from trainer.errors import CRASHED, ConfigError, StorageError
-from trainer.files import Lock, LockedError, write_atomically, writing
+from trainer.errors import CRASHED, ConfigError, DamagedError, StorageError
+from trainer.files import Lock, LockedError, read_json, write_json, writing
 from trainer.launch import last_upload
 from trainer.launch.console import Console
 from trainer.launch.mirror import Mirror
@@ -287,11 +286,10 @@ class _Arrival:
 
     def _read_note(self) -> tuple[int, list[str]]:
         try:
-            note = json.loads(self._note.read_text())
+            note = read_json(self._note)
             return note["number"], note["holders"]
-        except (OSError, ValueError, KeyError):
+        except (FileNotFoundError, DamagedError, KeyError):
             return -1, []
 
     def _write_note(self, number: int, holders: list[str]) -> None:
-        content = {"number": number, "holders": holders}
-        write_atomically(self._note, json.dumps(content))
+        write_json(self._note, {"number": number, "holders": holders})

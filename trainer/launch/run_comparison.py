@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer.files import read_json
 from trainer.runs.checkpoint_marker import committed_steps, read_marker
+from trainer.runs.metric_lines import read_lines
 from trainer.runs.worker_times import is_clock_name
 
 _CLOCK = {
@@ -62,8 +64,8 @@ class Outcome:
 
 def read(run_dir: Path) -> Outcome:
     """Read the outcome of a finished run."""
-    result = json.loads((run_dir / "result.json").read_text())
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    result = read_json(run_dir / "result.json")
+    lines, _ = read_lines(run_dir / "metrics.jsonl")
     lines = [
         {
             name: value

@@ -13,7 +13,7 @@ import threading
 from trainer.cluster import environment
 from trainer.cluster.signals import survive_saves
 from trainer.config import loading
-from trainer.errors import CRASHED, WRONG_INPUT, ConfigError
+from trainer.errors import CRASHED, WRONG_INPUT, ConfigError, StorageError
 from trainer.launch import launcher
 from trainer.launch.resolved_run import Command
 from trainer.text import printable
@@ -32,10 +32,10 @@ def main() -> None:
     )
     try:
         sys.exit(launcher.run(command))
-    except ConfigError as error:
-        for line in error.problems:
+    except (ConfigError, StorageError) as error:
+        for line in str(error).splitlines():
             print(f"error: {printable(line)}", file=sys.stderr)
-        sys.exit(WRONG_INPUT)
+        sys.exit(CRASHED if isinstance(error, StorageError) else WRONG_INPUT)
 
 
 def _end_with_parent() -> None:

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from trainer.cluster import environment, signals
 from trainer.cluster.fork_protocol import SOCKET
-from trainer.cluster.messages import Exit, Line, Message, Output, decode
+from trainer.cluster.messages import Crash, Exit, Line, Message, Outcome, Output, decode
 from trainer.cluster.network_namespace import Namespace
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.files import writing
+from trainer.files import regular_file, writing
+from trainer.launch import exit_codes
 from trainer.launch.fork_server import ForkServer
 from trainer.launch.forked_process import start_process
 
@@ -51,6 +52,8 @@ class WorkerProcess:
     ) -> None:
         self._end: threading.Thread | None = None
         self._start_error: OSError | None = None
+        self._outcome: int | None = None
+        self._name = ""
         self._socket, worker_socket = socket.socketpair()
         read_end, write_end = os.pipe()
         self._output = os.fdopen(read_end, "rb")
@@ -114,6 +117,7 @@ class WorkerProcess:
             messages: receives the messages of the worker, the last of which is `Exit`.
         """
         path = log_of(directory, member.process_id)
+        self._name = str(member.process_id)
 
         def put(message: Message) -> None:
             messages.put((member.process_id, message))
@@ -183,8 +187,11 @@ class WorkerProcess:
         try:
             with self._socket.makefile(encoding="utf-8") as lines:
                 for line in lines:
-                    if message := decode(line):
-                        put(message)
+                    match decode(line):
+                        case Outcome(code):
+                            self._outcome = code
+                        case message if message:
+                            put(message)
         except OSError:
             pass  # it was killed before it had read its whole assignment
 
@@ -202,7 +209,10 @@ class WorkerProcess:
         if not any(thread.is_alive() for thread in threads):
             log.close()
         self._scratch.cleanup()
-        put(Exit(code))
+        if code >= 0 and self._outcome is None:
+            text = f"{self._name} left with exit code {code} in the middle of its work"
+            put(Crash(text, text, self._name))
+        put(Exit(exit_codes.reported(code, self._outcome)))
 
 
 class Log:
@@ -224,7 +234,7 @@ class Log:
         self._warned = False
         with writing(path):
             path.parent.mkdir(exist_ok=True)
-            self._file = path.open("ab", buffering=0)
+            self._file = open(path, "ab", buffering=0, opener=regular_file)  # noqa: SIM115
 
     def fileno(self) -> int:
         """Return the file descriptor."""

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.config import loading, yaml_text
+from trainer.config import loading
 from trainer.config.instantiate import import_target, instantiate
 from trainer.engine.initial_weights import restore_weights
 from trainer.errors import CheckpointError, ConfigError
 from trainer.protocols import Dataset
-from trainer.runs import migrations
+from trainer.runs.directory import read_config
 
 _ROWS = 500
 """Examples that are classified at a time."""
@@ -38,13 +38,13 @@ class TrainedClassifier:
         run_dir = source if source.is_dir() else source.parent.parent
         name = f"classifier ({source})"
         try:
-            text = (run_dir / "config.yaml").read_text(encoding="utf-8")
-        except OSError as error:
+            config = read_config(run_dir)
+        except FileNotFoundError as error:
             raise ConfigError(
                 f"{name}: no run there: it has no config.yaml; give the directory of a run that "
                 "has trained a classifier on the same dataset"
             ) from error
-        node = loading.restore(migrations.migrated(yaml_text.load(text))).model
+        node = loading.restore(config).model
         import_target(node)  # and with it the Keras that it uses
         try:
             with _in_float32(), tf.device("CPU:0"):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from trainer.files import write_atomically
+from trainer.files import read_json, write_json
 
 FILE = "benchmark.json"
 
@@ -121,13 +120,13 @@ def write(path: Path, record: BenchmarkRecord, limit: Mapping[str, Any]) -> None
             "predicted_efficiency": size.predicted_efficiency,
             "speedup": record.speedup(size),
         }
-    write_atomically(path / FILE, json.dumps({**content, "limit": dict(limit)}, indent=1))
+    write_json(path / FILE, {**content, "limit": dict(limit)})
 
 
 def read(path: Path) -> BenchmarkRecord | None:
     """Return the record in a directory; None: there is none."""
     try:
-        content = json.loads((path / FILE).read_text())
+        content = read_json(path / FILE)
     except FileNotFoundError:
         return None
     names = {item.name for item in fields(Size)}

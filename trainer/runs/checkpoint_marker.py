@@ -10,15 +10,23 @@ rename.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.files import clear_temporaries, component, fsync_directory, write_atomically
+from trainer.errors import DamagedError
+from trainer.files import (
+    clear_temporaries,
+    component,
+    fsync_directory,
+    read_json,
+    regular_file,
+    write_json,
+)
 
 _NEW = "new-"
 
@@ -67,10 +75,7 @@ def commit(
         "variables": dict(variables or {}),
     }
     marker = marker_file(directory, step)
-    write_atomically(
-        marker.with_name(f"{_NEW}{marker.name}") if new_files else marker,
-        json.dumps(content, indent=1),
-    )
+    write_json(marker.with_name(f"{_NEW}{marker.name}") if new_files else marker, content)
     if new_files:
         _replace(directory, step)
 
@@ -89,11 +94,13 @@ def recover(directory: Path) -> None:
 
 def _replace(directory: Path, step: int) -> None:
     """Replace a checkpoint by the one written beside it; may be repeated after a kill."""
-    marker_file(directory, step).unlink(missing_ok=True)
+    _remove(marker_file(directory, step))
     marker = directory / f"{_NEW}{marker_file(directory, step).name}"
     for path in _new_files(directory, step):
         if path != marker:
-            path.replace(directory / path.name.removeprefix(_NEW))
+            place = directory / path.name.removeprefix(_NEW)
+            _remove(place)
+            path.replace(place)
     fsync_directory(directory)
     marker.replace(marker_file(directory, step))
     fsync_directory(directory)
@@ -122,7 +129,7 @@ def read_marker(directory: Path, step: int) -> dict[str, Any]:
     """Return the marker of a checkpoint; its sections are empty if it is damaged or missing."""
     empty: dict[str, Any] = {"metrics": {}, "files": {}, "variables": {}}
     try:
-        content = json.loads(marker_file(directory, step).read_text())
+        content = read_json(marker_file(directory, step))
         files = content["files"].values()
         is_valid = (
             content["step"] == step
@@ -130,7 +137,7 @@ def read_marker(directory: Path, step: int) -> dict[str, Any]:
             and all({"bytes", "sha256"} <= set(file) for file in files)
             and all(map(component, content["files"]))
         )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (FileNotFoundError, DamagedError, ValueError, TypeError, KeyError, AttributeError):
         return empty
     return {**empty, **content} if is_valid else empty
 
@@ -148,7 +155,7 @@ def verify(directory: Path, step: int) -> str | None:
             return f"{name} is missing"
         if path.stat().st_size != expected["bytes"]:
             return f"{name} has {path.stat().st_size} bytes instead of {expected['bytes']}"
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular_file) as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
                 return f"the content of {name} has changed"
     return None
@@ -173,8 +180,14 @@ def abort_write(directory: Path, step: int) -> None:
 
 def remove(directory: Path, step: int) -> None:
     """Remove a checkpoint, the marker first: a half removed checkpoint must not be committed."""
-    marker_file(directory, step).unlink(missing_ok=True)
-    for path in data_files(directory, step):
+    for path in (marker_file(directory, step), *data_files(directory, step)):
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():  # in the place of a file that is lost
+        shutil.rmtree(path)
+    else:
         path.unlink(missing_ok=True)
 
 

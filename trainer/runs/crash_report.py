@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainer.files import write_atomically
+from trainer.files import regular_file, write_atomically
 from trainer.runs import provenance
 from trainer.runs.checkpoint_marker import committed_steps
 
@@ -124,7 +124,7 @@ def _tail(path: Path, count: int) -> list[str]:
     """Return the last lines of a file, which may be large."""
     if not path.exists():
         return []
-    with path.open("rb") as file:
+    with open(path, "rb", opener=regular_file) as file:
         file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
         return file.read().decode(errors="replace").splitlines()[-count:]
 

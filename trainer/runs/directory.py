@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf.errors import OmegaConfBaseException
 
 from trainer.config import loading, yaml_text
 from trainer.config.schema import Experiment
-from trainer.errors import ConfigError
-from trainer.files import Lock, LockedError, lock_holder, write_atomically, writing
-from trainer.runs import identity, migrations, normalization, provenance
+from trainer.errors import ConfigError, DamagedError
+from trainer.files import (
+    Lock,
+    LockedError,
+    lock_holder,
+    read_json,
+    read_text,
+    write_atomically,
+    write_json,
+    writing,
+)
+from trainer.runs import identity, migrations, normalization, provenance, repair
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.identity import Change, Kind
 from trainer.runs.location import joined_path, run_address, run_path
 from trainer.runs.take_over import check_holder, is_held_by
 
+_SEAL = "# crc32 of what follows: "
+"""The first line of config.yaml, so that a file that was cut shows it."""
+
+_REPEAT = "repeat the command that began the run, which writes it anew"
 _LOCK_WAIT_SECS = 5.0  # a worker whose supervisor was killed needs a moment to notice
 
 
@@ -52,6 +66,7 @@ class RunDirectory:
         old_run: the directory to which an earlier run of the same name was moved; None: there
             was none.
         changes: the keys in which the experiment differs from the existing run.
+        repairs: what was damaged in it, one line each.
 
     Args:
         holder: what `lock` has written into its file; empty: nothing is locked.
@@ -75,6 +90,7 @@ class RunDirectory:
         self.created = created
         self.old_run = old_run
         self.changes: list[Change] = []
+        self.repairs: list[str] = []
         self._holder = holder
         self._continued_at: int | None = None
         self._recorded = False
@@ -145,11 +161,10 @@ class RunDirectory:
 
 def read_result(path: Path, experiment: Experiment) -> dict[str, Any] | None:
     """Return result.json of a run if it has at least the length that `experiment` asks for."""
-    try:
-        result = json.loads((path / "result.json").read_text())
-    except (OSError, ValueError):
+    result = recorded_result(path)
+    if result is None:
         return None
-    for key, length in result.get("train", {}).items():
+    for key, length in result["train"].items():
         asked = getattr(experiment.train, key, None)
         if asked is not None and length is not None:
             return result if length >= asked else None
@@ -162,8 +177,20 @@ def _needed_steps(path: Path, experiment: Experiment) -> int | None:
     train = experiment.train
     if train.epochs is None:
         return train.steps
-    length = train.steps_per_epoch or provenance.read(path).get("steps_per_epoch")
+    length = train.steps_per_epoch
+    with suppress(DamagedError):
+        length = length or provenance.read(path).get("steps_per_epoch")
     return math.ceil(train.epochs * length - 1e-6) if length else None
+
+
+def recorded_result(path: Path) -> dict[str, Any] | None:
+    """Return result.json of a directory; None: there is none, or it is damaged."""
+    try:
+        result = {"metrics": {}, **read_json(path / "result.json")}
+    except (FileNotFoundError, DamagedError):
+        return None
+    is_whole = isinstance(result["metrics"], dict) and isinstance(result.get("train"), dict)
+    return result if is_whole else None
 
 
 def write_result(path: Path, experiment: Experiment, result: Mapping[str, Any]) -> None:
@@ -174,7 +201,7 @@ def write_result(path: Path, experiment: Experiment, result: Mapping[str, Any]) 
     """
     # With the length of this command: one that asks for more steps is not finished by it.
     length = {"steps": experiment.train.steps, "epochs": experiment.train.epochs}
-    write_atomically(path / "result.json", json.dumps({**result, "train": length}, indent=1))
+    write_json(path / "result.json", {**result, "train": length})
 
 
 def open_run(experiment: Experiment, overrides: list[str], config_dir: str | None) -> RunDirectory:
@@ -186,7 +213,7 @@ def open_run(experiment: Experiment, overrides: list[str], config_dir: str | Non
         StorageError: it cannot be written to.
     """
     path = run_path(experiment)
-    if not experiment.trains and not (path / "config.yaml").is_file():
+    if not experiment.trains and not has_run(path):
         raise ConfigError(
             f"mode ({experiment.mode}) needs a run, and there is none with these values in "
             f"{experiment.runs_dir}; train it first, or add resume=<run directory>"
@@ -199,11 +226,7 @@ def _open_at(
     path: Path, experiment: Experiment, overrides: list[str], config_dir: str | None
 ) -> RunDirectory:
     # A directory without config.yaml was created by another process of this run.
-    old_run = (
-        _move_aside(path)
-        if experiment.resume == "never" and (path / "config.yaml").exists()
-        else None
-    )
+    old_run = _move_aside(path) if experiment.resume == "never" and has_run(path) else None
     created = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -214,7 +237,7 @@ def _open_at(
                 old_run.rename(path)
         raise
     # Checked under the lock: its last holder may have created the run.
-    is_new = not (path / "config.yaml").exists()
+    is_new = not has_run(path)
     name = run_address(experiment) or str(path)
     holder = lock_holder(lock_file(path))
     run = RunDirectory(
@@ -224,10 +247,13 @@ def _open_at(
         if run.is_new:
             provenance.create(run.path, overrides, config_dir, with_diff=experiment.record.diff)
             # Last, because config.yaml makes the directory a run.
-            config = {**loading.plain(experiment), "migrations": len(migrations.ROWS)}
-            write_atomically(run.path / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+            _write_config(run.path, experiment)
         else:
+            run.repairs = _repair(run.path, experiment)
             run.changes = _check_same(run.path, experiment)
+            if experiment.trains and not (run.path / "run.json").exists():
+                run.repairs.append(f"{run.path / 'run.json'} was lost; it begins anew")
+                provenance.create(run.path, overrides, config_dir, with_diff=experiment.record.diff)
     except BaseException:
         # What prevents writing may prevent removal; the first error is the cause.
         with suppress(OSError):
@@ -258,27 +284,94 @@ def fitted_file(path: Path) -> Path:
     return path / "dataset.json"
 
 
+def has_run(path: Path) -> bool:
+    """Return whether a directory holds a run, which may be damaged."""
+    return os.path.lexists(path / "config.yaml") or bool(committed_steps(path / "checkpoints"))
+
+
 def _move_aside(path: Path) -> Path:
-    _lock(path).close()
-    candidates = (path.with_name(f"{path.name}.old-{number}") for number in range(1, 1_000_000))
-    return path.rename(next(candidate for candidate in candidates if not candidate.exists()))
+    lock = _lock(path)
+    try:  # locked until it has its new name: nobody else may begin to use it in between
+        names = (path.with_name(f"{path.name}.old-{number}") for number in range(1, 1_000_000))
+        return path.rename(next(name for name in names if not name.exists()))
+    finally:
+        lock.close()
 
 
 def _lock(path: Path) -> Lock:
     try:
-        return Lock.acquire(lock_file(path), _LOCK_WAIT_SECS)
+        with writing(lock_file(path)):
+            return Lock.acquire(lock_file(path), _LOCK_WAIT_SECS)
     except LockedError as error:
         raise RunInUseError(path, f"another process (pid {error.holder})") from None
 
 
+def read_config(path: Path) -> dict[str, Any]:
+    """Return config.yaml of a run directory, as it is written today.
+
+    Raises:
+        FileNotFoundError: there is none.
+        DamagedError: it cannot be read.
+    """
+    file = path / "config.yaml"
+    seal, _, text = (content := read_text(file)).partition("\n")
+    if seal.startswith(_SEAL) and seal != f"{_SEAL}{zlib.crc32(text.encode()):08x}":
+        raise DamagedError(file, "its content has changed since it was written")
+    try:
+        config = yaml_text.load(content)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise DamagedError(file, f"it is not YAML: {problem}") from error
+    if not isinstance(config, dict):
+        raise DamagedError(file, "it holds no configuration")
+    return migrations.migrated(config)
+
+
+def _write_config(path: Path, experiment: Experiment) -> None:
+    config = {**loading.plain(experiment), "migrations": len(migrations.ROWS)}
+    text = yaml.safe_dump(config, sort_keys=False)
+    write_atomically(path / "config.yaml", f"{_SEAL}{zlib.crc32(text.encode()):08x}\n{text}")
+
+
 def trained_config(path: Path) -> dict[str, Any]:
-    """Return the configuration of a run by dotted key, with the changes of later commands."""
-    config = migrations.migrated(yaml_text.load((path / "config.yaml").read_text()))
+    """Return the configuration of a run by dotted key, with the changes of later commands.
+
+    Raises:
+        DamagedError: config.yaml is missing, or it or run.json cannot be read.
+    """
+    try:
+        saved = loading.restore(read_config(path))
+    except FileNotFoundError as error:
+        raise DamagedError(path / "config.yaml", "it is missing", _REPEAT) from error
+    except (OmegaConfBaseException, TypeError, AttributeError) as error:
+        raise DamagedError(path / "config.yaml", str(error).partition("\n")[0]) from error
     values = {
-        **normalization.leaves(loading.restore(config)),
+        **normalization.leaves(saved),
         **provenance.changed_values(provenance.read(path)),
     }
     return {key: migrations.current_path(value) for key, value in values.items()}
+
+
+def _repair(path: Path, experiment: Experiment) -> list[str]:
+    """Repair an existing run, which must be locked; return a line for each damaged file.
+
+    Raises:
+        DamagedError: the run is named by its path, and its config.yaml cannot be read.
+    """
+    repairs = repair.set_aside_damaged(path)
+    config = path / "config.yaml"
+    try:
+        read_config(path)
+    except (FileNotFoundError, DamagedError) as error:
+        reason = error.reason if isinstance(error, DamagedError) else "it is missing"
+        if experiment.resume not in ("auto", "never"):  # its values need not be the run's
+            raise DamagedError(config, reason, _REPEAT) from error
+        if os.path.lexists(config):
+            reason = f"{reason}; it is {repair.set_aside(config).name} now"
+        # The name of the directory says that this experiment is the same.
+        _write_config(path, experiment)
+        repairs.append(f"{config}: {reason}, and written anew from this command")
+    return repairs
 
 
 def _check_same(path: Path, experiment: Experiment) -> list[Change]:
@@ -299,5 +392,7 @@ def _check_same(path: Path, experiment: Experiment) -> list[Change]:
         before |= {key: now[key] for key in ("batch.global_size", "batch.per_replica")}
     changes = identity.changes(before, now)
     if problems := identity.change_problems(path, changes, experiment):
+        if experiment.resume not in ("auto", "never") and not (path / "run.json").exists():
+            raise DamagedError(path / "run.json", "it is missing", _REPEAT)
         raise ConfigError(*problems)
     return changes

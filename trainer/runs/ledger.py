@@ -30,6 +30,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from trainer.errors import DamagedError
+from trainer.files import read_bytes, regular_file
 from trainer.runs.time_tally import Mark, Tally, spend
 from trainer.runs.worker_times import WorkerRecord, staleness_bins
 
@@ -112,9 +114,17 @@ class Ledger:
         self._input_secs = 0.0
         self._workers = WorkerRecord()
         self._running = False
-        for line in self._path.read_bytes().splitlines() if self._path.exists() else []:
-            with suppress(ValueError, TypeError):  # a kill has cut it off
+        for line in self._lines():
+            with suppress(
+                ValueError, TypeError, RecursionError
+            ):  # damaged, or a kill has cut it off
                 self._tally.add(Mark(**json.loads(line)))
+
+    def _lines(self) -> list[bytes]:
+        try:
+            return read_bytes(self._path).splitlines()
+        except (FileNotFoundError, DamagedError):
+            return []
 
     def mark(
         self,
@@ -174,7 +184,7 @@ class Ledger:
         self._running = True
         self._tally.add(mark)
         # A ledger that cannot be written must not stop the training.
-        with suppress(OSError), self._path.open("ab+") as file:
+        with suppress(OSError), open(self._path, "ab+", opener=regular_file) as file:
             file.write(b"\n" * _is_torn(file) + json.dumps(mark.content()).encode() + b"\n")
 
     def summary(self) -> TimeSummary:

@@ -9,6 +9,7 @@ import yaml
 
 from trainer.config.directions import Directions, of_targets
 from trainer.errors import ConfigError
+from trainer.files import read_text
 from trainer.runs import provenance
 
 
@@ -25,7 +26,7 @@ def read(path: Path) -> Directions:
     if isinstance(record, dict):
         return Directions(record["direction"], record["primary"])
     try:
-        config = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
+        config = yaml.safe_load(read_text(path / "config.yaml"))
         metrics = {name: node["_target_"] for name, node in (config["metrics"] or {}).items()}
         task: Any = config["task"]
         return of_targets(task and task["_target_"], metrics)

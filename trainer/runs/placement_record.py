@@ -5,12 +5,11 @@ No TensorFlow.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from trainer.files import write_atomically
+from trainer.files import read_json, write_json
 
 _NAME = "placement.json"
 
@@ -59,7 +58,7 @@ class PlacementRecord:
 
 def write(run_dir: Path, record: PlacementRecord) -> None:
     """Write the record of a run."""
-    write_atomically(run_dir / _NAME, json.dumps(asdict(record), indent=1))
+    write_json(run_dir / _NAME, asdict(record))
 
 
 def remove(run_dir: Path) -> None:
@@ -69,9 +68,9 @@ def remove(run_dir: Path) -> None:
 
 def read(run_dir: Path) -> PlacementRecord | None:
     """Return the record of a run; None if its replicas have one device each."""
-    path = run_dir / _NAME
-    if not path.exists():
+    try:
+        content = read_json(run_dir / _NAME)
+    except FileNotFoundError:
         return None
-    content = json.loads(path.read_text(encoding="utf-8"))
     devices = [DeviceRecord(**device) for device in content.pop("devices")]
     return PlacementRecord(devices, **content)

@@ -12,7 +12,8 @@ from typing import Any
 
 from trainer.config.schema import Experiment
 from trainer.config.validation import selecting_split
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, DamagedError
+from trainer.files import read_bytes, read_json
 from trainer.protocols import Dataset, HasFiles, Split
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
@@ -45,11 +46,10 @@ class PredictionTable:
     def recorded(self) -> dict[str, Any]:
         """Return the content of the record, empty if it is that of another table."""
         try:
-            content = json.loads(self.record.read_text())
-        except (OSError, ValueError):
+            content = read_json(self.record)
+        except (FileNotFoundError, DamagedError):
             return {}
-        is_same = isinstance(content, dict) and content.get("inputs") == self.inputs
-        return content if is_same else {}
+        return content if content.get("inputs") == self.inputs else {}
 
     def is_finished(self) -> bool:
         """Return whether the table exists.
@@ -95,7 +95,7 @@ def requested_table(experiment: Experiment, run_dir: Path, step: int) -> Predict
         step: the step of the checkpoint.
     """
     options = experiment.predict
-    marker = (run_dir / "checkpoints" / f"ckpt-{step}.json").read_bytes()
+    marker = read_bytes(run_dir / "checkpoints" / f"ckpt-{step}.json")
     inputs = {
         "run": run_dir.name,
         "step": step,

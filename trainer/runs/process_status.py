@@ -7,14 +7,13 @@ number of its record grows. Ages are told by the host that measures them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from trainer.errors import StorageError
-from trainer.files import write_atomically
+from trainer.errors import DamagedError, StorageError
+from trainer.files import read_json, write_json
 
 INTERVAL_SECS = 2.0
 """How often a record is written."""
@@ -76,15 +75,15 @@ def write(run_dir: Path, name: str, status: HostStatus) -> None:
         status: the record.
     """
     with suppress(StorageError):
-        write_atomically(_path(run_dir, name), json.dumps(asdict(status)), durable=False)
+        write_json(_path(run_dir, name), asdict(status), durable=False)
 
 
 def read(run_dir: Path) -> dict[str, HostStatus]:
     """Return the records of a run by the names of the commands' own processes, the newest last."""
     found = []
     for path in (run_dir / "logs").glob("status-*.json"):
-        with suppress(OSError, ValueError, TypeError, KeyError):
-            content = json.loads(path.read_text(encoding="utf-8"))
+        with suppress(OSError, DamagedError, TypeError, KeyError):
+            content = read_json(path)
             processes = [ProcessStatus(**process) for process in content.pop("processes")]
             status = HostStatus(**content, processes=processes)
             # Times of one file system, so of one clock.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import json
 import platform
 import shlex
 import socket
@@ -16,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import ConfigError
-from trainer.files import write_atomically
+from trainer.errors import DamagedError
+from trainer.files import read_json, write_json
 from trainer.runs import user_code
 from trainer.runs.secret_masking import masked
 
@@ -66,15 +65,15 @@ def read(path: Path) -> dict[str, Any]:
         path: the run directory.
 
     Raises:
-        ConfigError: it cannot be read.
+        DamagedError: it cannot be read.
     """
     try:
-        record = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        return read_json(path / "run.json")
     except FileNotFoundError:
         return {}
-    except ValueError as error:
-        raise ConfigError(f"resume ({path}): its run.json cannot be read: {error}") from error
-    return record if isinstance(record, dict) else {}
+    except DamagedError as error:
+        fix = "repeat the command that began the run, which writes it anew"
+        raise DamagedError(path / "run.json", error.reason, fix) from error
 
 
 def latest_command(record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -93,7 +92,7 @@ def changed_values(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         change["key"]: change["now"]
         for entry in record.get("lineage", ())
-        for change in entry["changes"]
+        for change in entry.get("changes", ())
     }
 
 
@@ -172,7 +171,7 @@ def complete(
 
 def record_code(path: Path, fingerprints: Mapping[str, Any]) -> None:
     """Record the user's code that has trained the run up to the checkpoint that follows."""
-    with suppress(ConfigError):  # the checkpoint is worth more than a record that is damaged
+    with suppress(DamagedError):  # the checkpoint is worth more than a record that is damaged
         record = read(path)
         if record and record.get("code") != fingerprints:
             _write(path, {**record, "code": fingerprints})
@@ -180,7 +179,7 @@ def record_code(path: Path, fingerprints: Mapping[str, Any]) -> None:
 
 def code_warning(path: Path) -> str | None:
     """Return a line about code that has changed since a run was trained; None: none has."""
-    with suppress(ConfigError):
+    with suppress(DamagedError):
         return user_code.warning(read(path).get("code"))
     return None
 
@@ -196,7 +195,7 @@ def num_threads(path: Path) -> int | None:
 
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:
-    write_atomically(path / "run.json", json.dumps(record, indent=1))
+    write_json(path / "run.json", record)
 
 
 def _command(overrides: list[str], config_dir: str | None) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from trainer.errors import ConfigError
+from trainer.files import parse_json
 from trainer.runs.lease import read_manifest
 from trainer.runs.object_store import MissingObjectError, Store, StoreError, retry
 from trainer.runs.remote_files import file_object
@@ -35,12 +35,12 @@ def read_remote(address: str) -> dict[str, Any]:
         return store.read(file_object(manifest, "run.json"))[0]
 
     try:
-        record: dict[str, Any] = json.loads(retry(read, _RETRY_SECS))
-    except (StoreError, ValueError) as error:
+        content = retry(read, _RETRY_SECS)
+    except StoreError as error:
         raise ConfigError(
             f"resume ({address}) cannot be read: {error}; check address and credentials"
         ) from error
-    return record
+    return parse_json(content, f"{address}/run.json")
 
 
 def download_record(store: Store, path: Path) -> None:

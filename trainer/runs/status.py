@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from trainer.config.schema import Experiment
-from trainer.errors import CRASHED, ConfigError
-from trainer.files import is_locked, write_atomically
+from trainer.errors import CRASHED, DamagedError
+from trainer.files import is_locked, read_json, write_json
 from trainer.runs import directory, provenance
 from trainer.runs.checkpoint_marker import committed_steps, read_marker
+from trainer.runs.metric_lines import read_lines
 
 _FAILURE = "failure.json"
 _METRIC_FILES = ("metrics.jsonl", "evaluations.jsonl")
@@ -64,7 +64,7 @@ def run_status(path: Path, experiment: Experiment | None = None) -> RunStatus:
             the last command that trained it.
     """
     if result := _result(path, experiment):
-        done = RunStatus(State.DONE, result["step"], result["metrics"])
+        done = RunStatus(State.DONE, result.get("step", 0), result["metrics"])
         if not (validation := result.get("validation")):
             return done
         return replace(done, metrics=validation, split="validation", test=result["metrics"])
@@ -74,9 +74,13 @@ def run_status(path: Path, experiment: Experiment | None = None) -> RunStatus:
     status = RunStatus(State.STOPPED if steps else State.WAITING, step, metrics, split=split)
     if is_locked(directory.lock_file(path)):
         return replace(status, state=State.RUNNING)
-    if failure := _read_json(path / _FAILURE):
-        return replace(status, state=State.FAILED, error=failure["error"])
-    return status
+    try:
+        error = str(read_json(path / _FAILURE).get("error", ""))
+    except FileNotFoundError:
+        return status
+    except DamagedError as damage:
+        error = str(damage)
+    return replace(status, state=State.FAILED, error=error)
 
 
 def read_evaluations(path: Path, *splits: str) -> list[tuple[int, Mapping[str, float]]]:
@@ -105,9 +109,7 @@ def record_failure(path: Path, error: str) -> None:
         StorageError: it cannot be written.
     """
     step = max(committed_steps(path / "checkpoints"), default=0)
-    write_atomically(
-        path / _FAILURE, json.dumps({"error": error, "step": step, "exit": CRASHED}, indent=1)
-    )
+    write_json(path / _FAILURE, {"error": error, "step": step, "exit": CRASHED})
 
 
 def clear_failure(path: Path) -> None:
@@ -119,13 +121,18 @@ def _result(path: Path, experiment: Experiment | None) -> dict[str, Any] | None:
     """Return result.json if the run is done."""
     if experiment is not None:
         return directory.read_result(path, experiment)
-    result = _read_json(path / "result.json")
+    result = directory.recorded_result(path)
+    if result is None:
+        return None
     try:
         changed = provenance.changed_values(provenance.read(path))
-    except ConfigError:
+    except DamagedError:
         changed = {}
-    length = {f"train.{key}": value for key, value in (result or {}).get("train", {}).items()}
-    return result if {**length, **changed}.items() >= length.items() else None
+    length = {f"train.{key}": value for key, value in result["train"].items()}
+    # Not by the order of views: the values of other keys may be lists.
+    return (
+        result if all(changed.get(key, value) == value for key, value in length.items()) else None
+    )
 
 
 def _newest_metrics(path: Path, steps: Sequence[int]) -> tuple[str, Mapping[str, float]]:
@@ -142,22 +149,9 @@ def _metrics_of(line: Mapping[str, Any]) -> Mapping[str, float]:
 
 
 def _lines(path: Path, split: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a split, the newest first; an incomplete line is ignored."""
-    if path.is_file():
-        for text in reversed(path.read_text(encoding="utf-8").splitlines()):
-            if f'"{split}"' not in text:
-                continue  # of long files few lines are parsed
-            try:
-                line = json.loads(text)
-            except ValueError:
-                continue
-            if line["split"] == split:
-                yield line
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
+    """Yield the lines of a split, the newest first; a damaged file has none."""
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content
+        lines, _ = read_lines(path)
+    except DamagedError:
+        return
+    yield from (line for line in reversed(lines) if line["split"] == split)

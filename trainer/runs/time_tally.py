@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,6 +21,8 @@ CATEGORIES = {
     "end": "end",
 }
 """The categories of time, with their names for people."""
+
+_PHASES = {*CATEGORIES, "begin", "exit"}
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,15 @@ class Mark:
     workers: int | None = None
     worker_times: Mapping[str, Sequence[float]] | None = None
     staleness: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise a ValueError or TypeError for what no ledger has written: a damaged line."""
+        numbers = [self.input_secs, self.time, self.step or 0, self.workers or 0]
+        for step_secs, wait_secs, steps in (self.worker_times or {}).values():
+            numbers += [step_secs, wait_secs, steps]
+        if self.phase not in _PHASES or not all(map(math.isfinite, numbers)):
+            raise ValueError(f"no mark of a ledger: {self}")
+        [*map(int, self.staleness or ())]
 
     def content(self) -> dict[str, Any]:
         """Return what the line says."""

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
-from trainer.files import write_atomically
+from trainer.errors import DamagedError
+from trainer.files import read_text, write_atomically
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.remote_files import CHECKPOINTS, checkpoint_folder
 
@@ -70,14 +71,15 @@ def wait_for_upload(
 
 def is_away(run_dir: Path) -> bool:
     """Return whether the store has failed for so long that the run goes on without it."""
-    try:
-        return (run_dir / _NOTE).read_text() == _AWAY
-    except OSError:
-        return False
+    return _read(run_dir) == _AWAY
 
 
 def _has(run_dir: Path, folder: str) -> bool:
+    return not {_AWAY, folder}.isdisjoint(_read(run_dir).split())
+
+
+def _read(run_dir: Path) -> str:
     try:
-        return not {_AWAY, folder}.isdisjoint((run_dir / _NOTE).read_text().split())
-    except OSError:
-        return False
+        return read_text(run_dir / _NOTE)
+    except (FileNotFoundError, DamagedError):
+        return ""

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainer.config import constraints
 from trainer.config.schema import Experiment
-from trainer.files import writing
+from trainer.files import regular_file, writing
 from trainer.runs import identity, normalization
 
 _CHOICES = (
@@ -95,7 +95,7 @@ class HParamsSession:
 
         with writing(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("ab") as file:
+            with open(self._path, "ab", opener=regular_file) as file:
                 RecordWriter(file).write(
                     Event(wall_time=time.time(), **content).SerializeToString()
                 )

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from trainer.cluster.messages import Channel
 from trainer.config.schema import Experiment
+from trainer.files import read_text
 from trainer.protocols import Task
 from trainer.runs import provenance
 from trainer.summaries.hparams import hyperparameters
@@ -30,8 +31,9 @@ def write_run_summary(
     config = run_dir / "config.yaml"
     texts = {}
     if position == 0 and config.exists():
-        texts = {"config": _code_block(config.read_text(encoding="utf-8"), "yaml")}
-        texts["overrides"] = _code_block("\n".join(provenance.read(run_dir)["overrides"]))
+        texts = {"config": _code_block(read_text(config), "yaml")}
+        overrides = provenance.read(run_dir).get("overrides", ())
+        texts["overrides"] = _code_block("\n".join(overrides))
     for writer in writers:
         for name, text in texts.items():
             writer.text(name, text)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from trainer.cluster import environment
+from trainer.cluster import environment, messages
 from trainer.cluster.messages import Crash, ErrorLine, Line, Message, Problem, Send, to_socket
 from trainer.cluster.signals import survive_saves
 from trainer.cluster.stop_requests import SWEEP, StopRequests
@@ -77,9 +77,11 @@ def work(connection: socket.socket, began: float) -> NoReturn:
     stop_requests = StopRequests()
     threading.Thread(target=_receive_requests, args=(lines, stop_requests), daemon=True).start()
     sys.argv = assignment["argv"]  # the run's record has the user's command
-    code = _run(assignment, server, to_socket(connection), stop_requests)
+    send = to_socket(connection)
+    code = _run(assignment, server, send, stop_requests)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+    send(messages.Outcome(code))
     os._exit(code)  # a forked process has imported TensorFlow, whose shutdown takes time
 
 

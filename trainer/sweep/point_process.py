@@ -16,8 +16,9 @@ from typing import TypeAlias
 
 from trainer.cluster import environment, signals
 from trainer.cluster.fork_protocol import SOCKET
-from trainer.cluster.messages import Exit, Message, decode
+from trainer.cluster.messages import Exit, Message, Outcome, decode
 from trainer.config import loading
+from trainer.launch import exit_codes
 from trainer.launch.fork_server import ForkServer
 from trainer.launch.forked_process import ForkedProcess, start_process
 from trainer.sweep.points import Point
@@ -109,17 +110,21 @@ class PointProcess:
             self._socket.sendall(f"{line}\n".encode())
 
     def _receive(self) -> None:
+        outcome = None
         with suppress(OSError), self._socket.makefile(encoding="utf-8") as lines:
             for line in lines:
-                if message := decode(line):
-                    self._put(message)
+                match decode(line):
+                    case Outcome(code):
+                        outcome = code
+                    case message if message:
+                        self._put(message)
         code = self._process.wait()
         self._socket.close()
         # `pread` leaves the position alone, at which children of the process may still write.
         output = os.pread(self._output.fileno(), _MAX_OUTPUT_BYTES, 0)
         self._output.close()
         text = output.decode(errors="replace").strip()
-        self._put(Exit(code, text))
+        self._put(Exit(exit_codes.reported(code, outcome), text))
 
     def _put(self, message: Message) -> None:
         self._messages.put((self.point.number, message))

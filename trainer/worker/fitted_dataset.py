@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
-from trainer.files import write_atomically
+from trainer.files import read_json, read_text, write_json
 from trainer.runs.directory import fitted_file
 from trainer.worker.context import WorkerContext
 
@@ -59,7 +59,8 @@ def _prepare(dataset: Fitted, context: WorkerContext | None, group: ProcessGroup
     file = fitted_file(context.run_dir)
     is_kept = file.exists()
     if is_kept:
-        fitted = file.read_text()
+        # A run of an earlier version holds the text alone.
+        fitted = read_json(file).get("fitted") or read_text(file)
         dataset.restore(fitted)
     elif context.experiment.trains:
         # In every process, although one fit is used: wrong data are then an error in all of them.
@@ -73,5 +74,5 @@ def _prepare(dataset: Fitted, context: WorkerContext | None, group: ProcessGroup
     if chiefs != fitted:
         dataset.restore(chiefs)
     if not is_kept and context.cluster.is_chief:
-        write_atomically(file, chiefs)
+        write_json(file, {"fitted": chiefs})
     return chiefs

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from trainer.config import constraints
 from trainer.config.schema import Experiment
+from trainer.files import read_json
 from trainer.labels import LabelKind, label_kind_of
 from trainer.protocols import Dataset
 from trainer.runs import identity, normalization, provenance
@@ -115,7 +115,7 @@ def _metrics(run_dir: Path, step: int) -> str:
     metrics = read_marker(run_dir / "checkpoints", step)["metrics"]
     file = run_dir / f"evaluation-{step}.json"
     if file.exists():
-        metrics = {**metrics, **json.loads(file.read_text())["metrics"]}
+        metrics = {**metrics, **read_json(file)["metrics"]}
     if not metrics:
         command = f"mode=evaluate resume={run_dir} checkpoint={step}"
         return f"Not evaluated at this step; run `{command}` and export again."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from trainer.config.schema import Experiment
 from trainer.engine.engine import Engine
 from trainer.engine.initial_weights import restore_weights
 from trainer.errors import CheckpointError, ConfigError, NonFiniteError
-from trainer.files import write_atomically
+from trainer.files import write_json
 from trainer.runs import checkpoint_selection
 from trainer.runs.directory import write_result
 from trainer.runs.ledger import Ledger
@@ -206,7 +205,7 @@ def _evaluate(job: Job) -> bool:
     if not job.engine.process_group.is_chief:
         return True
     content = {"step": step, "split": "test", "metrics": metrics}
-    write_atomically(job.run_dir / f"evaluation-{step}.json", json.dumps(content, indent=1))
+    write_json(job.run_dir / f"evaluation-{step}.json", content)
     values = ", ".join(f"{name} {value:.6f}" for name, value in without_classes(metrics).items())
     job.channel.line(f"step {step}: test {values}")
     return True

@@ -17,7 +17,7 @@ import tensorflow as tf
 from trainer.cluster.messages import Channel
 from trainer.cluster.ports import is_listening
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.files import write_atomically
+from trainer.files import read_text, write_atomically
 from trainer.strategies import devices
 
 _POLL_SECS = 1.0
@@ -104,6 +104,6 @@ def _note(run_dir: Path, process_id: ProcessId) -> Path:
 
 def _read(note: Path) -> str:
     try:
-        return note.read_text()
+        return read_text(note)
     except FileNotFoundError:
         return ""

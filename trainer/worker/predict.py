@@ -6,7 +6,6 @@ after a kill at any moment, the same command continues where the rows end.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from trainer.engine.engine import Engine
 from trainer.engine.pacing import Stopped
 from trainer.engine.predictor import Predictor
 from trainer.errors import ConfigError
-from trainer.files import write_atomically, writing
+from trainer.files import write_json, writing
 from trainer.runs.prediction_table import PredictionTable, find_images, image_id, requested_table
 from trainer.worker import table_formats
 from trainer.worker.predicted_images import image_columns, write_images
@@ -176,7 +175,5 @@ class PredictionWriter:
             self._table.path.parent.mkdir(parents=True, exist_ok=True)
             # Before the record: rows must never be taken for those of another table.
             self._table.rows.unlink(missing_ok=True)
-        write_atomically(
-            self._table.record, json.dumps({**self._header, "columns": columns}, indent=1)
-        )
+        write_json(self._table.record, {**self._header, "columns": columns})
         return RowFile(self._table.rows, columns)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from trainer.cluster import environment
-from trainer.cluster.messages import Channel, SignalReceived, to_socket
+from trainer.cluster.messages import Channel, Outcome, Send, SignalReceived, to_socket
 from trainer.cluster.signals import Signals
 from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import RESIZE
@@ -67,6 +67,7 @@ def run(
     prepare()
     from trainer.worker import modes
 
+    owner = os.getpid()
     try:
         environment.set_tf_config(cluster)
         if modes.run(experiment, run_dir, channel, cluster, signals, began):
@@ -76,6 +77,11 @@ def run(
             channel.line("Stopped after saving; the same command continues.")
         # Without a number the signal has reached another process of the run.
         return 128 + (signals.number or signal.SIGTERM)
+    except SystemExit as error:
+        if os.getpid() != owner:  # a child that the user's code has forked
+            raise
+        call = RuntimeError(f"your code called sys.exit({error.code!r}) in the middle of the run")
+        return _crashed(call.with_traceback(error.__traceback__), channel)
     except Exception as error:
         return _report_error(error, channel)
 
@@ -140,7 +146,10 @@ def _crashed(error: Exception, channel: Channel) -> int:
 
 
 def _listen(
-    connection: socket.socket, assignments: queue.Queue[dict[str, Any]], signals: Signals
+    connection: socket.socket,
+    assignments: queue.Queue[dict[str, Any]],
+    signals: Signals,
+    send: Send,
 ) -> None:
     """Receive the assignment, then stop and save requests, from the supervisor."""
     try:
@@ -152,6 +161,7 @@ def _listen(
             assignments.put(json.loads(lines.readline()))
             for line in lines:
                 if line == b"leave\n":
+                    send(Outcome(DONE))
                     os._exit(DONE)
                 signals.request(int(line.removeprefix(b"signal ")))
     except (ValueError, OSError):
@@ -169,7 +179,10 @@ def work(connection: socket.socket, began: float) -> NoReturn:
     signals = Signals(lambda number: send(SignalReceived(number)))
     assignments: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(
-        target=_listen, args=(connection, assignments, signals), daemon=True, name="supervisor"
+        target=_listen,
+        args=(connection, assignments, signals, send),
+        daemon=True,
+        name="supervisor",
     ).start()
     prepare()
     signals.unblock()  # in this thread: the threads that exist by now keep them blocked
@@ -192,6 +205,7 @@ def work(connection: socket.socket, began: float) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):  # on a full disk the log ends here, with the same exit code
             stream.flush()
+    send(Outcome(code))
     # Not sys.exit: threads of TensorFlow and tf.data can make an interpreter's shutdown hang.
     os._exit(code)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.files import writing
+from trainer.files import regular_file, writing
 
 Columns = Sequence[Sequence[Any]]
 """Name, NumPy's name of the type, and shape of each value in a row; can be written as JSON."""
@@ -35,7 +35,7 @@ class RowFile:
         self._path = path
         self._dtype = np.dtype([(name, kind, tuple(shape)) for name, kind, shape in columns])
         with writing(path):
-            self._file = path.open("ab")
+            self._file = open(path, "ab", opener=regular_file)  # noqa: SIM115
             self.count = self._file.tell() // self._dtype.itemsize
             self._file.truncate(self.count * self._dtype.itemsize)
 

@@ -7,7 +7,6 @@ until the run is over
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from trainer.engine.pacing import Stopped
 from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps, verify
 from trainer.runs.directory import read_result
+from trainer.runs.metric_lines import read_lines
 from trainer.summaries.writers.base import Writer
 from trainer.summaries.writers.jsonl import JsonLines
 from trainer.summaries.writers.opening import open_writers
@@ -66,10 +66,7 @@ class Sidecar:
         self._evaluation: CheckpointEvaluation | None = None
         self._writers: list[Writer] = []
         self._lines = _Evaluations(run_dir, sys.maxsize)
-        self._done = {
-            json.loads(line)["step"]
-            for line in (run_dir / _Evaluations.FILE).read_text().splitlines()
-        }
+        self._done = {line["step"] for line in read_lines(run_dir / _Evaluations.FILE)[0]}
         self._damaged: set[tuple[int, int]] = set()
 
     def run(self, stop: Callable[[], bool], *, dismissed: bool) -> bool:

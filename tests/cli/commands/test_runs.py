@@ -1,8 +1,10 @@
 """`python train.py runs`: the runs in a folder with their status."""
 
+import errno
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -243,3 +245,19 @@ def test_help_describes_command(here):
     done = run_here("runs", "--help")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith(USAGE)
+
+
+def test_file_that_vanishes_while_it_is_listed_is_left_out(runs, monkeypatch):
+    """Such as a temporary one, which is renamed."""
+    stat = Path.stat
+
+    def vanishing(self, **options):
+        if self.name == "run.json":
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
+        return stat(self, **options)
+
+    monkeypatch.setattr(Path, "exists", lambda self: True)
+    monkeypatch.setattr(Path, "stat", vanishing)
+    outcome = run_here("runs")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert all(name in outcome.out for name in runs.values())

@@ -10,6 +10,7 @@ from trainer.cli.commands import COMMANDS
 from trainer.config import addresses
 from trainer.config.constraints import did_you_mean
 from trainer.errors import ConfigError
+from trainer.runs import directory
 
 
 class Parser(argparse.ArgumentParser):
@@ -61,5 +62,5 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a directory is a run."""
-    return (path / "config.yaml").is_file()
+    """Return whether a directory is a run, which may be damaged."""
+    return directory.has_run(path)

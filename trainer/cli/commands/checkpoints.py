@@ -10,7 +10,7 @@ from typing import Any
 from trainer.cli.commands.arguments import Parser, run_at
 from trainer.config import loading
 from trainer.config.schema import Checkpoint
-from trainer.errors import CRASHED, DONE
+from trainer.errors import CRASHED, DONE, DamagedError
 from trainer.runs import checkpoint_marker, directory, metric_directions
 from trainer.runs.checkpoint_retention import SavedCheckpoint, retention_policies
 from trainer.text import align_columns
@@ -32,7 +32,12 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("run", help="a run directory")
     path = run_at("checkpoints", parser.parse_args(arguments).run)
     folder = path / "checkpoints"
-    rows, damaged = _rows(folder, _settings(path))
+    try:
+        settings = _settings(path)
+    except DamagedError as error:
+        print(f"warning: {error}")
+        settings = Checkpoint()
+    rows, damaged = _rows(folder, settings)
     if not rows:
         print(f"{path} has no checkpoint yet.")
     else:

@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,12 +94,19 @@ def _read(path: Path) -> _Run:
         total = provenance.read(path).get("total_steps")
     except ConfigError:  # run.json is damaged; the rest is still shown
         total = None
-    times = [
-        file.stat().st_mtime for file in (*path.iterdir(), path / "checkpoints") if file.exists()
-    ]
     sizes = Ledger(path, writes=False).summary().sizes
     directions = metric_directions.read(path)
-    return _Run(path, run_status(path), total, max(times), sizes, directions)
+    return _Run(path, run_status(path), total, _last_write(path), sizes, directions)
+
+
+def _last_write(path: Path) -> float:
+    """Return when a file of a run was last written; a file, or all, may vanish meanwhile."""
+    times = [0.0]
+    with suppress(FileNotFoundError):
+        for file in (*path.iterdir(), path / "checkpoints"):
+            with suppress(FileNotFoundError):
+                times.append(file.stat().st_mtime)
+    return max(times)
 
 
 def _by_metric(runs: Sequence[_Run], metric: str) -> list[_Run]:

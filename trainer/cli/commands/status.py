@@ -178,7 +178,7 @@ def _rows(found: _Found) -> Iterator[_Row]:
 
 def _order(name: str) -> tuple[str, int]:
     job, _, index = name.rpartition("-")
-    return job, int(index)
+    return job, int(index) if index.isdecimal() else 0
 
 
 def _cells(row: _Row) -> tuple[str, ...]:

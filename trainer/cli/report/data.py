@@ -5,18 +5,21 @@ No TensorFlow.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from trainer.config.directions import Directions
+from trainer.errors import DamagedError
+from trainer.files import read_bytes, read_json
 from trainer.runs import (
     benchmark_record,
     crash_report,
     identity,
     metric_directions,
+    metric_lines,
     placement_record,
     provenance,
 )
@@ -109,10 +112,15 @@ def read(path: Path, label: str, place: str | None = None) -> Run:
             return make()
         except Exception as error:  # the report is written whatever a file holds
             problem = f"{name} cannot be read: {type(error).__name__}: {error}"
+            if isinstance(error, DamagedError):
+                problem = str(error)
             run.problems.append(problem.splitlines()[0])
             return default
 
     run.outcome = attempt("its status", lambda: run_status(path), run.outcome)
+    for name in ("result.json", "failure.json"):
+        if (file := path / name).exists():
+            attempt(name, partial(read_json, file), None)
     run.record = attempt("run.json", lambda: provenance.read(path), {})
     run.directions = attempt("run.json", lambda: metric_directions.read(path), Directions())
     run.config = attempt("config.yaml", lambda: trained_config(path), {})
@@ -156,25 +164,18 @@ def _curves(path: Path, problems: list[str]) -> dict[tuple[str, str], Points]:
     """Return the points of each metric by split and name; of a step the last line counts."""
     curves: dict[tuple[str, str], dict[int, float]] = {}
     for name in ("metrics.jsonl", "evaluations.jsonl"):
-        texts = _text(path / name).splitlines()
-        damaged = 0
-        for text in texts:
-            try:
-                line = json.loads(text)
-                split = str(line["split"])
-                step = int(line["step"])
-                values = {
-                    str(key): float(value)
-                    for key, value in line.items()
-                    if key not in _NO_CURVE and value is not None
-                }
-            except (ValueError, KeyError, TypeError, AttributeError):
-                damaged += 1
-                continue
-            for key, value in values.items():
-                curves.setdefault((split, key), {})[step] = value
+        try:
+            lines, damaged = metric_lines.read_lines(path / name)
+        except DamagedError as error:
+            problems.append(str(error))
+            continue
+        for line in lines:
+            for key, value in line.items():
+                if key not in _NO_CURVE and value is not None:
+                    points = curves.setdefault((line["split"], key), {})
+                    points[line["step"]] = float(value)
         if damaged:
-            problems.append(f"{name}: {damaged} of {len(texts)} lines cannot be read")
+            problems.append(f"{name}: {damaged} of {damaged + len(lines)} lines cannot be read")
     return {key: sorted(points.items()) for key, points in curves.items()}
 
 
@@ -186,7 +187,7 @@ def _time(path: Path) -> TimeSummary | None:
 def _confusion(path: Path) -> Confusion | None:
     if not path.exists():
         return None
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = read_json(path)
     matrix = [[float(count) for count in row] for row in content["matrix"]]
     classes = [str(name) for name in content["classes"]]
     if (
@@ -199,8 +200,8 @@ def _confusion(path: Path) -> Confusion | None:
 
 
 def _picture(path: Path) -> bytes | None:
-    return path.read_bytes() if path.exists() else None
+    return read_bytes(path) if path.exists() else None
 
 
 def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    return read_bytes(path).decode(errors="replace") if path.exists() else ""

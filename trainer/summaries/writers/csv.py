@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
-from trainer.files import write_atomically, writing
+from trainer.files import read_bytes, regular_file, write_atomically, writing
 from trainer.summaries.writers.base import Writer
 
 
@@ -81,11 +81,14 @@ class _Table:
     def _rows(self) -> list[dict[str, str]]:
         if not self._path.exists():
             return []
-        # A kill may have cut off the last line.
-        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+        # A kill may have cut off the last line, and other damage may have hit any.
+        text = read_bytes(self._path).decode(errors="replace").replace("\0", "")
+        lines = text.splitlines(keepends=True)
         reader = csv.DictReader([line for line in lines if line.endswith("\n")])
+        if "step" not in (reader.fieldnames or ()):
+            return []
         self._columns = self._columns or list(reader.fieldnames or ())
-        return list(reader)
+        return [row for row in reader if (row["step"] or "").isdecimal() and None not in row]
 
     def _write(self, rows: list[dict[str, str]]) -> None:
         head = (
@@ -97,7 +100,9 @@ class _Table:
         with writing(self._path):
             if self._file is not None:
                 self._file.close()
-            self._file = self._path.open("a", encoding="utf-8", newline="")
+            self._file = open(  # noqa: SIM115
+                self._path, "a", encoding="utf-8", newline="", opener=regular_file
+            )
 
     def _text(self, rows: list[dict[str, str]] | list[Mapping[str, float]]) -> str:
         text = io.StringIO()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from trainer.files import write_atomically, writing
+from trainer.files import regular_file, write_atomically, writing
+from trainer.runs.metric_lines import read_lines
 from trainer.summaries.writers.base import Writer
+
+_log = logging.getLogger(__name__)
 
 
 class JsonLines(Writer):
@@ -20,7 +24,8 @@ class JsonLines(Writer):
 
     Args:
         run_dir: the run directory.
-        position: lines of later steps are removed, because those steps are reported again.
+        position: lines of later steps are removed, because those steps are reported again; so are
+            damaged lines.
     """
 
     FILE: ClassVar[str] = "metrics.jsonl"
@@ -30,11 +35,20 @@ class JsonLines(Writer):
     def __init__(self, run_dir: Path, position: int) -> None:
         self._path = run_dir / self.FILE
         if self._path.exists():
-            write_atomically(
-                self._path, "".join(f"{line}\n" for line in _lines(self._path, position))
-            )
+            lines, num_damaged = read_lines(self._path)
+            if num_damaged:
+                _log.warning(
+                    "%s: %d damaged lines of %d are left out",
+                    self._path,
+                    num_damaged,
+                    num_damaged + len(lines),
+                )
+            kept = (json.dumps(line) for line in lines if line["step"] <= position)
+            write_atomically(self._path, "".join(f"{line}\n" for line in kept))
         with writing(self._path):
-            self._file = self._path.open("a", buffering=1, encoding="utf-8")
+            self._file = open(  # noqa: SIM115
+                self._path, "a", buffering=1, encoding="utf-8", opener=regular_file
+            )
 
     def scalars(self, split: str, step: int, values: Mapping[str, float]) -> None:
         with writing(self._path):
@@ -52,18 +66,7 @@ class JsonLines(Writer):
 
 def points(run_dir: Path, position: int) -> list[tuple[str, int, dict[str, float]]]:
     """Return (split, step, values) of each line of metrics.jsonl up to a position, in order."""
-    path = run_dir / JsonLines.FILE
-    lines = [json.loads(line) for line in _lines(path, position)] if path.exists() else []
-    return [(line.pop("split"), line.pop("step"), line) for line in lines]
-
-
-def _lines(path: Path, position: int) -> list[str]:
-    return [line for line in path.read_text().splitlines() if _step(line) <= position]
-
-
-def _step(line: str) -> float:
-    try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError):
-        # A kill may have cut off the last line.
-        return float("inf")
+    lines, _ = read_lines(run_dir / JsonLines.FILE)
+    return [
+        (line.pop("split"), line.pop("step"), line) for line in lines if line["step"] <= position
+    ]

@@ -1,0 +1,285 @@
+"""Each file of a run, damaged in each way: a command goes on, or names the file in one line."""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import signal
+
+import pytest
+
+from tests.support.command_line import run_here
+from trainer.cluster.spec import Cluster
+from trainer.errors import DamagedError
+from trainer.files import read_json, write_json
+from trainer.launch import inline
+from trainer.launch.worker_process import Log, log_of
+from trainer.runs import placement_record, process_status, status
+from trainer.runs.directory import read_config
+from trainer.runs.ledger import Ledger
+from trainer.runs.placement_record import DeviceRecord, PlacementRecord
+from trainer.runs.process_status import HostStatus, ProcessStatus
+from trainer.summaries.writers.csv import Csv
+from trainer.summaries.writers.jsonl import JsonLines
+
+SECS = 60
+OPTIONS = [
+    "model=softmax", "train.steps=8", "batch.global_size=16", "checkpoint.every_steps=2",
+    "checkpoint.every_epochs=null", "checkpoint.keep=9", "evaluate.every_steps=2",
+    "summary.every_steps=2", "writers=[jsonl,csv]", "launch=inline",
+]  # fmt: skip
+NEWEST = "checkpoints/ckpt-6"
+FILES = [
+    "config.yaml", "run.json", "metrics.jsonl", "evaluations.jsonl", "ledger.jsonl", "result.json",
+    "failure.json", "crash.txt", "placement.json", "confusion.json", "left_out.json",
+    "metrics-train.csv", "metrics-test.csv", "samples.png", "evaluation-6.json", ".saved", ".lock",
+    f"{NEWEST}.json", f"{NEWEST}.index", f"{NEWEST}.data-00000-of-00001", "logs/worker-0.log",
+    "logs/status-worker-0.json", "checkpoints", "logs", "events", "events/train",
+]  # fmt: skip
+READERS = [["runs"], ["status"], ["checkpoints"], ["diff"], ["report", "--output=page.html"]]
+
+
+@contextlib.contextmanager
+def limit():
+    """End the test, also within a call of the system, if the block takes too long."""
+
+    def end(number, frame):
+        raise TimeoutError(f"it has not ended in {SECS} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(SECS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """A folder with a run of 8 steps that stopped after 6, with every file that a run may have."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        outcome = run_here(*OPTIONS)
+        assert outcome.code == 0, outcome.err
+        # As if it had been killed after step 6.
+        (path,) = (folder / "runs").iterdir()
+        for file in [*path.glob("checkpoints/ckpt-8.*")]:
+            file.unlink()
+        shutil.copy(path / "result.json", path / "evaluation-6.json")
+        shutil.copy(path / "metrics.jsonl", path / "evaluations.jsonl")
+        write_json(path / "result.json", {**read_json(path / "result.json"), "train": {}})
+        (path / "logs").mkdir(exist_ok=True)
+        (path / "events/train").mkdir(parents=True)
+        (path / "logs/worker-0.log").write_text("a line\n")
+        for name in ("crash.txt", "samples.png"):
+            (path / name).write_text("a line\n")
+        status.record_failure(path, "ValueError: no")
+        write_json(path / "left_out.json", {"blocks": []})
+        write_json(path / "confusion.json", {"step": 6, "classes": ["a"], "matrix": [[1]]})
+        sums = {"forward": 1, "backward": 2, "update": 1}
+        device = DeviceRecord("CPU:0", ["a"], 1, sums)
+        placement_record.write(path, PlacementRecord([device], 1, 1, sums, 0, 0.0, 0.0))
+        process = ProcessStatus("worker-0", "train", 6, 0.0, "done")
+        process_status.write(path, "worker-0", HostStatus("a", 1, 1, [], [process], 0))
+    return folder
+
+
+@pytest.fixture
+def here(trained, tmp_path, monkeypatch):
+    """The working directory with a copy of the run."""
+    shutil.copytree(trained / "runs", tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run_in(folder):
+    """Return the run in a folder."""
+    (path,) = (path for path in (folder / "runs").iterdir() if ".old" not in path.name)
+    return path
+
+
+def replaced(make):
+    def damage(file):
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
+        make(file)
+
+    return damage
+
+
+def flip(file):
+    content = bytearray(file.read_bytes()) or bytearray(1)
+    content[len(content) * 2 // 5] ^= 4
+    file.write_bytes(content)
+
+
+DAMAGES = {
+    "missing": replaced(lambda file: None),
+    "empty": lambda file: file.write_bytes(b""),
+    "cut": lambda file: os.truncate(file, file.stat().st_size * 2 // 3),
+    "one bit": flip,
+    "wrong type": lambda file: file.write_text("[]\n"),
+    "UTF-16": lambda file: file.write_bytes(file.read_bytes().decode("latin-1").encode("utf-16")),
+    "not UTF-8": lambda file: file.write_bytes(b"\xff" + file.read_bytes()),
+    "deep": lambda file: file.write_text("[" * 100_000),
+    "a directory": replaced(lambda file: file.mkdir()),
+    "a pipe": replaced(os.mkfifo),
+    "a dead link": replaced(lambda file: file.symlink_to("nowhere")),
+    "a file": replaced(lambda file: file.write_text("a file\n")),
+}
+OF_FOLDERS = ("missing", "a pipe", "a file", "a dead link")
+CASES = [
+    # Each file and each damage several times; all pairs are for the long tests.
+    pytest.param(name, damage, marks=() if (row + column) % 5 == 0 else pytest.mark.long)
+    for row, name in enumerate(FILES)
+    for column, damage in enumerate(DAMAGES)
+    if "." in name.rpartition("/")[2] or damage in OF_FOLDERS
+]
+
+
+@pytest.fixture
+def as_worker(monkeypatch):
+    """Train nothing, but open what a worker opens."""
+
+    def run(context, cluster):
+        path = context.directory.path
+        for writer in (JsonLines(path, 6), Csv(path, 6)):
+            writer.scalars("test", 8, {"loss": 1.0})
+            writer.close()
+        Log(log_of(context.directory, Cluster().process_id), print).write(b"a line\n")
+        Ledger(path).mark("step", 8)
+        return 0, []
+
+    monkeypatch.setattr(inline, "run", run)
+
+
+def assert_goes_on_or_names(outcome, file, *codes):
+    assert "Traceback" not in outcome.err
+    if outcome.code not in codes:
+        assert outcome.code in (1, 2), outcome
+        (line,) = outcome.err.splitlines()
+        assert line.startswith("error: ")
+        assert file.name in line
+
+
+@pytest.mark.parametrize(("name", "damage"), CASES)
+def test_command_goes_on_or_names_the_file(here, as_worker, name, damage):
+    path = run_in(here)
+    DAMAGES[damage](path / name)
+    kept = shutil.copytree(path, here / "copy", symlinks=True, copy_function=copied)
+    with limit():
+        same = run_here(*OPTIONS)
+        named = run_here(f"resume={kept}", "train.steps=8")
+    assert_goes_on_or_names(same, path / name, 0)
+    assert_goes_on_or_names(named, path / name, 0)
+    if name not in (".lock",):
+        assert same.code == 0, same.err
+
+
+def copied(source, target, **options):
+    """Copy a file, or make a pipe where there is one."""
+    if os.path.exists(source) and not os.path.isfile(source):
+        return os.mkfifo(target)
+    return shutil.copy2(source, target, **options)
+
+
+@pytest.mark.parametrize(("name", "damage"), CASES)
+def test_readers_show_what_is_left(here, name, damage):
+    path = run_in(here)
+    DAMAGES[damage](path / name)
+    for command, *options in READERS:
+        words = ["runs"] if command == "runs" else [str(path)] * (1 + (command == "diff"))
+        with limit():
+            outcome = run_here(command, *words, *options)
+        assert_goes_on_or_names(outcome, path / name, 0, *([1] * (command == "checkpoints")))
+        if command != "diff":
+            assert outcome.code == (command == "checkpoints" and "DAMAGED" in outcome.out)
+        if command == "runs":
+            assert path.name in outcome.out
+
+
+def test_any_flipped_bit_of_a_record_is_noticed(tmp_path):
+    file = tmp_path / "a.json"
+    record = {"name": "a", "values": [1, 2.5, None, True], "nested": {"b": "ä"}}
+    write_json(file, record)
+    content = file.read_bytes()
+    for position in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[position // 8] ^= 1 << position % 8
+        file.write_bytes(damaged)
+        try:
+            read = read_json(file)
+        except DamagedError:
+            continue
+        assert record.items() <= read.items()
+
+
+def test_run_json_is_written_anew(here, as_worker):
+    path = run_in(here)
+    (path / "run.json").unlink()
+    outcome = run_here(*OPTIONS)
+    assert outcome.code == 0
+    assert f"warning: {path.relative_to(here) / 'run.json'} was lost; it begins anew" in outcome.out
+    assert "model=softmax" in read_json(path / "run.json")["overrides"]
+
+
+def test_configuration_is_written_anew_bit_for_bit(here, as_worker):
+    path = run_in(here)
+    written = (path / "config.yaml").read_bytes()
+    (path / "config.yaml").unlink()
+    assert run_here(*OPTIONS).code == 0
+    assert (path / "config.yaml").read_bytes() == written
+    flip(path / "config.yaml")
+    with pytest.raises(DamagedError, match="its content has changed"):
+        read_config(path)
+
+
+def test_bit_in_the_metrics_costs_its_line_alone(here, caplog):
+    path = run_in(here)
+    lines = (path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    damaged = bytearray(lines[1])
+    damaged[3] ^= 0x80
+    (path / "metrics.jsonl").write_bytes(b"".join([lines[0], damaged, *lines[2:]]))
+    JsonLines(path, 4).close()
+    expected = [line for line in [lines[0], *lines[2:]] if json.loads(line)["step"] <= 4]
+    assert (path / "metrics.jsonl").read_bytes() == b"".join(expected)
+    assert f"1 damaged lines of {len(lines)} are left out" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "run.json", "metrics.jsonl", "result.json"])
+def test_file_that_may_not_be_read_is_set_aside(here, as_worker, monkeypatch, name):
+    """Root may read everything, so it is the call that is refused."""
+    path = run_in(here)
+    opened = os.open
+    inode = (path / name).stat().st_ino
+
+    def refused(file, *arguments, **options):
+        if os.path.exists(file) and os.stat(file).st_ino == inode:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), file)
+        return opened(file, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refused)
+    outcome = run_here("runs")
+    assert (outcome.code, path.name in outcome.out) == (0, True)
+    outcome = run_here(*OPTIONS)
+    assert f"{name}: Permission denied; it is {name}.damaged-1 now" in outcome.out + outcome.err
+
+
+SLOW = [
+    ("metrics.jsonl", "one bit"), ("config.yaml", "cut"), ("run.json", "missing"),
+    ("ledger.jsonl", "a directory"), ("result.json", "wrong type"), (f"{NEWEST}.json", "a pipe"),
+    (f"{NEWEST}.index", "a directory"), ("left_out.json", "one bit"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "damage"), SLOW)
+def test_training_goes_on_to_the_same_result(here, trained, name, damage):
+    path = run_in(here)
+    expected = (run_in(trained) / "evaluation-6.json", "metrics")
+    DAMAGES[damage](path / name)
+    outcome = run_here(*OPTIONS)
+    assert outcome.code == 0, outcome.err
+    assert read_json(path / "result.json")["metrics"] == read_json(expected[0])[expected[1]]

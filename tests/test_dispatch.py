@@ -1,0 +1,63 @@
+"""What the exit code of a command says: 2 is for wrong input alone."""
+
+import errno
+import os
+
+import pytest
+
+from tests.support.command_line import run_here
+from trainer.cli.commands import report, runs
+from trainer.errors import StorageError
+from trainer.sweep import run_sweep
+
+STORAGE = [
+    (StorageError("runs could not be written: No space left on device"), "runs could not be"),
+    (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a/b"), "a/b: No space left on device"),
+    (OSError(errno.EIO, os.strerror(errno.EIO)), "Input/output error"),
+    (OSError(errno.EROFS, os.strerror(errno.EROFS), "a"), "a: Read-only file system"),
+    (PermissionError(errno.EACCES, os.strerror(errno.EACCES), "a"), "a: Permission denied"),
+]
+BUGS = [ValueError("no"), KeyError("no"), FileNotFoundError(2, "gone", "a"), RecursionError("no")]
+COMMANDS = {
+    "a subcommand": (runs, "run", ["runs", "."]),
+    "another": (report, "run", ["report", "."]),
+    "a sweep": (run_sweep, "run_sweep", ["-m", "seed=1,2"]),
+}
+
+
+def failing(monkeypatch, command, error):
+    module, function, words = COMMANDS[command]
+
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(module, function, fail)
+    return run_here(*words)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("error", "line"), STORAGE)
+def test_error_of_storage_is_1_in_one_line(monkeypatch, command, error, line):
+    outcome = failing(monkeypatch, command, error)
+    assert (outcome.code, outcome.err.count("\n")) == (1, 1), outcome.err
+    assert outcome.err.startswith(f"error: {line}")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("error", BUGS)
+def test_fault_of_the_program_is_1_with_its_traceback(monkeypatch, command, error):
+    outcome = failing(monkeypatch, command, error)
+    assert outcome.code == 1
+    assert outcome.err.startswith("Traceback")
+    assert type(error).__name__ in outcome.err
+
+
+def test_file_of_choices_that_is_no_text_is_wrong_input(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "own.yaml").write_bytes(b"\xff\xfe_\x00")
+    for words in (["model=own"], ["-m", "model=own,cnn"]):
+        outcome = run_here(f"--config-dir={tmp_path}", *words)
+        assert (outcome.code, outcome.out) == (2, ""), outcome.err
+        assert outcome.err == (
+            "error: a YAML file is not UTF-8 text: invalid start byte; save it as UTF-8\n"
+        )
