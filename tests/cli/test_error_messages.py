@@ -290,12 +290,6 @@ WRONG: dict[str, str | list[str]] = {
         "model._target_ (tests.programs.softmax.without_parameters) is called with (input_shape, "
         "num_classes), and takes 0 by position; add parameters of these names at its start"
     ),
-    "model._target_=trainer.models.softmax.softmax": [
-        "unknown key 'model.width'; known keys of model: l2",
-        "unknown key 'model.dropout'; known keys of model: l2",
-        "unknown key 'model.batch_norm'; known keys of model: l2",
-        "unknown key 'model.synchronized'; known keys of model: l2",
-    ],
     "+model.num_classes=3": "model.num_classes (3) is passed by the engine; remove it",
     "~schedule.boundaries schedule=step": (
         "schedule.boundaries has no value; add +schedule.boundaries=<list of int>"

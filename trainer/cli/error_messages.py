@@ -113,8 +113,16 @@ def _no_choice(error: MissingConfigException) -> str:
     options = sorted([*(error.options or _choices(str(error), group)), *words])
     if not options:
         return f"{error.missing_cfg_file}: no such configuration file"
-    hint = choice_hint(group, choice) or did_you_mean(choice, options)
+    hint = (
+        _in_own_folder(group, choice) or choice_hint(group, choice) or did_you_mean(choice, options)
+    )
     return f"{group}={choice}: no such choice; choose one of {', '.join(options)}{hint}"
+
+
+def _in_own_folder(group: str, choice: str) -> str:
+    """Return what to add if the choice lies in `conf/` of the working directory, or ""."""
+    file = Path("conf", group, f"{choice}.yaml")
+    return f"; {file} is one: add --config-dir=conf" if file.is_file() else ""
 
 
 def _choices(text: str, group: str) -> set[str]:

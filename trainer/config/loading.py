@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, get_type_hints
 
@@ -13,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from trainer.config import constraints, environments, own_loop, targets
 from trainer.config.schema import GROUPS, Experiment, Fault
-from trainer.config.validation import OPTIONAL_GROUPS, check
+from trainer.config.validation import OPTIONAL_GROUPS, TARGET_GROUPS, check
 from trainer.errors import ConfigError
 
 
@@ -31,10 +32,14 @@ def load(
         ConfigError: with every problem found.
     """
     container: Any = OmegaConf.to_container(cfg, resolve=True)
+    overrides = list(overrides)
+    _drop_options_of_replaced_targets(container, [name for name, _ in overrides])
     problems = _unknown_keys(container, Experiment, "", _known_keys(container, Experiment))
     problems += [
         f"{name} has no value; add {name}=<value>" for name in sorted(OmegaConf.missing_keys(cfg))
     ]
+    problems += _check_switches(overrides)
+    problems += _check_twice(container, overrides)
     problems += _check_faults(container)
     problems += _check_nested_groups(container, choices)
     if container.get("choices") is not None:
@@ -108,6 +113,51 @@ def plain(experiment: Experiment) -> dict[str, Any]:
     return asdict(experiment)
 
 
+def _drop_options_of_replaced_targets(container: dict[str, Any], names: Collection[str]) -> None:
+    """Remove the options of a choice that do not belong to the target that replaces its own.
+
+    Nobody has written them: `model._target_=my.net` leaves those of `model=cnn` in the node.
+    """
+    for group in TARGET_GROUPS:
+        node = container.get(group)
+        if f"{group}._target_" in names and isinstance(node, dict):
+            for option in targets.unknown_options(node, group):
+                if not any(f"{name}.".startswith(f"{group}.{option}.") for name in names):
+                    del node[option]
+
+
+def _check_switches(overrides: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the switches that are set to another number than 0 and 1: OmegaConf takes any."""
+    defaults = _defaults()
+    return [
+        f"{name} ({text}) must be true or false"
+        for name, text in overrides
+        if isinstance(value_at(defaults, name), bool) and re.fullmatch(r"(?![01]$)[-+.\d_e]+", text)
+    ]
+
+
+def _check_twice(container: Mapping[str, Any], overrides: Iterable[tuple[str, str]]) -> list[str]:
+    """Return what is chosen twice, or set under two names, where several may be chosen."""
+    problems = []
+    for group in ("callbacks", "metrics", "writers"):
+        chosen = [text.strip("[]").split(",") for name, text in overrides if name == group]
+        problems += [
+            f"{group} names {name} twice; remove one of them"
+            for names in chosen
+            for name in dict.fromkeys(names)
+            if names.count(name) > 1
+        ]
+        nodes = container.get(group)
+        items = list(nodes.items()) if isinstance(nodes, Mapping) else []
+        problems += [
+            f"{group}.{name} is the same as {group}.{other}; remove one of them"
+            for index, (name, node) in enumerate(items)
+            for other, earlier in items[:index]
+            if node == earlier and isinstance(node, Mapping)
+        ]
+    return problems
+
+
 def _check_faults(container: Mapping[str, Any]) -> list[str]:
     """Return the wrong keys and types in `fault`.
 
@@ -121,13 +171,15 @@ def _check_faults(container: Mapping[str, Any]) -> list[str]:
         ]
     problems = []
     for name, node in faults.items():
+        example = "{action:kill,process:chief,phase:step,at:75}"
         if not isinstance(node, Mapping):
-            example = "{action:kill,process:chief,phase:step,at:75}"
             problems.append(
                 f"fault.{name} ({constraints.format_value(node)}) must be a mapping; "
                 f"write +fault.{name}={example}"
             )
             continue
+        if not node:
+            problems.append(f"fault.{name} ({{}}) is empty; write +fault.{name}={example}")
         hints = _fields(Fault)
         for key, value in node.items():
             if key not in hints:
@@ -151,9 +203,7 @@ def _check_nested_groups(container: Mapping[str, Any], choices: Mapping[str, Any
     for name in sorted(name for name in choices if "/" in name and not name.startswith("hydra/")):
         group, _, other_key = name.partition("@")
         key = other_key or group.replace("/", ".")
-        node: Any = container
-        for part in key.split("."):
-            node = node.get(part) if isinstance(node, Mapping) else None
+        node = value_at(container, key)
         if node is not None and not isinstance(node, Mapping):
             problems.append(
                 f"{key} ({constraints.format_value(node)}) must be a mapping; set its options with "
@@ -185,6 +235,14 @@ def _recorded_choices(choices: Mapping[str, Any]) -> dict[str, Any]:
         if group.partition("/")[0] in GROUPS and key.startswith("task."):
             recorded[key] = _plain_choice(choice)
     return recorded
+
+
+def value_at(container: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a dotted key, or None."""
+    node: Any = container
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node
 
 
 def _fault(node: Any) -> Fault | None:

@@ -15,6 +15,7 @@ _STRATEGIES = {
     "CollectiveAllReduceStrategy": "multi_worker",
     "MultiWorkerReplicator": "multi_worker",
     "ParameterServerStrategy": "parameter_server",
+    "ps": "parameter_server",
     "TPUStrategy": "tpu",
     "TpuReplicator": "tpu",
 }
@@ -26,6 +27,7 @@ _GONE = {
 
 _KEYS = {
     "augment": "write augment=<choice> or augment.<option>=<value>, for it is a group of its own",
+    "batch_size": "write batch.global_size=<examples in one step>",
     "fit": "there is no fit; write the step as a task, or give loop._target_=<your function>",
     "run_eagerly": "write eager=true",
     "steps_per_execution": "write train.steps_per_loop=<steps>",
@@ -39,6 +41,8 @@ _KEYS = {
     "clipnorm": "write train.clip_norm=<norm>",
     "clipvalue": "write train.clip_value=<value>",
     "global_clipnorm": "write train.clip_norm=<norm>",
+    "num_workers": "write strategy.workers=<number>, with strategy=multi_worker or "
+    "parameter_server",
     "max_to_keep": "write checkpoint.keep=<number>",
     # TF-Replicator's name for it is a replica's logical devices.
     "logical_devices": "write strategy.devices_per_replica=<number>, with strategy=mirrored or "
@@ -51,13 +55,16 @@ _KEYS = {
 
 def choice_hint(group: str, choice: str) -> str:
     """Return what a choice is called here: "; that is strategy=mirrored here", or ""."""
-    if group != "strategy":
-        return ""
-    if reason := _GONE.get(choice.lower()):
-        return f"; {reason}"
-    names = {name.lower(): here for name, here in _STRATEGIES.items()}
-    near = difflib.get_close_matches(choice.lower(), names, n=1, cutoff=0.85)
-    return f"; that is {group}={names[near[0]]} here" if near else ""
+    if group == "loop" and (hint := key_hint(choice)):
+        return hint
+    if group == "strategy":
+        if reason := _GONE.get(choice.lower()):
+            return f"; {reason}"
+        names = {name.lower(): here for name, here in _STRATEGIES.items()}
+        word = choice.rpartition(".")[2].lower()
+        if near := difflib.get_close_matches(word, names, n=1, cutoff=0.85):
+            return f"; that is {group}={names[near[0]]} here"
+    return f"; a dotted path is written {group}._target_={choice}" if "." in choice else ""
 
 
 def key_hint(key: str) -> str:

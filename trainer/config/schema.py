@@ -291,10 +291,12 @@ class Record:
 class Watchdog:
     """Seconds without progress after which an attempt is ended and restarted."""
 
-    stall_secs: float = key(300.0, "limit while a process trains or serves parameters", "> 0")
-    compile_secs: float = key(1800.0, "limit while a process starts, restores and compiles", "> 0")
-    evaluate_secs: float = key(900.0, "limit between two batches of an evaluation", "> 0")
-    save_secs: float = key(1800.0, "limit while a process saves", "> 0")
+    stall_secs: float = key(300.0, "limit while a process trains or serves parameters", ">= 0.1")
+    compile_secs: float = key(
+        1800.0, "limit while a process starts, restores and compiles", ">= 0.1"
+    )
+    evaluate_secs: float = key(900.0, "limit between two batches of an evaluation", ">= 0.1")
+    save_secs: float = key(1800.0, "limit while a process saves", ">= 0.1")
 
 
 @dataclass
