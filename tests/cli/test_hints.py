@@ -58,5 +58,5 @@ def test_target_on_the_command_line_leaves_options_of_the_choice_behind(composer
     own = ["model._target_=tests.support.toy_models.tiny"]
     node = composer.compose(own).model
     assert node.keys() == {"_target_", "dropout", "synchronized"}, "those that it has as well"
-    with pytest.raises(ConfigError, match="^unknown key 'model.width'"):
+    with pytest.raises(ConfigError, match=r"^unknown key 'model\.width'"):
         composer.compose([*own, "model.width=3"])
