@@ -129,14 +129,16 @@ def write_atomically(
 def regular_file(name: str, flags: int) -> int:
     """Open a regular file: the `opener` of every file of a run.
 
-    A named pipe in its place would hold whoever opens it for ever.
+    A named pipe in its place would hold whoever opens it for ever. What is only written may also
+    go to a device.
 
     Raises:
         OSError: something else is there, or the file cannot be opened.
     """
     with suppress(FileNotFoundError):
         mode = os.stat(name).st_mode
-        if not stat.S_ISREG(mode):
+        is_sink = stat.S_ISCHR(mode) and flags & os.O_ACCMODE == os.O_WRONLY
+        if not (stat.S_ISREG(mode) or is_sink):
             kind = "a directory" if stat.S_ISDIR(mode) else "no regular file"
             raise OSError(errno.EINVAL, f"it is {kind}", name)
     return os.open(name, flags | os.O_NONBLOCK, 0o666)

@@ -371,6 +371,9 @@ class Member:
     def request(self, number):
         self.members.signalled.append((str(self.process_id), number))
 
+    def signal(self, number):
+        pass
+
     def is_stopped(self):
         return False
 
