@@ -110,7 +110,8 @@ class CorruptPairs(CorruptFiles):
         """Return how an error and a warning about a file begin."""
         rule = (
             "the mask must be a grey PNG of 8 bits, not one with a palette, of the image's size, "
-            f"with numbers below {self.num_classes} or {IGNORED}"
+            f"with numbers below {self.num_classes} or {IGNORED}; where classes count from 1, name "
+            "the unused 0 as well: dataset.class_names=[unused,...]"
         )
         return (
             f"cannot read {path} with its mask; {rule}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,6 +126,7 @@ def clean(text: str, missing: Collection[str]) -> str:
 
 def _lines(text: TextIO, file: Path, delimiter: str) -> Iterator[tuple[list[str], int]]:
     """Return the fields of each line, and the line's number; blank lines are left out."""
+    csv.field_size_limit(sys.maxsize)  # of all readers; a text may have any length
     reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True, strict=True)
     try:
         for fields in reader:

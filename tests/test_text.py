@@ -82,7 +82,14 @@ def test_without_classes_keeps_overall_metrics():
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (11_082_536, "11.1 MB"), (2.34e9, "2.3 GB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1500, "1.5 kB"),
+        (999_960, "1.0 MB"),
+        (11_082_536, "11.1 MB"),
+        (2.34e9, "2.3 GB"),
+    ],
 )
 def test_format_bytes(size, text):
     assert format_bytes(size) == text

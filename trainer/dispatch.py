@@ -5,6 +5,7 @@ No TensorFlow.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import signal
 import sys
@@ -119,6 +120,9 @@ def _exit_code(action: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except Exception as error:
+        if getattr(error, "errno", None) == errno.ENAMETOOLONG:
+            print(f"error: {printable(*explain(error))}", file=sys.stderr)
+            return WRONG_INPUT
         if problem := storage_problem(error):
             print(f"error: {printable(problem)}", file=sys.stderr)
         else:

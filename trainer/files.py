@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import stat
+import tempfile
 import time
 import zlib
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import DamagedError, StorageError
+from trainer.text import first_line
 
 _LOCK_POLL_SECS = 0.05
 _MAX_NAME_BYTES = 255
@@ -88,8 +90,25 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, StorageError) or not isinstance(error, (OSError, *others)):
             raise
-        reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
+        reason = getattr(error, "strerror", None) or first_line(error)
         raise StorageError(f"{path} could not be written: {reason}") from error
+
+
+@contextmanager
+def making_temporary_files() -> Iterator[None]:
+    """Turn an error of `tempfile` into a StorageError that says what to do.
+
+    Raises:
+        StorageError: instead of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        folder = tempfile.tempdir or "TMPDIR, /tmp or /var/tmp"  # none of which may be usable
+        raise StorageError(
+            f"no temporary file can be made in {folder}: {error.strerror}; free space there, or "
+            "set TMPDIR to another directory"
+        ) from error
 
 
 def write_atomically(

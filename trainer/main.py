@@ -5,17 +5,30 @@ Lighter than Hydra; no TensorFlow.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
+from trainer.cli import standard_streams
 from trainer.cli.commands import COMMANDS
 from trainer.cluster.signals import survive_saves
+from trainer.errors import CRASHED, WRONG_INPUT
 from trainer.launch.fork_server import ForkServer
 
 
 def main() -> NoReturn:
     """Run the command line in `sys.argv`, and exit with its code."""
+    standard_streams.prepare()
     survive_saves()
+    try:
+        os.getcwd()
+    except OSError as error:
+        print(
+            f"error: the working directory cannot be used: {error.strerror}; it may have been "
+            "removed: change into one that exists",
+            file=sys.stderr,
+        )
+        sys.exit(WRONG_INPUT)
     server = ForkServer.acquire() if _will_train(sys.argv[1:]) else None
     try:
         # Only now: importing Hydra and composing take half a second, in which the server starts.
@@ -25,6 +38,9 @@ def main() -> NoReturn:
     finally:
         if server is not None:
             server.release()
+        if problem := standard_streams.lost_output():
+            print(f"error: standard output could not be written: {problem}", file=sys.stderr)
+            sys.exit(CRASHED)
 
 
 def _will_train(arguments: list[str]) -> bool:

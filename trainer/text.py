@@ -47,7 +47,7 @@ def format_metric(value: float) -> str:
 def format_bytes(size: float) -> str:
     """Return a number of bytes as 512 B, 1.5 kB, 11.1 MB or 2.3 GB."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
+        if size >= 0.99995 * factor:  # 999,950 B would be 1000.0 kB
             return f"{size / factor:.1f} {unit}"
     return f"{size:.0f} B"
 
@@ -62,6 +62,11 @@ def format_duration(secs: float) -> str:
 def without_classes(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the metrics without those of single classes, such as `precision/cat`."""
     return {name: value for name, value in metrics.items() if "/" not in name}
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its class if it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def short_keys(keys: Sequence[str]) -> list[str]:

@@ -53,6 +53,12 @@ def test_check_value_reports_violation(value: object, rule: str, line: str) -> N
     assert constraints.check_value("key", value, rule) == line
 
 
+def test_weights_that_keras_publishes_have_a_place() -> None:
+    line = constraints.violation("imagenet", "file")
+    assert line is not None
+    assert "in ~/.keras/models" in line
+
+
 def test_checkpoint_rule_accepts_prefix_of_files(tmp_path: Path) -> None:
     (tmp_path / "ckpt-10.index").touch()
     assert constraints.violation(str(tmp_path / "ckpt-10"), "checkpoint") is None

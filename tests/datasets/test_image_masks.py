@@ -83,7 +83,9 @@ def one_bit(path):
 def test_mask_that_is_none_is_an_error_or_skipped_with_weight_0(tree, damage, caplog):
     damage(tree / "train" / "masks" / "1.png")
     rows = tf.range(4, dtype=tf.int64)
-    with pytest.raises(ValueError, match=r"cannot read .*1.png with its mask; the mask must be a"):
+    with pytest.raises(
+        ValueError, match=r"cannot read .*1.png with its mask; the mask must .*count from 1"
+    ):
         image_masks(path=str(tree), **OPTIONS).train.fetch(rows)
     with caplog.at_level(logging.WARNING):
         batch = image_masks(path=str(tree), max_corrupt_files=1, **OPTIONS).train.fetch(rows)

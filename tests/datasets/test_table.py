@@ -16,6 +16,7 @@ from tests.support.toy_sources import everything
 from trainer.datasets.breast_cancer import breast_cancer
 from trainer.datasets.table import table
 from trainer.datasets.table_dataset import TableDataset
+from trainer.datasets.table_files import read_rows
 
 TRAIN = """id,age,city,since,member,label
 a,10,Bern,2024-01-01,yes,no
@@ -291,3 +292,10 @@ def test_damaged_files_are_told(tmp_path: Path) -> None:
     options = write(tmp_path, test="label,age\nyes,1\n")
     with pytest.raises(ValueError, match=r"test.csv has no column 'since', it has label, age"):
         fitted(options)
+
+
+def test_text_of_a_column_may_have_any_length(tmp_path: Path) -> None:
+    file = tmp_path / "long.csv"
+    file.write_text(f"text\n{'a' * 200_000}\n")
+    (rows,) = read_rows([file], ["text"], ",", [""])
+    assert [len(text) for text in rows.columns["text"]] == [200_000]

@@ -94,3 +94,25 @@ def test_folder_without_run_is_refused(tmp_path):
     with pytest.raises(CheckpointError) as caught:
         restore_weights(tmp_path, {"model": model()})
     assert str(caught.value) == f"init_from ({tmp_path}): there is no checkpoint that verifies"
+
+
+def test_checkpoint_in_a_folder_below_is_named(tmp_path):
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    save_model(tmp_path / "runs" / "one" / "checkpoints", 1)
+    hint = r"did you mean init_from=.*/one/checkpoints/ckpt-1$"
+    for source in (tmp_path / "runs", tmp_path / "runs" / "one" / "checkpoints"):
+        with pytest.raises(CheckpointError, match=hint):
+            restore_weights(source, {"model": model()})
+
+
+def test_names_that_patterns_match_are_told(tmp_path):
+    save_model(tmp_path / "checkpoints", 1)
+    models = {"model": model(), "teacher": model(4)}
+    with pytest.raises(CheckpointError) as caught:
+        restore_weights(tmp_path, models)
+    text = str(caught.value)
+    assert "called model/dense_0/kernel, model/dense_0/bias and 2 more here" in text
+    assert "init_rename gives these names to the saved ones, model/dense_0/" in text
+    rename = {"^model/": "teacher/"}
+    with pytest.raises(CheckpointError, match="teacher/dense_0/kernel as"):
+        restore_weights(tmp_path, models, ["^model/"], rename)

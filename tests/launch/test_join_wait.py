@@ -16,9 +16,9 @@ def now():
     return [0.0]
 
 
-def create_join_wait(now, jobs, *started):
+def create_join_wait(now, jobs, *started, timeout_secs=60.0):
     members = {process_id: Cluster(process_id, jobs) for process_id in started}
-    return JoinWait(members, 60.0, lambda: now[0])
+    return JoinWait(members, timeout_secs, lambda: now[0])
 
 
 def test_process_that_was_started_here_is_awaited_until_its_first_phase(now):
@@ -41,6 +41,17 @@ def test_wait_is_over_after_the_timeout(now):
     wait.enter_phase(FIRST, "join")
     now[0] = 60.0
     assert wait.check().is_over
+
+
+def test_wait_is_checked_when_its_time_is_over(now):
+    wait = create_join_wait(now, {"worker": ["a:1", "b:2"]}, FIRST, SECOND, timeout_secs=8.0)
+    wait.enter_phase(FIRST, "join")
+    now[0] = 5.0
+    assert not wait.check().is_over
+    assert wait.check_at == 8.0
+    now[0] = 8.0
+    assert wait.check().is_over
+    assert wait.check_at == 13.0
 
 
 def test_process_that_has_ended_is_missing_again(now):

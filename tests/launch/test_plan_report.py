@@ -9,6 +9,7 @@ from trainer.launch import plan_report
 from trainer.launch.resolved_run import resolve
 from trainer.strategies.base import Strategy
 from trainer.strategies.central_storage import CentralStorage
+from trainer.strategies.mirrored import Mirrored
 from trainer.strategies.multi_worker import MultiWorker
 from trainer.strategies.parameter_server import ParameterServer
 
@@ -59,7 +60,7 @@ def replicas(*overrides):
         (["strategy=multi_worker"], 8, 8, "with the 8 GPUs"),
         (["strategy=multi_worker", "plan.replicas=16"], 0, 16, "16 replicas assumed"),
         (["strategy=parameter_server", "strategy.workers=4"], 0, 1, ""),
-        (["strategy=tpu", "strategy.name=local", "plan.replicas=8"], 0, 8, "8 replicas assumed"),
+        (["strategy=tpu", "plan.replicas=8"], 0, 8, "8 replicas assumed"),
     ],
 )
 def test_number_of_replicas(monkeypatch, overrides, gpus, count, told):
@@ -76,7 +77,7 @@ def test_number_of_replicas(monkeypatch, overrides, gpus, count, told):
     ("overrides", "problem"),
     [
         (["plan.replicas=3"], "plan.replicas (3) must be null or 1: strategy=one_device has 1"),
-        (["strategy=tpu", "strategy.name=local"], "add plan.replicas=8"),
+        (["strategy=tpu"], "add plan.replicas=8"),
     ],
 )
 def test_number_that_cannot_be_is_refused(overrides, problem):
@@ -94,7 +95,44 @@ def test_number_that_cannot_be_is_refused(overrides, problem):
         (MultiWorker(), True, 3000.0),
         (CentralStorage(), False, 2200.0),
         (ParameterServer(), False, 2200.0),
+        (Mirrored(cross_device_ops="reduction_to_one_device"), False, 1000.0),
     ],
 )
 def test_traffic_of_four_replicas(strategy, in_tree, size):
     assert strategy.traffic(1000.0, 1200.0, 4, in_tree=in_tree)[0] == size
+
+
+def test_root_of_a_reduction_carries_all_gradients():
+    strategy = Mirrored(cross_device_ops="reduction_to_one_device")
+    assert "2 (n - 1) of its size (6.0 kB)" in strategy.traffic(1e3, 1.2e3, 4, in_tree=False)[1]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "place"),
+    [
+        (CentralStorage(), "on the CPU, once"),
+        (ParameterServer(ps=2), "on 2 servers, divided among them"),
+    ],
+)
+def test_replicas_have_no_optimizer_where_variables_are_apart(strategy, place):
+    sizes = {"weights": 4000, "optimizer": 8000, "averages": 0, "gradients": 4000}
+    measured = {"models": {}, "bytes": {**sizes, "activations": 1000}}
+    assert [text for _, text in plan_report._memory(measured, strategy.parameters_apart)] == [
+        "about 9.0 kB a replica: weights 4.0 kB, gradients 4.0 kB, activations 1.0 kB",
+        f"about 12.0 kB {place}: weights 4.0 kB, optimizer 8.0 kB",
+    ]
+
+
+def test_model_of_keras_3_is_measured(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "three.yaml").write_text("_target_: three.net\n")
+    (tmp_path / "three.py").write_text(
+        "import keras\n\n\ndef net(input_shape, num_classes):\n"
+        "    layers = [keras.layers.Flatten(), keras.layers.Dense(num_classes)]\n"
+        "    return keras.Sequential([keras.Input(input_shape), *layers])\n"
+    )
+    outcome = run_here("mode=plan", "model=three", "--config-dir", ".", "strategy=mirrored")
+    assert outcome.code == 0, outcome.err
+    assert "Model:      650 trainable parameters, 0 others" in outcome.out
+    assert "activations 37.9 kB" in outcome.out

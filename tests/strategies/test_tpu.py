@@ -77,14 +77,14 @@ def test_declared_tpu_is_the_default(calls, monkeypatch, environment, files, nam
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
     monkeypatch.setattr(environment_module, "glob", lambda pattern: files.get(pattern, []))
-    Tpu().check(Cluster())
+    Tpu().check_devices()
     Tpu().create(Cluster())
     assert calls[0] == ("resolve", {"tpu": name, "zone": None, "project": None})
 
 
 def test_check_names_every_place_it_looked_at():
     with pytest.raises(ConfigError) as raised:
-        Tpu().check(Cluster())
+        Tpu().check_devices()
     (problem,) = raised.value.problems
     assert re.fullmatch(
         r"strategy.name \(null\) must be set, .* neither TPU_NAME nor "
@@ -92,7 +92,7 @@ def test_check_names_every_place_it_looked_at():
         r"add strategy.name=<name or grpc:// address>",
         problem,
     )
-    Tpu(name="any").check(Cluster())
+    Tpu(name="any").check_devices()
 
 
 def test_create_connects_to_listening_tasks(calls, monkeypatch):

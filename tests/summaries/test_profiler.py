@@ -85,3 +85,12 @@ def test_profiler_warns_of_an_error(make, lines, calls, monkeypatch, function):
     monkeypatch.setattr(tf.profiler.experimental, function, fail)
     drive(make(start=0, steps=1), calls, [0, 1, 2])
     assert lines == ["warning: the profiler failed: Another profiler is running."]
+
+
+def test_error_without_a_message_is_named_by_its_class(make, lines, monkeypatch):
+    def fail(folder):
+        raise RuntimeError
+
+    monkeypatch.setattr(tf.profiler.experimental, "start", fail)
+    make(start=0).before(0)
+    assert lines == ["warning: the profiler failed: RuntimeError"]

@@ -3,7 +3,7 @@
 import pytest
 
 from trainer.errors import NonFiniteError
-from trainer.worker.error_summary import error_cause
+from trainer.worker.error_summary import error_cause, user_traceback
 
 IN_A_LAYER = (
     "Exception encountered when calling layer 'l' (type L).\n\nboom\nmore\n\n"
@@ -40,3 +40,15 @@ BOTH = (
 )
 def test_cause_of_an_error_is_one_line(error, line):
     assert error_cause(error) == line
+
+
+def test_cause_of_a_plain_error_without_a_message_is_its_class():
+    assert error_cause(NonFiniteError()) == "NonFiniteError"
+
+
+@pytest.mark.parametrize("folder", ["importlib_demo", "my-site-packages"])
+def test_frames_of_a_user_whose_folder_is_named_like_a_library_stay(folder, tmp_path):
+    file = tmp_path / folder / "net.py"
+    with pytest.raises(KeyError) as caught:
+        exec(compile("def build():\n    raise KeyError('k')\nbuild()", str(file), "exec"), {})
+    assert f'"{file}", line 2, in build' in user_traceback(caught.value)

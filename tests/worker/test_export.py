@@ -356,3 +356,38 @@ def test_export_runs_in_one_process() -> None:
     experiment: Experiment = compose(["strategy=multi_worker"])
     experiment.mode = "export"
     assert select.select_strategy(experiment).process_ids(None) == []
+
+
+class TwoInputs:
+    """A task of a model of its own kind, with or without predictions."""
+
+    def __init__(self, model, *, predicts):
+        self.models = {"model": model}
+        if predicts:
+            self.predict_step = lambda batch: {"sum": model(batch["features"])[0]}
+
+
+@pytest.mark.parametrize("predicts", [False, True])
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_model_of_several_inputs_and_outputs_is_served(as_dict, predicts):
+    left, right = (tf.keras.Input((2,), name=name) for name in ("left", "right"))
+    inputs = {"left": left, "right": right} if as_dict else [left, right]
+    model = tf.keras.Model(inputs, [left + right, left - right])
+    task = TwoInputs(model, predicts=predicts)
+    function = export._signatures(Experiment(), task, None)["serving_default"]
+    names = ("left", "right") if as_dict else ("input_1", "input_2")
+    results = function(**{names[0]: tf.constant([[5.0, 3.0]]), names[1]: tf.constant([[1.0, 1.0]])})
+    values = {name: value.numpy().tolist() for name, value in results.items()}
+    expected = {"sum": [[6.0, 4.0]]}
+    if not predicts:
+        expected = {"output_1": [[6.0, 4.0]], "output_2": [[4.0, 2.0]]}
+    assert values == expected
+
+
+def test_dict_of_outputs_keeps_its_names():
+    inputs = tf.keras.Input((2,))
+    model = tf.keras.Model(inputs, {"double": 2 * inputs, "same": inputs + 0})
+    function = export._signatures(Experiment(), TwoInputs(model, predicts=False), None)
+    results = function["serving_default"](features=tf.constant([[5.0, 3.0]]))
+    assert results["double"].numpy().tolist() == [[10.0, 6.0]]
+    assert sorted(results) == ["double", "same"]

@@ -46,6 +46,11 @@ def parse(words: Sequence[str]) -> Arguments:
     Raises:
         ConfigError: a flag is unknown, lacks its value, or excludes another.
     """
+    for word in words:
+        if any("\udc80" <= letter <= "\udcff" for letter in word):  # bytes that are no text
+            raise ConfigError(
+                f"{word} is not UTF-8; rename the file, or link to it by a name that is"
+            )
     args, unknown = _parser().parse_known_intermixed_args(words)
     if unknown:
         raise _unknown_flag(unknown[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.resources
 import os
 import re
@@ -73,6 +74,8 @@ def _one_line(error: BaseException) -> str:
         return _bad_yaml(error)
     if isinstance(error, UnicodeDecodeError):
         return f"a YAML file is not UTF-8 text: {error.reason}; save it as UTF-8"
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"{str(error.filename)[:60]}...: this name is too long for the file system"
     if isinstance(error, RecursionError):
         return (
             "a choice builds on itself: the defaults in its YAML file lead back to it; "

@@ -39,6 +39,10 @@ _PATHS = {
         "no such run, checkpoint or file",
     ),
 }
+_PUBLISHED = (
+    "; Keras keeps the published weights that it has downloaded and verified in ~/.keras/models: "
+    "call tf.keras.applications.<network>(include_top=False) once, and write the path of the file"
+)
 _elsewhere: ContextVar[PurePath | None] = ContextVar("elsewhere", default=None)
 _IS_BOUND = re.compile(r"(>=|<=|>|<) -?[\d.]+(e-?\d+)?")
 
@@ -66,7 +70,9 @@ def violation(value: Any, rule: str) -> str | None:
         if folder is not None and Path(value).is_relative_to(folder):
             return None
         holds, problem = _PATHS[rule]
-        return None if holds(Path(value).expanduser()) else problem
+        if holds(Path(value).expanduser()):
+            return None
+        return problem + (_PUBLISHED if value == "imagenet" else "")
     if " | " in rule:
         words = rule.split(" | ")
         return (

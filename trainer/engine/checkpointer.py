@@ -28,6 +28,7 @@ from trainer.runs.checkpoint_marker import (
     verify,
 )
 from trainer.runs.checkpoint_retention import RetentionPolicy, SavedCheckpoint, steps_to_remove
+from trainer.text import first_line
 
 CONNECTION_ERRORS = (
     tf.errors.UnavailableError,
@@ -167,7 +168,7 @@ class Checkpointer:
                 abort_write(self.directory, step)
             raise CheckpointError(
                 f"the checkpoint of step {step} could not be written to {self.directory}: "
-                f"{first_line(error)}"
+                f"{_reason(error)}"
             ) from error
 
     def restore_latest(self, at_most: int | None = None) -> int | None:
@@ -328,9 +329,9 @@ def describe_mismatch(error: BaseException) -> str:
         return f"it has {unclaimed[1]}, which this experiment lacks"
     if missing := sorted(set(re.findall(r"<tf\.Variable '([^']+?)(?:/replica_\d+)?:0'", text))):
         return f"it lacks {', '.join(missing)}"
-    return first_line(error)
+    return _reason(error)
 
 
-def first_line(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """Return the first line of a message, without the names of TensorFlow's nodes and ops."""
-    return re.sub(r"\{\{.*?\}\} | \[Op:\w+\]", "", str(error).strip().split("\n")[0])
+    return re.sub(r"\{\{.*?\}\} | \[Op:\w+\]", "", first_line(error))

@@ -11,6 +11,7 @@ import tensorflow as tf
 from trainer.engine.checkpointer import CONNECTION_ERRORS, describe_mismatch
 from trainer.engine.foreign_weights import find_foreign, restore_foreign
 from trainer.engine.graph.variables import whole
+from trainer.engine.graph.weight_paths import shown, weights_of
 from trainer.engine.named_weights import checkpoint_weights, take_by_name
 from trainer.engine.weight_files import file_weights
 from trainer.errors import CheckpointError
@@ -66,10 +67,34 @@ def restore_weights(
         except (AssertionError, ValueError, tf.errors.OpError) as error:
             raise CheckpointError(
                 f"init_from ({source}): the checkpoint of step {step} does not fit this model: "
-                f"{describe_mismatch(error)} (init_allow=[<pattern>] lets weights start fresh)"
+                f"{describe_mismatch(error)} {_pattern_names(prefix, models)}"
             ) from error
         return name, skipped
-    raise CheckpointError(f"init_from ({source}): there is no checkpoint that verifies")
+    raise _no_checkpoint(source, "" if steps else _checkpoint_below(source))
+
+
+def _no_checkpoint(source: Path, hint: str) -> CheckpointError:
+    return CheckpointError(f"init_from ({source}): there is no checkpoint that verifies{hint}")
+
+
+def _pattern_names(prefix: str, models: Mapping[str, tf.keras.Model]) -> str:
+    """Return what patterns are for, and the names that they match."""
+    saved = shown(checkpoint_weights(prefix, models), 2)
+    paths = shown((weight.path for weight in weights_of(models)), 2)
+    return (
+        f"(init_allow=[<pattern>] lets weights start fresh, called {paths} here; init_rename "
+        f"gives these names to the saved ones, {saved})"
+    )
+
+
+def _checkpoint_below(source: Path) -> str:
+    """Return a hint at the newest checkpoint in the folders below one, or nothing."""
+    patterns = ("*.index", "*/*.index", "*/*/*.index")
+    files = [file for pattern in patterns for file in source.glob(pattern)]
+    if not files:
+        return ""
+    newest = max(files, key=lambda file: file.stat().st_mtime)
+    return f"; did you mean init_from={newest.with_suffix('')}"
 
 
 def _refuse_patterns(source: Path, patterns: Mapping[str, Collection[str]]) -> None:

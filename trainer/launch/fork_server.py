@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from trainer.cluster import environment, fork_protocol, signals
@@ -46,19 +47,21 @@ class ForkServer:
     @classmethod
     def _start(cls, variables: dict[str, str]) -> ForkServer:
         """Start a server; without one all processes are started afresh."""
-        server = cls(Path(tempfile.gettempdir()))  # where nothing is found
+        server = cls(Path("/nonexistent"))
         if not fork_protocol.is_supported():
             return server
-        server.directory = Path(tempfile.mkdtemp(prefix="steadfast-"))
         try:
+            errors = tempfile.TemporaryFile()  # noqa: SIM115
+            server.directory = Path(tempfile.mkdtemp(prefix="steadfast-"))
             listener = fork_protocol.listen(server._socket_path(variables))
-        except OSError:  # a file system without sockets
-            server.directory.rmdir()
+        except OSError:  # a file system that is full, or without sockets
+            with suppress(OSError):
+                server.directory.rmdir()
             return server
         server._owner, owner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         descriptors = (listener.fileno(), owner.fileno())
         options = zip(("--listener", "--owner"), map(str, descriptors), strict=True)
-        with listener, owner, tempfile.TemporaryFile() as errors, signals.blocked():
+        with listener, owner, errors, signals.blocked():
             server._process = subprocess.Popen(
                 [
                     *(sys.executable, "-P", "-m", "trainer.worker.fork_server"),

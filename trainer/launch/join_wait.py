@@ -94,7 +94,11 @@ class JoinWait:
         return Awaited(process_id, ", ".join(missing), secs, is_over=secs >= self._timeout_secs)
 
     def _schedule(self) -> None:
-        self._next_check_at = self._clock() + min(_CHECK_SECS, self._timeout_secs)
+        now = self._clock()
+        deadline = min(self._since.values(), default=now) + self._timeout_secs
+        self._next_check_at = now + _CHECK_SECS
+        if now < deadline:
+            self._next_check_at = min(self._next_check_at, deadline)
 
     def _is_there(self, process_id: ProcessId, address: str) -> bool:
         if process_id in self._members:

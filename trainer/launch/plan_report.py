@@ -16,6 +16,9 @@ from trainer.launch.module_process import ask_module
 from trainer.launch.resolved_run import Command, ResolvedRun, resolve
 from trainer.text import align_columns, format_bytes
 
+_UPDATED = ("optimizer", "averages")
+"""What lies where the variables are updated."""
+
 
 def run(command: Command) -> int:
     """Print devices, batch, length, memory and traffic of a run; return the exit code.
@@ -37,10 +40,10 @@ def run(command: Command) -> int:
         ("Processes", processes),
         ("Batch", str(sizes)),
         ("Length", measured["length"]),
-        *_memory(measured),
+        *_memory(measured, resolved.strategy.parameters_apart),
         ("Traffic", _traffic(resolved, sizes, measured)),
     ]
-    print("\n".join(align_columns([(f"{name}:", text) for name, text in rows], "<<")))
+    print("\n".join(align_columns([(name and f"{name}:", text) for name, text in rows], "<<")))
     print("Nothing was trained or written.")
     return DONE
 
@@ -89,14 +92,23 @@ def _measure(experiment: Experiment, num_replicas: int) -> tuple[int, dict[str, 
     return DONE, answer.value
 
 
-def _memory(measured: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the rows about parameters, and about the memory of a replica."""
+def _memory(measured: Mapping[str, Any], place: str | None) -> Iterator[tuple[str, str]]:
+    """Yield the rows about parameters, and about memory: of a replica, and of another `place`."""
     for name, model in measured["models"].items():
         text = f"{model['trainable']:,} trainable parameters, {model['fixed']:,} others"
         yield ("Model" if name == "model" else f"Model {name}"), text
     kinds = measured["bytes"]
+    # Where variables are apart, a replica has a copy of the weights while it computes.
+    kept = {name: size for name, size in kinds.items() if not place or name not in _UPDATED}
+    yield "Memory", f"about {_sum_text(kept, 'a replica')}"
+    if place:
+        apart = {name: kinds[name] for name in ("weights", *_UPDATED)}
+        yield "", f"about {_sum_text(apart, place)}"
+
+
+def _sum_text(kinds: Mapping[str, int], place: str) -> str:
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in kinds.items() if size)
-    yield "Memory", f"about {format_bytes(sum(kinds.values()))} a replica: {parts}"
+    return f"{format_bytes(sum(kinds.values()))} {place}: {parts}"
 
 
 def _traffic(resolved: ResolvedRun, sizes: BatchSizes, measured: Mapping[str, Any]) -> str:

@@ -119,6 +119,8 @@ def check(experiment: Experiment, run: ResolvedRun) -> ResolvedRun:
     if strategy.hosts:
         return run
     strategy.check(cluster)
+    if experiment.mode != "plan":
+        strategy.check_devices()
     compatibility.check(experiment, strategy, cluster)
     _check_beside(experiment, cluster)
     if cluster.process_id.is_beside:

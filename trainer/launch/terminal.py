@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TextIO
 
 from trainer.cluster import environment
@@ -126,21 +125,9 @@ class Screen:
         return f"\r\x1b[{rows}A\x1b[J" if rows else ""
 
     def _write(self, stream: TextIO, text: str) -> None:
-        try:
-            if text:
-                stream.write(text)
-                stream.flush()
-        except OSError:
-            # The reader may be gone before the run has saved: `srun`, a pipe, a terminal.
-            _discard_output(stream)
-
-
-def _discard_output(stream: TextIO) -> None:
-    """Drop what is written to a stream from now on, also what it still holds."""
-    with suppress(OSError, ValueError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-        os.close(null)
+        if text:
+            stream.write(text)
+            stream.flush()
 
 
 def _colors_only(text: str) -> str:

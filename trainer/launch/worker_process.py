@@ -21,7 +21,7 @@ from trainer.cluster.fork_protocol import SOCKET
 from trainer.cluster.messages import Crash, Exit, Line, Message, Outcome, Output, decode
 from trainer.cluster.network_namespace import Namespace
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.files import regular_file, writing
+from trainer.files import making_temporary_files, regular_file, writing
 from trainer.launch import exit_codes
 from trainer.launch.fork_server import ForkServer
 from trainer.launch.forked_process import start_process
@@ -58,14 +58,15 @@ class WorkerProcess:
         read_end, write_end = os.pipe()
         self._output = os.fdopen(read_end, "rb")
         # The standard error until there is a log.
-        self._early = tempfile.TemporaryFile()  # noqa: SIM115
-        # For the files that TensorFlow, or a killed process, leaves behind. A server removes its
-        # folder however the command ends.
-        self._scratch = tempfile.TemporaryDirectory(
-            prefix="steadfast-",
-            dir=server.scratch() if server else None,
-            ignore_cleanup_errors=True,
-        )
+        with making_temporary_files():
+            self._early = tempfile.TemporaryFile()  # noqa: SIM115
+            # For the files that TensorFlow, or a killed process, leaves behind. A server removes
+            # its folder however the command ends.
+            self._scratch = tempfile.TemporaryDirectory(
+                prefix="steadfast-",
+                dir=server.scratch() if server else None,
+                ignore_cleanup_errors=True,
+            )
         variables = environment.worker_environment(self._scratch.name)
         worker = worker_socket.fileno()
         # -P: the current directory must not come before this package on the path.

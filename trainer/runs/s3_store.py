@@ -107,10 +107,12 @@ class S3Store:
         keys = [{"Key": self._prefix + name} for name in names]
         for start in range(0, len(keys), _DELETE_LIMIT):
             with _errors(keys[start]["Key"]):
-                self._client.delete_objects(
+                answer = self._client.delete_objects(
                     Bucket=self._bucket,
                     Delete={"Objects": keys[start : start + _DELETE_LIMIT], "Quiet": True},
                 )
+                for item in answer.get("Errors", []):  # in an answer that is a success
+                    raise exceptions.ClientError({"Error": item}, f"DeleteObjects({item['Key']})")
 
 
 @contextmanager

@@ -45,6 +45,7 @@ class Strategy:
         devices_per_replica: number of devices between which each replica divides its model.
         communication: how replicas communicate, in words for the user; set by `create`. None:
             there is nothing to choose, or one replica.
+        parameters_apart: where variables are kept and updated if not on each replica, in words.
     """
 
     uses_declared_cluster: ClassVar[bool] = False
@@ -64,6 +65,7 @@ class Strategy:
     rejoin_secs: float = 0.0
     devices_per_replica: int = 1
     communication: str | None = None
+    parameters_apart: str | None = None
 
     def resolve(
         self, cluster: Cluster, count_gpus: Callable[[], int] | None = None
@@ -106,6 +108,13 @@ class Strategy:
 
         Raises:
             ConfigError: it cannot work here.
+        """
+
+    def check_devices(self) -> None:
+        """Check, without TensorFlow, that there are the devices; mode=plan needs none.
+
+        Raises:
+            ConfigError: there are not.
         """
 
     def gradient_exchange(self, *, in_tree: bool) -> Exchange | None:

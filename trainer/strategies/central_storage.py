@@ -43,6 +43,7 @@ class CentralStorage(Strategy):
         self._compute_devices = compute_devices
         self._parameter_device = parameter_device
         self._virtual_devices = virtual_devices
+        self.parameters_apart = f"on {parameter_device or 'the CPU'}, once"
 
     def num_replicas(self) -> int | None:
         """Return the number of devices that compute; None if only TensorFlow can tell."""

@@ -200,6 +200,12 @@ RULES = (
         message="{strategy}: a learner's replicas run each step together; choose multi_worker",
     ),
     Rule(
+        name="actor_feed",
+        keys={"env": _is_set},
+        message="{strategy}: a learner takes the actors' frames by Python calls within its loop, "
+        "which a TPU's loop cannot make; choose mirrored or multi_worker",
+    ),
+    Rule(
         name="deterministic",
         keys={"deterministic": bool},
         message="{strategy}: workers update the variables in no fixed order, so that no run "

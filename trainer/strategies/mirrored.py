@@ -10,6 +10,7 @@ from trainer.errors import ConfigError
 from trainer.logical_devices import register
 from trainer.strategies import devices, replica_devices
 from trainer.strategies.base import Strategy
+from trainer.text import format_bytes
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -98,6 +99,15 @@ class Mirrored(Strategy):
             self._check_ops(devices.canonical("strategy.devices", self._devices))
         elif self._virtual_devices is not None:
             self._check_ops(devices.virtual(self._virtual_devices))
+
+    def traffic(
+        self, gradients: float, weights: float, num_replicas: int, *, in_tree: bool
+    ) -> tuple[float, str]:
+        """Return the gradient's size where one device adds up for all: all others' pass it."""
+        if self._cross_device_ops != "reduction_to_one_device":
+            return super().traffic(gradients, weights, num_replicas, in_tree=in_tree)
+        root = format_bytes(2 * (num_replicas - 1) * gradients)
+        return gradients, f"the gradient to one device, 2 (n - 1) of its size ({root}) there"
 
     def create(self, cluster: Cluster) -> tf.distribute.Strategy:
         """Create the strategy."""

@@ -84,6 +84,7 @@ class ParameterServer(Strategy):
         self._partitioner = partitioner
         self._shard_bytes = shard_bytes
         self._max_shards = max_shards
+        self.parameters_apart = f"on {ps} server{'s, divided among them' if ps > 1 else ''}"
 
     def process_ids(self, count: int | None) -> list[ProcessId]:
         """Return one chief, then the parameter servers, then workers."""

@@ -9,6 +9,7 @@ from trainer.cluster.ports import connect
 from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
 from trainer.strategies.base import Strategy
+from trainer.text import first_line
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -33,7 +34,7 @@ class Tpu(Strategy):
             "conditional_update",
             "shards_order",
             "slow_steps",
-            "actors",
+            "actor_feed",
         }
     )
     uses_gpus: ClassVar[bool] = False
@@ -49,7 +50,7 @@ class Tpu(Strategy):
         self._zone = zone
         self._project = project
 
-    def check(self, cluster: Cluster) -> None:
+    def check_devices(self) -> None:
         """Refuse a machine on which no TPU is declared."""
         if not self._name and not tpu_configured():
             raise ConfigError(
@@ -75,8 +76,7 @@ class Tpu(Strategy):
             return tf.distribute.TPUStrategy(resolver)
         except (ValueError, RuntimeError, OSError, tf.errors.NotFoundError) as error:
             raise ConfigError(
-                f"strategy.name ({name}): there is no TPU that can be used: "
-                f"{str(error).splitlines()[0]}"
+                f"strategy.name ({name}): there is no TPU that can be used: {first_line(error)}"
             ) from error
 
 

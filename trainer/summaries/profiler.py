@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from trainer.cluster.messages import Channel
 from trainer.config.schema import Profile
+from trainer.text import first_line
 
 
 class Profiler:
@@ -53,7 +54,7 @@ class Profiler:
             self._warn(error)
 
     def _warn(self, error: Exception) -> None:
-        self._channel.line(f"warning: the profiler failed: {str(error).strip().splitlines()[0]}")
+        self._channel.line(f"warning: the profiler failed: {first_line(error)}")
 
 
 def boundary_steps(config: Profile) -> frozenset[int]:

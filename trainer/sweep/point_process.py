@@ -18,6 +18,7 @@ from trainer.cluster import environment, signals
 from trainer.cluster.fork_protocol import SOCKET
 from trainer.cluster.messages import Exit, Message, Outcome, decode
 from trainer.config import loading
+from trainer.files import making_temporary_files
 from trainer.launch import exit_codes
 from trainer.launch.fork_server import ForkServer
 from trainer.launch.forked_process import ForkedProcess, start_process
@@ -55,7 +56,8 @@ class PointProcess:
         self._messages = messages
         self._socket, point_socket = socket.socketpair()
         # What a process prints that fails before it can send a message.
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        with making_temporary_files():
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115
         variables = environment.point_environment(share.threads, share.gpus)
         if server:
             environment.name_fork_server(variables, str(server.directory))

@@ -5,6 +5,7 @@ No TensorFlow: the parent process may import this.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import traceback
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import trainer
 from trainer.errors import CheckpointError, DivergedError, NonFiniteError, StorageError
+from trainer.text import first_line
 
 SELF_EXPLANATORY = (CheckpointError, DivergedError, NonFiniteError, StorageError)
 """Errors whose message says all: they are shown without a traceback."""
@@ -28,8 +30,8 @@ _WRAPPER_LINES = (
 )
 """Beginnings of the lines that TensorFlow and Keras put around the original message."""
 
-_GENERATED_CODE = ("__autograph_generated_file", "importlib", "site-packages")
-"""Parts of file names of frames that are not the user's."""
+_LIBRARY_FOLDERS = {"site-packages", "dist-packages"}
+_IMPORTLIB = str(Path(importlib.__file__).parent) + os.sep
 
 
 def user_traceback(error: BaseException) -> str:
@@ -42,8 +44,9 @@ def user_traceback(error: BaseException) -> str:
     user_frames = [
         frame
         for frame in frames
-        if not frame.filename.startswith((package, "<"))
-        and not any(part in frame.filename for part in _GENERATED_CODE)
+        if not frame.filename.startswith((package, _IMPORTLIB, "<"))
+        and not Path(frame.filename).name.startswith("__autograph_generated_file")
+        and _LIBRARY_FOLDERS.isdisjoint(Path(frame.filename).parts)
     ]
     lines = traceback.format_list(user_frames or frames[-1:])
     message = traceback.format_exception_only(error)
@@ -53,7 +56,7 @@ def user_traceback(error: BaseException) -> str:
 def error_cause(error: BaseException) -> str:
     """Return an error in one line: the original one where TensorFlow or Keras has wrapped it."""
     if isinstance(error, SELF_EXPLANATORY):
-        return str(error).splitlines()[0]
+        return first_line(error)
     plain = re.sub(r"\x1b\[\d*m", "", str(error))  # Keras 3 writes in bold
     lines = [re.sub(r"^\{\{.*?\}\} ", "", line.strip()) for line in plain.splitlines()]
     named = [

@@ -24,6 +24,7 @@ from trainer.protocols import Dataset, Generates, Task
 from trainer.runs import checkpoint_selection
 from trainer.runs.directory import fitted_file
 from trainer.task_protocols import Serves
+from trainer.text import first_line
 from trainer.text_protocols import WritesText
 from trainer.worker import model_card, text_export
 from trainer.worker.build_evaluation import build_for_export
@@ -51,6 +52,7 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
     with writing(path, tf.errors.OpError):
         temporary = _empty_directory_beside(path)
         signatures = _signatures(experiment, state.task, dataset)
+        served = signatures["serving_default"]
         _save(signatures, temporary / SAVED_MODEL)
         if experiment.export.weights is not None:
             _save_weights(model, temporary / f"model.{experiment.export.weights}")
@@ -66,10 +68,10 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
                 dataset,
                 {name: _output_types(function) for name, function in signatures.items()},
                 parameters={name: model.count_params()},
-                model_input=(
-                    "latents" if isinstance(state.task, Generates) else "features",
-                    signatures["serving_default"].inputs[0].shape[1:].as_list(),
-                ),
+                model_inputs={
+                    spec.name: spec.shape[1:].as_list()
+                    for spec in tf.nest.flatten(served.structured_input_signature)
+                },
             )
         )
         _replace(path, temporary)
@@ -104,25 +106,28 @@ def _signatures(experiment: Experiment, task: Task, dataset: Dataset) -> dict[st
         }
     if isinstance(task, WritesText):
         return text_export.signatures(task, dataset, experiment.predict.sampling)
+    model = next(iter(task.models.values()))
+    inputs = _several_inputs(model)
     if not hasattr(task, "predict_step"):
         # Of such a task only its first model is known.
-        model = next(iter(task.models.values()))
-        return {
-            "serving_default": _trace(
-                lambda features: {"outputs": model(features, training=False)},
-                model.input_shape[1:],
-                "features",
-            )
-        }
 
-    def features_to_predictions(features: tf.Tensor) -> dict[str, tf.Tensor]:
-        count = tf.shape(features, tf.int64)[0]
+        def outputs(features: Any) -> dict[str, tf.Tensor]:
+            return _named(model(features, training=False))
+
+        if inputs is not None:
+            return {"serving_default": _trace_several(outputs, inputs)}
+        return {"serving_default": _trace(outputs, model.input_shape[1:], "features")}
+
+    def features_to_predictions(features: Any) -> dict[str, tf.Tensor]:
+        count = tf.shape(tf.nest.flatten(features)[0], tf.int64)[0]
         # Every batch has the engine's own names too.
         batch = {"features": features, "weight": tf.ones([count]), "id": tf.range(count)}
         return dict(
             task.serve_step(batch) if isinstance(task, Serves) else task.predict_step(batch)
         )
 
+    if inputs is not None:
+        return {"serving_default": _trace_several(features_to_predictions, inputs)}
     signatures = {
         "serving_default": _trace(features_to_predictions, dataset.input_shape, "features")
     }
@@ -132,6 +137,34 @@ def _signatures(experiment: Experiment, task: Task, dataset: Dataset) -> dict[st
         **_image_signature(features_to_predictions, dataset),
         **_text_signature(features_to_predictions, dataset),
     }
+
+
+def _several_inputs(model: Any) -> Any:
+    """Return a model's inputs if it has several, a nest of symbolic tensors; None: it has one."""
+    inputs = getattr(getattr(model, "keras_model", model), "input", None)
+    return inputs if isinstance(inputs, (dict, list, tuple)) else None
+
+
+def _named(outputs: Any) -> dict[str, tf.Tensor]:
+    """Return what a model returns, by name: several outputs have their keys, or numbers from 1."""
+    if isinstance(outputs, (list, tuple)):
+        return {f"output_{number}": value for number, value in enumerate(outputs, 1)}
+    return outputs if isinstance(outputs, dict) else {"outputs": outputs}
+
+
+def _trace_several(function: Callable[[Any], dict[str, tf.Tensor]], inputs: Any) -> Any:
+    """Trace a function of a nest of features, each of which is an argument of its own."""
+    keys = inputs if isinstance(inputs, dict) else [f"input_{n + 1}" for n in range(len(inputs))]
+    specs = {
+        key: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, key)
+        for key, tensor in zip(keys, tf.nest.flatten(inputs), strict=True)
+    }
+
+    def predictor(**features: tf.Tensor) -> dict[str, tf.Tensor]:
+        flat = [features[key] for key in keys]
+        return _outputs(function(tf.nest.pack_sequence_as(inputs, flat)))
+
+    return tf.function(predictor, autograph=False).get_concrete_function(**specs)
 
 
 def _column_signature(
@@ -251,7 +284,7 @@ def _lite(saved_model: Path) -> bytes:
     try:
         converted: bytes = converter.convert()
     except Exception as error:  # the converter raises many types, mostly with many lines
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise ConfigError(
             f"export.tflite (true): this model cannot be converted: {reason}; "
             "add export.tflite=false"

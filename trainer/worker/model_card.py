@@ -43,7 +43,7 @@ def text(
     signatures: Mapping[str, Mapping[str, str]],
     *,
     parameters: Mapping[str, int],
-    model_input: tuple[str, list[int]],
+    model_inputs: Mapping[str, list[int]],
 ) -> str:
     """Return the card, in Markdown.
 
@@ -54,8 +54,8 @@ def text(
         dataset: the data.
         signatures: name of each served function -> shape and type of its outputs, by name.
         parameters: number of parameters of the exported model, by its name in the task.
-        model_input: name and shape of one example's `features`, or of the `latents`, the random
-            vector, that one is made from.
+        model_inputs: name -> shape of one example's `features`, or of each of them, or of the
+            `latents`, the random vector, that one is made from.
     """
     trained = identity.trained_choice(experiment)
     specs = getattr(dataset, "column_specs", {})
@@ -73,9 +73,9 @@ def text(
         "## Metrics",
         _metrics(run_dir, step),
         "## Input and output",
-        _functions(experiment, dataset, signatures, model_input, columns),
+        _functions(experiment, dataset, signatures, model_inputs, columns),
         "## Use it",
-        _usage(signatures, model_input[0], columns),
+        _usage(signatures, model_inputs, columns),
         "## Configuration",
         _table(_configuration(experiment)),
         "## Versions",
@@ -127,28 +127,28 @@ def _functions(
     experiment: Experiment,
     dataset: Dataset,
     signatures: Mapping[str, Mapping[str, str]],
-    model_input: tuple[str, list[int]],
+    model_inputs: Mapping[str, list[int]],
     columns: Mapping[str, str],
 ) -> str:
-    name, shape = model_input
-    if name == "latents":
-        return _latents_and_samples(shape)
+    if "latents" in model_inputs:
+        return _latents_and_samples(model_inputs["latents"])
     if "generate" in signatures:
-        return _tokens_and_logits(experiment, shape)
-    return _input_and_output(experiment, dataset, signatures, shape, columns)
+        return _tokens_and_logits(experiment, model_inputs["features"])
+    return _input_and_output(experiment, dataset, signatures, model_inputs, columns)
 
 
 def _input_and_output(
     experiment: Experiment,
     dataset: Dataset,
     signatures: Mapping[str, Mapping[str, str]],
-    input_shape: list[int],
+    model_inputs: Mapping[str, list[int]],
     columns: Mapping[str, str],
 ) -> str:
     kind = label_kind_of(dataset)
-    shape = ", ".join(["N", *map(str, input_shape)])
+    shapes = {name: ", ".join(["N", *map(str, shape)]) for name, shape in model_inputs.items()}
+    inputs = "; ".join(f"`{name}`, [{shape}] float32" for name, shape in shapes.items())
     rule = getattr(dataset, "features_rule", _FEATURES_RULE)
-    lines = [f"- `serving_default`: `features`, [{shape}] float32, {rule}."]
+    lines = [f"- `serving_default`: {inputs}, {rule}."]
     if "serving_texts" in signatures:
         lines.append(
             "- `serving_texts`: `texts`, [N] strings in UTF-8; what makes tokens of them is inside."
@@ -205,7 +205,9 @@ def _tokens_and_logits(experiment: Experiment, input_shape: list[int]) -> str:
 
 
 def _usage(
-    signatures: Mapping[str, Mapping[str, str]], name: str, columns: Mapping[str, str]
+    signatures: Mapping[str, Mapping[str, str]],
+    model_inputs: Mapping[str, list[int]],
+    columns: Mapping[str, str],
 ) -> str:
     if columns:
         values = {"string": 'tf.constant([""])', "float64": "tf.constant([0.0], tf.float64)"}
@@ -235,12 +237,13 @@ def _usage(
             "predictions = generate(features=features, size=size, id=tf.constant([0], tf.int64))",
         ]
     else:
+        make = "tf.random.normal" if "latents" in model_inputs else "tf.zeros"
+        shapes = model_inputs.items()
+        features = ", ".join(f'"{name}": {make}({[1, *shape]})' for name, shape in shapes)
         call = [
             'predict = model.signatures["serving_default"]',
-            f'shape = predict.structured_input_signature[1]["{name}"].shape[1:]',
-            "predictions = predict(latents=tf.random.normal([1, *shape]))"
-            if name == "latents"
-            else "predictions = predict(features=tf.zeros([1, *shape]))  # your features",
+            f"inputs = {{{features}}}  # yours",
+            "predictions = predict(**inputs)",
         ]
     lines = [
         "import tensorflow as tf",

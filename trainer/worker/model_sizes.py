@@ -7,6 +7,7 @@ configuration, with the exit code of wrong input.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -82,14 +83,16 @@ def _activations(model: tf.keras.Model) -> int:
     """Return the bytes of the outputs of all layers for one example; 0 if Keras knows none."""
     import tensorflow as tf
 
+    keras_3 = getattr(model, "keras_model", None)
+    layers = model.all_layers if keras_3 else model._flatten_layers(include_self=False)
     total = 0
-    for layer in model._flatten_layers(include_self=False):
-        if isinstance(layer, tf.keras.layers.InputLayer):
+    for layer in layers:
+        if type(layer).__name__ == "InputLayer":
             continue
-        for node in layer.inbound_nodes:  # none in a subclassed model
+        for node in layer._inbound_nodes:  # none in a subclassed model
             shapes = [tensor.shape[1:] for tensor in tf.nest.flatten(node.outputs)]
             size = tf.as_dtype(layer.compute_dtype).size
-            total += sum(shape.num_elements() * size for shape in shapes if all(shape))
+            total += sum(math.prod(shape) * size for shape in shapes if all(shape))
     return total
 
 

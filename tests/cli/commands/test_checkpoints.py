@@ -53,9 +53,9 @@ def test_table_shows_steps_sizes_reasons_and_metrics(here):
     assert table(here) == (
         0,
         [
-            ["5", "1.51 kB", "best", "loss 0.2500, accuracy 0.9000", "verified"],
-            ["10", "1.51 kB", "-", "loss 0.2500, accuracy 0.8000", "verified"],
-            ["15", "1.51 kB", "newest", "-", "verified"],
+            ["5", "1.5 kB", "best", "loss 0.2500, accuracy 0.9000", "verified"],
+            ["10", "1.5 kB", "-", "loss 0.2500, accuracy 0.8000", "verified"],
+            ["15", "1.5 kB", "newest", "-", "verified"],
         ],
         [],
     )

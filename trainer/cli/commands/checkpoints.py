@@ -13,7 +13,7 @@ from trainer.config.schema import Checkpoint
 from trainer.errors import CRASHED, DONE, DamagedError
 from trainer.runs import checkpoint_marker, directory, metric_directions
 from trainer.runs.checkpoint_retention import SavedCheckpoint, retention_policies
-from trainer.text import align_columns
+from trainer.text import align_columns, format_bytes
 
 _HEAD = ("step", "saved", "size", "kept as", "metrics", "files")
 _ALIGN = "><><<<"
@@ -96,10 +96,4 @@ def _saved_at(marker: Mapping[str, Any]) -> str:
 
 
 def _size(num_bytes: float) -> str:
-    if not num_bytes:
-        return "-"
-    for unit in ("B", "kB", "MB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.3g} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:,.1f} GB"
+    return format_bytes(num_bytes) if num_bytes else "-"

@@ -49,7 +49,7 @@ def transform_shards(
     shard = cut((batch, draws), count)
     enter = randomness.split_part(count)
 
-    def one_shard(number: tf.Tensor) -> dict[str, tf.Tensor]:
+    def one_shard(number: tf.Tensor) -> Batch:
         with enter(number):
             return dict(transform(*shard(number)))
 
@@ -59,7 +59,6 @@ def transform_shards(
     )
     signature = tf.nest.map_structure(tf.TensorSpec.from_tensor, traced.structured_outputs)
     stacked = tf.map_fn(traced, tf.range(count), fn_output_signature=signature)
-    return {
-        name: tf.reshape(value, [count * value.shape[1], *value.shape[2:]])
-        for name, value in stacked.items()
-    }
+    return tf.nest.map_structure(
+        lambda value: tf.reshape(value, [count * value.shape[1], *value.shape[2:]]), stacked
+    )

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from trainer.summaries.writers.base import Writer
+from trainer.text import first_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,9 +91,7 @@ class Background(Writer):
                 raise
             self._closed = True
             self._lost(
-                "it does not keep up"
-                if isinstance(error, queue.Full)
-                else str(error).strip().split("\n")[0]
+                "it does not keep up" if isinstance(error, queue.Full) else first_line(error)
             )
 
     def _work(self, make: Callable[[], Writer]) -> None:
