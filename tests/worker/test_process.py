@@ -1,6 +1,7 @@
 """What a worker process imports, and how it reports its end."""
 
 import os
+import re
 import sys
 
 import pytest
