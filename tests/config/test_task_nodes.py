@@ -15,7 +15,8 @@ from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.nodes import ModelNode, ScheduleNode
 from trainer.runs import identity
-from trainer.runs.identity import Change, Kind, changes, leaves, run_name
+from trainer.runs.identity import Change, Kind, changes, run_name
+from trainer.runs.normalization import leaves
 from trainer.summaries.hparams import hyperparameters
 from trainer.sweep.grid_search import expand
 

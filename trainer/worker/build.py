@@ -112,8 +112,7 @@ def engine(
     learner = build_learner(experiment, strategy, tf_strategy, dataset, plan, sizes, process_group)
     compatibility.check(experiment, strategy, cluster, learner.task.models.values())
     train, evaluated, test = _sources(learner, experiment)
-    loops = _loops(strategy, tf_strategy, cluster, sizes)
-    loops.check = GraphCheck(learner.state.trackables, channel.line)
+    loops = _loops(context, strategy, tf_strategy, learner)
     options, exchange = step_options(experiment, strategy, learner, process_group)
     inference = Inference(context, dataset, learner.state, loops, process_group, sizes.global_size)
     for callback in learner.state.callbacks.values():
@@ -224,14 +223,19 @@ def _sources(learner: Learner, experiment: Experiment) -> tuple[Source, Source, 
 
 
 def _loops(
+    context: WorkerContext,
     strategy: Strategy,
     tf_strategy: tf.distribute.Strategy,
-    cluster: Cluster,
-    sizes: batch_sizes.BatchSizes,
+    learner: Learner,
 ) -> Loops:
     if strategy.asynchronous:
-        return AsyncLoops(tf_strategy, ChunkScheduler(tf_strategy, len(cluster.jobs["worker"])))
-    return Loops(tf_strategy, input_outside=strategy.input_outside, in_order=bool(sizes.shards))
+        num_workers = len(context.cluster.jobs["worker"])
+        loops: Loops = AsyncLoops(tf_strategy, ChunkScheduler(tf_strategy, num_workers))
+    else:
+        in_order = bool(learner.sizes.shards)
+        loops = Loops(tf_strategy, input_outside=strategy.input_outside, in_order=in_order)
+    loops.check = GraphCheck(learner.state.trackables, context.channel.line)
+    return loops
 
 
 def _record(
