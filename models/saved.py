@@ -51,7 +51,7 @@ def saved(
     num_classes: int | tuple[int, ...],
     *,
     path: Annotated[str, "file"],
-    allow: Sequence[str] = (),
+    allow: list[str] | None = None,
 ) -> Any:
     """Load a model with its weights, with which the training begins.
 
@@ -74,7 +74,7 @@ def saved(
     """
     file = Path(path).expanduser()
     version, config = _read(file)
-    classes = _checked(config, path, _imported(allow))
+    classes = _checked(config, path, _imported(allow or []))
     model = _load(file, path, classes, is_keras_3=not version.startswith("2."))
     outputs = (num_classes,) if isinstance(num_classes, int) else tuple(num_classes)
     _check(model, path, input_shape, outputs)

@@ -160,7 +160,7 @@ SHELL_COMPLETIONS = {
     "model=mob": ["mobilenet "],
     "optimizer=sgd optimizer.n": ["optimizer.nesterov="],
     "checkpoint.best.m": ["checkpoint.best.metric=", "checkpoint.best.mode="],
-    "checkpoint.best.mode=": ["max ", "min "],
+    "checkpoint.best.mode=": ["auto ", "max ", "min "],
     "compl": ["completion "],
     "completion z": ["zsh "],
 }
