@@ -225,18 +225,7 @@ def _check(model: Any, path: str, input_shape: tuple[int, ...], outputs: tuple[i
                 f"path ({path}): the model's {what} is {list(shape)} for each example, but the "
                 f"dataset's is {list(wanted)}; choose a model or a dataset that fits"
             )
-    if _activation(model.layers[-1]) == "softmax":
-        raise ValueError(
-            f"path ({path}): the model ends in softmax, but the loss takes logits; save it without "
-            "its last activation"
-        )
     _check_precision(model, path)
-
-
-def _activation(layer: Any) -> str | None:
-    """Return the name of a layer's activation, or of the layer if it is one."""
-    activation = getattr(layer, "activation", None)
-    return type(layer).__name__.lower() if activation is None else activation.__name__
 
 
 def _check_precision(model: Any, path: str) -> None:
