@@ -28,7 +28,7 @@ def extended(tmp_path, monkeypatch):
     more = [f"resume={run.path}", "train.epochs=3"]
     longer = open_run(compose(more), more, None)
     longer.record_continuation(["model=softmax", "train.epochs=3"], None)
-    provenance.complete(run.path, ["CPU:0"], 1, 34, None, 11.25)
+    provenance.complete(run.path, ["CPU:0"], 1, 34, steps_per_epoch=11.25)
     (run.path / "checkpoints").mkdir()
     for step in (23, 34):
         (run.path / "checkpoints" / f"ckpt-{step}.json").write_text("{}")

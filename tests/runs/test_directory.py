@@ -342,7 +342,7 @@ def test_result_counts_for_the_configured_length(here):
 )
 def test_result_of_a_longer_training_counts(here, recorded, asked, is_finished):
     run = open_with("train.steps=30")
-    provenance.complete(run.path, ["CPU:0"], 1, 30, None, 11.25)
+    provenance.complete(run.path, ["CPU:0"], 1, 30, steps_per_epoch=11.25)
     (run.path / "result.json").write_text(json.dumps({"step": 30, "train": recorded}))
     assert (run.result(compose([asked])) is not None) == is_finished
     run.release()
@@ -354,7 +354,7 @@ def test_step_past_is_that_of_a_checkpoint_beyond_the_length(here):
     (run.path / "checkpoints").mkdir()
     (run.path / "checkpoints" / "ckpt-23.json").write_text("{}")
     assert run.step_past(compose(["train.epochs=2"])) is None  # it knows no epochs yet
-    provenance.complete(run.path, ["CPU:0"], 1, 34, None, 11.25)
+    provenance.complete(run.path, ["CPU:0"], 1, 34, steps_per_epoch=11.25)
     lengths = ["train.epochs=2", "train.epochs=3", "train.steps=22", "train.steps=23"]
     assert [run.step_past(compose([length])) for length in lengths] == [None, None, 23, None]
     assert run.step_past(compose(["train.epochs=1"])) == 23

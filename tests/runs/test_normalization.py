@@ -151,7 +151,9 @@ def test_nodes_in_a_list_have_their_defaults_too():
 
 
 def test_fault_of_defaults_alone_still_names_its_run():
-    names = [run_name(compose(more)) for more in ([], ["+fault.a={}"], ["+fault.a={at:1}"])]
+    names = [
+        run_name(compose(more)) for more in ([], ["+fault.a={at:1}"], ["+fault.a={action:kill}"])
+    ]
     assert names[0] != names[1] == names[2]
 
 
