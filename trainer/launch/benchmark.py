@@ -1,35 +1,35 @@
 """mode=benchmark: measures how a run scales over its replicas, and tells what limits it.
 
-Of each size, 1, 2, ... to that of the configuration, two things are measured: the run itself; and
-the same work without the exchange, so many processes of one replica each that train at the same
-time. The batch of a replica is always the same. What is left between the two is communication.
+Of each size, 1, 2, ... to that of the configuration, three things are measured: a step of the run
+itself; the same work alone, in so many processes of one replica each that train at the same time;
+and the exchange alone. The batch of a replica is always the same. What is left between the first
+two is communication.
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 from trainer.cli.report import scaling
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, ConfigError
-from trainer.files import write_atomically
 from trainer.launch.benchmark_experiments import Variants
-from trainer.launch.benchmark_limit import limit_of
-from trainer.launch.benchmark_measurement import Measurement
-from trainer.launch.benchmark_processes import MeasurementError
+from trainer.launch.benchmark_processes import BenchmarkProcesses, MeasurementError
 from trainer.launch.fork_server import ForkServer
 from trainer.launch.resolved_run import Command, ResolvedRun, refuse_declared_cluster, resolve
 from trainer.runs import benchmark_record, identity
-from trainer.runs.benchmark_record import BenchmarkRecord
+from trainer.runs.benchmark_record import BenchmarkRecord, Size
 from trainer.text import align_columns
 
 
 def run(command: Command, server: ForkServer | None = None) -> int:
-    """Measure, print a table, and write benchmark.json and report.html; return the exit code.
+    """Measure, print a table, and write benchmark.json; return the exit code.
 
     Args:
         command: the experiment and its command line.
@@ -47,12 +47,10 @@ def run(command: Command, server: ForkServer | None = None) -> int:
     except MeasurementError as error:
         print(f"error: {error}", file=sys.stderr)
         return CRASHED
-    limit = limit_of(record)
     _print(record)  # first: figures that cannot be written are not lost
-    benchmark_record.write(folder, record, asdict(limit))
-    write_atomically(folder / "report.html", scaling.render(record, folder.name, limit.text))
-    print(f"Results: {folder / benchmark_record.FILE} and report.html beside it")
-    print(f"Change first: {limit.text}.")
+    benchmark_record.write(folder, record)
+    print(f"Results: {folder / benchmark_record.FILE}")
+    print(f"Change first: {record.limit['text']}.")
     return DONE
 
 
@@ -76,7 +74,7 @@ def measure(
     shutil.rmtree(folder, ignore_errors=True)  # of a benchmark that has failed
     own_server = server or ForkServer.acquire()
     try:
-        record = Measurement(experiment, resolved.strategy, variants, own_server).measure()
+        sizes = [measure_size(variants, count, own_server) for count in variants.counts()]
     except (ConfigError, KeyboardInterrupt):
         _remove(folder)
         raise
@@ -84,7 +82,53 @@ def measure(
         if server is None:
             own_server.release()
     shutil.rmtree(folder, ignore_errors=True)
-    return record
+    return BenchmarkRecord(
+        strategy=str(experiment.choices["strategy"]),
+        unit="processes" if resolved.strategy.process_ids(None) else "devices",
+        per_replica=variants.sizes.per_replica,
+        secs=experiment.benchmark.secs,
+        sizes=sizes,
+    )
+
+
+def measure_size(variants: Variants, count: int, server: ForkServer) -> Size:
+    """Measure the run with so many processes or devices, then its replicas alone.
+
+    Raises:
+        ConfigError: a process finds something wrong with the configuration.
+        MeasurementError: a process has failed.
+    """
+    together = _measured(variants, [variants.together(count)], server)
+    replicas = together[0]["replicas"]
+    alone = together
+    if replicas > 1:
+        alone = _measured(variants, [variants.alone(number) for number in range(replicas)], server)
+    sent = [report["network_bytes"] for report in together]
+    return Size(
+        count=count,
+        replicas=replicas,
+        **{
+            name: fmean(report[name] for report in together)
+            for name in ("step_secs", "examples_per_sec", "input_wait", "processor_secs")
+        },
+        alone_step_secs=fmean(report["step_secs"] for report in alone),
+        exchange_secs=together[0]["exchange_secs"],
+        gradient_bytes=together[0]["gradient_bytes"],
+        # Each process has counted the bytes of all.
+        network_bytes=None if len(sent) == 1 or None in sent else fmean(sent) / replicas,
+    )
+
+
+def _measured(
+    variants: Variants, runs: Sequence[Experiment], server: ForkServer
+) -> list[dict[str, Any]]:
+    with BenchmarkProcesses(server, variants.experiment.watchdog.compile_secs) as processes:
+        for run in runs:
+            processes.start(run)
+        reports = processes.measure()
+        for warning in processes.warnings:
+            print(warning, file=sys.stderr)
+    return reports
 
 
 def _remove(folder: Path) -> None:
@@ -117,15 +161,21 @@ def _check(experiment: Experiment, resolved: ResolvedRun) -> None:
 
 
 def _print(record: BenchmarkRecord) -> None:
-    rows = scaling.size_rows(record)
-    lines = [
-        "",
-        scaling.heading(record),
-        "",
-        *align_columns(rows, "<" + ">" * len(record.sizes)),
-        f"Traffic: {record.largest.traffic}",
-        "",
-    ]
-    if record.kernels:
-        lines += [*align_columns(scaling.kernel_rows(record), "<>>"), ""]
-    print("\n".join(lines), flush=True)
+    figures = {
+        record.unit: [str(size.count) for size in record.sizes],
+        "examples/s": [f"{size.examples_per_sec:,.0f}" for size in record.sizes],
+        "times the smallest": [f"{record.speedup(size):.2f}" for size in record.sizes],
+        "step, ms": [_ms(size.step_secs) for size in record.sizes],
+        "without exchange, ms": [_ms(size.alone_step_secs) for size in record.sizes],
+        "exchange alone, ms": [_ms(size.exchange_secs) for size in record.sizes],
+        "efficiency": [f"{100 * size.efficiency:.0f} %" for size in record.sizes],
+        "input wait": [f"{100 * size.input_wait:.0f} %" for size in record.sizes],
+    }
+    table = align_columns(
+        [[name, *texts] for name, texts in figures.items()], "<" + ">" * len(record.sizes)
+    )
+    print("\n".join(["", scaling.heading(record), "", *table, ""]), flush=True)
+
+
+def _ms(secs: float | None) -> str:
+    return "-" if secs is None else f"{1000 * secs:.{2 if secs >= 0.001 else 3}f}"

@@ -82,12 +82,6 @@ class BenchmarkProcesses:
             member.process.request(SAVE)
         return [self._hear(member) for member in self._members]
 
-    def kernels(self) -> dict[str, float]:
-        """Let the first process record some steps; return its seconds a step by kind of kernel."""
-        self._members[0].process.request(SAVE)
-        kernels: dict[str, float] = self._hear(self._members[0])["kernels"]
-        return kernels
-
     def __enter__(self) -> BenchmarkProcesses:
         return self
 
