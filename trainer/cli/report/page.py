@@ -11,7 +11,6 @@ from trainer.cli.report import details, scaling
 from trainer.cli.report.charts import Line, colors_of, line_chart
 from trainer.cli.report.data import Run, differing, main_metric
 from trainer.cli.report.document import document, section
-from trainer.cli.report.placement import placements
 from trainer.cli.report.workers import workers
 from trainer.config.constraints import format_value
 from trainer.text import format_duration
@@ -49,7 +48,6 @@ def render(runs: Sequence[Run]) -> str:
         section("Where the time went", details.times(runs)),
         section("Workers", workers(runs)),
         section("How it scales", scaling.benchmarks(runs)),
-        section("Model parallelism", placements(runs)),
         section("Confusion", details.confusions(runs)),
         section("Generated examples", details.samples(runs)),
         section("Each run" if len(runs) > 1 else "Details", "".join(single)),

@@ -15,7 +15,7 @@ from tensorflow.python.profiler.internal import flops_registry  # noqa: F401 - f
 def flops(operations: Sequence[tf.Operation]) -> int:
     """Return the floating-point operations that TensorFlow's registry knows of, of static shapes.
 
-    Convolutions, matrix products and pooling with their gradients, and elementwise operations.
+    Convolutions, matrix products and pooling, and elementwise operations.
     """
     total = 0
     for operation in operations:
