@@ -74,7 +74,10 @@ def measure(
     shutil.rmtree(folder, ignore_errors=True)  # of a benchmark that has failed
     own_server = server or ForkServer.acquire()
     try:
-        sizes = [measure_size(variants, count, own_server) for count in variants.counts()]
+        sizes = []
+        for count in variants.counts():
+            sizes.append(measure_size(variants, count, own_server))
+            print(f"{count}: {sizes[-1].examples_per_sec:,.0f} examples/s", flush=True)
     except (ConfigError, KeyboardInterrupt):
         _remove(folder)
         raise
