@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer.cli.report import details, scaling
+from trainer.cli.report import details
 from trainer.cli.report.charts import Line, colors_of, line_chart
 from trainer.cli.report.data import Run, differing, main_metric
 from trainer.cli.report.document import document, section
@@ -47,7 +47,6 @@ def render(runs: Sequence[Run]) -> str:
         section("What differs in the configuration", _differences(runs, colors)),
         section("Where the time went", details.times(runs)),
         section("Workers", workers(runs)),
-        section("How it scales", scaling.benchmarks(runs)),
         section("Confusion", details.confusions(runs)),
         section("Generated examples", details.samples(runs)),
         section("Each run" if len(runs) > 1 else "Details", "".join(single)),

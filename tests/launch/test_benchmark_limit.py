@@ -1,13 +1,10 @@
 """What a benchmark has measured, and what to change first by its figures."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
-from trainer.files import read_json, write_json
-from trainer.runs import benchmark_record
-from trainer.runs.benchmark_record import BenchmarkRecord, Size
+from trainer.launch.benchmark import BenchmarkRecord, Size
 
 TWO = Size(
     count=2,
@@ -58,17 +55,8 @@ def test_advice_has_the_options_that_the_strategy_has():
     assert devices.limit["text"].endswith("exchange less often, with a larger batch.per_replica")
 
 
-def test_record_is_read_as_it_was_written(tmp_path):
-    benchmark_record.write(tmp_path, RECORD)
-    content = json.loads((tmp_path / "benchmark.json").read_text())
+def test_content_has_what_follows_from_the_figures():
+    content = RECORD.content()
     assert content["limit"] == RECORD.limit
     assert content["sizes"][1]["efficiency"] == 0.8
     assert content["sizes"][1]["speedup"] == 1.6
-    assert benchmark_record.read(tmp_path) == RECORD
-
-
-def test_record_with_figures_of_an_earlier_version_is_read(tmp_path):
-    benchmark_record.write(tmp_path, RECORD)
-    file = tmp_path / "benchmark.json"
-    write_json(file, {**read_json(file), "kernels": {}, "gains": {}})
-    assert benchmark_record.read(tmp_path) == RECORD
