@@ -5,28 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import h5py
 import numpy as np
 import tensorflow as tf
 
 from trainer.keras_files import open_hdf5
-
-
-def network_layers(momentum: float, synchronized: bool) -> SimpleNamespace:
-    """Return `tf.keras.layers` for a network of `tf.keras.applications`, as its argument `layers`.
-
-    Its batch normalisation has this momentum and synchronisation, whatever the network asks for.
-    """
-
-    def batch_norm(**options: Any) -> tf.keras.layers.BatchNormalization:
-        return tf.keras.layers.BatchNormalization(
-            **{**options, "momentum": momentum, "synchronized": synchronized}
-        )
-
-    return SimpleNamespace(**{**vars(tf.keras.layers), "BatchNormalization": batch_norm})
 
 
 @dataclass(frozen=True)
@@ -86,10 +70,7 @@ class Head:
 
 
 def set_normalisation(backbone: tf.keras.Model, momentum: float, synchronized: bool) -> None:
-    """Give all batch normalisation of a network this momentum and synchronisation.
-
-    For networks of `tf.keras.applications` that do not take layers as an argument.
-    """
+    """Give all batch normalisation of a network this momentum and synchronisation."""
     for layer in backbone.layers:
         if isinstance(layer, tf.keras.layers.BatchNormalization):
             layer.momentum = momentum

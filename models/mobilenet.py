@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
-from trainer.models.backbones import Head, network_layers
+from trainer.models.backbones import Head, set_normalisation
 from trainer.models.inputs import image_input
 
 
@@ -53,6 +53,6 @@ def mobilenet(
         include_top=False,
         pooling="avg",
         weights=None,
-        layers=network_layers(momentum, synchronized),
     )
+    set_normalisation(backbone, momentum, synchronized)
     return head.attach("mobilenet", inputs, backbone)

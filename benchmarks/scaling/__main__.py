@@ -22,8 +22,8 @@ from benchmarks.scaling.jobs import JOBS, STEADFAST, TITLES, TUTORIAL, Job
 from benchmarks.scaling.team import Team, network
 from trainer.cli.compose import compose
 from trainer.cluster import discovery, spec
+from trainer.launch.benchmark import measure_size
 from trainer.launch.benchmark_experiments import Variants
-from trainer.launch.benchmark_measurement import Measurement
 from trainer.launch.fork_server import ForkServer
 from trainer.launch.resolved_run import resolve
 
@@ -45,7 +45,7 @@ def measure_steadfast(
     strategy = resolve(experiment).strategy
     with tempfile.TemporaryDirectory() as folder:
         variants = Variants(experiment, strategy, Path(folder))
-        size, _ = Measurement(experiment, strategy, variants, server).size(workers)
+        size = measure_size(variants, workers, server)
     return {
         "ms": 1000 * size.step_secs,
         "ceiling_ms": 1000 * size.alone_step_secs,

@@ -304,3 +304,21 @@ def test_evaluation_of_shards_may_not_communicate(tmp_path):
     run_engine = engine(tmp_path, *COMPARING, "batch.global_size=32", "batch.shards=2")
     with pytest.raises(ConfigError, match=r"all_gather\(axis=0\) at .* would join parts of the"):
         run_engine.evaluator.evaluate(lambda: False)
+
+
+class Updating(Classification):
+    """Updates its model where it should only judge it."""
+
+    def eval_step(self, batch, step):
+        step.minimize(lambda part: super(Updating, self).eval_step(part), batch, *self.trained)
+        return super().eval_step(batch)
+
+    @property
+    def trained(self):
+        return self.models["model"], self.optimizers["model"]
+
+
+def test_evaluation_may_not_update(tmp_path):
+    run_engine = engine(tmp_path, f"task._target_={__name__}.Updating", "batch.global_size=50")
+    with pytest.raises(ConfigError, match=r"^task: eval_step calls step\.minimize, but an evaluat"):
+        run_engine.evaluator.evaluate(lambda: False)

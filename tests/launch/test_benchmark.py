@@ -16,7 +16,7 @@ SLOW_LINK = ["strategy=multi_worker", "strategy._target_=tests.support.toy_strat
 def record_of(tmp_path):
     (folder,) = (tmp_path / "runs").iterdir()
     # No run, no checkpoint: what the processes have written is gone.
-    assert sorted(path.name for path in folder.iterdir()) == ["benchmark.json", "report.html"]
+    assert sorted(path.name for path in folder.iterdir()) == ["benchmark.json"]
     return json.loads((folder / "benchmark.json").read_text())
 
 
@@ -30,10 +30,7 @@ def test_slow_dataset_is_named_as_the_limit(tmp_path):
     (size,) = record["sizes"]
     assert size["replicas"] == 1
     assert size["input_wait"] > 0.5
-    assert size["bound_bytes"] == 0
-    assert size["peak_memory_mib"] > 100
-    assert record["kernels"]
-    assert record["gains"] == {}
+    assert size["exchange_secs"] is None
 
 
 @pytest.mark.slow
@@ -48,12 +45,9 @@ def test_slow_exchange_of_a_wide_softmax_is_named_as_the_limit(tmp_path):
     assert (one["replicas"], two["replicas"]) == (1, 2)
     size = 4 * 100 * (32 * 32 * 3 + 1)
     assert two["gradient_bytes"] == size
-    assert two["bound_bytes"] == two["planned_bytes"] == size  # 2 (n - 1) / n is 1
     assert one["exchange_secs"] is None
     assert two["exchange_secs"] >= 0.25
-    assert two["latency_secs"] > 0
     assert two["efficiency"] < 0.75
-    assert two["predicted_efficiency"] < 0.75
 
 
 @pytest.mark.slow

@@ -40,7 +40,6 @@ def test_each_replica_has_the_same_batch_at_every_size(tmp_path, overrides, key)
     resolve(alone)
     assert alone.strategy["_target_"].endswith("OneDevice")
     assert (alone.batch.per_replica, alone.batch.shards) == (16, 2)
-    assert made.with_double_batch().batch.per_replica == 32
 
 
 def test_devices_are_the_first_that_are_configured(tmp_path):
@@ -60,10 +59,3 @@ def test_variant_neither_evaluates_nor_saves_nor_writes(tmp_path):
     assert run.writers == {}
     assert run.train.steps_per_epoch == run.train.steps
     assert run.runs_dir == str(tmp_path)
-
-
-def test_compiled_variant_is_one_that_is_not_compiled_already(tmp_path):
-    assert variants(tmp_path).compiled().jit
-    assert variants(tmp_path, "jit=true").compiled() is None
-    eager = variants(tmp_path, "eager=true").compiled()
-    assert (eager.eager, eager.jit) == (False, False)

@@ -1,39 +1,29 @@
-"""What to change first, by the figures of a benchmark."""
+"""What a benchmark has measured, and what to change first by its figures."""
 
 from dataclasses import replace
 
 import pytest
 
-from trainer.launch.benchmark_limit import limit_of, stalls
-from trainer.runs.benchmark_record import BenchmarkRecord, Size
+from trainer.launch.benchmark import BenchmarkRecord, Size
 
-SIZE = Size(
+TWO = Size(
     count=2,
     replicas=2,
     step_secs=0.010,
     examples_per_sec=12800.0,
-    alone_step_secs=0.0095,
-    processor_secs=0.009,
-    input_wait=0.0,
-    gradient_bytes=4000,
-    bound_bytes=4000.0,
-    planned_bytes=4000.0,
-    traffic="an all-reduce",
-    network_bytes=None,
-    latency_secs=0.0001,
+    alone_step_secs=0.008,
     exchange_secs=0.0005,
-    peak_memory_mib=300.0,
-    gpu_memory_mib=None,
+    input_wait=0.1,
+    processor_secs=0.009,
+    gradient_bytes=4000,
+    network_bytes=4100.0,
 )
-RECORD = BenchmarkRecord(
-    "multi_worker", "processes", 64, 3.0, eager=False, sizes=[SIZE], kernels={"Conv2D": 0.006,
-    "MatMul": 0.002}, gains={"batch": 1.02, "compile": 0.9},
-)  # fmt: skip
+ONE = replace(TWO, count=1, replicas=1, examples_per_sec=8000.0, exchange_secs=None)
+RECORD = BenchmarkRecord("multi_worker", "processes", 64, 3.0, sizes=[ONE, TWO])
 
 
-def record(**changes):
-    fields = {name: changes.pop(name) for name in ("gains", "eager", "kernels") if name in changes}
-    return replace(RECORD, sizes=[replace(SIZE, **changes)], **fields)
+def limit(**changes):
+    return replace(RECORD, sizes=[ONE, replace(TWO, **changes)]).limit
 
 
 CASES = {
@@ -46,49 +36,27 @@ CASES = {
         {"input_wait": 0.3, "alone_step_secs": 0.006},
         "communication: it takes 40 % of a step of 2 processes",
     ),
-    "batch": (
-        {"gains": {"batch": 1.8, "compile": 1.2}},
-        "batch size: twice the examples on each replica (batch.per_replica=128) give 1.80 times "
-        "the examples per second",
+    "neither": ({}, "nothing but the work itself: steps wait 20 % of the time"),
+    "ceiling slower than the run": (
+        {"alone_step_secs": 0.02, "input_wait": 0.0},
+        "nothing but the work itself: steps wait 0 % of the time",
     ),
-    "compile": (
-        {"gains": {"batch": 1.1, "compile": 1.5}},
-        "compile: one replica with jit=true gives 1.50 times the examples per second",
-    ),
-    "eager": (
-        {"gains": {"compile": 9.0}, "eager": True},
-        "compile: one replica with eager=false gives 9.00 times the examples per second",
-    ),
-    "kernels": (
-        {},
-        "nothing but the work itself: 75 % of the time of all kernels is Conv2D",
-    ),
-    "nothing known": (
-        {"gains": {}, "kernels": {}},
-        "nothing but the work itself: steps wait for nothing in 95 % of the time",
-    ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("changes", "text"), CASES.values(), ids=CASES)
 def test_limit_has_the_figure_that_says_so(changes, text):
-    assert limit_of(record(**changes)).text.startswith(text)
-
-
-def test_changes_are_tried_only_if_steps_wait_for_nothing():
-    assert stalls(RECORD) is None
-    assert stalls(record(input_wait=0.5)).name == "input"
-    # A measured gain does not hide that steps wait.
-    waiting = record(input_wait=0.5, gains={"batch": 3.0})
-    assert limit_of(waiting).name == "input"
+    assert limit(**changes)["text"].startswith(text)
 
 
 def test_advice_has_the_options_that_the_strategy_has():
-    assert "strategy.compress" in limit_of(record(alone_step_secs=0.004)).text
-    devices = replace(record(alone_step_secs=0.004), unit="devices")
-    assert limit_of(devices).text.endswith("exchange less often, with a larger batch.per_replica")
+    assert "strategy.compress" in limit(alone_step_secs=0.004)["text"]
+    devices = replace(RECORD, sizes=[replace(TWO, alone_step_secs=0.004)], unit="devices")
+    assert devices.limit["text"].endswith("exchange less often, with a larger batch.per_replica")
 
 
-def test_ceiling_that_is_slower_than_the_run_is_no_communication():
-    assert stalls(record(alone_step_secs=0.02)) is None
-    assert record(alone_step_secs=0.02).largest.communication == 0.0
+def test_content_has_what_follows_from_the_figures():
+    content = RECORD.content()
+    assert content["limit"] == RECORD.limit
+    assert content["sizes"][1]["efficiency"] == 0.8
+    assert content["sizes"][1]["speedup"] == 1.6

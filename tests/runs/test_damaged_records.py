@@ -15,10 +15,9 @@ from trainer.errors import DamagedError
 from trainer.files import read_json, write_json
 from trainer.launch import inline
 from trainer.launch.worker_process import Log, log_of
-from trainer.runs import placement_record, process_status, status
+from trainer.runs import process_status, status
 from trainer.runs.directory import read_config
 from trainer.runs.ledger import Ledger
-from trainer.runs.placement_record import DeviceRecord, PlacementRecord
 from trainer.runs.process_status import HostStatus, ProcessStatus
 from trainer.summaries.writers.csv import Csv
 from trainer.summaries.writers.jsonl import JsonLines
@@ -79,9 +78,7 @@ def trained(tmp_path_factory):
         status.record_failure(path, "ValueError: no")
         write_json(path / "left_out.json", {"blocks": []})
         write_json(path / "confusion.json", {"step": 6, "classes": ["a"], "matrix": [[1]]})
-        sums = {"forward": 1, "backward": 2, "update": 1}
-        device = DeviceRecord("CPU:0", ["a"], 1, sums)
-        placement_record.write(path, PlacementRecord([device], 1, 1, sums, 0, 0.0, 0.0))
+        write_json(path / "placement.json", {"layers": {"CPU:0": ["a"]}})
         process = ProcessStatus("worker-0", "train", 6, 0.0, "done")
         process_status.write(path, "worker-0", HostStatus("a", 1, 1, [], [process], 0))
     return folder

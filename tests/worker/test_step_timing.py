@@ -15,7 +15,7 @@ class Heard(Exception):
 
 
 class Parent:
-    """Asks when the process is warm, and again when it has the window."""
+    """Asks when the process is warm."""
 
     def __init__(self, messages):
         self.reports = []
@@ -37,23 +37,21 @@ class Parent:
     ("overrides", "replicas"),
     [([], 1), (["strategy=mirrored", "strategy.virtual_devices=2"], 2)],
 )
-def test_process_reports_that_it_is_warm_its_window_and_its_kernels(tmp_path, overrides, replicas):
+def test_process_reports_that_it_is_warm_then_its_window(tmp_path, overrides, replicas):
     run = engine(tmp_path, *ENDLESS, *overrides)
-    parent = Parent(3)
+    parent = Parent(2)
     with pytest.raises(Heard):
         step_timing.measure(run, parent, parent.begin, 0.05)
-    warm, window, kernels = parent.reports
+    warm, window = parent.reports
     assert warm == {}
     assert window["steps"] > 0
     assert window["replicas"] == replicas
     assert window["examples_per_sec"] == 16 / window["step_secs"]
     assert window["input_wait"] == 0.0  # the examples are in memory
     assert window["processor_secs"] > 0
-    assert window["peak_memory_mib"] >= 0.9 * window["memory_mib"]
     weights = run.state.task.models["model"].trainable_variables
     assert window["gradient_bytes"] == 4 * sum(x.shape.num_elements() for x in weights)
-    assert ("exchange_secs" in window) == ("latency_secs" in window) == (replicas > 1)
-    assert all(secs > 0 for secs in kernels["kernels"].values())
+    assert (window["exchange_secs"] is not None) == (replicas > 1)
     assert not (tmp_path / "checkpoints").exists()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -79,6 +80,10 @@ class EmbeddingEvaluator:
         process_group: the processes that predict together.
     """
 
+    # Features have neither.
+    images: ClassVar[Mapping[str, np.ndarray]] = {}
+    texts: ClassVar[Mapping[str, Sequence[str]]] = {}
+
     def __init__(
         self,
         task: Task,
@@ -94,16 +99,6 @@ class EmbeddingEvaluator:
         self._bank = bank
         self._group_size = group_size
         self._process_group = process_group
-
-    @property
-    def images(self) -> Mapping[str, np.ndarray]:
-        """None: features have no picture."""
-        return {}
-
-    @property
-    def texts(self) -> Mapping[str, Sequence[str]]:
-        """None either."""
-        return {}
 
     def evaluate(
         self, stop_requested: Callable[[], bool], enter: Callable[[str], None] = lambda phase: None

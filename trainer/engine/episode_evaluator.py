@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -32,6 +33,9 @@ class EpisodeEvaluator:
     """
 
     names = ("return", "episode_length")
+    # An episode has neither.
+    images: ClassVar[Mapping[str, np.ndarray]] = {}
+    texts: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     def __init__(
         self,
@@ -51,16 +55,6 @@ class EpisodeEvaluator:
         self._channel = channel
         self._act = tf.function(state.task.act_greedily, autograph=False)  # type: ignore[attr-defined]
         self._is_compiled = False
-
-    @property
-    def images(self) -> Mapping[str, np.ndarray]:
-        """None: an episode has no picture."""
-        return {}
-
-    @property
-    def texts(self) -> Mapping[str, Sequence[str]]:
-        """None either."""
-        return {}
 
     def evaluate(
         self, stop_requested: Callable[[], bool], enter: Callable[[str], None] = lambda phase: None

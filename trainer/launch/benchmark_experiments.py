@@ -30,6 +30,8 @@ class Variants:
     Each replica has the same batch in all of them.
 
     Attributes:
+        experiment: the user's.
+        strategy: its strategy, resolved.
         count: number of processes of the experiment, or of devices if it has one process.
         sizes: its batch sizes.
 
@@ -43,8 +45,8 @@ class Variants:
     """
 
     def __init__(self, experiment: Experiment, strategy: Strategy, folder: Path) -> None:
-        self._experiment = experiment
-        self._strategy = strategy
+        self.experiment = experiment
+        self.strategy = strategy
         self._folder = folder
         gpus = len(environment.visible_gpus()) if strategy.uses_gpus else 0
         if experiment.devices.gpus is not None:
@@ -58,13 +60,13 @@ class Variants:
 
     def counts(self) -> list[int]:
         """Return the numbers of processes or devices to measure."""
-        return [self.count] if self._strategy.resized(1) is None else counts(self.count)
+        return [self.count] if self.strategy.resized(1) is None else counts(self.count)
 
     def together(self, count: int) -> Experiment:
         """Return the run with so many processes or devices."""
-        options = self._strategy.resized(count)
+        options = self.strategy.resized(count)
         replicas = count * (self._gpus_of_process or 1)
-        strategy = {**self._experiment.strategy, **(options or {})}
+        strategy = {**self.experiment.strategy, **(options or {})}
         variant = self._endless(f"together-{count}", strategy, replicas)
         if self._gpus and self._gpus_of_process:
             # All GPUs of a machine are divided between its processes.
@@ -77,29 +79,8 @@ class Variants:
         strategy = {"_target_": "trainer.strategies.one_device.OneDevice", "device": device}
         return self._endless(f"alone-{number}", strategy, 1)
 
-    def with_double_batch(self) -> Experiment:
-        """Return the smallest run with twice the batch of a replica."""
-        variant = self.together(self.counts()[0])
-        assert variant.batch.per_replica is not None
-        size = 2 * variant.batch.per_replica
-        variant.name = "double-batch"
-        variant.batch = replace(variant.batch, per_replica=size)
-        return variant
-
-    def compiled(self) -> Experiment | None:
-        """Return the smallest run compiled; None: it is compiled by XLA already."""
-        variant = self.together(self.counts()[0])
-        variant.name = "compiled"
-        if variant.eager:
-            variant.eager = False
-        elif variant.jit:
-            return None
-        else:
-            variant.jit = True
-        return variant
-
     def _endless(self, name: str, strategy: dict[str, Any], replicas: int) -> Experiment:
-        source = self._experiment
+        source = self.experiment
         variant = copy.deepcopy(source)
         variant.name = name
         variant.runs_dir = str(self._folder)

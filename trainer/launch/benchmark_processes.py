@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from trainer.cluster import discovery, messages
@@ -31,7 +30,7 @@ class _Member:
     messages: Messages
 
 
-class BenchmarkProcesses:
+class BenchmarkProcesses(ExitStack):
     """Processes that are measured at the same time; they are ended when the context is left.
 
     Args:
@@ -40,10 +39,10 @@ class BenchmarkProcesses:
     """
 
     def __init__(self, server: ForkServer, limit_secs: float) -> None:
+        super().__init__()
         self._server = server
         self._limit_secs = limit_secs
         self._members: list[_Member] = []
-        self._stack = ExitStack()
         self.warnings: list[str] = []
 
     def start(self, experiment: Experiment) -> None:
@@ -53,7 +52,7 @@ class BenchmarkProcesses:
             ConfigError: the experiment cannot be trained like this.
         """
         resolved = resolve(experiment)
-        network = self._stack.enter_context(open_network(experiment, resolved))
+        network = self.enter_context(open_network(experiment, resolved))
         clusters = discovery.local_clusters(resolved.strategy.process_ids(None))
         if network.why_open and len(clusters) > 1:
             addresses = [address for job in clusters[0].jobs.values() for address in job]
@@ -63,10 +62,10 @@ class BenchmarkProcesses:
 
     def _start(self, experiment: Experiment, cluster: Cluster, namespace: Namespace | None) -> None:
         directory = join_run(experiment, str(cluster.process_id))
-        self._stack.callback(directory.release)
+        self.callback(directory.release)
         member = _Member(WorkerProcess(self._server, namespace), directory, queue.SimpleQueue())
         self._members.append(member)
-        self._stack.callback(member.process.discard)
+        self.callback(member.process.discard)
         member.process.assign(directory, experiment, cluster, member.messages)
 
     def measure(self) -> list[dict[str, Any]]:
@@ -81,23 +80,6 @@ class BenchmarkProcesses:
         for member in self._members:
             member.process.request(SAVE)
         return [self._hear(member) for member in self._members]
-
-    def kernels(self) -> dict[str, float]:
-        """Let the first process record some steps; return its seconds a step by kind of kernel."""
-        self._members[0].process.request(SAVE)
-        kernels: dict[str, float] = self._hear(self._members[0])["kernels"]
-        return kernels
-
-    def __enter__(self) -> BenchmarkProcesses:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.close()
 
     def _hear(self, member: _Member) -> dict[str, Any]:
         """Return the next measurement of a process."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import resource
-import sys
 from pathlib import Path
 
 import tensorflow as tf
 
 _MIB = 2**20
-_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
 
 
 def resource_metrics() -> dict[str, float]:
@@ -33,8 +30,3 @@ def resource_metrics() -> dict[str, float]:
             max(tf.config.experimental.get_memory_info(gpu)["peak"] for gpu in gpus) / _MIB
         )
     return metrics
-
-
-def peak_memory_mib() -> float:
-    """Return the largest resident memory of this process so far, in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT / _MIB

@@ -19,7 +19,6 @@ from trainer.engine.graph.collective_log import CollectiveLog, first_difference
 from trainer.engine.graph.collectives import flat_sum
 from trainer.engine.graph.shared_optimizer import SharedOptimizer
 from trainer.engine.graph.step import Step
-from trainer.engine.graph.step_base import StepBase
 from trainer.engine.graph.user_step import UserStep
 from trainer.engine.replicator import Replicator
 from trainer.errors import ConfigError
@@ -585,7 +584,7 @@ def test_log_of_loop_has_every_collective_of_a_step(tmp_path):
     assert lines[-1] == "the end of the step"
 
 
-@pytest.mark.parametrize("owner", [Step, StepBase, UserStep, SharedOptimizer, Replicator])
+@pytest.mark.parametrize("owner", [Step, UserStep, SharedOptimizer, Replicator])
 def test_frames_of_the_engine_are_not_those_of_user(owner):
     assert owner.__module__.startswith(f"{collectives._ENGINE}.")
 

@@ -5,12 +5,11 @@ The model has two layers: `first` is on logical device 0, `second` on 1.
 
 import re
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.support.training import ROUNDING, assert_same_bits, distance, engine, train, variables
-from trainer.engine.graph.device_traffic import idle_share, kind_of, measure
+from trainer.engine.graph.device_traffic import kind_of, measure
 from trainer.engine.graph.replica_devices import device_key
 from trainer.errors import ConfigError
 from trainer.logical_devices import groups_of, logical_device
@@ -257,18 +256,3 @@ def test_logical_device_that_does_not_exist_is_one_line(tmp_path):
 def test_logical_device_changes_nothing_on_one_device():
     with logical_device(7):
         assert float(tf.sin(0.0)) == 0.0
-
-
-@pytest.mark.parametrize("stages", [2, 3, 4])
-@pytest.mark.parametrize("micro_batches", [1, 4, 32])
-def test_idle_share_of_equal_stages_is_that_of_gpipe(stages, micro_batches):
-    costs = [{"forward": 64, "backward": 128, "update": 7}] * stages
-    expected = (stages - 1) / (micro_batches + stages - 1)
-    assert np.isclose(idle_share(costs, micro_batches), expected)
-    assert np.isclose(idle_share(costs, micro_batches, overlap=False), 1 - 1 / stages)
-
-
-def test_idle_share_of_unequal_stages_is_that_of_a_schedule_by_hand():
-    costs = [{"forward": 2, "backward": 0}, {"forward": 6, "backward": 0}]
-    # two micro-batches: device 0 works from 0 to 2, device 1 from 1 to 7; 8 of 2 x 7 are work
-    assert np.isclose(idle_share(costs, 2), 1 - 8 / 14)

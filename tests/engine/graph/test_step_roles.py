@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from tests.support.training import engine
 from trainer.engine.graph.collective_log import CollectiveLog
-from trainer.engine.graph.step_base import StepBase
+from trainer.engine.graph.step import Step
+from trainer.engine.graph.step_options import StepOptions
 from trainer.engine.process_group import ProcessGroup
 from trainer.protocols import TaskParts
 from trainer.tasks.classification import Classification
@@ -36,7 +37,7 @@ def test_step_tells_its_replica_and_its_process(monkeypatch, number, local_devic
         strategy=SimpleNamespace(extended=SimpleNamespace(worker_devices=devices)),
     )
     monkeypatch.setattr(tf.distribute, "get_replica_context", lambda: context)
-    step = StepBase(tf.constant(0, tf.int64), CollectiveLog())
+    step = Step(tf.constant(0, tf.int64), StepOptions(), CollectiveLog())
     assert (step.replica, step.worker) == expected
     assert step.num_replicas == 8
 

@@ -15,18 +15,14 @@ from trainer.config.directions import Directions
 from trainer.errors import DamagedError
 from trainer.files import read_bytes, read_json
 from trainer.runs import (
-    benchmark_record,
     crash_report,
     identity,
     metric_directions,
     metric_lines,
-    placement_record,
     provenance,
 )
-from trainer.runs.benchmark_record import BenchmarkRecord
 from trainer.runs.directory import trained_config
 from trainer.runs.ledger import Ledger, TimeSummary
-from trainer.runs.placement_record import PlacementRecord
 from trainer.runs.status import RunStatus, State, run_status
 
 Points: TypeAlias = Sequence[tuple[int, float]]
@@ -66,8 +62,6 @@ class Run:
         directions: which direction of its metrics is better.
         time: the time spent by category; None: not known.
         confusion: the newest confusion matrix, if any.
-        placement: how the model is divided between devices, if it is.
-        benchmark: how its configuration scales, if that was measured.
         samples: the newest picture of generated examples, a PNG file, if any.
         crash: the text of crash.txt, or empty.
         problems: what could not be read, one line each.
@@ -82,8 +76,6 @@ class Run:
     directions: Directions = field(default_factory=Directions)
     time: TimeSummary | None = None
     confusion: Confusion | None = None
-    placement: PlacementRecord | None = None
-    benchmark: BenchmarkRecord | None = None
     samples: bytes | None = None
     crash: str = ""
     problems: list[str] = field(default_factory=list)
@@ -127,9 +119,6 @@ def read(path: Path, label: str, place: str | None = None) -> Run:
     run.curves = attempt("metrics", lambda: _curves(path, run.problems), {})
     run.time = attempt("ledger.jsonl", lambda: _time(path), None)
     run.confusion = attempt("confusion.json", lambda: _confusion(path / "confusion.json"), None)
-    run.placement = attempt("placement.json", lambda: placement_record.read(path), None)
-    benchmark = benchmark_record.directory_of(path)
-    run.benchmark = attempt("benchmark.json", lambda: benchmark_record.read(benchmark), None)
     run.samples = attempt("samples.png", lambda: _picture(path / "samples.png"), None)
     run.crash = attempt("crash.txt", lambda: _text(crash_report.report_path(path)), "")
     return run

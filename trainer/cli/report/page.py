@@ -7,11 +7,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer.cli.report import details, scaling
+from trainer.cli.report import details
 from trainer.cli.report.charts import Line, colors_of, line_chart
 from trainer.cli.report.data import Run, differing, main_metric
 from trainer.cli.report.document import document, section
-from trainer.cli.report.placement import placements
 from trainer.cli.report.workers import workers
 from trainer.config.constraints import format_value
 from trainer.text import format_duration
@@ -48,8 +47,6 @@ def render(runs: Sequence[Run]) -> str:
         section("What differs in the configuration", _differences(runs, colors)),
         section("Where the time went", details.times(runs)),
         section("Workers", workers(runs)),
-        section("How it scales", scaling.benchmarks(runs)),
-        section("Model parallelism", placements(runs)),
         section("Confusion", details.confusions(runs)),
         section("Generated examples", details.samples(runs)),
         section("Each run" if len(runs) > 1 else "Details", "".join(single)),

@@ -1,4 +1,4 @@
-"""What a traced step sends between devices, and what each device computes.
+"""What a traced step sends between devices.
 
 Counted on the graph: a tensor that is used on another device than its own is sent there once,
 however many operations use it. Control edges, and what moves within a function that an operation
@@ -14,7 +14,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.engine.graph.layer_costs import flops
 from trainer.engine.graph.replica_devices import BACKWARD, FORWARD, device_key
 
 KINDS = ("forward", "backward", "update")
@@ -28,18 +27,16 @@ _NO_DATA = (tf.resource, tf.variant)
 
 @dataclass
 class StepTraffic:
-    """What one step sends and computes.
+    """What one step sends.
 
     Attributes:
         within: kind -> bytes sent between the devices of the first replica.
         between: bytes sent between the devices of different replicas of this process.
-        flops: for each device of the first replica, kind -> known floating-point operations.
         unknown: number of tensors that are sent and whose size is not known.
     """
 
     within: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     between: int = 0
-    flops: list[dict[str, int]] = field(default_factory=list)
     unknown: int = 0
 
 
@@ -53,22 +50,16 @@ def measure(graph: tf.Graph, groups: Sequence[Sequence[str]]) -> StepTraffic:
     traffic = StepTraffic()
     replica_of = {device_key(name): number for number, group in enumerate(groups) for name in group}
     devices = _Devices(graph)
-    work: dict[tuple[_Key, str], list[tf.Operation]] = {}
     for operation in graph.get_operations():
         own = devices.of(operation)
         if own not in replica_of:
             continue
-        work.setdefault((own, kind_of(operation)), []).append(operation)
         for tensor in operation.outputs:
             if tensor.dtype in _NO_DATA:
                 continue
             others = {devices.of(consumer) for consumer in tensor.consumers()} - {own}
             for other in others & replica_of.keys():
                 _add(traffic, tensor, replica_of[own], replica_of[other])
-    traffic.flops = [
-        {kind: flops(work.get((device_key(name), kind), [])) for kind in KINDS}
-        for name in groups[0]
-    ]
     return traffic
 
 
@@ -77,33 +68,6 @@ def kind_of(operation: tf.Operation) -> str:
     if _IN_BACKWARD.search(operation.name):
         return "backward"
     return "forward" if _IN_FORWARD.search(operation.name) else "update"
-
-
-def idle_share(
-    costs: Sequence[dict[str, int]], micro_batches: int, *, overlap: bool = True
-) -> float:
-    """Return the share of the time in which the average device of a replica waits; computed.
-
-    All micro-batches pass the stages forward, then backward, as in GPipe (Huang et al. 2019): a
-    pass of m micro-batches takes the time of the first through all stages, and m - 1 times that of
-    the slowest stage. Stages of the same cost are idle (k - 1) / (m + k - 1). Without overlap one
-    stage computes at a time: (k - 1) / k, whatever they cost.
-
-    Args:
-        costs: for each stage, kind -> cost of a whole step.
-        micro_batches: number of micro-batches of a step, shards included.
-        overlap: whether stages compute different micro-batches at the same time.
-    """
-    busy = sum(cost[kind] for cost in costs for kind in ("forward", "backward"))
-    if not busy:
-        return 0.0
-    if not overlap:
-        return 1.0 - 1.0 / len(costs)
-    time = 0.0
-    for kind in ("forward", "backward"):
-        stages = [cost[kind] / micro_batches for cost in costs]
-        time += sum(stages) + (micro_batches - 1) * max(stages)
-    return 1.0 - busy / (len(costs) * time)
 
 
 def _add(traffic: StepTraffic, tensor: tf.Tensor, source: int, target: int) -> None:

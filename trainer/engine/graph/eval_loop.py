@@ -14,7 +14,8 @@ from trainer.engine.graph.input import Feed
 from trainer.engine.graph.metric_sums import pack, sums_of
 from trainer.engine.graph.randomness import evaluated_part
 from trainer.engine.graph.shard_tree import add
-from trainer.engine.graph.step_base import StepBase
+from trainer.engine.graph.step import Step
+from trainer.engine.graph.step_options import StepOptions
 from trainer.protocols import Batch, Dataset, PerExample, Task
 
 
@@ -92,7 +93,7 @@ class EvalLoop:
         evaluate: Any = self._task.eval_step
         if "step" not in inspect.signature(evaluate).parameters:
             return evaluate(batch)
-        step = StepBase(index, self._log)
+        step = Step(index, StepOptions(), self._log, evaluates=True)
         with step.collectives.on_part(self._in_order):
             result = evaluate(batch, step=step)
         step.collectives.end()

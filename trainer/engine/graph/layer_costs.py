@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import accumulate, pairwise
 
 import tensorflow as tf
@@ -12,23 +13,12 @@ from tensorflow.python.framework.ops import get_stats_for_node_def
 from tensorflow.python.profiler.internal import flops_registry  # noqa: F401 - fills the registry
 
 
-def flops(operations: Sequence[tf.Operation]) -> int:
-    """Return the floating-point operations that TensorFlow's registry knows of, of static shapes.
-
-    Convolutions, matrix products and pooling with their gradients, and elementwise operations.
-    """
-    total = 0
-    for operation in operations:
-        try:
-            value = get_stats_for_node_def(operation.graph, operation.node_def, "flops").value
-        except (ValueError, AttributeError):  # a shape is not known
-            continue
-        total += int(value or 0)
-    return total
-
-
 def forward_flops(layer: tf.keras.layers.Layer) -> int:
-    """Return the floating-point operations of a layer for one example; 0 without variables."""
+    """Return the floating-point operations of a layer for one example; 0 without variables.
+
+    As far as TensorFlow's registry knows them: convolutions, matrix products, pooling, and
+    elementwise operations, of static shapes.
+    """
     if not layer.weights:
         return 0
     specs = tf.nest.map_structure(
@@ -36,7 +26,12 @@ def forward_flops(layer: tf.keras.layers.Layer) -> int:
         layer.get_input_at(0),
     )
     traced = tf.function(lambda inputs: layer(inputs), autograph=False)
-    return flops(traced.get_concrete_function(specs).graph.get_operations())
+    graph = traced.get_concrete_function(specs).graph
+    total = 0
+    for operation in graph.get_operations():
+        with suppress(ValueError, AttributeError):  # a shape is not known
+            total += int(get_stats_for_node_def(graph, operation.node_def, "flops").value or 0)
+    return total
 
 
 def output_size(layer: tf.keras.layers.Layer) -> int:

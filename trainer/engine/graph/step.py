@@ -1,42 +1,61 @@
-"""A training step on one replica: gradients, one reduction over the replicas, clipping, update."""
+"""A step on one replica: gradients, one reduction over the replicas, clipping, update."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from trainer.engine.graph.clipping import clip
 from trainer.engine.graph.collective_log import CollectiveLog
+from trainer.engine.graph.collectives import Collectives
 from trainer.engine.graph.divergence import DivergenceMonitor, Verdict, no_verdict
 from trainer.engine.graph.gradients import Contribution, accumulate_gradients
 from trainer.engine.graph.metric_sums import Sums
 from trainer.engine.graph.moving_statistics import MovingStatistics, assign_alike
+from trainer.engine.graph.random_layers import task_draws
 from trainer.engine.graph.replica_devices import on_own_device
 from trainer.engine.graph.soft_update import soft_update
-from trainer.engine.graph.step_base import StepBase
 from trainer.engine.graph.step_options import Gradients, Optimizer, StepOptions
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, LossFn, Metrics, PerExample
 
 
-class Step(StepBase):
-    """What a task's `train_step` may use. Created for each replica while the step is traced.
+class Step:
+    """What a task's steps may use. Created for each replica while the step is traced.
 
     Attributes:
         index: number of the step, scalar int64, from 0.
+        replica: number of this replica, from 0; a scalar tensor where one trace is for all.
+        worker: number of the process that this replica belongs to, from 0; likewise.
         num_replicas: replicas that share the step.
+        collectives: this replica's.
         options: what all steps have in common.
         verdict: the verdict on the first update that is bad, or else on the last update.
         dropped: whether an update was dropped, bool scalar.
 
     Args:
         log: the collectives of all replicas, in order; shared by them.
+        evaluates: whether it is a step of an evaluation, which may not update a model.
     """
 
-    def __init__(self, index: tf.Tensor, options: StepOptions, log: CollectiveLog) -> None:
-        super().__init__(index, log)
+    def __init__(
+        self,
+        index: tf.Tensor,
+        options: StepOptions,
+        log: CollectiveLog,
+        *,
+        evaluates: bool = False,
+    ) -> None:
+        self.index = index
         self.options = options
+        self._evaluates = evaluates
+        self._replica = tf.distribute.get_replica_context()
+        self.num_replicas: int = self._replica.num_replicas_in_sync
+        self.replica, self.worker = _numbers(self._replica)
+        self.collectives = Collectives(log)
+        self._draws = task_draws()
         self._updates: dict[int, tuple[Optimizer, int]] = {}
         self.verdict = no_verdict()
         self.dropped = tf.constant(False)
@@ -66,9 +85,10 @@ class Step(StepBase):
             replicas.
 
         Raises:
-            ConfigError: an operation of the forward pass requests a device of its own, or the batch
-                cannot be cut into its shards and micro-batches.
+            ConfigError: an operation of the forward pass requests a device of its own, the batch
+                cannot be cut into its shards and micro-batches, or it is an evaluation's step.
         """
+        self._refuse_in_evaluation("minimize")
         self._count(optimizer)
         statistics = MovingStatistics(model, optimizer, self.options, self.num_replicas)
         scale = self.read_loss_scale()
@@ -101,8 +121,10 @@ class Step(StepBase):
             tau: the share of the way, in [0, 1].
 
         Raises:
-            ConfigError: the models do not have the same variables, or `tau` is not in [0, 1].
+            ConfigError: the models do not have the same variables, `tau` is not in [0, 1], or it is
+                an evaluation's step.
         """
+        self._refuse_in_evaluation("soft_update")
         soft_update(self._replica, target, source, tau, self.dropped)
 
     def end(self) -> None:
@@ -122,6 +144,13 @@ class Step(StepBase):
                     "learning rate would not follow the steps; write "
                     f"parts.optimizer(..., updates_per_step={count})"
                 )
+
+    def _refuse_in_evaluation(self, name: str) -> None:
+        if self._evaluates:
+            raise ConfigError(
+                f"task: eval_step calls step.{name}, but an evaluation updates no model; "
+                "call it in train_step"
+            )
 
     def _count(self, optimizer: Optimizer) -> None:
         """Count an update of an optimizer in this step."""
@@ -249,6 +278,122 @@ class Step(StepBase):
             experimental_aggregate_gradients=self.options.optimizer_reduces,
         )
 
+    def split(self, batch: Batch, count: int) -> list[Batch]:
+        """Cut this replica's batch into `count` equal parts, for an update with each.
+
+        Part k has every `count`-th example from the k-th on: the same examples of the global batch
+        on any number of replicas.
+
+        Raises:
+            ConfigError: the batch cannot be cut evenly.
+        """
+        size = int(batch["weight"].shape[0])
+        if size % count:
+            raise ConfigError(
+                f"task: {size} examples on each of {self.num_replicas} replicas cannot be split "
+                f"into {count} equal parts; change batch.global_size"
+            )
+        cut = tf.nest.map_structure(
+            lambda x: tf.reshape(x, [size // count, count, *x.shape[1:]]), batch
+        )
+        return [
+            tf.nest.map_structure(lambda x, number=number: x[:, number], cut)
+            for number in range(count)
+        ]
+
+    def random_normal(self, shape: Sequence[int], dtype: Any = tf.float32) -> tf.Tensor:
+        """Draw from the standard normal distribution.
+
+        The numbers are this replica's, in a loss function this part's, slice of what the global
+        batch draws: the same on any number of replicas, shards and micro-batches. They depend on
+        the seed, the step, and how often the task has drawn before in the step.
+
+        Args:
+            shape: a static shape, whose first dimension is the example; [] is a number that all
+                replicas share.
+            dtype: a floating-point type.
+        """
+        return self._draws.random_normal(shape, dtype=dtype)
+
+    def random_uniform(
+        self,
+        shape: Sequence[int],
+        minval: Any = 0,
+        maxval: Any = None,
+        dtype: Any = tf.float32,
+    ) -> tf.Tensor:
+        """Draw uniformly from [minval, maxval); the rest is as in `random_normal`.
+
+        Args:
+            shape: as in `random_normal`.
+            minval: the lower bound.
+            maxval: the upper bound; None: 1, or for integers all that the type holds.
+            dtype: a floating-point or integer type.
+        """
+        return self._draws.random_uniform(shape, minval, maxval, dtype)
+
+    def all_reduce(self, value: Any, op: str = "sum") -> Any:
+        """Reduce a nest of tensors over all replicas, element by element, to every replica.
+
+        This, `map_reduce`, `reduce_scatter`, `all_gather`, `map_gather` and `broadcast` may stand
+        anywhere in a step, also within a model, but not within a tf.function, tf.while_loop or
+        tf.cond. All replicas must call the same ones, in the same order and with the same shapes,
+        which must be static. They are differentiable, with respect to the sum of all replicas'
+        losses. Where batch.accumulate or batch.shards cut the batch, a loss function may not
+        communicate, and with batch.shards neither may `eval_step`.
+
+        Args:
+            value: this replica's nest of numbers or dense tensors.
+            op: sum, mean, min or max. There is no mean of integers.
+        """
+        return self.collectives.all_reduce(value, op)
+
+    def map_reduce(self, fn: Callable[[Any], Any], value: Any, op: str = "sum") -> Any:
+        """Apply `fn` to this replica's value, and reduce the resulting nest like `all_reduce`."""
+        return self.collectives.map_reduce(fn, value, op)
+
+    def reduce_scatter(self, value: Any, op: str = "sum", axis: int = 0) -> Any:
+        """Reduce a nest over all replicas, and cut it: each replica gets the part of its number.
+
+        `all_gather` of the parts is `all_reduce`.
+
+        Args:
+            value: this replica's nest of dense tensors.
+            op: as in `all_reduce`.
+            axis: where each tensor is cut; its length must be a multiple of `num_replicas`.
+        """
+        return self.collectives.reduce_scatter(value, op, axis)
+
+    def all_gather(self, value: Any, axis: int = 0) -> Any:
+        """Stack the values of all replicas along a new axis; every replica gets the result.
+
+        Args:
+            value: this replica's nest of numbers or dense tensors.
+            axis: where the new axis, of length `num_replicas`, is in the result.
+        """
+        return self.collectives.all_gather(value, axis)
+
+    def map_gather(self, fn: Callable[[Any], Any], value: Any, axis: int = 0) -> Any:
+        """Apply `fn` to this replica's value, and gather the resulting nest like `all_gather`."""
+        return self.collectives.map_gather(fn, value, axis)
+
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        """Return the value of replica `source` on every replica.
+
+        The others' values must have the same nest, shapes and types.
+        """
+        return self.collectives.broadcast(value, source)
+
 
 def _is_finite(gradient: tf.Tensor) -> tf.Tensor:
     return tf.reduce_all(tf.math.is_finite(gradient))
+
+
+def _numbers(context: tf.distribute.ReplicaContext) -> tuple[int | tf.Tensor, int | tf.Tensor]:
+    """Return the number of a replica, and of its process."""
+    number = context.replica_id_in_sync_group
+    static = tf.get_static_value(number)
+    replica = number if static is None else int(static)
+    if context.num_replicas_in_sync == 1:  # without a strategy there are no devices to count
+        return replica, 0
+    return replica, replica // max(1, len(context.strategy.extended.worker_devices))
