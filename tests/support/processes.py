@@ -26,9 +26,8 @@ OPTIONS = [
 ]  # fmt: skip
 
 SIGNALLER = '''
-import json, os, pathlib, socket, sys, threading
+import json, os, pathlib, socket, struct, sys, threading
 
-from trainer.cluster.fork_protocol import peer_pid
 from trainer.cluster.signals import Signals
 
 requested, request = threading.Event(), Signals.request
@@ -46,7 +45,8 @@ def supervisor():
     """Return the process that made this worker's socket: it need not be the parent."""
     descriptor = int(sys.argv[sys.argv.index("--socket") + 1])
     with socket.socket(fileno=os.dup(descriptor)) as connection:
-        return peer_pid(connection)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        return struct.unpack("3i", credentials)[0]
 
 
 class Signaller:

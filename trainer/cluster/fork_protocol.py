@@ -112,12 +112,10 @@ def connect(path: Path) -> socket.socket | None:
 
 def peer_uid(connection: socket.socket) -> int:
     """Return the user of the process at the other end."""
-    return _credentials(connection)[1]
-
-
-def peer_pid(connection: socket.socket) -> int:
-    """Return the process at the other end: the one that listens, connected, or made the pair."""
-    return _credentials(connection)[0]
+    size = struct.calcsize("3i")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    _pid, uid, _gid = struct.unpack("3i", credentials)
+    return int(uid)
 
 
 def send(connection: socket.socket, message: Message, descriptors: Sequence[int] = ()) -> None:
@@ -142,13 +140,6 @@ def receive(connection: socket.socket) -> tuple[Message | None, list[int]]:
         return None, []
     kind, fields = json.loads(content)
     return _KINDS[kind](**fields), descriptors
-
-
-def _credentials(connection: socket.socket) -> tuple[int, int, int]:
-    size = struct.calcsize("3i")
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    pid, uid, gid = struct.unpack("3i", credentials)
-    return pid, uid, gid
 
 
 @contextmanager

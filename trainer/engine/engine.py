@@ -27,7 +27,7 @@ from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel, evaluation_text
 from trainer.engine.agreement import Requests, agree
 from trainer.engine.checkpointer import Checkpointer
-from trainer.engine.evaluators import AnyEvaluator
+from trainer.engine.evaluator import AnyEvaluator
 from trainer.engine.graph.collective_log import first_difference
 from trainer.engine.graph.divergence import DivergenceStatus
 from trainer.engine.graph.state import TrainState

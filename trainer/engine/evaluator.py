@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from trainer.cluster.messages import Channel
+from trainer.engine.embedding_evaluator import EmbeddingEvaluator
+from trainer.engine.episode_evaluator import EpisodeEvaluator
 from trainer.engine.extra_metrics import ExtraMetrics
 from trainer.engine.graph.eval_loop import EvalLoop
 from trainer.engine.graph.input import Source
@@ -84,3 +87,6 @@ class Evaluator:
                 iterator, total, tf.constant(first, tf.int64), tf.constant(count, tf.int64)
             )
         return total.numpy()
+
+
+AnyEvaluator: TypeAlias = Evaluator | EpisodeEvaluator | EmbeddingEvaluator

@@ -12,7 +12,7 @@ from trainer.config import batch_sizes
 from trainer.config.schema import Experiment
 from trainer.config.validation import selecting_split
 from trainer.engine.checkpointer import Checkpointer
-from trainer.engine.evaluators import AnyEvaluator
+from trainer.engine.evaluator import AnyEvaluator
 from trainer.engine.graph.graph_check import GraphCheck
 from trainer.engine.graph.input import Source
 from trainer.engine.graph.loops import Loops

@@ -19,8 +19,7 @@ from trainer.engine.embedding_evaluator import (
 )
 from trainer.engine.environment_data import EnvironmentData
 from trainer.engine.episode_evaluator import EpisodeEvaluator
-from trainer.engine.evaluator import Evaluator
-from trainer.engine.evaluators import AnyEvaluator
+from trainer.engine.evaluator import AnyEvaluator, Evaluator
 from trainer.engine.extra_metrics import ExtraMetrics
 from trainer.engine.graph.input import Source
 from trainer.engine.graph.loops import Loops
