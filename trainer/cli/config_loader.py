@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import hydra
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.core_plugins import file_config_source
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
@@ -37,8 +37,11 @@ class _UserSearchPath(SearchPathPlugin):
             )
 
 
-class _CheckedFiles(FileConfigSource):
-    """The user's files; one whose aliases multiply its values is refused before it is loaded."""
+class FileConfigSource(file_config_source.FileConfigSource):
+    """The user's files; one whose aliases multiply its values is refused before it is loaded.
+
+    It has the name of Hydra's: a launcher's job registers that one again, and Hydra compares names.
+    """
 
     def load_config(self, config_path: str) -> ConfigResult:
         path = Path(self.path, self._normalize_file_name(config_path))
@@ -61,7 +64,7 @@ def config_loader(config_dir: str | Path | None) -> Iterator[Any]:
     if directory is not None:
         _check_directory(directory)
     Plugins.instance().register(_UserSearchPath)
-    SourcesRegistry.instance().types[_CheckedFiles.scheme()] = _CheckedFiles
+    SourcesRegistry.instance().types[FileConfigSource.scheme()] = FileConfigSource
     previous = _UserSearchPath.directory
     _UserSearchPath.directory = directory
     try:
