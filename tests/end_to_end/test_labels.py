@@ -145,9 +145,9 @@ def figures(folder: Path, *overrides: str) -> dict[str, float]:
 
 def test_diabetes_reaches_its_figure(tmp_path: Path) -> None:
     found = figures(tmp_path, "experiment=diabetes", "evaluate.every_epochs=30")
-    # Of four seeds: 56.3 to 57.8, and 0.532 to 0.555.
-    assert 55 < found["rmse"] < 59
-    assert 0.51 < found["r2"] < 0.58
+    # Of four seeds: 49.3 to 50.5, and 0.495 to 0.518.
+    assert 48 < found["rmse"] < 52
+    assert 0.48 < found["r2"] < 0.54
 
 
 def test_breast_cancer_reaches_its_figure(tmp_path: Path) -> None:
