@@ -64,6 +64,7 @@ def prepare() -> None:
             buffer, encoding, errors="backslashreplace", line_buffering=is_line_buffered
         )
         setattr(sys, name, replacement)
+        setattr(sys, f"__{name}__", replacement)  # `shutil` asks this one for the terminal's size
 
 
 def lost_output() -> str:
