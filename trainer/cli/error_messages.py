@@ -116,9 +116,8 @@ def _no_choice(error: MissingConfigException) -> str:
     options = sorted([*(error.options or _choices(str(error), group)), *words])
     if not options:
         return f"{error.missing_cfg_file}: no such configuration file"
-    hint = (
-        _in_own_folder(group, choice) or choice_hint(group, choice) or did_you_mean(choice, options)
-    )
+    own = _in_own_folder(group, choice)
+    hint = own or choice_hint(group, choice) or did_you_mean(choice, options)
     return f"{group}={choice}: no such choice; choose one of {', '.join(options)}{hint}"
 
 
