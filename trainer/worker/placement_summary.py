@@ -1,4 +1,4 @@
-"""Tells how a model is divided between the devices of a replica, and what a step sends."""
+"""Summary of how a model is divided between the devices of a replica, and what a step sends."""
 
 from __future__ import annotations
 
