@@ -216,6 +216,7 @@ class Engine:
             self.channel.line(f"warning: the best checkpoint is not evaluated: {problem}")
             return
         self._evaluate_test(evaluator, best, stop_requested)
+        self.checkpointer.restore_chosen(self.step)  # whoever reads the state now means the last
 
     def _evaluate_test(
         self, evaluator: AnyEvaluator, step: int, stop_requested: Callable[[], bool]
