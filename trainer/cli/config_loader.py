@@ -38,10 +38,9 @@ class _UserSearchPath(SearchPathPlugin):
 
 
 class FileConfigSource(file_config_source.FileConfigSource):
-    """The user's files; one whose aliases multiply its values is refused before it is loaded.
+    """The user's files; one whose aliases multiply its values is refused before it is loaded."""
 
-    It has the name of Hydra's: a launcher's job registers that one again, and Hydra compares names.
-    """
+    # It has the name of Hydra's, which a launcher's job registers again: Hydra compares names.
 
     def load_config(self, config_path: str) -> ConfigResult:
         path = Path(self.path, self._normalize_file_name(config_path))
