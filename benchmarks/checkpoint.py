@@ -33,7 +33,7 @@ def ways(
     """Build the engine and its checkpointers; yield name -> function that returns ms a step."""
     import tensorflow as tf
 
-    from trainer.engine.checkpointer import Checkpointer
+    from trainer.engine.checkpoints.checkpointer import Checkpointer
     from trainer.runs.checkpoint_retention import KeepNewest
 
     with tempfile.TemporaryDirectory() as folder:

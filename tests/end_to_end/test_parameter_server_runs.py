@@ -23,7 +23,7 @@ from tests.support.processes import (
 )
 from trainer.cluster.discovery import local_clusters
 from trainer.cluster.spec import ProcessId
-from trainer.engine.checkpointer import Checkpointer
+from trainer.engine.checkpoints.checkpointer import Checkpointer
 
 TASK = '''
 import pathlib
@@ -446,7 +446,7 @@ def test_server_lost_during_a_save_is_not_reported_as_a_disk_error(tmp_path, mon
     def lost(camera):
         raise tf.errors.UnavailableError(None, None, "failed to connect to all addresses")
 
-    monkeypatch.setattr("trainer.engine.snapshot.SnapshotReader.capture", lost)
+    monkeypatch.setattr("trainer.engine.checkpoints.snapshot.SnapshotReader.capture", lost)
     with pytest.raises(tf.errors.UnavailableError):
         checkpoints.save(1, None)
 

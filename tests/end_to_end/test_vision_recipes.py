@@ -9,7 +9,7 @@ import pytest
 
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
-from trainer.engine.initial_weights import restore_weights
+from trainer.engine.initial_weights.initial_weights import restore_weights
 from trainer.worker import build, export
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tests.support.training import SMALL
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel, Phase
-from trainer.engine.checkpointer import CheckpointHooks
+from trainer.engine.checkpoints.checkpointer import CheckpointHooks
 from trainer.engine.graph.input import SampleOrder
 from trainer.worker import build
 

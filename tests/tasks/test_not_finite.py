@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.engine.embedding_evaluator import nearest_classes
+from trainer.engine.evaluation.embedding_evaluator import nearest_classes
 from trainer.tasks.classification import Classification
 from trainer.tasks.contrastive import nt_xent
 from trainer.tasks.language_model import LanguageModel

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.support.object_stores import MemoryStore
 from trainer.cluster.spec import RAY, Cluster, ProcessId
-from trainer.engine.checkpointer import Checkpointer, CheckpointHooks
+from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
 from trainer.errors import CheckpointError
 from trainer.runs import checkpoint_marker, remote_files
 from trainer.runs.checkpoint_marker import committed_steps, marker_digest

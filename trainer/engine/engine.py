@@ -26,18 +26,18 @@ import tensorflow as tf
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel, evaluation_text
 from trainer.engine.agreement import Requests, agree
-from trainer.engine.checkpointer import Checkpointer
-from trainer.engine.evaluator import AnyEvaluator
+from trainer.engine.checkpoints.checkpointer import Checkpointer
+from trainer.engine.checkpoints.rollback import Rollback
+from trainer.engine.evaluation.evaluator import AnyEvaluator
+from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph.collective_log import first_difference
 from trainer.engine.graph.divergence import DivergenceStatus
 from trainer.engine.graph.state import TrainState
 from trainer.engine.graph.train_loop import TrainLoop
 from trainer.engine.pacing import StepPacer, Stopped
 from trainer.engine.plan import Plan
-from trainer.engine.predictor import Predictor
 from trainer.engine.process_group import ProcessGroup
 from trainer.engine.reporter import Reporter
-from trainer.engine.rollback import Rollback
 from trainer.engine.step_inspector import StepInspector
 from trainer.runs.ledger import Ledger
 from trainer.runs.status import read_evaluations

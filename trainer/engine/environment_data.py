@@ -7,8 +7,8 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from trainer.acting import Environment, EnvSpec
+from trainer.engine.evaluation.samples import NumberedSplit
 from trainer.engine.rollout import spec_of
-from trainer.engine.samples import NumberedSplit
 from trainer.protocols import Batch, Split
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.cluster.messages import Channel
-from trainer.engine.evaluator import AnyEvaluator
+from trainer.engine.evaluation.evaluator import AnyEvaluator
 from trainer.engine.graph.metric_sums import unpack
 from trainer.engine.graph.train_loop import TrainLoop
 from trainer.engine.plan import Plan

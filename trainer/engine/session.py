@@ -17,7 +17,7 @@ import tensorflow as tf
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
 from trainer.engine.agreement import Requests, agree
-from trainer.engine.checkpointer import Checkpointer
+from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.pacing import StepPacer, Stopped
 from trainer.engine.plan import Timer
 from trainer.engine.process_group import ProcessGroup

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from trainer.engine.predicted_classes import predicted_classes
+from trainer.engine.evaluation.predicted_classes import predicted_classes
 from trainer.metrics.value_keys import value_keys
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from trainer.config import loading
 from trainer.config.instantiate import import_target, instantiate
-from trainer.engine.initial_weights import restore_weights
+from trainer.engine.initial_weights.initial_weights import restore_weights
 from trainer.errors import CheckpointError, ConfigError
 from trainer.protocols import Dataset
 from trainer.runs.directory import read_config

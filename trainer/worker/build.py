@@ -20,7 +20,7 @@ from trainer.config import batch_sizes
 from trainer.config.directions import Directions
 from trainer.config.schema import Experiment
 from trainer.config.validation import selecting_split
-from trainer.engine.checkpointer import Checkpointer, CheckpointHooks
+from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
 from trainer.engine.engine import Engine
 from trainer.engine.graph.async_loops import AsyncLoops
 from trainer.engine.graph.chunks import ChunkScheduler

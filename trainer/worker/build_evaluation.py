@@ -11,8 +11,8 @@ from trainer.cluster.messages import Channel
 from trainer.config import batch_sizes
 from trainer.config.schema import Experiment
 from trainer.config.validation import selecting_split
-from trainer.engine.checkpointer import Checkpointer
-from trainer.engine.evaluator import AnyEvaluator
+from trainer.engine.checkpoints.checkpointer import Checkpointer
+from trainer.engine.evaluation.evaluator import AnyEvaluator
 from trainer.engine.graph.graph_check import GraphCheck
 from trainer.engine.graph.input import Source
 from trainer.engine.graph.loops import Loops

@@ -10,30 +10,35 @@ import tensorflow as tf
 from trainer.config.directions import Directions, of_objects
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import Experiment
-from trainer.engine.embedding_evaluator import (
+from trainer.engine.environment_data import EnvironmentData
+from trainer.engine.episode_evaluator import EpisodeEvaluator
+from trainer.engine.evaluation.embedding_evaluator import (
     MAX_NEIGHBOURS,
     NEIGHBOUR_METRIC,
     EmbeddingEvaluator,
     ViewEmbedder,
     refuse_classifier_options,
 )
-from trainer.engine.environment_data import EnvironmentData
-from trainer.engine.episode_evaluator import EpisodeEvaluator
-from trainer.engine.evaluator import AnyEvaluator, Evaluator
-from trainer.engine.extra_metrics import ExtraMetrics
+from trainer.engine.evaluation.evaluator import AnyEvaluator, Evaluator
+from trainer.engine.evaluation.extra_metrics import ExtraMetrics
+from trainer.engine.evaluation.metric_names import require_evaluated
+from trainer.engine.evaluation.misclassified import batch_spec
+from trainer.engine.evaluation.pictures import Pictures
+from trainer.engine.evaluation.prediction_metrics import make_prediction_metrics
+from trainer.engine.evaluation.predictor import Predictor
+from trainer.engine.evaluation.sample_metrics import make_sample_metrics, num_samples
+from trainer.engine.evaluation.samples import NumberedSplit, Sampler
+from trainer.engine.evaluation.subset import SpreadExamples
+from trainer.engine.evaluation.text_samples import (
+    FilePrompts,
+    SplitPrompts,
+    TextSamples,
+    TextWriter,
+)
 from trainer.engine.graph.input import Source
 from trainer.engine.graph.loops import Loops
 from trainer.engine.graph.state import TrainState
-from trainer.engine.metric_names import require_evaluated
-from trainer.engine.misclassified import batch_spec
-from trainer.engine.pictures import Pictures
-from trainer.engine.prediction_metrics import make_prediction_metrics
-from trainer.engine.predictor import Predictor
 from trainer.engine.process_group import ProcessGroup
-from trainer.engine.sample_metrics import make_sample_metrics, num_samples
-from trainer.engine.samples import NumberedSplit, Sampler
-from trainer.engine.subset import SpreadExamples
-from trainer.engine.texts import FilePrompts, SplitPrompts, TextSamples, TextWriter
 from trainer.errors import ConfigError
 from trainer.metric_protocols import Metric
 from trainer.protocols import Dataset, Generates, Split

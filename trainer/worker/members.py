@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.acting import Acts
-from trainer.engine.misclassified import batch_spec
+from trainer.engine.evaluation.misclassified import batch_spec
 from trainer.errors import ConfigError
 from trainer.labels import IN_WORDS, LabelKind
 from trainer.metric_protocols import Metric, SampleMetric

@@ -14,7 +14,7 @@ from trainer.cluster.stop_requests import STOP
 from trainer.config import own_loop
 from trainer.config.schema import Experiment
 from trainer.engine.engine import Engine
-from trainer.engine.initial_weights import restore_weights
+from trainer.engine.initial_weights.initial_weights import restore_weights
 from trainer.errors import CheckpointError, ConfigError, NonFiniteError
 from trainer.files import write_json
 from trainer.runs import checkpoint_selection

@@ -13,7 +13,7 @@ from trainer.cluster.signals import Signals
 from trainer.config.directions import Directions
 from trainer.config.instantiate import instantiate
 from trainer.engine.agreement import Requests
-from trainer.engine.checkpointer import Checkpointer, CheckpointHooks
+from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
 from trainer.engine.graph.step_options import StepOptions
 from trainer.engine.graph.streams import InputPipeline, Streams
 from trainer.engine.pacing import Stopped

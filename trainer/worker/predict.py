@@ -16,8 +16,8 @@ import numpy as np
 from trainer.cluster.messages import Channel
 from trainer.config.schema import Experiment
 from trainer.engine.engine import Engine
+from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.pacing import Stopped
-from trainer.engine.predictor import Predictor
 from trainer.errors import ConfigError
 from trainer.files import write_json, writing
 from trainer.runs.prediction_table import PredictionTable, find_images, image_id, requested_table

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainer.config.constraints import format_value
-from trainer.engine.subset import ChosenExamples
+from trainer.engine.evaluation.subset import ChosenExamples
 from trainer.errors import ConfigError
 from trainer.protocols import Dataset
 

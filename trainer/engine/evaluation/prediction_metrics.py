@@ -9,16 +9,16 @@ import numpy as np
 
 from trainer.config.directions import of_objects
 from trainer.config.schema import Experiment
-from trainer.engine.extra_metrics import ExtraMetrics
-from trainer.engine.graph.metric_sums import metric_names
-from trainer.engine.metric_names import (
+from trainer.engine.evaluation.extra_metrics import ExtraMetrics
+from trainer.engine.evaluation.metric_names import (
     metric_values,
     require_evaluated,
     update_metrics,
     validate_metrics,
 )
-from trainer.engine.misclassified import MisclassifiedExamples, batch_spec
-from trainer.engine.predictor import Predictor
+from trainer.engine.evaluation.misclassified import MisclassifiedExamples, batch_spec
+from trainer.engine.evaluation.predictor import Predictor
+from trainer.engine.graph.metric_sums import metric_names
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.files import write_json

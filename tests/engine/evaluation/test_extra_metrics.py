@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from trainer.datasets.digits import digits
-from trainer.engine.extra_metrics import blocks
-from trainer.engine.prediction_metrics import class_names_of
+from trainer.engine.evaluation.extra_metrics import blocks
+from trainer.engine.evaluation.prediction_metrics import class_names_of
 from trainer.errors import ConfigError
 
 

@@ -13,7 +13,7 @@ from tests.tasks.test_language_model import SMALL, TWO
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.datasets import tokenization
-from trainer.engine.texts import FilePrompts
+from trainer.engine.evaluation.text_samples import FilePrompts
 from trainer.errors import ConfigError
 from trainer.worker import build, export
 from trainer.worker.predict import predict

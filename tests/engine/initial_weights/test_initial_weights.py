@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tests.engine.test_checkpointer import flip_a_bit
-from trainer.engine.checkpointer import Checkpointer
-from trainer.engine.initial_weights import restore_weights
+from trainer.engine.checkpoints.checkpointer import Checkpointer
+from trainer.engine.initial_weights.initial_weights import restore_weights
 from trainer.errors import CheckpointError
 
 

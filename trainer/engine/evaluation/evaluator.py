@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.cluster.messages import Channel
-from trainer.engine.embedding_evaluator import EmbeddingEvaluator
 from trainer.engine.episode_evaluator import EpisodeEvaluator
-from trainer.engine.extra_metrics import ExtraMetrics
+from trainer.engine.evaluation.embedding_evaluator import EmbeddingEvaluator
+from trainer.engine.evaluation.extra_metrics import ExtraMetrics
 from trainer.engine.graph.eval_loop import EvalLoop
 from trainer.engine.graph.input import Source
 from trainer.engine.graph.metric_sums import unpack

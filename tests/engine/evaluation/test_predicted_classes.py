@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trainer.engine.predicted_classes import predicted_classes
+from trainer.engine.evaluation.predicted_classes import predicted_classes
 
 
 def test_probabilities_that_are_not_finite_predict_no_class():

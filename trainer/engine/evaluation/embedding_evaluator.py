@@ -11,10 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config.schema import Experiment
-from trainer.engine.extra_metrics import blocks
+from trainer.engine.evaluation.extra_metrics import blocks
+from trainer.engine.evaluation.predicted_classes import predicted_classes
+from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph import randomness
-from trainer.engine.predicted_classes import predicted_classes
-from trainer.engine.predictor import Predictor
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, Dataset, Task

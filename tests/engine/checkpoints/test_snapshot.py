@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from trainer.engine.snapshot import SnapshotReader
+from trainer.engine.checkpoints.snapshot import SnapshotReader
 
 
 def content(prefix):

@@ -9,10 +9,10 @@ from tests.tasks.test_tasks import GAN
 from trainer.datasets.digits import digits
 from trainer.datasets.framing import Framing
 from trainer.datasets.image_files import CorruptFiles, FileSplit
+from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph.input import Source, feed
 from trainer.engine.graph.predict_loop import PredictLoop
 from trainer.engine.pacing import Stopped
-from trainer.engine.predictor import Predictor
 
 STRATEGIES = {
     "one_device": [],

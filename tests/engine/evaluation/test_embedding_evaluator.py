@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from trainer.datasets.arrays import ArraySplit
-from trainer.engine.embedding_evaluator import nearest_classes
-from trainer.engine.subset import SpreadExamples
+from trainer.engine.evaluation.embedding_evaluator import nearest_classes
+from trainer.engine.evaluation.subset import SpreadExamples
 
 
 def test_classes_are_those_of_most_similar_neighbours():

@@ -12,8 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.engine.checkpoints.snapshot import Snapshot, SnapshotReader
 from trainer.engine.process_group import ProcessGroup
-from trainer.engine.snapshot import Snapshot, SnapshotReader
 from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import (
     abort_write,

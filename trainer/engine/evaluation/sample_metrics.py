@@ -9,12 +9,12 @@ import numpy as np
 
 from trainer.config.directions import of_objects
 from trainer.config.schema import Experiment
-from trainer.engine.extra_metrics import ExtraMetrics
+from trainer.engine.evaluation.extra_metrics import ExtraMetrics
+from trainer.engine.evaluation.metric_names import require_evaluated
+from trainer.engine.evaluation.predictor import Predictor
+from trainer.engine.evaluation.samples import SAMPLE
 from trainer.engine.graph.metric_sums import metric_names
-from trainer.engine.metric_names import require_evaluated
-from trainer.engine.predictor import Predictor
 from trainer.engine.process_group import ProcessGroup
-from trainer.engine.samples import SAMPLE
 from trainer.errors import ConfigError
 from trainer.files import write_atomically
 from trainer.metric_protocols import Metric, SampleMetric

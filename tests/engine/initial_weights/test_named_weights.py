@@ -12,7 +12,7 @@ from tests.support.keras_archives import rewritten, write_on_loading
 from tests.support.training import engine, train
 from trainer.engine.graph.keras3_model import Keras3Model
 from trainer.engine.graph.weight_paths import weights_of
-from trainer.engine.initial_weights import restore_weights
+from trainer.engine.initial_weights.initial_weights import restore_weights
 from trainer.errors import CheckpointError
 
 BLOCKS = ("model._target_=tests.support.toy_models.blocks", "model.batch_norm=true")

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from trainer.engine.graph.keras3_model import Keras3Model
-from trainer.engine.initial_weights import restore_weights
+from trainer.engine.initial_weights.initial_weights import restore_weights
 from trainer.errors import CheckpointError
 
 _TUTORIAL = """

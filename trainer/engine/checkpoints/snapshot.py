@@ -37,7 +37,7 @@ class SnapshotReader:
 
     Uses a private name of TensorFlow 2.21, `_saver._gather_serialized_tensors`: the public `write`
     would write at once, gather anew each time, and write the variables of other processes on their
-    machines. tests/engine/test_snapshot.py fails when the name moves.
+    machines. tests/engine/checkpoints/test_snapshot.py fails when the name moves.
 
     Args:
         checkpoint: the objects to save.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from trainer.engine.predicted_classes import predicted_classes
+from trainer.engine.evaluation.predicted_classes import predicted_classes
 from trainer.errors import ConfigError
 from trainer.protocols import Dataset, Split
 from trainer.summaries import figures

@@ -5,7 +5,7 @@ import pytest
 
 from trainer.datasets.arrays import ArrayDataset, ArraySplit
 from trainer.datasets.digits import digits
-from trainer.engine.misclassified import MisclassifiedExamples, batch_spec
+from trainer.engine.evaluation.misclassified import MisclassifiedExamples, batch_spec
 from trainer.errors import ConfigError
 from trainer.summaries.figures import add_captions
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from trainer.engine.extra_metrics import ExtraMetrics
-from trainer.engine.predictor import Predictor
+from trainer.engine.evaluation.extra_metrics import ExtraMetrics
+from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.process_group import ProcessGroup
 from trainer.files import write_atomically
 from trainer.protocols import Batch, Dataset, Split

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from trainer.engine.predictor import Predictor
+from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.process_group import ProcessGroup
 
 _BLOCK_ROWS = 1024

@@ -10,7 +10,7 @@ from tests.support.toy_metrics import Margin
 from trainer.cli.compose import compose
 from trainer.config.directions import Directions
 from trainer.config.instantiate import instantiate
-from trainer.engine.metric_names import (
+from trainer.engine.evaluation.metric_names import (
     metric_values,
     require_evaluated,
     update_metrics,

@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.training import train
-from trainer.engine.checkpointer import Checkpointer, CheckpointHooks
+from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
 from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps, read_marker
 from trainer.runs.checkpoint_retention import KeepBest, KeepEveryNth, KeepNewest

@@ -1,7 +1,7 @@
 """Weights in files: what either Keras has written, or arrays with names.
 
 Touches private names by which either Keras finds the layers that it saves;
-tests/engine/test_named_weights.py (-k private_names) fails when they move.
+tests/engine/initial_weights/test_named_weights.py (-k private_names) fails when they move.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from trainer.engine.checkpointer import CONNECTION_ERRORS, describe_mismatch
+from trainer.engine.checkpoints.checkpointer import CONNECTION_ERRORS, describe_mismatch
 from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps
 

@@ -1,0 +1,1 @@
+"""Weights that a training starts from: of another run, or of a file."""
