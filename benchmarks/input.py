@@ -30,7 +30,7 @@ from trainer.datasets.record_features import Features, read_features
 from trainer.datasets.record_index import RecordIndex, masked_crc
 from trainer.datasets.record_split import CorruptRecords, RecordSplit
 from trainer.datasets.tfrecord import tfrecord
-from trainer.engine.graph.input import Pipeline, SampleOrder, Source
+from trainer.engine.graph.input.feed import Pipeline, SampleOrder, Source
 
 BATCH = 64
 SIZE = (224, 224)

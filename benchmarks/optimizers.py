@@ -24,10 +24,10 @@ import keras
 import tensorflow as tf
 
 from benchmarks.harness import interleave
-from trainer.engine.graph.collective_log import CollectiveLog
-from trainer.engine.graph.keras3_model import Keras3Model
-from trainer.engine.graph.step import Step
-from trainer.engine.graph.step_options import StepOptions
+from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.keras3.keras3_model import Keras3Model
+from trainer.engine.graph.step.step_options import StepOptions
+from trainer.engine.graph.step.train_step import Step
 
 BATCH = 64
 UPDATES = 10

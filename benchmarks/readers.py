@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from trainer.datasets.fields import Fields
 from trainer.datasets.indexed import indexed
-from trainer.engine.graph.input import Pipeline, SampleOrder, Source
+from trainer.engine.graph.input.feed import Pipeline, SampleOrder, Source
 
 BATCH = 64
 

@@ -73,7 +73,7 @@ MODULES = {module_name(path) for path in EVERYTHING}
 
 
 def package(module):
-    """Return the row entry of a module: `trainer.engine.graph.step` is in `engine.graph`."""
+    """Return the row entry of a module: `trainer.engine.graph.step.train_step` is in `engine.graph`."""
     parts = module.split(".")[1:]
     if parts[:2] == ["engine", "graph"]:
         return "engine.graph"

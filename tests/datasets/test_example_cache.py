@@ -21,7 +21,7 @@ from trainer.datasets.augment import Augmentation
 from trainer.datasets.cache_storage import open_bytes
 from trainer.datasets.image_folder import image_folder
 from trainer.datasets.tfrecord import tfrecord
-from trainer.engine.graph.input import Pipeline, SampleOrder, Source
+from trainer.engine.graph.input.feed import Pipeline, SampleOrder, Source
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = 12

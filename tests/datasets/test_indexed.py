@@ -20,7 +20,7 @@ from trainer.datasets.fields import Fields
 from trainer.datasets.images import ImageDataset
 from trainer.datasets.indexed import indexed
 from trainer.datasets.normalise import Normalisation
-from trainer.engine.graph.input import SampleOrder, Source
+from trainer.engine.graph.input.feed import SampleOrder, Source
 
 COUNT = 8
 

@@ -28,7 +28,7 @@ from tests.support.reading_sources import (
 from tests.support.toy_sources import everything
 from trainer.datasets.fields import Fields
 from trainer.datasets.indexed import indexed
-from trainer.engine.graph.input import Pipeline, SampleOrder, Source
+from trainer.engine.graph.input.feed import Pipeline, SampleOrder, Source
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -26,8 +26,8 @@ from trainer.datasets.record_index import RecordIndex, open_index
 from trainer.datasets.record_split import CorruptRecords, RecordSplit
 from trainer.datasets.text_windows import WindowSplit
 from trainer.datasets.tfrecord import tfrecord
-from trainer.engine.graph.input import Pipeline, Source
-from trainer.engine.graph.mixed_order import sample_order
+from trainer.engine.graph.input.feed import Pipeline, Source
+from trainer.engine.graph.input.mixed_order import sample_order
 
 MANY = 10_000_000
 BATCH = 8

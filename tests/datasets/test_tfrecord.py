@@ -11,8 +11,8 @@ from tests.support.records import example, image_records, vector_records, write
 from trainer.datasets.augment import Augmentation
 from trainer.datasets.record_index import RecordIndex, open_index
 from trainer.datasets.tfrecord import tfrecord
-from trainer.engine.graph.input import SampleOrder, Source
-from trainer.engine.graph.remote_input import RemoteFeed
+from trainer.engine.graph.asynchronous.remote_input import RemoteFeed
+from trainer.engine.graph.input.feed import SampleOrder, Source
 
 IMAGE = {"image": "image", "label": "int"}
 VECTOR = {"x": {"kind": "float", "shape": [2]}, "y": "int"}

@@ -9,7 +9,7 @@ from tests.support.training import SMALL
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel, Phase
 from trainer.engine.checkpoints.checkpointer import CheckpointHooks
-from trainer.engine.graph.input import SampleOrder
+from trainer.engine.graph.input.feed import SampleOrder
 from trainer.worker import build
 
 BAD_STEP = ("divergence.action=rollback", "checkpoint.every_steps=2", "checkpoint.keep=9")

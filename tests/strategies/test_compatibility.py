@@ -20,7 +20,7 @@ from trainer.cli.compose import Composer, compose
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.config.instantiate import instantiate
-from trainer.engine.graph.keras3_model import Keras3Model
+from trainer.engine.graph.keras3.keras3_model import Keras3Model
 from trainer.errors import ConfigError
 from trainer.strategies import compatibility, devices, select
 from trainer.strategies.base import Strategy

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.engine.graph import gradient_exchange
+from trainer.engine.graph.exchange import gradient_exchange
 from trainer.errors import ConfigError
 from trainer.strategies import devices
 from trainer.strategies.multi_worker import MultiWorker

@@ -10,8 +10,8 @@ import tensorflow as tf
 from tests.support.training import ROUNDING, engine
 from trainer.cluster import environment as environment_module
 from trainer.cluster.spec import Cluster
-from trainer.engine.graph import random_layers, randomness
-from trainer.engine.graph.input import Pipeline
+from trainer.engine.graph.input.feed import Pipeline
+from trainer.engine.graph.randomness import random_layers, randomness
 from trainer.errors import ConfigError
 from trainer.strategies.tpu import Tpu
 

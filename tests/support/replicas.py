@@ -20,9 +20,9 @@ if __name__ == "__main__":
 import numpy as np
 import tensorflow as tf
 
-from trainer.engine.graph.collective_log import CollectiveLog
-from trainer.engine.graph.step import Step
-from trainer.engine.graph.step_options import StepOptions
+from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.step.step_options import StepOptions
+from trainer.engine.graph.step.train_step import Step
 
 Layers = Mapping[str, tf.keras.layers.Layer]
 Case = Callable[[Step, int, Layers], Any]

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 
 from trainer.cluster.spec import Cluster
-from trainer.engine.graph.collectives import flat_sum
+from trainer.engine.graph.exchange.collectives import flat_sum
 from trainer.strategies import devices
 from trainer.strategies.multi_worker import MultiWorker
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.engine.graph.step import Step
+from trainer.engine.graph.step.train_step import Step
 from trainer.protocols import Batch, Metrics
 from trainer.tasks.classification import Classification
 

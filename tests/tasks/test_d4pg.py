@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 from trainer.acting import EnvSpec
-from trainer.engine.graph.collective_log import CollectiveLog
-from trainer.engine.graph.step import Step
-from trainer.engine.graph.step_options import StepOptions
+from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.step.step_options import StepOptions
+from trainer.engine.graph.step.train_step import Step
 from trainer.errors import ConfigError
 from trainer.protocols import ModelNode, OptimizerNode
 from trainer.tasks.d4pg import D4PG

@@ -12,7 +12,7 @@ from tests.support.training import assert_same_bits, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.engine.engine import Engine
-from trainer.engine.graph.metric_sums import metric_names, unpack
+from trainer.engine.graph.step.metric_sums import metric_names, unpack
 from trainer.errors import ConfigError
 from trainer.tasks.language_model import LanguageModel
 from trainer.worker import build

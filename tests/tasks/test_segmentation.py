@@ -10,7 +10,7 @@ from tests.support.outputs import exported_outputs, predicted_rows
 from tests.support.training import ROUNDING, assert_same_bits, distance, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
-from trainer.engine.graph.metric_sums import pack, sums_of, unpack
+from trainer.engine.graph.step.metric_sums import pack, sums_of, unpack
 from trainer.errors import ConfigError
 from trainer.tasks.segmentation import Segmentation
 from trainer.worker import build

@@ -21,8 +21,8 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import Experiment
-from trainer.engine.graph.input import Source
-from trainer.engine.graph.loops import Loops
+from trainer.engine.graph.input.feed import Source
+from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.errors import ConfigError
 from trainer.strategies import select
 from trainer.worker import export, model_card

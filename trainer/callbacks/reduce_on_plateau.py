@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import tensorflow as tf
 
 from trainer.callbacks.patience import Patience
-from trainer.engine.graph.variables import replicated
+from trainer.engine.graph.state.variables import replicated
 
 
 class ReduceOnPlateau(Patience):

@@ -30,10 +30,10 @@ from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.checkpoints.rollback import Rollback
 from trainer.engine.evaluation.evaluator import AnyEvaluator
 from trainer.engine.evaluation.predictor import Predictor
-from trainer.engine.graph.collective_log import first_difference
-from trainer.engine.graph.divergence import DivergenceStatus
-from trainer.engine.graph.state import TrainState
-from trainer.engine.graph.train_loop import TrainLoop
+from trainer.engine.graph.exchange.collective_log import first_difference
+from trainer.engine.graph.loops.train_loop import TrainLoop
+from trainer.engine.graph.state.train_state import TrainState
+from trainer.engine.graph.step.divergence import DivergenceStatus
 from trainer.engine.pacing import StepPacer, Stopped
 from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup

@@ -19,16 +19,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.engine.graph.collective_log import first_difference
-from trainer.engine.graph.graph_check import IN_LOOP, GraphCheck
-from trainer.engine.graph.placement import no_devices_for_variables
-from trainer.engine.graph.random_layers import make_stateless
+from trainer.engine.graph.checks.graph_check import IN_LOOP, GraphCheck
+from trainer.engine.graph.exchange.collective_log import first_difference
+from trainer.engine.graph.placement.requested_devices import no_devices_for_variables
+from trainer.engine.graph.randomness.random_layers import make_stateless
 from trainer.engine.graph.shared_optimizer import SharedOptimizer
-from trainer.engine.graph.state import digests, named_variables
-from trainer.engine.graph.step_options import Optimizer, StepOptions
+from trainer.engine.graph.state.train_state import digests, named_variables
+from trainer.engine.graph.state.variables import read_from_first_replica, replicated
+from trainer.engine.graph.step.step_options import Optimizer, StepOptions
 from trainer.engine.graph.streams import InputFn, Stream, Streams, function_name
 from trainer.engine.graph.user_step import UserStep, current_step, step_seed
-from trainer.engine.graph.variables import read_from_first_replica, replicated
 from trainer.engine.session import Session
 from trainer.errors import ConfigError
 

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from trainer.cluster.messages import Channel
 from trainer.engine.evaluation.evaluator import AnyEvaluator
-from trainer.engine.graph.metric_sums import unpack
-from trainer.engine.graph.train_loop import TrainLoop
+from trainer.engine.graph.loops.train_loop import TrainLoop
+from trainer.engine.graph.step.metric_sums import unpack
 from trainer.engine.plan import Plan
 from trainer.engine.worker_clock import WorkerClock
 from trainer.runs.ledger import Ledger

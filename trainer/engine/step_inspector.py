@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.engine.graph.collective_log import CollectiveLog
-from trainer.engine.graph.step import Step
-from trainer.engine.graph.step_options import Optimizer, StepOptions
-from trainer.engine.graph.train_loop import TrainLoop
+from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.loops.train_loop import TrainLoop
+from trainer.engine.graph.step.step_options import Optimizer, StepOptions
+from trainer.engine.graph.step.train_step import Step
 from trainer.engine.plan import Plan
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, LossFn, Metrics

@@ -80,7 +80,7 @@ def _kind(model: Any) -> tuple[Any, Any]:
     keras = sys.modules.get("keras")
     if keras is None or not isinstance(model, keras.Layer):
         return tf.keras, model
-    from trainer.engine.graph.keras3_model import Keras3Model
+    from trainer.engine.graph.keras3.keras3_model import Keras3Model
 
     return keras, Keras3Model(model)
 

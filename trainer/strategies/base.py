@@ -14,7 +14,7 @@ from trainer.cluster.spec import Cluster, ProcessId
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from trainer.engine.graph.step_options import Exchange
+    from trainer.engine.graph.step.step_options import Exchange
 
 
 class Strategy:

@@ -16,8 +16,8 @@ from trainer.strategies.base import Strategy
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from trainer.engine.graph.gradient_exchange import Rendezvous
-    from trainer.engine.graph.step_options import Exchange
+    from trainer.engine.graph.exchange.gradient_exchange import Rendezvous
+    from trainer.engine.graph.step.step_options import Exchange
 
 
 class MultiWorker(Strategy):
@@ -116,8 +116,8 @@ class MultiWorker(Strategy):
         """Exchange gradients through memory where the processes share it, or in 16 bits."""
         import tensorflow as tf
 
-        from trainer.engine.graph.gradient_exchange import CompressedExchange, SharedMemory
-        from trainer.engine.graph.shard_tree import chain_sum, tree_sum
+        from trainer.engine.graph.exchange.gradient_exchange import CompressedExchange, SharedMemory
+        from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum
 
         if self._compress is not None:
             return CompressedExchange(tf.as_dtype(self._compress))
@@ -232,7 +232,7 @@ class MultiWorker(Strategy):
         Raises:
             ConfigError: shared memory is configured and impossible.
         """
-        from trainer.engine.graph.gradient_exchange import Rendezvous
+        from trainer.engine.graph.exchange.gradient_exchange import Rendezvous
 
         count = len(cluster.trainers)
         is_local = cluster.is_local and sys.platform == "linux"

@@ -120,7 +120,7 @@ class ParameterServer(Strategy):
         """Create the strategy in the chief: connect to the servers and workers."""
         import tensorflow as tf
 
-        from trainer.engine.graph.variables import SplitParameters
+        from trainer.engine.graph.state.variables import SplitParameters
 
         tf.get_logger().setLevel("WARNING")  # it logs a line for every call
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()

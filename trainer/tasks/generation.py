@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from trainer.engine.graph.randomness import uniform
+from trainer.engine.graph.randomness.randomness import uniform
 from trainer.text_protocols import Sampling
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainer.config.validation import biased_selection
-from trainer.engine.graph.mixed_order import epoch_lines
+from trainer.engine.graph.input.mixed_order import epoch_lines
 from trainer.strategies.base import Strategy
 from trainer.worker.build_model import Learner
 from trainer.worker.context import WorkerContext

@@ -22,14 +22,14 @@ from trainer.config.schema import Experiment
 from trainer.config.validation import selecting_split
 from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
 from trainer.engine.engine import Engine
-from trainer.engine.graph.async_loops import AsyncLoops
-from trainer.engine.graph.chunks import ChunkScheduler
-from trainer.engine.graph.graph_check import GraphCheck
-from trainer.engine.graph.input import Source
-from trainer.engine.graph.loops import Loops
-from trainer.engine.graph.mixed_order import sample_order
-from trainer.engine.graph.step_options import StepOptions
-from trainer.engine.graph.train_loop import TrainLoop
+from trainer.engine.graph.asynchronous.async_loops import AsyncLoops
+from trainer.engine.graph.asynchronous.chunks import ChunkScheduler
+from trainer.engine.graph.checks.graph_check import GraphCheck
+from trainer.engine.graph.input.feed import Source
+from trainer.engine.graph.input.mixed_order import sample_order
+from trainer.engine.graph.loops.loop_factory import Loops
+from trainer.engine.graph.loops.train_loop import TrainLoop
+from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.pacing import StepPacer
 from trainer.engine.plan import make_plan
 from trainer.engine.process_group import ProcessGroup

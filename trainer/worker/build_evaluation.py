@@ -13,9 +13,9 @@ from trainer.config.schema import Experiment
 from trainer.config.validation import selecting_split
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.evaluation.evaluator import AnyEvaluator
-from trainer.engine.graph.graph_check import GraphCheck
-from trainer.engine.graph.input import Source
-from trainer.engine.graph.loops import Loops
+from trainer.engine.graph.checks.graph_check import GraphCheck
+from trainer.engine.graph.input.feed import Source
+from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.plan import Epochs, make_plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.runs import provenance

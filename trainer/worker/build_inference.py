@@ -35,9 +35,9 @@ from trainer.engine.evaluation.text_samples import (
     TextSamples,
     TextWriter,
 )
-from trainer.engine.graph.input import Source
-from trainer.engine.graph.loops import Loops
-from trainer.engine.graph.state import TrainState
+from trainer.engine.graph.input.feed import Source
+from trainer.engine.graph.loops.loop_factory import Loops
+from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.metric_protocols import Metric

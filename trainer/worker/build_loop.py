@@ -16,11 +16,11 @@ from trainer.engine.batched_inference import BatchedInference
 from trainer.engine.environment_data import EnvironmentData
 from trainer.engine.graph.actor_feed import ActorFeed
 from trainer.engine.graph.actor_loop import ActorTrainLoop
-from trainer.engine.graph.faulty_feed import FaultyFeed
-from trainer.engine.graph.input import Feed, Source
-from trainer.engine.graph.loops import Loops
-from trainer.engine.graph.step_options import StepOptions
-from trainer.engine.graph.train_loop import TrainLoop
+from trainer.engine.graph.input.faulty_feed import FaultyFeed
+from trainer.engine.graph.input.feed import Feed, Source
+from trainer.engine.graph.loops.loop_factory import Loops
+from trainer.engine.graph.loops.train_loop import TrainLoop
+from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.learner_server import BatchLayout, LearnerServer
 from trainer.engine.process_group import ProcessGroup
 from trainer.engine.rollout import FLAGS

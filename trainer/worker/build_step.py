@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainer.config.schema import Experiment
-from trainer.engine.graph.clipping import Clip
-from trainer.engine.graph.exchange_timer import ExchangeTimer
-from trainer.engine.graph.global_statistics import synchronised_layers
-from trainer.engine.graph.shard_tree import TreeExchange
-from trainer.engine.graph.step_options import StepOptions
+from trainer.engine.graph.exchange.exchange_timer import ExchangeTimer
+from trainer.engine.graph.step.clipping import Clip
+from trainer.engine.graph.step.global_statistics import synchronised_layers
+from trainer.engine.graph.step.shard_tree import TreeExchange
+from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.process_group import ProcessGroup
 from trainer.engine.worker_clock import ExchangeTime
 from trainer.strategies.base import Strategy

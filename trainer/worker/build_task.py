@@ -6,9 +6,13 @@ import tensorflow as tf
 
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import Experiment
-from trainer.engine.graph.layer_placement import LayerPlacement, place_layers
-from trainer.engine.graph.placed_model import compute_on_devices, draft_variables, variables_on
-from trainer.engine.graph.placement import no_devices_for_variables
+from trainer.engine.graph.placement.layer_placement import LayerPlacement, place_layers
+from trainer.engine.graph.placement.placed_model import (
+    compute_on_devices,
+    draft_variables,
+    variables_on,
+)
+from trainer.engine.graph.placement.requested_devices import no_devices_for_variables
 from trainer.logical_devices import groups_of
 from trainer.protocols import Task
 from trainer.worker import members

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from trainer.config.instantiate import import_target
 from trainer.config.schema import Experiment
-from trainer.engine.graph.step_options import fused_class
+from trainer.engine.graph.step.step_options import fused_class
 from trainer.errors import ConfigError
 from trainer.worker import returned_model
 
@@ -43,7 +43,7 @@ def adapted(
     import_target(node)  # and with it the Keras that it uses
     lora = experiment.train.lora
     if keras := sys.modules.get("keras"):
-        from trainer.engine.graph.keras3_checks import refuse_remat
+        from trainer.engine.graph.keras3.keras3_checks import refuse_remat
 
         keras.config.set_dtype_policy(experiment.precision)
         refuse_remat()
@@ -59,8 +59,8 @@ def adapted(
     if not is_keras_3:
         _refuse_adapters(model, lora.rank)
         return model, failure
-    from trainer.engine.graph.adapters import add_adapters
-    from trainer.engine.graph.keras3_model import Keras3Model
+    from trainer.engine.graph.keras3.adapters import add_adapters
+    from trainer.engine.graph.keras3.keras3_model import Keras3Model
 
     if failure:
         raise returned_model.not_built(key, model, failure)

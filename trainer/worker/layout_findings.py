@@ -34,7 +34,7 @@ def findings(engine: Engine, *, sharded: bool) -> list[str]:
     """Return a line for each operation of a training step that depends on the layout."""
     import tensorflow as tf
 
-    from trainer.engine.graph.layout_dependence import find, logged_collectives
+    from trainer.engine.graph.checks.layout_dependence import find, logged_collectives
 
     loop = engine.loop
     iterator = loop.feed.open(0, engine.state.divergence_monitor.left_out.numpy())

@@ -14,7 +14,7 @@ from trainer.config.directions import Directions
 from trainer.config.instantiate import instantiate
 from trainer.engine.agreement import Requests
 from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
-from trainer.engine.graph.step_options import StepOptions
+from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.graph.streams import InputPipeline, Streams
 from trainer.engine.pacing import Stopped
 from trainer.engine.plan import Timer

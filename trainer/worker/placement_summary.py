@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from trainer.engine.graph.device_traffic import measure
+from trainer.engine.graph.placement.device_traffic import measure
 from trainer.files import write_json
 from trainer.logical_devices import groups_of
 from trainer.worker.build_model import Learner

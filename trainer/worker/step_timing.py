@@ -16,7 +16,7 @@ import tensorflow as tf
 from trainer.cluster.messages import Channel
 from trainer.cluster.network_namespace import loopback_bytes
 from trainer.engine.engine import Engine
-from trainer.engine.graph.collectives import flat_sum
+from trainer.engine.graph.exchange.collectives import flat_sum
 
 _WARM_CALLS = 3
 _WARM_SECS = 1.0

@@ -14,7 +14,7 @@ from trainer.config.instantiate import instantiate
 from trainer.config.schema import Experiment
 from trainer.config.targets import ENGINE_KEYS
 from trainer.engine.environment_data import EnvironmentData
-from trainer.engine.graph.grouped_optimizer import GroupedOptimizer, GroupRules
+from trainer.engine.graph.step.grouped_optimizer import GroupedOptimizer, GroupRules
 from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError

@@ -10,8 +10,8 @@ from trainer.datasets.digits import digits
 from trainer.datasets.framing import Framing
 from trainer.datasets.image_files import CorruptFiles, FileSplit
 from trainer.engine.evaluation.predictor import Predictor
-from trainer.engine.graph.input import Source, feed
-from trainer.engine.graph.predict_loop import PredictLoop
+from trainer.engine.graph.input.feed import Source, feed
+from trainer.engine.graph.loops.predict_loop import PredictLoop
 from trainer.engine.pacing import Stopped
 
 STRATEGIES = {

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.engine.graph.collective_log import CollectiveLog
-from trainer.engine.graph.randomness import BatchPart, batch_part, fold_seed
-from trainer.engine.graph.shard_tree import TreeExchange
-from trainer.engine.graph.step import Step
-from trainer.engine.graph.step_options import StepOptions
+from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.randomness.randomness import BatchPart, batch_part, fold_seed
+from trainer.engine.graph.step.shard_tree import TreeExchange
+from trainer.engine.graph.step.step_options import StepOptions
+from trainer.engine.graph.step.train_step import Step
 from trainer.errors import ConfigError
 
 SIZE = 32

@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 from tests.support.training import engine
-from trainer.engine.graph.collective_log import CollectiveLog
-from trainer.engine.graph.step import Step
-from trainer.engine.graph.step_options import StepOptions
+from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.step.step_options import StepOptions
+from trainer.engine.graph.step.train_step import Step
 from trainer.engine.process_group import ProcessGroup
 from trainer.protocols import TaskParts
 from trainer.tasks.classification import Classification

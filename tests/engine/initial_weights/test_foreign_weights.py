@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.engine.graph.keras3_model import Keras3Model
+from trainer.engine.graph.keras3.keras3_model import Keras3Model
 from trainer.engine.initial_weights.initial_weights import restore_weights
 from trainer.errors import CheckpointError
 

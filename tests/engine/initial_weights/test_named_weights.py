@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tests.support.keras_archives import rewritten, write_on_loading
 from tests.support.training import engine, train
-from trainer.engine.graph.keras3_model import Keras3Model
-from trainer.engine.graph.weight_paths import weights_of
+from trainer.engine.graph.keras3.keras3_model import Keras3Model
+from trainer.engine.graph.state.weight_paths import weights_of
 from trainer.engine.initial_weights.initial_weights import restore_weights
 from trainer.errors import CheckpointError
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.engine.graph.divergence import DivergenceMonitor, DivergenceStatus
+from trainer.engine.graph.step.divergence import DivergenceMonitor, DivergenceStatus
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import NonFiniteError
 from trainer.files import read_json, write_json

@@ -14,7 +14,7 @@ from trainer.config.schema import Experiment
 from trainer.engine.evaluation.extra_metrics import blocks
 from trainer.engine.evaluation.predicted_classes import predicted_classes
 from trainer.engine.evaluation.predictor import Predictor
-from trainer.engine.graph import randomness
+from trainer.engine.graph.randomness import randomness
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, Dataset, Task

@@ -12,10 +12,10 @@ from trainer.cluster.messages import Channel
 from trainer.engine.episode_evaluator import EpisodeEvaluator
 from trainer.engine.evaluation.embedding_evaluator import EmbeddingEvaluator
 from trainer.engine.evaluation.extra_metrics import ExtraMetrics
-from trainer.engine.graph.eval_loop import EvalLoop
-from trainer.engine.graph.input import Source
-from trainer.engine.graph.metric_sums import unpack
-from trainer.engine.graph.state import TrainState
+from trainer.engine.graph.input.feed import Source
+from trainer.engine.graph.loops.eval_loop import EvalLoop
+from trainer.engine.graph.state.train_state import TrainState
+from trainer.engine.graph.step.metric_sums import unpack
 from trainer.engine.pacing import PacedCalls
 from trainer.engine.process_group import ProcessGroup
 

@@ -18,7 +18,7 @@ from trainer.engine.evaluation.metric_names import (
 )
 from trainer.engine.evaluation.misclassified import MisclassifiedExamples, batch_spec
 from trainer.engine.evaluation.predictor import Predictor
-from trainer.engine.graph.metric_sums import metric_names
+from trainer.engine.graph.step.metric_sums import metric_names
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.files import write_json

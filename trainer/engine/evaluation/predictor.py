@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from trainer.cluster.messages import Channel
-from trainer.engine.graph.input import Source
-from trainer.engine.graph.predict_loop import PredictLoop
-from trainer.engine.graph.state import TrainState
+from trainer.engine.graph.input.feed import Source
+from trainer.engine.graph.loops.predict_loop import PredictLoop
+from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.pacing import PacedCalls
 from trainer.engine.process_group import ProcessGroup
 

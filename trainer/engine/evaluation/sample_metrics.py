@@ -13,7 +13,7 @@ from trainer.engine.evaluation.extra_metrics import ExtraMetrics
 from trainer.engine.evaluation.metric_names import require_evaluated
 from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.evaluation.samples import SAMPLE
-from trainer.engine.graph.metric_sums import metric_names
+from trainer.engine.graph.step.metric_sums import metric_names
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.files import write_atomically

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from trainer.engine.graph.randomness import normal_of
+from trainer.engine.graph.randomness.randomness import normal_of
 from trainer.protocols import Batch, Generates
 
 SAMPLE = "sample"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from trainer.engine.graph.actor_feed import ActorFeed
-from trainer.engine.graph.train_loop import TrainLoop
+from trainer.engine.graph.loops.train_loop import TrainLoop
 
 
 class ActorTrainLoop(TrainLoop):

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from trainer.engine.graph.variables import replicated
+from trainer.engine.graph.state.variables import replicated
 from trainer.errors import ConfigError
 
 MAX_STREAMS = 8

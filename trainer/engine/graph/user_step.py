@@ -16,12 +16,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.engine.graph import randomness
-from trainer.engine.graph.collective_log import CollectiveLog
-from trainer.engine.graph.graph_check import GraphCheck
-from trainer.engine.graph.random_layers import LayerDraws
-from trainer.engine.graph.step import Step
-from trainer.engine.graph.step_options import StepOptions
+from trainer.engine.graph.checks.graph_check import GraphCheck
+from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.randomness import randomness
+from trainer.engine.graph.randomness.random_layers import LayerDraws
+from trainer.engine.graph.step.step_options import StepOptions
+from trainer.engine.graph.step.train_step import Step
 
 # Mirrored strategies trace their replicas in one thread each, hence thread-local.
 _current = threading.local()

@@ -9,8 +9,8 @@ from pathlib import Path
 import tensorflow as tf
 
 from trainer.engine.checkpoints.checkpointer import CONNECTION_ERRORS, describe_mismatch
-from trainer.engine.graph.variables import whole
-from trainer.engine.graph.weight_paths import shown, weights_of
+from trainer.engine.graph.state.variables import whole
+from trainer.engine.graph.state.weight_paths import shown, weights_of
 from trainer.engine.initial_weights.foreign_weights import find_foreign, restore_foreign
 from trainer.engine.initial_weights.named_weights import checkpoint_weights, take_by_name
 from trainer.engine.initial_weights.weight_files import file_weights

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from trainer.engine.graph.weight_paths import Weight, near, shown, weights_of
+from trainer.engine.graph.state.weight_paths import Weight, near, shown, weights_of
 from trainer.engine.initial_weights.weight_files import Saved
 from trainer.errors import CheckpointError
 

@@ -1,0 +1,171 @@
+"""Feeds for other processes: batches are those of the source; calls into Python stay here."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.datasets.arrays import ArraySplit
+from trainer.engine.graph.asynchronous.remote_input import RemoteFeed, RemotePipelineFeed
+from trainer.engine.graph.input.feed import SampleOrder, Source
+from trainer.errors import ConfigError
+
+N = 23
+FEATURES = np.arange(N * 2, dtype=np.uint8).reshape(N, 2)
+
+
+class Reported:
+    """Examples of which number 13 is broken: its weight is 0, and it is reported."""
+
+    in_memory, num_examples = False, N
+
+    def __init__(self, error=None):
+        self.reported, self.error = [], error
+
+    def fetch(self, indices):
+        good = tf.not_equal(indices, 13)
+        report = tf.cond(
+            tf.reduce_all(good),
+            tf.no_op,
+            lambda: tf.numpy_function(self.report, [indices, good], []),
+        )
+        # A function within a function, as tf.data makes them.
+        labels = (
+            tf.data.Dataset.from_tensor_slices(indices)
+            .map(lambda x: x % 10)
+            .batch(4)
+            .get_single_element()
+        )
+        with tf.control_dependencies([report]):
+            return {"label": tf.ensure_shape(labels, [4]), "weight": tf.cast(good, tf.float32)}
+
+    def report(self, indices, good):
+        self.reported += indices[~good].tolist()
+        if self.error:
+            raise self.error
+
+
+def sent(tensors):
+    """Return an iterator over tensors, as if they were sent to this process."""
+    return iter(tf.data.Dataset.from_tensors(tuple(tensors)).repeat())
+
+
+def batches(feed, steps, strategy=None, left_out=()):
+    """Return batches and draws as a chunk on a worker gets them, replicas in order."""
+    strategy = strategy or tf.distribute.get_strategy()
+
+    @tf.function(autograph=False)
+    def chunk(iterator, start, count):
+        iterator = feed.open_chunk(next(iterator), start, count)
+
+        def one_step(index, arrays):
+            def of_replica(element, index):
+                return feed.replica_batch(
+                    element, index, tf.distribute.get_replica_context().replica_id_in_sync_group
+                )
+
+            results = strategy.run(of_replica, args=(feed.next(iterator), index))
+            local = (
+                tf.nest.map_structure(
+                    lambda *xs: tf.concat(xs, 0), *strategy.experimental_local_results(results)
+                )
+                if many
+                else results
+            )
+            return index + 1, tf.nest.map_structure(
+                lambda array, x: array.write(tf.cast(index - start, tf.int32), x), arrays, local
+            )
+
+        many = strategy.num_replicas_in_sync > 1
+        arrays = tf.nest.map_structure(
+            lambda x: tf.TensorArray(
+                x.dtype,
+                steps,
+                element_shape=[x.shape[0] * strategy.num_replicas_in_sync, *x.shape[1:]],
+            ),
+            feed._assemble.structured_outputs,
+        )
+        collected = tf.while_loop(
+            lambda index, _: index < start + count, one_step, (start, arrays)
+        )[1]
+        return tf.nest.map_structure(lambda array: array.stack(), collected)
+
+    return tf.nest.map_structure(
+        lambda x: x.numpy(),
+        chunk(feed.open(0, left_out), tf.constant(3, tf.int64), tf.constant(steps, tf.int64)),
+    )
+
+
+@pytest.mark.parametrize("kind", [RemoteFeed, RemotePipelineFeed])
+@pytest.mark.parametrize("order", [SampleOrder(N, 7), None], ids=["training", "evaluation"])
+def test_worker_gets_batches_of_source(kind, order):
+    source = Source(ArraySplit(FEATURES, np.arange(N) % 10), 6, 1, order, 3 if order else 0)
+    left_out = [1, 5] if order else []
+    actual = batches(kind(source, sent), 4, left_out=left_out)
+    for number, block in enumerate([4, 6, 7, 8] if order else [3, 4, 5, 6]):
+        expected = source.assemble(tf.constant(block, tf.int64), tf.constant(0))
+        tf.nest.map_structure(
+            lambda x, y, n=number: np.testing.assert_array_equal(x[n], y), actual, expected
+        )
+
+
+@pytest.mark.parametrize("kind", [RemoteFeed, RemotePipelineFeed])
+def test_each_replica_of_worker_gets_its_part(kind):
+    source = Source(ArraySplit(FEATURES, np.arange(N) % 10), 3, 2, SampleOrder(N, 7), 1)
+    actual = batches(kind(source, sent), 2, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))[0][
+        "id"
+    ]
+    expected = [
+        [source.assemble(tf.constant(step, tf.int64), tf.constant(r))[0]["id"] for r in (0, 1)]
+        for step in (3, 4)
+    ]
+    np.testing.assert_array_equal(actual, np.reshape(expected, [2, 6]))
+
+
+def test_tensors_are_sent_once():
+    made = []
+    feed = RemoteFeed(
+        Source(ArraySplit(FEATURES, np.arange(N) % 10), 6, 1),
+        lambda tensors: made.append(tensors) or sent(tensors),
+    )
+    assert feed.open(0) is feed.open(100)
+    ((features, labels, _),) = made
+    np.testing.assert_array_equal(features, FEATURES)
+    np.testing.assert_array_equal(labels, np.arange(N) % 10)
+
+
+def test_report_is_made_here_for_steps_with_ignored_examples():
+    split = Reported()
+    source = Source(split, 4, 1)
+    feed = RemotePipelineFeed(source, sent)
+    weights = batches(feed, 3)[0]["weight"].sum(
+        axis=1
+    )  # of steps 3 to 5, the last of which is padded
+    assert weights.tolist() == [3.0, 4.0, 3.0]
+    feed.count_missing(4, 1, weights[1])
+    feed.count_missing(5, 1, weights[2])
+    assert split.reported == []
+    feed.count_missing(3, 3, weights.sum())
+    assert split.reported == [13]
+
+
+def test_error_of_a_report_reaches_user():
+    feed = RemotePipelineFeed(Source(Reported(ValueError("cannot read 13")), 4, 1), sent)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="ValueError: cannot read 13"):
+        feed.count_missing(2, 2, 7.0)
+
+
+def test_examples_from_python_functions_are_refused():
+    class Made:
+        in_memory, num_examples = False, N
+
+        def fetch(self, indices):
+            return {
+                "label": tf.ensure_shape(
+                    tf.numpy_function(lambda x: x % 10, [indices], tf.int64), [4]
+                )
+            }
+
+    with pytest.raises(
+        ConfigError, match=r"come from a Python function .* choose another strategy"
+    ):
+        RemoteFeed(Source(Made(), 4, 1), sent)

@@ -1,0 +1,211 @@
+"""What a traced graph may not have: variables that nobody saves, and draws of a hidden counter."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.engine.graph.checks.graph_check import IN_LOOP, GraphCheck
+from trainer.errors import ConfigError
+from trainer.worker import build
+
+INPUTS = tf.TensorSpec([4])
+
+
+def check(function, saved=None, **options):
+    """Trace a function with its gradient in a loop; return the lines that the check warns of."""
+    lines = []
+    checked = GraphCheck(lambda: saved or {}, lines.append, **options)
+
+    @tf.function(autograph=False)
+    def run(x):
+        def body(i, x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = function(x)
+            return i + 1, tape.gradient(y, x, unconnected_gradients="zero")
+
+        result = tf.while_loop(lambda i, _: i < 2, body, (0, x))[1]
+        checked("the step")
+        return result
+
+    run.get_concrete_function(INPUTS)
+    return lines
+
+
+def in_loop(function):
+    return lambda x: tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, function(x)), (0, x))[1]
+
+
+def in_condition(function):
+    return lambda x: tf.cond(x[0] > 0, lambda: function(x), lambda: x)
+
+
+def in_function(function):
+    return tf.function(function, autograph=False)
+
+
+def in_compiled_function(function):
+    return tf.function(function, autograph=False, jit_compile=True)
+
+
+WRAPPERS = [lambda function: function, in_loop, in_condition, in_function, in_compiled_function]
+
+
+def assign(variable):
+    return lambda x: x * variable.assign_add(1.0)
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS)
+@pytest.mark.parametrize("trainable", [True, False])
+def test_variable_that_is_not_saved_is_refused(wrap, trainable):
+    variable = tf.Variable([1.0] * 4, trainable=trainable, name="scale")
+    function = wrap(lambda x: x * variable)
+    with pytest.raises(ConfigError) as caught:
+        check(function)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "the step: ReadVariableOp in " in message
+    assert "reads the variable scale:0 (shape [4]), which is neither trained nor saved" in message
+    assert f"{__file__.rpartition('/')[2]}:" in message
+    assert check(function, {"scale": variable}) == []
+    assert check(function, {"deep": {"list": [variable]}}) == []
+
+
+def test_variable_that_is_only_assigned_is_refused():
+    variable = tf.Variable(0.0, trainable=False)
+    with pytest.raises(ConfigError, match=r"AssignAddVariableOp .* the variable "):
+        check(assign(variable))
+    assert check(assign(variable), {"count": variable}) == []
+
+
+def test_rows_of_a_variable_that_is_not_saved_are_refused():
+    variable = tf.Variable(tf.zeros([9, 4]))
+    with pytest.raises(ConfigError, match=r"ResourceGather .* the variable "):
+        check(lambda x: x * tf.gather(variable, 3))
+
+
+def test_variables_of_replicas_count_as_saved():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        variable = tf.Variable(1.0)
+    assert check(lambda x: x * variable, {"scale": variable}) == []
+
+
+def test_variables_of_an_optimizer_need_not_be_saved():
+    variable = tf.Variable([1.0] * 4)
+    optimizer = tf.keras.optimizers.legacy.SGD(0.1, momentum=0.9)
+    optimizer._create_all_weights([variable])
+
+    def function(x):
+        optimizer.apply_gradients([(x, variable)])
+        return x
+
+    assert check(function, {"weight": variable, "optimizer": optimizer}) == []
+
+
+def test_tables_and_iterators_are_no_variables():
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1], [2.0]), 0.0)
+    iterator = iter(tf.data.Dataset.from_tensors(1.0).shuffle(3).repeat())
+    assert check(lambda x: x * table.lookup(tf.constant(1)) * next(iterator)) == []
+
+
+def test_advice_is_that_of_the_loop():
+    variable = tf.Variable(1.0)
+    with pytest.raises(ConfigError, match=r"pass it to replicator.checkpoint"):
+        check(lambda x: x * variable, advice=IN_LOOP)
+    with pytest.raises(ConfigError, match=r"seed=replicator.random_seed\(\)"):
+        check(lambda x: x * tf.random.normal([4]), advice=IN_LOOP)
+
+
+DRAWS = {
+    "RandomStandardNormal": lambda: tf.random.normal([4]),
+    "RandomUniform": lambda: tf.random.uniform([4]),
+    "RandomUniformInt": lambda: tf.cast(tf.random.uniform([4], 0, 9, tf.int32), tf.float32),
+    "TruncatedNormal": lambda: tf.random.truncated_normal([4]),
+    "Multinomial": lambda: tf.cast(tf.random.categorical(tf.zeros([4, 2]), 1)[:, 0], tf.float32),
+    "RandomShuffle": lambda: tf.random.shuffle(tf.range(4.0)),
+    "RandomGamma": lambda: tf.random.gamma([4], 1.0),
+    "RandomPoissonV2": lambda: tf.random.poisson([4], 1.0),
+    "RngReadAndSkip": lambda: tf.random.get_global_generator().normal([4]),
+    "ParameterizedTruncatedNormal": lambda: tf.raw_ops.ParameterizedTruncatedNormal(
+        shape=[4], means=0.0, stdevs=1.0, minvals=-1.0, maxvals=1.0
+    ),
+    "LogUniformCandidateSampler": lambda: tf.random.log_uniform_candidate_sampler(
+        tf.zeros([4, 1], tf.int64), 1, 1, False, 9
+    )[2],
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS[:-1])
+@pytest.mark.parametrize("kind", DRAWS)
+def test_draws_of_a_hidden_counter_are_refused(wrap, kind):
+    with pytest.raises(ConfigError) as caught:
+        check(wrap(lambda x: x * DRAWS[kind]()))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert f"the step: {kind} in " in message or f"the step: {kind} (" in message
+    assert "draws random numbers" in message
+
+
+def test_draws_with_a_seed_pass():
+    assert check(lambda x: x * tf.random.stateless_normal([4], [1, 2])) == []
+
+
+def engine(tmp_path, target, lines):
+    """Build the engine of a model; return it with a function that traces its step."""
+    overrides = ["model=softmax", "~model.l2", f"model._target_={target}", "train.steps=2"]
+    channel = Channel(lambda message: lines.append(getattr(message, "text", "")))
+    run = build.engine(compose([*overrides, "writers=[jsonl]"]), tmp_path, channel)
+    left_out = run.state.divergence_monitor.left_out.numpy()
+    return run, lambda: run.loop.trace(run.loop.feed.open(0, left_out))
+
+
+def test_step_of_a_model_is_checked(tmp_path):
+    lines = []
+    _, trace = engine(tmp_path, "tests.programs.untracked_variable.multiplied", lines)
+    with pytest.raises(ConfigError, match=r"the training step: .* variable .*factor:0"):
+        trace()
+    assert not any("warning" in line for line in lines)
+
+
+def test_graphs_of_evaluations_and_predictions_are_checked(tmp_path):
+    run, trace = engine(tmp_path, "tests.support.toy_ops.noisy_inference", [])
+    trace()
+    with pytest.raises(ConfigError, match=r"the evaluation: RandomStandardNormal in .*noise"):
+        run.evaluator.evaluate(lambda: False)
+    with pytest.raises(ConfigError, match=r"the prediction: RandomStandardNormal in .*noise"):
+        list(run.predictor.predict())
+
+
+def python(x):
+    return tf.ensure_shape(tf.py_function(np.sin, [x], tf.float32), [4])
+
+
+def numpy(stateful):
+    def call(x):
+        return tf.ensure_shape(tf.numpy_function(np.sin, [x], tf.float32, stateful), [4])
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda x: x * tf.cast(tf.timestamp(), tf.float32), "Timestamp .* reads the clock"),
+        (python, "EagerPyFunc .* calls Python code"),
+        (numpy(True), "PyFunc .* calls Python code"),
+    ],
+)
+def test_clock_and_python_code_are_warned_of_in_a_line(function, words):
+    (line,) = check(lambda x: x + function(x) + function(x) * 0.0)[:1]
+    assert "\n" not in line
+    assert line.startswith("warning: the step: ")
+    assert re.search(words, line)
+
+
+def test_python_code_without_a_state_is_not_warned_of():
+    assert check(numpy(False)) == []

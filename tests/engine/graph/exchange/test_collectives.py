@@ -1,0 +1,641 @@
+"""Collectives: values, gradients, global batch normalization, and replicas that differ."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support import replicas
+from tests.support.training import ROUNDING, distance, engine, train, variables
+from trainer.engine.graph.exchange import collectives
+from trainer.engine.graph.exchange.collective_log import CollectiveLog, first_difference
+from trainer.engine.graph.exchange.collectives import flat_sum
+from trainer.engine.graph.shared_optimizer import SharedOptimizer
+from trainer.engine.graph.step.train_step import Step
+from trainer.engine.graph.user_step import UserStep
+from trainer.engine.replicator import Replicator
+from trainer.errors import ConfigError
+from trainer.tasks.classification import Classification
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def mirrored(count):
+    # With an odd number of devices HierarchicalCopyAllReduce leaves out the last.
+    copying = (
+        tf.distribute.ReductionToOneDevice()
+        if count % 2
+        else tf.distribute.HierarchicalCopyAllReduce()
+    )
+    return tf.distribute.MirroredStrategy(
+        [f"CPU:{number}" for number in range(count)], cross_device_ops=copying
+    )
+
+
+def central_storage(count):
+    devices = [f"CPU:{number}" for number in range(count)]
+    return tf.distribute.experimental.CentralStorageStrategy(
+        compute_devices=devices, parameter_device="CPU:0"
+    )
+
+
+STRATEGIES = {
+    "one device": (1, lambda: tf.distribute.OneDeviceStrategy("CPU:0")),
+    "mirrored 2": (2, lambda: mirrored(2)),
+    "mirrored 3": (3, lambda: mirrored(3)),
+    "central storage 2": (2, lambda: central_storage(2)),
+}
+
+
+@pytest.fixture(scope="module")
+def strategy_and_layers():
+    """Strategy and layers by name, each created once."""
+    cache = {}
+
+    def get(name):
+        if name not in cache:
+            strategy = STRATEGIES[name][1]()
+            with strategy.scope():
+                cache[name] = strategy, replicas.make_layers()
+        return cache[name]
+
+    return get
+
+
+TOLERANCE = 1e-5
+"""Relative and absolute: some ten sums of up to 12 float32 numbers, each off by 12 * 2**-24.
+
+That is 7e-6; a wrong formula is off by 0.1 at least.
+"""
+
+
+def assert_close(got, wanted):
+    tf.nest.assert_same_structure(got, wanted)
+    for a, b in zip(tf.nest.flatten(got), tf.nest.flatten(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("case", replicas.CASES)
+def test_values_and_gradients_follow_the_formulas(strategy_and_layers, strategy, case):
+    count = STRATEGIES[strategy][0]
+    if count == 1 and "broadcast" in case:
+        pytest.skip("replica 1 is the source")
+    got = replicas.run(
+        strategy_and_layers(strategy)[0], replicas.CASES[case], strategy_and_layers(strategy)[1]
+    )
+    assert len(got) == count
+    for mine, wanted in zip(got, replicas.expected(case, count), strict=True):
+        assert_close(mine, wanted)
+
+
+def test_worked_example_gives_its_published_values(strategy_and_layers):
+    def case(step, replica, layers):
+        x = replicas.NESTS[replica]
+        return [
+            step.all_reduce(x),
+            step.all_reduce(x, "min"),
+            step.all_reduce(x, "max"),
+            step.all_gather(x),
+            step.broadcast(x, 1),
+        ]
+
+    total, low, high, gathered, broadcast = (
+        {"a": 4, "b": [42, 99]}, {"a": 1, "b": [2, 1]}, {"a": 3, "b": [40, 98]},
+        {"a": [1, 3], "b": [[40, 2], [1, 98]]}, {"a": 3, "b": [2, 98]},
+    )  # fmt: skip
+    for got in replicas.run(strategy_and_layers("mirrored 2")[0], case):
+        got = tf.nest.map_structure(lambda leaf: leaf.numpy().tolist(), got)
+        assert got == [total, low, high, gathered, broadcast]
+
+
+def test_gradient_of_sum_is_that_of_all_replicas_losses(strategy_and_layers):
+    def case(step, replica, layers):
+        x = tf.constant([1.0, 2.0])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(step.all_reduce(x) ** 2)
+        return tape.gradient(loss, x)
+
+    for gradient in replicas.run(strategy_and_layers("mirrored 2")[0], case):
+        np.testing.assert_array_equal(gradient, [8, 16])
+
+
+@pytest.mark.parametrize("strategy", ["mirrored 2", "central storage 2"])
+def test_moving_statistics_are_those_of_global_batch(strategy):
+    strategy = STRATEGIES[strategy][1]()
+    with strategy.scope():
+        layers = replicas.make_layers()
+    replicas.run(strategy, replicas.CASES["synchronized"], layers)
+    assert_close(replicas.statistics(layers["synchronized"]), moving_statistics(2))
+
+
+def moving_statistics(count):
+    # tf_keras: the synchronized layer moves towards the variance of the batch, the fused one
+    # towards the unbiased estimate.
+    batch, rest = replicas.BATCH[:count].reshape(-1, 5).astype(np.float64), 1 - replicas.MOMENTUM
+    return [rest * batch.mean(0), replicas.MOMENTUM + rest * batch.var(0)]
+
+
+def test_local_batch_normalization_gives_other_values():
+    local, whole = replicas.expected("local", 2), replicas.expected("synchronized", 2)
+    assert np.abs(np.array(local) - np.array(whole)).max() > 0.5
+
+
+DTYPES = [
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+]
+
+
+@pytest.mark.parametrize("strategy", ["one device", "mirrored 3"])
+def test_every_number_type_is_kept(strategy_and_layers, strategy):
+    count, values = STRATEGIES[strategy][0], [[3, 100], [7, 5], [1, 20]]
+
+    def case(step, replica, layers):
+        nest = {name: tf.constant(values[replica], name) for name in DTYPES}
+        last = step.num_replicas - 1
+        return [
+            step.all_reduce(nest),
+            step.all_reduce(nest, "min"),
+            step.all_reduce(nest, "max"),
+            step.broadcast(nest, last),
+        ]
+
+    own = np.array(values[:count])
+    for got in replicas.run(strategy_and_layers(strategy)[0], case):
+        for nest, wanted in zip(got, [own.sum(0), own.min(0), own.max(0), own[-1]], strict=True):
+            for name, value in nest.items():
+                assert value.dtype.name == name
+                np.testing.assert_array_equal(value.numpy().astype(np.int64), wanted)
+
+
+def test_mean_in_half_precision_does_not_overflow(strategy_and_layers):
+    got = replicas.run(
+        strategy_and_layers("mirrored 2")[0],
+        lambda step, *_: step.all_reduce(tf.constant([60000.0, 1.0], tf.float16), "mean"),
+    )
+    np.testing.assert_array_equal(got, [[60000, 1]] * 2)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda step, x: step.broadcast(x, 1), lambda step, x: step.all_gather(x)[1]]
+)
+def test_broadcast_and_gather_keep_every_bit(strategy_and_layers, call):
+    special = np.array([-0.0, 0.0, np.inf, -np.inf, 1e38, 0.1], np.float32)
+    mask = np.array([True, False])
+
+    def case(step, replica, layers):
+        return call(step, special if replica == 1 else np.full_like(special, np.nan)), call(
+            step, mask if replica == 1 else ~mask
+        )
+
+    for got, flags in replicas.run(strategy_and_layers("mirrored 2")[0], case):
+        assert got.numpy().tobytes() == special.tobytes()
+        np.testing.assert_array_equal(flags, mask)
+
+
+@pytest.mark.parametrize(("strategy", "calls"), [("one device", 0), ("mirrored 2", 2 * 2)])
+def test_nest_travels_as_one_buffer_for_each_type(
+    strategy_and_layers, monkeypatch, strategy, calls
+):
+    counted, all_reduce = [], tf.distribute.ReplicaContext.all_reduce
+    monkeypatch.setattr(
+        tf.distribute.ReplicaContext,
+        "all_reduce",
+        lambda *args: counted.append(args) or all_reduce(*args),
+    )
+    nest = [tf.zeros([size, 2]) for size in range(20)] + [
+        tf.zeros([3], tf.int32),
+        tf.zeros([], tf.int64),
+        tf.zeros([2], tf.float16),
+    ]
+    replicas.run(strategy_and_layers(strategy)[0], lambda step, *_: step.all_reduce(nest))
+    assert len(counted) == calls
+
+
+@pytest.mark.parametrize("strategy", ["one device", "mirrored 2"])
+def test_flat_sum_adds_each_tensor_in_its_own_type(strategy_and_layers, strategy):
+    tensors = [
+        tf.constant([[1.0, 2.0]]),
+        tf.constant(3.0, tf.bfloat16),
+        tf.constant([4]),
+        tf.constant(5.0),
+    ]
+    count = STRATEGIES[strategy][0]
+    for got in replicas.run(
+        strategy_and_layers(strategy)[0],
+        lambda *_: flat_sum(tf.distribute.get_replica_context(), tensors),
+    ):
+        assert [(x.dtype, x.shape) for x in got] == [(x.dtype, x.shape) for x in tensors]
+        assert [np.ravel(tf.cast(x, tf.float32)).tolist() for x in got] == [
+            [count, 2 * count],
+            [3 * count],
+            [4 * count],
+            [5 * count],
+        ]
+
+
+REFUSED = {
+    "op": (
+        lambda step: step.all_reduce(1.0, "maen"),
+        r"all_reduce: op \(maen\) must be one of sum, mean, min, max; did you mean 'mean'\?",
+    ),
+    "map_reduce": (
+        lambda step: step.map_reduce(abs, 1.0, "avg"),
+        r"map_reduce: op \(avg\) must be one of sum, mean, min, max",
+    ),
+    "integers": (
+        lambda step: step.all_reduce([1.0, [2]], "mean"),
+        r"all_reduce\(mean\): the mean of int32\[\] is not defined; cast it",
+    ),
+    "bool": (
+        lambda step: step.all_reduce([True]),
+        r"all_reduce\(sum\): the sum of bool\[\] is not defined",
+    ),
+    "text": (
+        lambda step: step.broadcast("a"),
+        r"broadcast\(source=0\): string\[\] is not of a number type",
+    ),
+    "none": (
+        lambda step: step.all_reduce([None]),
+        r"all_reduce\(sum\): NoneType is no dense tensor",
+    ),
+    "slices": (
+        lambda step: step.all_reduce(tf.IndexedSlices([[1.0]], [0])),
+        r"all_reduce\(sum\): IndexedSlices is no dense tensor",
+    ),
+    "sparse": (
+        lambda step: step.all_gather(tf.sparse.from_dense([1.0])),
+        r"all_gather\(axis=0\): SparseTensor is no dense tensor",
+    ),
+    "ragged": (
+        lambda step: step.all_reduce(tf.ragged.constant([[1], []])),
+        r"all_reduce\(sum\): RaggedTensor is no dense tensor",
+    ),
+    "dynamic": (
+        lambda step: step.all_reduce(tf.boolean_mask([1.0], [True])),
+        r"all_reduce\(sum\): the shape of float32\[None\]",
+    ),
+    "axis": (
+        lambda step: step.all_gather([[1.0], [2.0]], axis=3),
+        r"all_gather\(axis=3\): axis must be >= -1 and <= 0 for float32\[\]",
+    ),
+    "scalar": (
+        lambda step: step.reduce_scatter(1.0),
+        r"reduce_scatter\(sum, axis=0\): axis must exist, and there is none for float32\[\]",
+    ),
+    "scatter axis": (
+        lambda step: step.reduce_scatter([tf.zeros([4])], "max", 1),
+        r"reduce_scatter\(max, axis=1\): axis must be >= -1 and < 1 for float32\[4\]",
+    ),
+    "scatter none": (
+        lambda step: step.reduce_scatter([None]),
+        r"reduce_scatter\(sum, axis=0\): NoneType is no dense tensor",
+    ),
+    "source": (
+        lambda step: step.broadcast(1.0, -1),
+        r"broadcast\(source=-1\): source must be >= 0 and < \d, the number of replicas",
+    ),
+}
+
+
+@pytest.mark.parametrize("strategy", ["one device", "mirrored 2"])
+@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
+def test_values_that_cannot_be_exchanged_are_refused(strategy_and_layers, strategy, call, message):
+    with pytest.raises(ValueError, match=message):
+        replicas.run(strategy_and_layers(strategy)[0], lambda step, *_: call(step))
+
+
+@pytest.mark.parametrize("strategy", ["mirrored 2", "central storage 2"])
+def test_axis_that_replicas_cannot_share_is_refused(strategy_and_layers, strategy):
+    message = r"axis 0 of float32\[5, 2\] must be divisible by 2, the number of replicas; pad it"
+    with pytest.raises(ValueError, match=rf"reduce_scatter\(sum, axis=0\): {message}"):
+        replicas.run(
+            strategy_and_layers(strategy)[0],
+            lambda step, *_: step.reduce_scatter(tf.zeros([5, 2])),
+        )
+
+
+def test_gathered_parts_of_a_sum_are_the_sum(strategy_and_layers):
+    def case(step, replica, layers):
+        x = tf.constant(replicas.PARTS[replica])
+        parts = step.all_gather(step.reduce_scatter(x, axis=1))
+        return tf.concat(tf.unstack(parts), axis=1), step.all_reduce(x)
+
+    for gathered, total in replicas.run(strategy_and_layers("mirrored 3")[0], case):
+        assert gathered.numpy().tobytes() == total.numpy().tobytes()
+
+
+HERE = rf" at {re.escape(__file__)}:\d+"
+X = [1.0, 2.0]
+
+
+def swapped(step, replica):
+    if replica == 0:
+        return step.all_reduce(X), step.all_gather(X)
+    return step.all_gather(X), step.all_reduce(X)
+
+
+def repeated(step, times):
+    return [step.all_reduce(1) for _ in range(times)][-1]
+
+
+def one_gradient(step, replica):
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(step.all_reduce(x if replica == 0 else tf.constant(X)))
+    tape.gradient(loss, x)
+    return step.all_reduce(1)
+
+
+END = "the end of the step"
+DIFFERENT = {
+    "order": (
+        swapped,
+        1,
+        "all_reduce(sum) of [float32[], float32[]]",
+        "all_gather(axis=0) of [float32[], float32[]]",
+    ),
+    "shape": (
+        lambda step, r: step.all_reduce(tf.zeros([2 + r])),
+        1,
+        "all_reduce(sum) of float32[2]",
+        "all_reduce(sum) of float32[3]",
+    ),
+    "type": (
+        lambda step, r: step.all_gather([1, 1.0][r]),
+        1,
+        "all_gather(axis=0) of int32[]",
+        "all_gather(axis=0) of float32[]",
+    ),
+    "nest": (
+        lambda step, r: step.all_reduce([{"a": 1}, {"b": 1}][r]),
+        1,
+        "all_reduce(sum) of {a: int32[]}",
+        "all_reduce(sum) of {b: int32[]}",
+    ),
+    "op": (
+        lambda step, r: step.all_reduce(1, ["min", "max"][r]),
+        1,
+        "all_reduce(min) of int32[]",
+        "all_reduce(max) of int32[]",
+    ),
+    "scatter": (
+        lambda step, r: step.reduce_scatter(tf.zeros([2, 2]), axis=r),
+        1,
+        "reduce_scatter(sum, axis=0) of float32[2, 2]",
+        "reduce_scatter(sum, axis=1) of float32[2, 2]",
+    ),
+    "source": (
+        lambda step, r: step.broadcast(1, r),
+        1,
+        "broadcast(source=0) of int32[]",
+        "broadcast(source=1) of int32[]",
+    ),
+    "first makes more": (
+        lambda step, r: repeated(step, 2 - r),
+        2,
+        "all_reduce(sum) of int32[]",
+        END,
+    ),
+    "second makes more": (
+        lambda step, r: repeated(step, 1 + r),
+        2,
+        END,
+        "all_reduce(sum) of int32[]",
+    ),
+    "gradient": (
+        one_gradient,
+        2,
+        "gradient of all_reduce(sum) of float32[2]",
+        "all_reduce(sum) of int32[]",
+    ),
+}
+
+
+@pytest.mark.parametrize("strategy", ["mirrored 2", "central storage 2"])
+@pytest.mark.parametrize(("case", "number", "first", "second"), DIFFERENT.values(), ids=DIFFERENT)
+def test_error_names_the_collective_in_which_replicas_differ(
+    strategy_and_layers, strategy, case, number, first, second
+):
+    first, second = (re.escape(what) + (HERE if what != END else "") for what in (first, second))
+    message = (
+        f"^collective {number} of the step differs: replica 0 has {first}, "
+        f"replica 1 has {second}; all replicas must make the same"
+    )
+    with pytest.raises(ValueError, match=message):
+        replicas.run(strategy_and_layers(strategy)[0], lambda step, replica, _: case(step, replica))
+
+
+def test_same_collective_may_stand_in_different_places(strategy_and_layers):
+    def case(step, replica, layers):
+        if replica == 0:
+            return step.broadcast({"a": 1, "b": [2]})
+        return step.broadcast({"b": [0], "a": 0})
+
+    for got in replicas.run(strategy_and_layers("mirrored 2")[0], case):
+        assert_close(got, {"a": 1, "b": [2]})
+
+
+COMPILED = {
+    "tf.function": lambda step: tf.function(lambda: step.all_reduce(1.0), autograph=False)(),
+    "tf.cond": lambda step: tf.cond(
+        tf.random.uniform([]) < 2, lambda: step.all_reduce(1.0), lambda: 1.0
+    ),
+}
+
+
+@pytest.mark.parametrize("call", COMPILED.values(), ids=COMPILED)
+def test_collective_within_inner_graph_is_refused_for_several_replicas(strategy_and_layers, call):
+    np.testing.assert_array_equal(
+        replicas.run(strategy_and_layers("one device")[0], lambda step, *_: call(step)), [1.0]
+    )
+    with pytest.raises(
+        ValueError,
+        match=rf"all_reduce\(sum\) of float32\[\]{HERE} is inside a tf.function, "
+        "a tf.while_loop or a tf.cond",
+    ):
+        replicas.run(strategy_and_layers("mirrored 2")[0], lambda step, *_: call(step))
+
+
+def test_first_difference_compares_logs_of_two_processes():
+    logs = [CollectiveLog(), CollectiveLog()]
+    for log, folder in zip(logs, ("/a", "/b"), strict=True):
+        log.record(0, f"all_reduce(sum) of float32[] at {folder}/task.py:3")
+        log.end(0)
+    mine, theirs = (log.lines() for log in logs)
+    assert first_difference(mine, theirs) is None
+    rule = "all replicas must make the same, in the same order and with the same shapes"
+    more = ["all_reduce(sum) of float32[] at t.py:3", "all_gather(axis=0) of int32[2] at t.py:4"]
+    assert first_difference(mine, [*more, "the end of the step"]) == (
+        "collective 2 of the step differs: here the end of the step, "
+        f"there all_gather(axis=0) of int32[2] at t.py:4; {rule}"
+    )
+    assert first_difference(more, mine[:1]) == (
+        "collective 2 of the step differs: here all_gather(axis=0) of int32[2] at t.py:4, "
+        f"there the end of the step; {rule}"
+    )
+    assert (
+        first_difference(["a at x:1"], ["b at y:2"])
+        == f"collective 1 of the step differs: here a at x:1, there b at y:2; {rule}"
+    )
+
+
+def test_message_on_long_nest_shows_where_it_differs():
+    lines = [
+        f"all_reduce(sum) of [{'float32[3, 3], ' * 200}{last}, {'float32[5], ' * 100}] at t.py:3"
+        for last in ("int32[]", "int64[]")
+    ]
+    message = first_difference(lines[:1], lines[1:])
+    assert len(message) < 600
+    for last in ("int32[]", "int64[]"):
+        assert re.search(
+            rf"all_reduce\(sum\) of \[float32\[3, 3\], .* {re.escape(last)}, .* \.\.\. at t.py:3",
+            message,
+        )
+
+
+def test_noted_collective_of_other_code_is_compared(strategy_and_layers):
+    def case(step, replica, layers):
+        step.collectives.note(f"exchange of {replica} gradients")
+        return 0
+
+    with pytest.raises(
+        ValueError,
+        match=rf"replica 0 has exchange of 0 gradients{HERE}, "
+        rf"replica 1 has exchange of 1 gradients{HERE};",
+    ):
+        replicas.run(strategy_and_layers("mirrored 2")[0], case)
+
+
+class Centred(Classification):
+    """Classification with features centred over the global batch: a collective in the model."""
+
+    def __init__(self, *, differ: bool = False) -> None:
+        super().__init__()
+        self.differ = differ
+
+    def train_step(self, batch, step):
+        def loss(batch):
+            features = step.map_reduce(
+                lambda x: tf.reduce_mean(x, axis=0), batch["features"], "mean"
+            )
+            logits = self.models["model"](batch["features"] - features, training=True)
+            logits -= step.all_reduce(tf.reduce_mean(logits, axis=0), "mean")
+            return tf.nn.sparse_softmax_cross_entropy_with_logits(
+                tf.cast(batch["label"], tf.int64), logits
+            ), {}
+
+        rest = super().train_step(batch, step) if self.differ and not self._replica() else None
+        own = step.minimize(loss, batch, self.models["model"], self.optimizers["model"])
+        return rest or {**own, "accuracy": own["loss"]}
+
+    def _replica(self):
+        return tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)
+
+
+CENTRED = [
+    "task._target_=tests.engine.graph.test_collectives.Centred",
+    "~task.label_smoothing",
+    "~task.class_weights",
+    "~task.focal_gamma",
+    "optimizer=sgd",
+    "optimizer.learning_rate=0.05",
+]
+MIRRORED = ["strategy=mirrored", "strategy.virtual_devices=2"]
+
+
+def test_trained_model_may_communicate_within(tmp_path):
+    one, two = train(tmp_path / "one", *CENTRED), train(tmp_path / "two", *CENTRED, *MIRRORED)
+    initial = variables(engine(tmp_path / "initial", *CENTRED))
+    assert distance(one, two, initial) <= ROUNDING
+    plain = train(tmp_path / "plain", *CENTRED[2:])
+    assert distance(one, plain, initial) > 100 * ROUNDING
+
+
+def test_log_of_loop_has_every_collective_of_a_step(tmp_path):
+    training = engine(tmp_path, *CENTRED, *MIRRORED, "train.steps=1")
+    training.train(lambda: False)
+    lines = [line.rsplit(" at ", 1)[0] for line in training.loop.collectives.lines()]
+    assert lines[:3] == [
+        "map_reduce(mean) of float32[8, 8, 1]",
+        "all_reduce(mean) of float32[10]",
+        "gradient of all_reduce(mean) of float32[10]",
+    ]
+    assert lines[-1] == "the end of the step"
+
+
+@pytest.mark.parametrize("owner", [Step, UserStep, SharedOptimizer, Replicator])
+def test_frames_of_the_engine_are_not_those_of_user(owner):
+    assert owner.__module__.startswith(f"{collectives._ENGINE}.")
+
+
+def test_error_names_collective_in_compiled_loss(tmp_path):
+    with pytest.raises(
+        ValueError, match=rf"map_reduce\(mean\) of float32\[8, 8, 1\]{HERE} is inside a tf.function"
+    ):
+        train(tmp_path, *CENTRED, *MIRRORED, "jit=true")
+
+
+@pytest.mark.parametrize("layout", [(), MIRRORED], ids=["one device", "two replicas"])
+@pytest.mark.parametrize("option", ["batch.accumulate=2", "batch.shards=4"])
+def test_collective_of_parts_of_the_batch_is_refused(tmp_path, layout, option):
+    with pytest.raises(ConfigError, match=rf"map_reduce\(mean\){HERE} would join parts of the"):
+        train(tmp_path, *CENTRED, *layout, option)
+
+
+@pytest.fixture(scope="module")
+def two_processes():
+    """The results of all cases in each of two real processes."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
+        for free in sockets:
+            free.bind(("127.0.0.1", 0))
+        addresses = [f"127.0.0.1:{free.getsockname()[1]}" for free in sockets]
+    with ExitStack() as stack:
+        processes = []
+        for index in range(2):
+            command = [sys.executable, "-m", "tests.support.replicas", str(index), *addresses]
+            process = subprocess.Popen(
+                command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)  # no effect on one that has ended
+            processes.append(process)
+        outputs = [process.communicate(timeout=180) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    return [json.loads(out) for out, _ in outputs]
+
+
+@pytest.mark.parametrize("case", replicas.CASES)
+def test_two_real_processes_follow_the_formulas(two_processes, case):
+    for got, wanted in zip(two_processes, replicas.expected(case, 2), strict=True):
+        for mine, leaf in zip(got["results"][case], tf.nest.flatten(wanted), strict=True):
+            assert_close(np.ravel(mine), np.ravel(leaf))
+
+
+def test_two_real_processes_agree_on_statistics_and_logs(two_processes):
+    first, second = two_processes
+    assert_close(first["moving"], [value.tolist() for value in moving_statistics(2)])
+    assert first["moving"] == second["moving"]
+    assert first["logs"] == second["logs"]
+    assert len(first["logs"]["normalised"]) == 3  # the reduction, its gradient, the end

@@ -1,0 +1,97 @@
+"""A stream as the input of the built-in loop: samples by position, whoever reads them."""
+
+import numpy as np
+import tensorflow as tf
+
+from tests.support.choices import NEEDED
+from tests.support.training import assert_same_bits, variables
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.engine.graph.input.feed import SampleOrder, Source
+from trainer.engine.graph.input.stream_feed import StreamFeed
+from trainer.worker import build
+
+NODES = (
+    "dataset=stream", *NEEDED["dataset=stream"], "model=softmax", "train.steps=6",
+    "batch.global_size=16", "checkpoint.every_steps=2", "writers=[jsonl]",
+)  # fmt: skip
+
+
+class Numbers:
+    """A stream of numbers, shuffled anew whenever it is made."""
+
+    in_memory, num_examples = False, 10
+
+    def stream(self):
+        return tf.data.Dataset.range(10).shuffle(10).repeat().map(lambda i: {"features": i})
+
+
+def batches(replicas, step=0, left_out=(), count=3, num_draws=0):
+    """Return what a strategy's replicas are given: [steps][replicas] of (batch, draws)."""
+    strategy = tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(replicas)])
+    source = Source(Numbers(), 12 // replicas, replicas, SampleOrder(10, 3), num_draws)
+    feed = StreamFeed(source, strategy)
+    iterator = feed.open(step, left_out)
+    return [
+        [
+            tuple(tf.nest.map_structure(lambda x: x.numpy(), part))
+            for part in zip(
+                *[strategy.experimental_local_results(x) for x in tf.nest.flatten(element)],
+                strict=True,
+            )
+        ]
+        for element in (feed.next(iterator) for _ in range(count))
+    ]
+
+
+def numbers(*args, **options):
+    """Return the numbers of each step, over all replicas."""
+    return [
+        np.concatenate([part[0] for part in step]).tolist() for step in batches(*args, **options)
+    ]
+
+
+def test_samples_of_a_step_are_the_same_on_any_number_of_replicas():
+    assert numbers(1) == numbers(2) == numbers(4)
+
+
+def test_stream_continues_at_any_step():
+    assert numbers(2, step=2) == numbers(1, count=5)[2:]
+
+
+def test_each_pass_has_every_example_once():
+    flat = np.concatenate(numbers(2, count=5))
+    assert sorted(flat[:10]) == sorted(flat[10:20]) == list(range(10))
+    assert flat[:10].tolist() != flat[10:20].tolist()
+
+
+def test_blocks_that_are_left_out_are_passed_over():
+    whole = numbers(1, count=6)
+    expected = [whole[0], whole[2], whole[4], whole[5]]
+    assert numbers(2, left_out=[1, 3], count=4) == expected
+    assert numbers(2, step=2, left_out=[1, 3], count=2) == expected[2:]
+
+
+def test_ids_count_positions_within_a_pass():
+    ids = [np.concatenate([part[1] for part in step]).tolist() for step in batches(2, count=2)]
+    assert np.concatenate(ids).tolist() == [position % 10 for position in range(24)]
+
+
+def trained(run_dir, *overrides, stop=lambda run: False):
+    """Train, and return every variable of the state by name."""
+    run_dir.mkdir(exist_ok=True)
+    run = build.engine(compose([*NODES, *overrides]), run_dir, Channel(lambda message: None))
+    run.train(lambda: stop(run))
+    return variables(run)
+
+
+def test_continued_run_ends_with_the_bits_of_an_undisturbed_one(tmp_path):
+    straight = trained(tmp_path / "straight")
+    trained(tmp_path / "stopped", stop=lambda run: run.step >= 3)
+    assert_same_bits(straight, trained(tmp_path / "stopped"))
+
+
+def test_sharded_run_has_the_same_bits_on_any_number_of_replicas(tmp_path):
+    one = trained(tmp_path / "one", "batch.shards=2")
+    mirrored = ("strategy=mirrored", "strategy.virtual_devices=2")
+    assert_same_bits(one, trained(tmp_path / "two", "batch.shards=2", *mirrored))

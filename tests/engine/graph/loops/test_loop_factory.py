@@ -1,0 +1,93 @@
+"""The time that steps wait for their input, measured inside the compiled loop."""
+
+import threading
+import time
+
+import pytest
+import tensorflow as tf
+
+from tests.support.training import engine
+from trainer.engine.graph.loops.train_loop import input_wait
+
+STRATEGIES = {
+    "none": tf.distribute.get_strategy,
+    "one_device": lambda: tf.distribute.OneDeviceStrategy("CPU:0"),
+}
+
+
+def waited(strategy, element, step, steps=4):
+    """Run a loop whose steps return metrics before they make their update; return their wait."""
+    dataset = (
+        tf.data.Dataset.range(100)
+        .map(lambda number: tf.numpy_function(element, [number], tf.int64))
+        .prefetch(2)
+    )
+    iterator = iter(strategy.distribute_datasets_from_function(lambda context: dataset))
+    variable = tf.Variable(0, dtype=tf.int64)
+
+    def replica_step(element):
+        variable.assign_add(tf.numpy_function(step, [element], tf.int64))
+        return tf.reshape(element, [])
+
+    @tf.function(autograph=False)
+    def run(iterator):
+        def one_step(index, total, waited):
+            element = iterator.get_next()
+            waited += input_wait(index, element)
+            return index + 1, total + strategy.run(replica_step, args=(element,)), waited
+
+        start = (tf.constant(0, tf.int64), tf.constant(0, tf.int64), tf.constant(0.0, tf.float64))
+        return tf.while_loop(lambda index, *_: index < steps, one_step, start)
+
+    _, total, secs = run(iterator)
+    assert (int(total), int(variable)) == (sum(range(steps)), sum(range(steps)))
+    return float(secs)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_wait_counts_element_that_comes_late(strategy):
+    done = threading.Event()
+
+    def element(number):
+        if number == 3:
+            assert done.wait(30)  # the step before it has been training, ...
+            time.sleep(0.5)  # ... and has nothing left to do
+        return number
+
+    def step(number):
+        if number == 2:
+            done.set()
+        return number
+
+    assert 0.0 < waited(STRATEGIES[strategy](), element, step) < 30.0
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_wait_ignores_fetch_during_previous_step(strategy):
+    fetched = [threading.Event() for _ in range(8)]
+
+    def element(number):
+        fetched[min(number, 7)].set()
+        return number
+
+    def step(number):
+        assert fetched[number + 1].wait(30)
+        time.sleep(0.5)
+        return number
+
+    # Of two seconds in which steps make their updates, which is after they returned their metrics.
+    assert waited(STRATEGIES[strategy](), element, step) < 1.0
+
+
+def test_split_in_memory_is_never_waited_for(tmp_path):
+    training = engine(tmp_path)
+    iterator = training.loop.feed.open(0, training.state.divergence_monitor.left_out.numpy())
+    assert float(training.loop.run(iterator, tf.constant(3, tf.int64))[1]) == 0.0
+    operations = (
+        training.loop.run.get_concrete_function(iterator, tf.TensorSpec([], tf.int64))
+        .graph.as_graph_def()
+        .library.function
+    )
+    assert not [
+        node for function in operations for node in function.node_def if node.op == "Timestamp"
+    ]

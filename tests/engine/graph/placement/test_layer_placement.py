@@ -1,0 +1,144 @@
+"""Which device a layer belongs to: code, patterns, the layer around it, its input."""
+
+import pytest
+import tensorflow as tf
+
+from trainer.engine.graph.placement.layer_placement import place_layers
+from trainer.errors import ConfigError
+
+layers = tf.keras.layers
+
+
+def net():
+    inputs = tf.keras.Input([4], name="features")
+    x = layers.ReLU(name="relu0")(layers.Dense(4, name="block0")(inputs))
+    x = layers.ReLU(name="relu1")(layers.Dense(4, name="block1")(x))
+    return tf.keras.Model(inputs, layers.Dense(2, name="logits")(x))
+
+
+def nested():
+    inputs = tf.keras.Input([4], name="image")
+    backbone = tf.keras.Model(inputs, layers.Dense(3, name="inner")(inputs), name="backbone")
+    outer = tf.keras.Input([4], name="features")
+    x = layers.ReLU(name="after")(backbone(outer))
+    return tf.keras.Model(outer, layers.Dense(2, name="logits")(x))
+
+
+def place(model, placement, count=2, requested=None):
+    return place_layers({"model": model}, placement, count, requested or {}).devices
+
+
+def test_layer_without_variables_is_where_its_input_is():
+    assert place(net(), {"block0": 0, "block1": 1, "logits": 0}) == {
+        "features": 0,
+        "block0": 0,
+        "relu0": 0,
+        "block1": 1,
+        "relu1": 1,
+        "logits": 0,
+    }
+
+
+def test_first_pattern_that_matches_the_whole_path_counts():
+    placed = place(net(), {"block[1]": 1, "block.": 0, ".*": 1})
+    assert (placed["block0"], placed["block1"], placed["logits"]) == (0, 1, 1)
+
+
+def test_layers_within_a_model_are_where_it_is_unless_they_are_matched():
+    around = place(nested(), {"backbone": 1, "logits": 0})
+    assert around["backbone/inner"] == around["after"] == 1
+    inner = place(nested(), {"backbone": 0, "backbone/inner": 1, "logits": 0})
+    assert (inner["backbone"], inner["backbone/inner"]) == (0, 1)
+    alone = place(nested(), {"backbone/inner": 1, "logits": 0})
+    assert "backbone" not in alone
+    assert alone["after"] == 1  # what comes out of the model is where its last layer is
+
+
+def test_code_goes_before_patterns():
+    model = net()
+    requested = {id(model.get_layer("block1").kernel): 0}
+    assert place(model, {"block.*": 1, ".*": 1}, requested=requested)["block1"] == 0
+
+
+def test_paths_begin_with_the_model_if_there_are_several():
+    placed = place_layers({"g": net(), "d": net()}, {"g/.*": 0, "d/.*": 1}, 2, {})
+    assert {path[0]: index for path, index in placed.devices.items()} == {"g": 0, "d": 1}
+
+
+def test_balanced_cuts_between_layers_of_equal_cost():
+    inputs = tf.keras.Input([8], name="features")
+    x = inputs
+    for number in range(4):
+        x = layers.ReLU(name=f"relu{number}")(layers.Dense(8, name=f"dense{number}")(x))
+    placed = place(tf.keras.Model(inputs, x), "balanced")
+    assert [placed[f"dense{number}"] for number in range(4)] == [0, 0, 1, 1]
+    assert placed["relu1"] == 0
+
+
+def test_balanced_divides_a_model_within_the_model():
+    placed = place(nested(), "balanced")
+    assert (placed["backbone/inner"], placed["logits"]) == (0, 1)
+
+
+class Subclassed(tf.keras.Model):
+    """Two layers whose order only `call` knows."""
+
+    def __init__(self):
+        super().__init__(name="own")
+        self.first, self.last = layers.Dense(4, name="first"), layers.Dense(2, name="last")
+
+    def call(self, x):
+        return self.last(self.first(x))
+
+
+def subclassed():
+    model = Subclassed()
+    model(tf.zeros([1, 4]))
+    return model
+
+
+def test_layers_of_a_subclassed_model_are_named():
+    assert place(subclassed(), {"first": 0, "last": 1}) == {"first": 0, "last": 1}
+
+
+@pytest.mark.parametrize(
+    ("model", "placement", "count", "message"),
+    [
+        (
+            net,
+            {"blok0": 0, ".*": 1},
+            2,
+            r"^strategy.placement \(blok0\) matches no layer; did you mean 'block0'\?$",
+        ),
+        (
+            net,
+            {"xyz": 0, ".*": 1},
+            2,
+            r"^strategy.placement \(xyz\) matches no layer; the layers are features, block0, ",
+        ),
+        (
+            net,
+            {"block0": 0},
+            2,
+            r"^strategy.placement has no device for the layers block1, logits; add patterns that "
+            r"match them, such as '\.\*' at the end for all others$",
+        ),
+        (
+            net,
+            "balanced",
+            4,
+            r"^strategy.devices_per_replica \(4\) must be at most the number of layers of \w+ "
+            r"that make a stage \(3\)",
+        ),
+        (
+            subclassed,
+            "balanced",
+            2,
+            r"^strategy.placement \(balanced\) needs a functional or sequential model, and own is "
+            r"neither",
+        ),
+    ],
+)
+def test_placements_that_do_not_fit_the_model_are_one_line(model, placement, count, message):
+    with pytest.raises(ConfigError, match=message):
+        place(model(), placement, count)

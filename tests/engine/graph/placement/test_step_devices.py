@@ -1,0 +1,258 @@
+"""Where variables, layers, gradients and sums of a divided model are, and what moves between them.
+
+The model has two layers: `first` is on logical device 0, `second` on 1.
+"""
+
+import re
+
+import pytest
+import tensorflow as tf
+
+from tests.support.training import ROUNDING, assert_same_bits, distance, engine, train, variables
+from trainer.engine.graph.placement.device_traffic import kind_of, measure
+from trainer.engine.graph.placement.step_devices import device_key
+from trainer.errors import ConfigError
+from trainer.logical_devices import groups_of, logical_device
+
+TWO_LAYERS = [
+    *(f"~model.{key}" for key in ("width", "dropout", "batch_norm", "synchronized", "l2")),
+    "model._target_=tests.support.toy_models.two_layers",
+    "optimizer.learning_rate=0.01",
+    "train.steps=1",
+    "train.ema_decay=0.9",
+]
+HIDDEN, CLASSES, BATCH = 6, 10, 16  # of `two_layers`, and of SMALL
+PLACED = "strategy.placement={flatten:0,first:0,second:1}"
+
+
+def layout(replicas, devices):
+    return [
+        "strategy=mirrored",
+        f"strategy.virtual_devices={replicas * devices}",
+        f"strategy.devices_per_replica={devices}",
+    ]
+
+
+def traced(run_dir, *overrides, trained=False):
+    """Trace a step, or train; return the engine and the graph of the step."""
+    run = engine(run_dir, *overrides)
+    graphs = []
+    run.loop.on_traced = graphs.append
+    if trained:
+        run.train(lambda: False)
+    else:
+        run.loop.trace(run.loop.feed.open(0, run.state.divergence_monitor.left_out.numpy()))
+    return run, graphs[0]
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["1x2", "2x2"])
+def divided(request, tmp_path_factory):
+    """A trained model on one or two replicas of two devices, and the graph of its step."""
+    directory = tmp_path_factory.mktemp("divided")
+    run, graph = traced(directory, *TWO_LAYERS, *layout(request.param, 2), PLACED)
+    return request.param, run, graph
+
+
+def places(run, variable):
+    return [
+        device_key(local.device)[1]
+        for local in run.loop.strategy.experimental_local_results(variable)
+    ]
+
+
+def test_variables_slots_and_averages_are_where_the_placement_says(divided):
+    replicas, run, _ = divided
+    model = run.state.task.models["model"]
+    optimizer = run.state.task.optimizers["model"]
+    expected = [[0, 2], [0, 2], [1, 3], [1, 3]]  # kernel and bias of each layer
+    assert len(model.trainable_variables) == len(expected)
+    pairs = zip(model.trainable_variables, run.state.averages["model"], expected, strict=True)
+    for variable, average, devices in pairs:
+        slots = [optimizer.get_slot(variable, name) for name in optimizer.get_slot_names()]
+        assert len(slots) == 2
+        for each in (variable, average, *slots):
+            assert places(run, each) == devices[:replicas]
+
+
+def test_operations_are_where_their_layer_is_also_backward_and_in_the_update(divided):
+    replicas, _, graph = divided
+    seen = set()
+    for operation in graph.get_operations():
+        layer = re.search(r"logical_device_\d(?:_\d+)?/(first|second)/", operation.name)
+        if layer is None or operation.type in ("ReadVariableOp", "Placeholder"):
+            continue
+        replica = int("/replica_1/" in operation.name)
+        own = 2 * replica + (layer[1] == "second")
+        assert device_key(operation.device) == ("CPU", own), operation.name
+        seen.add((replica, layer[1], kind_of(operation)))
+    expected = {
+        (replica, layer, kind)
+        for replica in range(replicas)
+        for layer in ("first", "second")
+        for kind in ("forward", "backward")
+    }
+    assert seen == expected
+    updates = [op for op in graph.get_operations() if op.type == "ResourceApplyAdam"]
+    updated = sorted(device_key(operation.device)[1] for operation in updates)
+    assert updated == sorted(2 * list(range(2 * replicas)))
+
+
+def test_bytes_are_those_counted_by_hand(divided):
+    replicas, run, graph = divided
+    traffic = measure(graph, groups_of(run.loop.strategy).groups)
+    hidden, logits = (4 * BATCH // replicas * size for size in (HIDDEN, CLASSES))
+    # The hidden layer goes to device 1, the logits come back to the loss on device 0; and the
+    # gradients of both take the same ways.
+    assert traffic.within["forward"] == traffic.within["backward"] == hidden + logits
+    # Otherwise scalars: two norms, two gradients' shares, learning rate, betas, epsilon, step.
+    assert 0 < traffic.within["update"] < 100
+    assert traffic.unknown == 0
+    parameters = 64 * HIDDEN + HIDDEN + HIDDEN * CLASSES + CLASSES
+    assert (traffic.between >= 2 * 4 * parameters) == (replicas == 2)
+
+
+def test_bfloat16_halves_the_bytes(tmp_path):
+    options = [*TWO_LAYERS, *layout(1, 2), PLACED]
+    run, graph = traced(tmp_path, *options, "precision=mixed_bfloat16")
+    traffic = measure(graph, groups_of(run.loop.strategy).groups)
+    assert traffic.within["forward"] == traffic.within["backward"] == 2 * BATCH * (HIDDEN + CLASSES)
+
+
+def test_micro_batches_do_not_wait_for_one_another(tmp_path):
+    options = [*TWO_LAYERS, *layout(1, 2), PLACED]
+    _, graph = traced(tmp_path, *options, "batch.accumulate=4")
+
+    def products(layer, device):
+        return [
+            operation
+            for operation in graph.get_operations()
+            if operation.type == "MatMul"
+            and f"/{layer}/" in operation.name
+            and kind_of(operation) == "forward"
+            and device_key(operation.device)[1] == device
+        ]
+
+    first, second = products("first", 0), products("second", 1)
+    assert len(first) == len(second) == 4
+    for stage in (first, second):
+        for number, operation in enumerate(stage):
+            others = {*first, *second} - {operation, first[number]}
+            assert not ancestors(operation) & others
+
+
+def ancestors(operation):
+    """Return all operations that one waits for."""
+    found, pending = set(), [operation]
+    while pending:
+        current = pending.pop()
+        inputs = [tensor.op for tensor in current.inputs] + list(current.control_inputs)
+        pending += [other for other in inputs if other not in found]
+        found.update(inputs)
+    return found
+
+
+@pytest.fixture(scope="module")
+def on_one_device(tmp_path_factory):
+    """The options of a run, its initial state, and its state on one device."""
+    directory = tmp_path_factory.mktemp("one")
+    options = [
+        "model._target_=tests.support.toy_models.smooth",
+        "~model.synchronized",
+        "optimizer=sgd",
+        "optimizer.learning_rate=0.05",
+        "train.steps=6",
+    ]
+    initial = variables(engine(directory / "initial", *options))
+    return options, initial, train(directory / "trained", *options)
+
+
+@pytest.mark.parametrize(
+    "several",
+    [layout(1, 3), [*layout(2, 2), "batch.accumulate=2"]],
+    ids=["1x3", "2x2, micro-batches"],
+)
+def test_divided_model_trains_the_weights_of_one_device(on_one_device, tmp_path, several):
+    options, initial, one = on_one_device
+    assert distance(one, train(tmp_path, *options, *several), initial) <= ROUNDING
+
+
+BITS = [
+    "model._target_=tests.support.toy_models.everything", "~model.synchronized",
+    "model.dropout=0.3",
+    "model.batch_norm=true", "model.l2=0.001", "batch.shards=4", "train.clip_norm=0.5",
+    "train.steps=3", "optimizer.learning_rate=0.02",
+]  # fmt: skip
+
+
+def test_divided_model_has_the_bits_of_one_device_with_shards(tmp_path):
+    one = train(tmp_path / "one", *BITS)
+    assert_same_bits(one, train(tmp_path / "divided", *BITS, *layout(2, 2)))
+
+
+def test_checkpoint_fits_any_layout(tmp_path):
+    options = [*TWO_LAYERS, "train.steps=8", "batch.shards=4", "checkpoint.every_steps=2"]
+    straight = train(tmp_path / "straight", *options)
+    moved = tmp_path / "moved"
+    placed = "strategy.placement={first:1,.*:0}"
+    ways = [[*layout(2, 2), placed], ["strategy=one_device"], layout(4, 1), layout(2, 2)]
+    for number, way in enumerate(ways, 1):
+        run = engine(moved, *options, *way, f"train.steps={2 * number}")
+        run.train(lambda: False)
+        assert run.step == 2 * number
+        assert (moved / "placement.json").exists() == (way in (ways[0], ways[3]))
+    assert_same_bits(straight, variables(run))
+
+
+def test_logical_device_of_code_is_kept(tmp_path):
+    options = [option.replace("two_layers", "halves") for option in TWO_LAYERS]
+    one = train(tmp_path / "one", *options)
+    divided = [*layout(1, 2), "strategy.placement={.*:1}"]
+    run, graph = traced(tmp_path / "two", *options, *divided, trained=True)
+    # The derivative of the sine is a cosine, and that of the cosine a sine.
+    assert {
+        (kind_of(operation), operation.type, device_key(operation.device)[1])
+        for operation in graph.get_operations()
+        if operation.type in ("Sin", "Cos")
+    } == {
+        ("forward", "Sin", 0),
+        ("forward", "Cos", 1),
+        ("backward", "Cos", 0),
+        ("backward", "Sin", 1),
+    }
+    assert_same_bits(one, variables(run))
+
+
+def test_loops_and_functions_of_layers_are_where_these_are_also_backward(tmp_path):
+    options = [option.replace("two_layers", "recurrent") for option in TWO_LAYERS]
+    placement = "strategy.placement={rows:0,loop:1,function:0,second:1}"
+    _, graph = traced(tmp_path, *options, *layout(1, 2), placement)
+    devices = {
+        types: [
+            device_key(operation.device)[1]
+            for operation in graph.get_operations()
+            if operation.type in types
+        ]
+        for types in (("While", "StatelessWhile"), ("PartitionedCall", "StatefulPartitionedCall"))
+    }
+    assert list(devices.values()) == [[1, 1], [0, 0]]  # forward and backward
+
+
+def test_logical_device_around_a_layer_places_its_variables_and_its_work(tmp_path):
+    options = [*TWO_LAYERS, "+model.placed=true", *layout(1, 2), "strategy.placement={.*:0}"]
+    run, graph = traced(tmp_path, *options)
+    kernels = [v for v in run.state.task.models["model"].trainable_variables if "kernel" in v.name]
+    assert [places(run, kernel) for kernel in kernels] == [[0], [1]]
+    products = [op for op in graph.get_operations() if op.type == "MatMul"]
+    assert {device_key(op.device)[1] for op in products if "/second/" in op.name} == {1}
+
+
+def test_logical_device_that_does_not_exist_is_one_line(tmp_path):
+    options = [option.replace("two_layers", "halves") for option in TWO_LAYERS]
+    message = r"logical_device \(2\) must be from 0 to 1: strategy.devices_per_replica is 2"
+    with pytest.raises(ConfigError, match=message):
+        train(tmp_path, *options, "+model.other=2", *layout(1, 2), "strategy.placement={.*:1}")
+
+
+def test_logical_device_changes_nothing_on_one_device():
+    with logical_device(7):
+        assert float(tf.sin(0.0)) == 0.0

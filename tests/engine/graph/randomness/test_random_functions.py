@@ -1,0 +1,216 @@
+"""TensorFlow's own random functions draw the global batch's slice while a step is traced."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.ops import gen_random_ops
+
+from trainer.engine.graph.randomness.random_functions import convert_draws
+from trainer.engine.graph.randomness.randomness import (
+    BatchPart,
+    batch_part,
+    evaluated_part,
+    fold_seed,
+    split_part,
+)
+
+convert_draws()
+
+SIZE = 12
+ALPHA = tf.reshape(tf.range(1.0, 1.0 + 3 * SIZE), [SIZE, 3])
+
+backend = tf.keras.backend
+generator = tf.random.Generator.from_seed(1)
+
+DRAWS = {
+    "normal": lambda n, rows: tf.random.normal([n, 3], 1.0, 2.0),
+    "uniform": lambda n, rows: tf.random.uniform([n, 3]),
+    "half": lambda n, rows: tf.random.uniform([n, 3], dtype=tf.float16),
+    "integers": lambda n, rows: tf.random.uniform([n, 3], 0, tf.constant(1000), tf.int32),
+    "truncated_normal": lambda n, rows: tf.random.truncated_normal([n, 3]),
+    "categorical": lambda n, rows: tf.random.categorical(rows, 5),
+    "gamma": lambda n, rows: tf.random.gamma([n, 2], 2.0, 3.0),
+    "gamma of each example": lambda n, rows: tf.random.gamma([], rows),
+    "poisson": lambda n, rows: tf.random.poisson([n], 4.0),
+    "poisson of each example": lambda n, rows: tf.random.poisson([], rows),
+    "tf.nn.dropout": lambda n, rows: tf.nn.dropout(tf.ones([n, 8]), 0.5),
+    "backend.random_normal": lambda n, rows: backend.random_normal((tf.shape(rows)[0], 3)),
+    "backend.random_uniform": lambda n, rows: backend.random_uniform([n, 3]),
+    "backend.truncated_normal": lambda n, rows: backend.truncated_normal([n, 3]),
+    "backend.random_bernoulli": lambda n, rows: backend.random_bernoulli([n, 30], 0.5),
+    "backend.dropout": lambda n, rows: backend.dropout(tf.ones([n, 8]), 0.5),
+    "Generator.normal": lambda n, rows: generator.normal([n, 3], 1.0),
+    "Generator.uniform": lambda n, rows: generator.uniform([n, 3], maxval=9, dtype=tf.int32),
+    "Generator.truncated_normal": lambda n, rows: generator.truncated_normal([n, 3]),
+}
+
+
+def part(number=0, parts=1, step=0):
+    return BatchPart(lambda: fold_seed(7, step), SIZE // parts, number, parts=parts)
+
+
+def traced(function, entered):
+    """Return what a function draws for a part, and the operations of its graph."""
+
+    @tf.function(autograph=False)
+    def run():
+        with batch_part(entered):
+            return function()
+
+    kinds = [operation.type for operation in run.get_concrete_function().graph.get_operations()]
+    return run().numpy(), kinds
+
+
+def draw(name, number=0, parts=1, step=0):
+    size = SIZE // parts
+    rows = ALPHA[number * size : (number + 1) * size]
+    return traced(lambda: DRAWS[name](size, rows), part(number, parts, step))[0]
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_parts_draw_slices_of_the_whole(name):
+    whole = draw(name)
+    assert (whole == draw(name)).all(), "the same step draws the same"
+    assert (whole != draw(name, step=1)).any()
+    for parts in (2, 4):
+        slices = [draw(name, number, parts) for number in range(parts)]
+        np.testing.assert_array_equal(np.concatenate(slices), whole)
+
+
+def test_distributions_are_those_of_tensorflow():
+    def drawn(function):
+        with batch_part(part()):
+            return np.asarray(function(), np.float64)
+
+    values = drawn(lambda: tf.random.truncated_normal([20000]))
+    assert np.abs(values).max() <= 2.0
+    assert abs(values.mean()) < 0.02
+    assert abs(values.std() - 0.8796) < 0.01  # of a normal distribution cut at two deviations
+    logits = tf.math.log([[0.1, 0.2, 0.7]])
+    values = drawn(lambda: tf.random.categorical(logits, 20000))
+    np.testing.assert_allclose(
+        np.bincount(values[0].astype(int)) / 20000, [0.1, 0.2, 0.7], atol=0.02
+    )
+    values = drawn(lambda: tf.random.gamma([20000], 3.0, 2.0))
+    assert abs(values.mean() - 1.5) < 0.03
+    assert abs(values.var() - 0.75) < 0.05
+    values = drawn(lambda: tf.random.poisson([20000], 4.0))
+    assert abs(values.mean() - 4.0) < 0.07
+    assert abs(values.var() - 4.0) < 0.3
+    values = drawn(lambda: tf.random.shuffle(tf.range(50)))
+    assert sorted(values) == list(range(50))
+    assert list(values) != list(range(50))
+
+
+def test_calls_draw_different_numbers_and_what_is_no_batch_is_shared():
+    def both():
+        return tf.stack([tf.random.normal([5]), tf.random.normal([5])])
+
+    first, _ = traced(both, part(0, 2))
+    second, _ = traced(both, part(1, 2))
+    assert (first[0] != first[1]).all()
+    np.testing.assert_array_equal(first, second)
+
+
+def test_gradient_flows_to_the_parameter_of_a_gamma_distribution():
+    def gradient():
+        with tf.GradientTape() as tape:
+            tape.watch(ALPHA)
+            total = tf.reduce_sum(tf.random.gamma([], ALPHA))
+        return tape.gradient(total, ALPHA)
+
+    values, _ = traced(gradient, part())
+    assert (values > 0).all()
+
+
+def test_each_iteration_of_a_loop_draws_anew():
+    def loop():
+        def body(i, total):
+            rows = tf.map_fn(
+                lambda _: tf.random.normal([]), tf.range(3), fn_output_signature="float"
+            )
+            return i + 1, tf.cond(i >= 0, lambda: tf.concat([total[3:], rows], 0), lambda: total)
+
+        return tf.while_loop(lambda i, _: i < 2, body, (0, tf.zeros([6])))[1]
+
+    values, _ = traced(loop, part())
+    assert len(set(values)) == 6
+
+
+def test_shards_in_a_loop_of_the_engine_draw_slices():
+    def sharded():
+        enter = split_part(3)
+
+        def one(number):
+            with enter(number):
+                return tf.random.normal([SIZE // 3])
+
+        return tf.reshape(tf.map_fn(one, tf.range(3), fn_output_signature=tf.float32), [-1])
+
+    values, _ = traced(sharded, part())
+    whole, _ = traced(lambda: tf.random.normal([SIZE]), part())
+    np.testing.assert_array_equal(values, whole)
+
+
+@pytest.mark.parametrize(("replicas", "size"), [(1, 12), (1, 4), (2, 3)])
+def test_examples_of_an_evaluation_have_their_own_numbers(replicas, size):
+    parts = []
+    for batch in range(12 // (replicas * size)):
+        for replica in range(replicas):
+            context = SimpleNamespace(
+                num_replicas_in_sync=replicas, replica_id_in_sync_group=replica
+            )
+            with evaluated_part(tf.constant(batch, tf.int64), context, size):
+                parts.append(tf.random.normal([size, 2]))
+    with evaluated_part(0, SimpleNamespace(num_replicas_in_sync=1, replica_id_in_sync_group=0), 12):
+        whole = tf.random.normal([12, 2])
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def by_function():
+    return tf.function(lambda: tf.random.normal([6]))()
+
+
+def vectorized():
+    return tf.vectorized_map(lambda x: x + tf.random.normal([]), tf.zeros([6]))
+
+
+length = tf.Variable(6)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (
+            lambda: tf.raw_ops.RandomStandardNormal(shape=[6], dtype="float32"),
+            "RandomStandardNormal",
+        ),
+        (by_function, "StatefulPartitionedCall"),
+        (vectorized, "RandomStandardNormal"),
+        (lambda: tf.random.normal([length]), "RandomStandardNormal"),
+        (lambda: tf.random.normal([18, 2]), "RandomStandardNormal"),  # three of each example?
+        (lambda: tf.random.gamma([4], tf.ones([6])), "RandomGamma"),
+        (lambda: tf.random.shuffle(tf.range(6)), "RandomShuffle"),
+        (lambda: generator.binomial([6], 1.0, 0.5), "StatefulRandomBinomial"),
+    ],
+)
+def test_draws_that_cannot_be_cut_stay_what_they_are(function, kind):
+    _, kinds = traced(function, part(0, 2))  # of 6 examples
+    assert kind in kinds
+
+
+def test_draws_outside_of_a_global_batch_are_tensorflows_own():
+    _, kinds = traced(
+        lambda: tf.random.normal([6]), BatchPart(lambda: 1 / 0, 6, 0, is_global=False)
+    )
+    assert "RandomStandardNormal" in kinds
+    assert tf.random.normal([3]).shape == [3]
+
+
+def test_private_names_of_tensorflow_are_there():
+    for name in ("random_standard_normal", "random_uniform", "random_uniform_int",
+                 "truncated_normal", "multinomial", "random_shuffle", "random_gamma",
+                 "random_poisson_v2"):  # fmt: skip
+        assert hasattr(getattr(gen_random_ops, name), "__wrapped__")

@@ -1,0 +1,134 @@
+"""Frozen layers, layers that are trained from a step on, and groups, in runs of the engine."""
+
+import numpy as np
+import pytest
+
+from tests.support.training import assert_same_bits, engine, train
+from trainer.engine.graph.state.freezing import freeze_layers
+from trainer.engine.graph.state.weight_paths import variable_key, weights_of
+from trainer.errors import ConfigError
+from trainer.models.mobilenet import mobilenet
+
+EVERYTHING = (
+    "model._target_=tests.support.toy_models.blocks", "train.ema_decay=0.9",
+    "train.clip_norm=0.5", "model.batch_norm=true", "model.synchronized=false",
+)  # fmt: skip
+GROUPS = (
+    "optimizer.groups={head:{learning_rate:10x},stem/kernel:{clip_norm:0.1}}",
+    "optimizer.layer_decay=0.8",
+    "train.unfreeze={stem:4}",
+)
+TWO = ("strategy=mirrored", "strategy.virtual_devices=2")
+THREE = ("strategy=mirrored", "strategy.virtual_devices=3", "batch.global_size=18")
+SHARDS = ("batch.shards=4",)
+
+
+def model_of(run):
+    return next(iter(run.state.task.models.values()))
+
+
+def values(run, part=""):
+    """Return the weights whose path has a part, and what the optimizer keeps beside them."""
+    optimizer = next(iter(run.state.task.optimizers.values()))
+    trained = {variable_key(variable) for variable in model_of(run).trainable_variables}
+    result = {}
+    for weight in weights_of(run.state.task.models):
+        if part not in weight.path:
+            continue
+        (variable,) = weight.variables
+        result[weight.path] = variable.numpy()
+        for slot in optimizer.get_slot_names() if variable_key(variable) in trained else ():
+            result[f"{weight.path}/{slot}"] = optimizer.get_slot(variable, slot).numpy()
+    return result
+
+
+def changed(before, after):
+    return [name for name in before if before[name].tobytes() != after[name].tobytes()]
+
+
+@pytest.mark.slow
+def test_groups_on_two_replicas_have_the_bits_of_one_device(tmp_path):
+    options = (*EVERYTHING, *GROUPS, *SHARDS)
+    one = train(tmp_path / "one", *options)
+    assert_same_bits(one, train(tmp_path / "two", *options, *TWO))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "synchronized"),
+    [
+        ((), "false"),
+        pytest.param(THREE, "false", marks=pytest.mark.slow),
+        pytest.param((*TWO, *SHARDS), "true", marks=pytest.mark.slow),
+    ],
+)
+def test_held_layer_keeps_its_bits_until_its_step(tmp_path, strategy, synchronized):
+    options = (*EVERYTHING, *GROUPS, *strategy, "evaluate.every_epochs=null")
+    run = engine(tmp_path, *options, "train.steps_per_loop=1", f"model.synchronized={synchronized}")
+    before = values(run, "stem")
+    moving = {"stem_norm/moving_mean", "stem_norm/moving_variance"}
+    assert {"stem/kernel", "stem/kernel/v", "stem_norm/gamma", *moving} < set(before)
+    seen = {}
+
+    def stop():
+        seen[int(run.state.step.numpy())] = values(run, "stem")
+        return False
+
+    run.train(stop)
+    assert changed(before, seen[4]) == []
+    assert changed(before, seen[5]) == list(before)
+
+
+@pytest.mark.slow
+def test_run_continues_across_the_step_to_the_bit(tmp_path):
+    options = (*EVERYTHING, *GROUPS, *TWO)
+    whole = train(tmp_path / "whole", *options)
+    train(
+        tmp_path / "stopped", *options, "checkpoint.every_steps=2",
+        stop=lambda run: int(run.state.step.numpy()) >= 2,
+    )  # fmt: skip
+    assert_same_bits(whole, train(tmp_path / "stopped", *options, "checkpoint.every_steps=2"))
+
+
+@pytest.mark.parametrize("strategy", [(), pytest.param(THREE, marks=pytest.mark.slow)])
+def test_frozen_layers_keep_their_bits(tmp_path, strategy):
+    options = (*EVERYTHING, "train.freeze=[stem]", *strategy)
+    run = engine(tmp_path, *options)
+    before = values(run)
+    run.train(lambda: False)
+    kept = [name for name in before if name not in changed(before, values(run))]
+    assert kept == [name for name in before if name.startswith("stem")]
+    assert len(kept) == 6
+    assert len(model_of(run).trainable_variables) == 6
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.freeze=[setm]", r"train.freeze \('setm'\) matches no weight; the nearest are"),
+        ("train.freeze=['stem/bias']", "matches stem/bias but not stem/kernel"),
+        ("train.freeze=['.']", r"train.freeze \(.\) leaves no weight to train"),
+        ("train.unfreeze={body:2,kernel:3}", "matches stem/kernel but not stem/bias"),
+        ("train.unfreeze={stem:2,st.m:3}", "'stem' and 'st.m' both match stem/kernel"),
+    ],
+)
+def test_patterns_that_do_not_fit_the_model_are_refused(tmp_path, override, message):
+    with pytest.raises(ConfigError, match=message):
+        engine(tmp_path, *EVERYTHING, override)
+
+
+def test_rate_of_zero_keeps_some_weights_of_a_layer(tmp_path):
+    run = engine(tmp_path, *EVERYTHING, "optimizer.groups={bias:{learning_rate:0x}}")
+    model = model_of(run)
+    before = {v.name: v.numpy() for v in model.trainable_variables}
+    run.train(lambda: False)
+    kept = [v.name for v in model.trainable_variables if np.array_equal(v, before[v.name])]
+    assert kept == [name for name in before if "bias" in name]
+
+
+def test_all_but_the_classifier_of_a_published_network_is_frozen():
+    model = mobilenet((32, 32, 3), 10, alpha=0.35)
+    freeze_layers({"model": model}, ["^(?!logits)"])
+    assert [variable.name for variable in model.trainable_variables] == [
+        "logits/kernel:0", "logits/bias:0",
+    ]  # fmt: skip
+    assert not model.get_layer("bn_Conv1").trainable

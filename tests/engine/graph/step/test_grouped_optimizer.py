@@ -1,0 +1,196 @@
+"""Groups of weights: each is updated as an optimizer of its own would, to the bit."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.engine.graph.state.train_state import optimizer_trackables
+from trainer.engine.graph.state.weight_paths import variable_key, weights_of
+from trainer.engine.graph.step.clipping import Clip, clip
+from trainer.engine.graph.step.grouped_optimizer import GroupedOptimizer, GroupRules
+from trainer.errors import ConfigError
+from trainer.optimizers.adafactor import adafactor
+from trainer.optimizers.adagrad import adagrad
+from trainer.optimizers.adam import adam
+from trainer.optimizers.adamw import adamw
+from trainer.optimizers.lamb import lamb
+from trainer.optimizers.lars import lars
+from trainer.optimizers.lion import lion
+from trainer.optimizers.muon import muon
+from trainer.optimizers.nadam import nadam
+from trainer.optimizers.rmsprop import rmsprop
+from trainer.optimizers.sgd import sgd
+from trainer.schedules.base import scale
+from trainer.schedules.cosine import cosine
+
+STEPS = 6
+SLOTS = {
+    "sgd": "momentum", "adafactor": "row", "adagrad": "accumulator", "lars": "v",
+    "rmsprop": "rms",
+}  # fmt: skip
+OPTIMIZERS = {
+    "adam": adam, "adamw": adamw, "lamb": lamb, "sgd": sgd, "nadam": nadam, "adafactor": adafactor,
+    "muon": muon, "adagrad": adagrad, "lion": lion, "lars": lars, "rmsprop": rmsprop,
+}  # fmt: skip
+
+
+def schedule():
+    return cosine(0.1, STEPS, 10)
+
+
+def network():
+    """Return a net of three layers with the weights of a seed."""
+    tf.keras.utils.set_random_seed(0)
+    layers = [tf.keras.layers.Dense(3, name=name) for name in ("first", "second", "head")]
+    return tf.keras.Sequential([tf.keras.Input([4]), *layers])
+
+
+def grouped(model, build, groups=None, starts=None, layer_decay=None):
+    """Return an optimizer of groups, bound to a model."""
+
+    def make(own, factor, start):
+        options = {name: value for name, value in own.items() if name != "learning_rate"}
+        return build(scale(schedule(), factor, start), **options)
+
+    optimizer = GroupedOptimizer(GroupRules("optimizer", groups or {}, layer_decay), make)
+    weights = weights_of({"model": model})
+    keys = {
+        variable_key(weight.variables[0]): start
+        for pattern, start in (starts or {}).items()
+        for weight in weights
+        if pattern in weight.path
+    }
+    optimizer.bind(weights, keys)
+    return optimizer
+
+
+def gradients(step, variables):
+    random = np.random.RandomState(step)
+    return [tf.constant(random.standard_normal(v.shape), tf.float32) for v in variables]
+
+
+def steps(optimizer, model, indices, numbers=range(STEPS)):
+    """Update some variables of a model by the gradients of all."""
+    variables = model.trainable_variables
+
+    @tf.function
+    def update(*values):
+        optimizer.apply_gradients(
+            [(values[i], variables[i]) for i in indices], experimental_aggregate_gradients=False
+        )
+
+    for number in numbers:
+        update(*gradients(number, variables))
+
+
+def values(model, indices):
+    return [model.trainable_variables[i].numpy() for i in indices]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_group_is_updated_as_by_an_optimizer_of_its_own(name):
+    build = OPTIMIZERS[name]
+    model = network()
+    steps(grouped(model, build, {"head": {"learning_rate": "10x"}}), model, range(6))
+    expected = network()
+    steps(build(schedule()), expected, range(4))
+    head = build(scale(schedule(), 10.0))
+    steps(head, expected, [4, 5])
+    for value, wanted in zip(values(model, range(6)), values(expected, range(6)), strict=True):
+        assert value.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_group_that_begins_later_is_updated_as_by_an_optimizer_that_does(name):
+    build = OPTIMIZERS[name]
+    model = network()
+    before = values(model, range(6))
+    optimizer = grouped(model, build, starts={"first": 4})
+    steps(optimizer, model, range(6), range(4))
+    for value, old in zip(values(model, [0, 1]), before, strict=False):
+        assert value.tobytes() == old.tobytes()
+    first = optimizer.get_slot(model.trainable_variables[0], SLOTS.get(name, "m")).numpy()
+    assert np.unique(first).size == 1  # as it was made: Adagrad's is not 0
+    steps(optimizer, model, range(6), range(4, STEPS))
+    expected = network()
+    steps(build(schedule()), expected, range(2, 6))
+    steps(build(scale(schedule(), 1.0, 4)), expected, [0, 1], range(4, STEPS))
+    for value, wanted in zip(values(model, range(6)), values(expected, range(6)), strict=True):
+        assert value.tobytes() == wanted.tobytes()
+
+
+def test_layer_decay_multiplies_the_rate_from_layer_to_layer():
+    model = network()
+    before = values(model, range(6))
+    optimizer = grouped(model, lambda rate: sgd(rate, momentum=0.0), layer_decay=0.5)
+    steps(optimizer, model, range(6), [0])
+    moved = [old - new for old, new in zip(before, values(model, range(6)), strict=True)]
+    for i, gradient in enumerate(gradients(0, model.trainable_variables)):
+        factor = 0.5 ** (2 - i // 2)
+        np.testing.assert_allclose(moved[i], 0.1 * factor * gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_optimizer_of_groups_is_saved_like_one_without():
+    model = network()
+    optimizer = grouped(model, adam, {"head": {"learning_rate": "2x"}}, starts={"first": 3})
+    optimizer._create_all_weights(model.trainable_variables)
+    assert optimizer.get_slot_names() == ["m", "v"]
+    assert len(optimizer.variables()) == 1 + 2 * 6
+    assert optimizer.variables()[0] is optimizer.iterations
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({"haed": {"learning_rate": "2x"}}, r"optimizer.groups \('haed'\) matches no weight; the"),
+        (
+            {"head": {"learning_rate": "2x"}, "bias": {"learning_rate": "3x"}},
+            "'head' and 'bias' both give head/bias a learning_rate",
+        ),
+        (
+            {"head": {"clip_norm": 1.0}, "bias": {"clip_value": 1.0}},
+            "'head' and 'bias' both give head/bias a clip_value",
+        ),
+    ],
+)
+def test_groups_that_are_ambiguous_or_empty_are_refused(groups, message):
+    with pytest.raises(ConfigError, match=message):
+        grouped(network(), adam, groups)
+
+
+def test_groups_may_have_other_slots():
+    model = network()
+    optimizer = grouped(model, sgd, {"head": {"momentum": 0.0}})
+    steps(optimizer, model, range(6))
+    expected = network()
+    steps(sgd(schedule()), expected, range(4))
+    steps(sgd(schedule(), momentum=0.0), expected, [4, 5])
+    for value, wanted in zip(values(model, range(6)), values(expected, range(6)), strict=True):
+        assert value.tobytes() == wanted.tobytes()
+    saved = optimizer_trackables(optimizer, model.trainable_variables)
+    assert len(saved["slots"]["momentum"]) == 4
+    assert saved["others"] == [optimizer.iterations]
+
+
+def test_groups_are_clipped_apart():
+    model = network()
+    variables = model.trainable_variables
+    optimizer = grouped(
+        model, adam, {"first": {"clip_norm": 0.5}, "head/bias": {"clip_value": 0.1}}
+    )
+    given = gradients(0, variables)
+    clipped = clip(given, tf.linalg.global_norm(given), variables, optimizer, Clip(norm=0.25))
+    norm = tf.linalg.global_norm
+    np.testing.assert_allclose(norm(clipped[:2]), 0.5, rtol=1e-6)
+    np.testing.assert_allclose(norm(clipped[2:5]), 0.25, rtol=1e-6)
+    np.testing.assert_allclose(clipped[5], np.clip(given[5], -0.1, 0.1))
+    np.testing.assert_allclose(clipped[0] / given[0], (clipped[1] / given[1])[0], rtol=1e-5)
+
+
+def test_clip_of_all_weights_is_by_norm_or_by_value():
+    given = gradients(0, network().trainable_variables)
+    norm = tf.linalg.global_norm(given)
+    by_value = clip(given, norm, [], None, Clip(value=0.5))
+    for value, gradient in zip(by_value, given, strict=True):
+        np.testing.assert_allclose(value, np.clip(gradient, -0.5, 0.5))
+    assert clip(given, norm, [], None, Clip()) is given

@@ -1,0 +1,1 @@
+"""Steps that are handed out to workers, as with parameter servers."""

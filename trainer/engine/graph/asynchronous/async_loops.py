@@ -1,0 +1,272 @@
+"""Loops whose steps are handed out: each runs on one worker, all against the same variables.
+
+Steps are counted when their chunk is complete, so the count is exact; the steps that a lost worker
+had begun already are applied twice, and are reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.engine.graph.asynchronous.async_times import WIDTH, AsyncInterval, Staleness
+from trainer.engine.graph.asynchronous.chunks import ChunkResult, ChunkScheduler
+from trainer.engine.graph.asynchronous.remote_input import RemoteFeed, RemotePipelineFeed
+from trainer.engine.graph.input.feed import Feed, Source
+from trainer.engine.graph.loops.eval_loop import EvalLoop
+from trainer.engine.graph.loops.loop_factory import Loops
+from trainer.engine.graph.loops.predict_loop import PredictLoop, Predicts, Transforms
+from trainer.engine.graph.loops.train_loop import TrainLoop
+from trainer.engine.graph.step.divergence import VERDICT_SIZE, DivergenceStatus, Verdict
+from trainer.errors import ConfigError
+from trainer.protocols import Dataset, Stream, Task
+from trainer.runs.worker_times import WorkerRecord
+
+
+class AsyncTrainLoop(TrainLoop):
+    """Runs training steps on the workers, each step on one of them."""
+
+    feed: RemoteFeed
+
+    def __init__(self, *args: Any, scheduler: ChunkScheduler, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._scheduler = scheduler
+        self._num_sums = 2 * len(self._task.metrics)
+        self._num_status = self._num_sums + 1 + VERDICT_SIZE
+        self._result_buffer = scheduler.result_buffer(self._num_status + WIDTH)
+        with self.strategy.scope():
+            self._begun = tf.Variable(0, dtype=tf.int64, trainable=False, name="begun")
+        self._interval = AsyncInterval(scheduler.num_workers)
+        self._interval_is_over = False
+
+    def run(self, iterator: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, DivergenceStatus]:
+        """Run `count` (scalar int64) steps.
+
+        Returns:
+            As `TrainLoop.run`; the time spent waiting for input is not measured, and is 0.
+
+        Raises:
+            NonFiniteError: an update was not sound.
+        """
+        state = self.state
+        count = int(count)
+        start = int(state.step.numpy())
+        begun = int(self._begun.numpy())
+        chunks = self._scheduler.run(self._chunk, iterator, self._result_buffer, start, count)
+        self._measure(chunks, self._result_buffer.step_secs * count)
+        self._check_sound(chunks)
+        window = state.summary_sums.numpy()
+        epoch = state.epoch_sums.numpy()
+        for chunk in chunks:
+            sums = chunk.values[: self._num_sums]
+            self.feed.count_missing(chunk.start, chunk.count, sums[1])
+            window = window + sums
+            epoch = epoch + sums
+        state.repeated_steps.assign_add(int(self._begun.numpy()) - begun - count)
+        state.step.assign(start + count)
+        state.summary_sums.assign(window)
+        state.epoch_sums.assign(epoch)
+        return tf.constant(window), tf.zeros([], tf.float64), state.divergence_monitor.begin()
+
+    def report(self) -> dict[str, float]:
+        """Return further values for the log, by name: of the log interval, and `steps_repeated`.
+
+        The latter is of the whole run.
+        """
+        # Steps of different workers have no order, so there is no last norm.
+        return {
+            **self._interval.report(),
+            "steps_repeated": float(self.state.repeated_steps.numpy()),
+        }
+
+    def take_worker_record(self) -> WorkerRecord:
+        """Return what the workers did in the log interval; the next `run` begins another."""
+        record = WorkerRecord() if self._interval_is_over else self._interval.record()
+        self._interval_is_over = True
+        return record
+
+    def first_lines(self) -> Iterable[str]:
+        """Return how much each parameter server holds, a line each."""
+        sizes_by_task: dict[int, list[int]] = {}
+        for variable in self.state.variables().values():
+            task = tf.DeviceSpec.from_string(variable.device).task
+            size = variable.shape.num_elements() * variable.dtype.size
+            sizes_by_task.setdefault(task, []).append(size)
+        for task, sizes in sorted(sizes_by_task.items()):
+            yield f"ps-{task} holds {sum(sizes) / 1e6:.2f} MB in {len(sizes)} variables"
+
+    def last_lines(self) -> Iterable[str]:
+        """Return a line on steps that were repeated because workers were lost, if any."""
+        if repeated := int(self.state.repeated_steps.numpy()):
+            yield (
+                f"{repeated} steps were begun a second time, because the worker that ran them was "
+                "lost."
+            )
+
+    def _check_sound(self, chunks: list[ChunkResult]) -> None:
+        """Raise unless all updates were sound: a worker makes them before anybody judges them.
+
+        Raises:
+            NonFiniteError: one was not.
+        """
+        numbers = [chunk.values[self._num_sums : self._num_status] for chunk in chunks]
+        for step, *verdict in sorted(numbers, key=lambda status: status[0]):
+            if step >= 0:
+                monitor = self.state.divergence_monitor
+                raise monitor.error(monitor.describe(int(step), Verdict.unpack(np.array(verdict))))
+
+    def _measure(self, chunks: list[ChunkResult], secs: float) -> None:
+        """Add a call of `secs` seconds to the log interval, or begin one."""
+        if self._interval_is_over:
+            self._interval = AsyncInterval(self._scheduler.num_workers)
+            self._interval_is_over = False
+        self._interval.add(
+            [(chunk.count, chunk.values[self._num_status :]) for chunk in chunks], secs
+        )
+
+    @tf.function(autograph=False)
+    def _chunk(self, iterator: Any, row: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> None:
+        """Run a chunk of steps on one worker.
+
+        Writes the sums of their metrics, the first step that is not sound and the verdict on it,
+        and what `AsyncInterval` needs. The staleness of an update
+        is how many steps others began between the beginning of its step and the update.
+        """
+        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+        monitor = self.state.divergence_monitor
+        began = tf.timestamp()
+        with tf.control_dependencies([began]):
+            start = tf.identity(start)
+        iterator = self.feed.open_chunk(next(iterator), start, count)
+        # One operation, so that what comes after it comes after all of its updates too.
+        step = tf.function(
+            lambda index: self._step(index, self.feed.next(iterator)), autograph=False
+        )
+
+        def one_step(
+            index: tf.Tensor, sums: tf.Tensor, status: DivergenceStatus, stale: Staleness
+        ) -> tuple[tf.Tensor, tf.Tensor, DivergenceStatus, Staleness]:
+            with tf.control_dependencies([self._begun.assign_add(1, read_value=False)]):
+                before = self._begun.read_value()
+            with tf.control_dependencies([before]):
+                new, verdict = step(index)
+            with tf.control_dependencies([new]):
+                others = self._begun.read_value() - before
+            status = monitor.note(status, index, verdict)
+            return index + 1, sums + new, status, stale.add(others)
+
+        zeros = tf.zeros([self._num_sums], tf.float64)
+        first = (start, zeros, monitor.begin(), Staleness.zero())
+        _, sums, status, stale = tf.while_loop(
+            lambda index, *_: index < start + count, one_step, first, parallel_iterations=1
+        )
+        with tf.control_dependencies([sums]):
+            secs = tf.timestamp() - began
+        first_bad = tf.cast(status.step, tf.float64)[None]
+        verdict = tf.cast(status.verdict.pack(), tf.float64)
+        values = [sums, first_bad, verdict, stale.pack(worker, secs)]
+        self._result_buffer.write(row, tf.concat(values, axis=0))
+        self.check("the training step")
+
+
+class AsyncEvalLoop(EvalLoop):
+    """Evaluates on the workers.
+
+    A batch that is evaluated twice counts once: a chunk's sums replace those of an earlier try.
+    """
+
+    feed: RemoteFeed
+
+    def __init__(self, *args: Any, scheduler: ChunkScheduler) -> None:
+        super().__init__(*args)
+        self._scheduler = scheduler
+        self._result_buffer = scheduler.result_buffer(2 * len(self._task.metrics))
+
+    def run(self, iterator: Any, total: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        """Add the sums of the batches [start, start + count) to `total`, [2 * metrics] float64."""
+        chunks = self._scheduler.run(
+            self._chunk, iterator, self._result_buffer, int(start), int(count)
+        )
+        for chunk in chunks:
+            self.feed.count_missing(chunk.start, chunk.count, chunk.values[1])
+            total += chunk.values
+        return total
+
+    @tf.function(autograph=False)
+    def _chunk(self, iterator: Any, row: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> None:
+        iterator = self.feed.open_chunk(next(iterator), start, count)
+        zero = tf.zeros([2 * len(self._task.metrics)], tf.float64)
+        self._result_buffer.write(row, self._batches(iterator, zero, start, count))
+
+
+class AsyncPredictLoop(PredictLoop):
+    """Predicts on the workers; a chunk replaces what an earlier try of it wrote."""
+
+    feed: RemoteFeed
+
+    def __init__(self, *args: Any, scheduler: ChunkScheduler) -> None:
+        super().__init__(*args)
+        self._scheduler = scheduler
+        self._result_buffer = scheduler.result_buffer(1, tf.string)
+
+    def run(self, iterator: Any, start: int, count: int) -> dict[str, np.ndarray]:
+        """Predict the batches [start, start + count), as `PredictLoop.run` does."""
+        rows = super().run(iterator, start, count)
+        self.feed.count_missing(start, count, float(rows["weight"].sum()))
+        return rows
+
+    def _serialized(self, iterator: Any, start: int, count: int) -> tf.Tensor:
+        chunks = self._scheduler.run(self._chunk, iterator, self._result_buffer, start, count)
+        return tf.concat(
+            [tf.io.parse_tensor(chunk.values[0], tf.string) for chunk in chunks], axis=0
+        )
+
+    @tf.function(autograph=False)
+    def _chunk(self, iterator: Any, row: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> None:
+        iterator = self.feed.open_chunk(next(iterator), start, count)
+        self._result_buffer.write(
+            row, tf.io.serialize_tensor(self._batches(iterator, start, count))[None]
+        )
+
+
+class AsyncLoops(Loops):
+    """Creates the loops of a strategy whose chief hands out steps."""
+
+    def __init__(self, strategy: tf.distribute.Strategy, scheduler: ChunkScheduler) -> None:
+        self._strategy = strategy
+        self._scheduler = scheduler
+
+    def feed(self, source: Source) -> Feed:
+        """Choose how the batches of a source reach the workers.
+
+        Raises:
+            ConfigError: it is a stream.
+        """
+        if isinstance(source.split, Stream):
+            raise ConfigError(
+                "dataset.train is a stream, which is read from its start, and the workers of "
+                "strategy=parameter_server train chunks of steps in any order; use another strategy"
+            )
+        kind = RemoteFeed if source.split.in_memory else RemotePipelineFeed
+        return kind(source, self._scheduler.send)
+
+    def train(self, dataset: Dataset, feed: Feed, **parts: Any) -> TrainLoop:
+        """Create the loop over training steps; `parts` are those of `TrainLoop`."""
+        return self.checked(
+            AsyncTrainLoop(self._strategy, dataset, feed, scheduler=self._scheduler, **parts)
+        )
+
+    def evaluate(self, task: Task, dataset: Dataset, feed: Feed) -> EvalLoop:
+        """Create the loop that evaluates the batches of a split."""
+        return self.checked(
+            AsyncEvalLoop(self._strategy, task, dataset, feed, scheduler=self._scheduler)
+        )
+
+    def predict(self, task: Predicts, dataset: Transforms, feed: Feed) -> PredictLoop:
+        """Create the loop that predicts the batches of a split."""
+        return self.checked(
+            AsyncPredictLoop(self._strategy, task, dataset, feed, scheduler=self._scheduler)
+        )

@@ -1,0 +1,183 @@
+"""Checks what has been traced: nothing in it may be lost with a process, or differ by layout.
+
+The graph is judged, not what a model declares: a variable that it reads is saved, no operation
+draws from a counter in its kernel, and what nobody can judge is named in a warning.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.engine.graph.checks.called_functions import all_graphs, attributes_of
+from trainer.engine.graph.checks.loss_inputs import check_losses
+from trainer.engine.graph.checks.operation_stack import (
+    ENGINE,
+    frames_of,
+    is_library,
+    place_of,
+    scope_of,
+)
+from trainer.engine.graph.state.variables import parts_of
+from trainer.errors import ConfigError
+
+_PRODUCT = (f"{Path(__file__).parents[2]}{os.sep}",)
+# It calls the model: what reads a variable below it is a layer.
+_CALLS_MODEL = str(Path(__file__).with_name("keras3_model.py"))
+_OPTIMIZERS = f"{os.sep}optimizers{os.sep}"
+
+_WARNINGS = {
+    "Timestamp": "reads the clock, which no continued run can repeat",
+    "PyFunc": "calls Python code, whose state no checkpoint holds; if it has none, pass "
+    "stateful=False",
+    "EagerPyFunc": "calls Python code, whose state no checkpoint holds",
+}
+
+IN_TASK = (
+    "use tf.random.normal, uniform, truncated_normal, categorical, gamma or poisson, in no "
+    "tf.function or tf.vectorized_map, of a static shape that begins with the batch, or else has "
+    "nothing of its size; a batch cannot be shuffled",
+    "make it with self.add_weight(...) in a layer of the model",
+)
+"""How a task should draw, and where it should have its variables."""
+
+IN_LOOP = (
+    "use tf.random.stateless_* with seed=replicator.random_seed()",
+    "pass it to replicator.checkpoint(...), alone or in a model",
+)
+"""The same in a training loop of the user's own."""
+
+
+class GraphCheck:
+    """Checks the graphs of a run as they are traced.
+
+    Args:
+        saved: returns what checkpoints hold, by name.
+        warn: receives lines for the user, each once.
+        advice: how to draw, and where to have variables.
+    """
+
+    def __init__(
+        self,
+        saved: Callable[[], Mapping[str, Any]],
+        warn: Callable[[str], None],
+        advice: tuple[str, str] = IN_TASK,
+    ) -> None:
+        self._saved = saved
+        self._warn = functools.cache(warn)
+        self._advice = advice
+
+    def __call__(self, subject: str) -> None:
+        """Check the graph whose tracing is about to end.
+
+        Args:
+            subject: what it computes, for the messages.
+
+        Raises:
+            ConfigError: a loss of logits is given probabilities, or random numbers are drawn that
+                cannot be repeated, or a variable is read that is not saved.
+        """
+        if tf.executing_eagerly():
+            return
+        graphs = all_graphs(tf.compat.v1.get_default_graph())
+        check_losses(graphs)
+        for operation in (operation for graph in graphs for operation in graph.get_operations()):
+            if _draws(operation.type):
+                raise ConfigError(
+                    f"{subject}: {_named(operation)} draws random numbers that a continued run or "
+                    f"another layout could not repeat; {self._advice[0]}"
+                )
+            if operation.type in _WARNINGS and not _is_made_in(operation, _PRODUCT):
+                self._warn(f"warning: {subject}: {_named(operation)} {_WARNINGS[operation.type]}")
+        for name, shape, reader in _strangers(graphs, self._saved()):
+            raise ConfigError(
+                f"{subject}: {_named(reader)} reads the variable {name} (shape {shape}), which is "
+                f"neither trained nor saved; {self._advice[1]}, or make it a tf.constant if it "
+                "never changes"
+            )
+
+
+@functools.cache
+def _draws(kind: str) -> bool:
+    """Return whether operations of a kind draw from a counter: in their kernel, or a generator's.
+
+    Attributes for two seeds are what all of the former have in common.
+    """
+    if {"seed", "seed2"} <= attributes_of(kind):
+        return "Dataset" not in kind
+    return kind.startswith(("Rng", "Stateful", "NonDeterministicInts")) and "Call" not in kind
+
+
+def _named(operation: tf.Operation) -> str:
+    scope, place = scope_of(operation), place_of(operation)
+    return operation.type + (f" in {scope}" if scope else "") + (f" ({place})" if place else "")
+
+
+def _strangers(
+    graphs: Sequence[tf.Graph], saved: Mapping[str, Any]
+) -> Iterator[tuple[str, list[int], tf.Operation]]:
+    """Yield name and shape of the variables that are read and not saved, and who reads them."""
+    captured = {id(x): x for x, _ in graphs[0].captures if _is_variable_handle(x)}
+    checkpoint = tf.train.Checkpoint(**saved)  # of which a view holds no reference
+    for node in tf.train.TrackableView(checkpoint).descendants():
+        if isinstance(node, tf.Variable) or hasattr(node, "is_sharded_variable"):
+            for part in parts_of(node):
+                for variable in getattr(part, "values", None) or [part]:  # of each replica
+                    captured.pop(id(variable.handle), None)
+    if not captured:
+        return
+    names = {id(variable.handle): variable.name for variable in graphs[0]._watched_variables}
+    for reader, handle in _readers(graphs, captured):
+        if not _is_own_read(reader):
+            (content, *_) = handle._handle_data.shape_and_type
+            sizes = [dimension.size for dimension in content.shape.dim]
+            yield names.get(id(handle), "without a name"), sizes, reader
+
+
+def _is_variable_handle(tensor: tf.Tensor) -> bool:
+    # Those of tables and iterators do not tell what they hold.
+    data = getattr(tensor, "_handle_data", None) if tensor.dtype == tf.resource else None
+    return data is not None and data.is_set
+
+
+def _readers(
+    graphs: Sequence[tf.Graph], handles: Mapping[int, tf.Tensor]
+) -> Iterator[tuple[tf.Operation, tf.Tensor]]:
+    """Yield the operations that take these handles, also through the captures of functions."""
+    known: dict[Any, tf.Tensor] = dict(handles)
+    for graph in graphs:  # those outside first
+        for outer, inner in graph.captures:
+            if (handle := known.get(_key(outer))) is not None:
+                known[_key(inner)] = handle
+        for operation in graph.get_operations():
+            if operation.type.endswith("VariableOp") or operation.type.startswith("Resource"):
+                handle = known.get(_key(operation.inputs[0]))
+                if handle is not None:
+                    yield operation, handle
+
+
+def _key(tensor: tf.Tensor) -> Any:
+    return (id(tensor.graph), tensor.name) if tf.is_symbolic_tensor(tensor) else id(tensor)
+
+
+def _is_own_read(operation: tf.Operation) -> bool:
+    """Return whether the engine or an optimizer reads a variable, rather than a model."""
+    for frame in frames_of(operation):
+        if not is_library(frame.filename):
+            break
+        if _OPTIMIZERS in frame.filename:
+            return True
+    return _is_made_in(operation, ENGINE)
+
+
+def _is_made_in(operation: tf.Operation, folders: tuple[str, ...]) -> bool:
+    """Return whether the innermost code that is no library's is in one of the folders."""
+    for frame in frames_of(operation):
+        if not is_library(frame.filename) and frame.filename != _CALLS_MODEL:
+            return frame.filename.startswith(folders)
+    return False

@@ -1,0 +1,295 @@
+"""Collectives: reduce, gather or broadcast any nest of tensors over the replicas inside a step.
+
+All of them are one primitive: the sum over the replicas of one flat buffer for each type. To
+gather is to sum what each replica has put into a row of its own, to broadcast is to sum what only
+one has put in, to scatter is to keep a part of the sum. All are differentiable. The sum's gradient
+is itself a sum: the loss is understood to be that of all replicas together.
+"""
+
+from __future__ import annotations
+
+import pprint
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.config import constraints
+from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.placement.step_devices import beside, numbers_of
+from trainer.errors import ConfigError
+
+_OPS = "sum | mean | min | max"
+_SPARSE = (tf.IndexedSlices, tf.SparseTensor, tf.RaggedTensor)
+_ENGINE = __package__.partition(".graph")[0]
+"""Frames of the modules in this package are not the code that makes a collective."""
+
+
+def packed(
+    tensors: Sequence[tf.Tensor], exchange: Callable[[tf.Tensor], tf.Tensor]
+) -> list[tf.Tensor]:
+    """Pass tensors of static shapes through `exchange` as one flat buffer for each type.
+
+    So there is one collective for each type, whatever the number of tensors; if a replica has
+    several devices, one for each of them.
+    """
+    results = list(tensors)
+    kinds = [(x.dtype, number) for x, number in zip(tensors, numbers_of(tensors), strict=True)]
+    for kind in dict.fromkeys(kinds):
+        indices = [i for i, other in enumerate(kinds) if other == kind]
+        with beside(tensors[indices[0]]):
+            flat = exchange(tf.concat([tf.reshape(tensors[i], [-1]) for i in indices], axis=0))
+            parts = tf.split(flat, [tensors[i].shape.num_elements() for i in indices])
+            for i, part in zip(indices, parts, strict=True):
+                results[i] = tf.reshape(part, tensors[i].shape)
+    return results
+
+
+def flat_sum(
+    replica: tf.distribute.ReplicaContext, tensors: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Sum tensors of static shapes over the replicas, each in its own type."""
+    if replica.num_replicas_in_sync == 1:
+        return list(tensors)
+    return packed(tensors, lambda flat: replica.all_reduce(tf.distribute.ReduceOp.SUM, flat))
+
+
+class Collectives:
+    """One replica's collectives in one step.
+
+    Created in replica context, for each replica while the step is traced.
+
+    Args:
+        log: shared by all replicas of the trace.
+    """
+
+    def __init__(self, log: CollectiveLog) -> None:
+        self._log = log
+        self._context = tf.distribute.get_replica_context()
+        self._replicas: int = self._context.num_replicas_in_sync
+        number = tf.get_static_value(self._context.replica_id_in_sync_group)
+        self._replica = None if number is None else int(number)
+        self._graph = tf.compat.v1.get_default_graph()
+        self._is_part = False
+
+    @contextmanager
+    def on_part(self, is_part: bool) -> Iterator[None]:
+        """Refuse collectives inside, where the batch is only a part of what the options cut."""
+        self._is_part = is_part
+        try:
+            yield
+        finally:
+            self._is_part = False
+
+    def all_reduce(self, value: Any, op: str = "sum") -> Any:
+        """Reduce a nest over all replicas."""
+        return self._reduced("all_reduce", value, op)
+
+    def map_reduce(self, fn: Callable[[Any], Any], value: Any, op: str = "sum") -> Any:
+        """Apply `fn` to each replica's value, and reduce the resulting nest."""
+        return self._reduced("map_reduce", fn(value), op)
+
+    def reduce_scatter(self, value: Any, op: str = "sum", axis: int = 0) -> Any:
+        """Reduce a nest over all replicas, and return this replica's part along an axis."""
+        name = f"reduce_scatter({op}, axis={axis})"
+        tensors = [tf.convert_to_tensor(x) for x in tf.nest.flatten(value) if _is_dense(x)]
+        for x in tensors:
+            self._check_divisible(name, x, axis)
+        return tf.nest.map_structure(
+            lambda x: self._own_part(x, axis),
+            self._reduced("reduce_scatter", value, op, f", axis={axis}"),
+        )
+
+    def all_gather(self, value: Any, axis: int = 0) -> Any:
+        """Stack the replicas' values along a new axis."""
+        return self._gathered("all_gather", value, axis)
+
+    def map_gather(self, fn: Callable[[Any], Any], value: Any, axis: int = 0) -> Any:
+        """Apply `fn` to each replica's value, and stack the resulting nests along a new axis."""
+        return self._gathered("map_gather", fn(value), axis)
+
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        """Return the value of one replica on all."""
+        name = f"broadcast(source={source})"
+        if source not in range(self._replicas):
+            raise ValueError(
+                f"{name}: source must be >= 0 and < {self._replicas}, the number of replicas"
+            )
+        tensors, line = self._begin(name, value)
+        # A condition in the graph: in Python the other replicas' values would be cut off from the
+        # gradient, and its sum with them.
+        is_source = tf.equal(self._context.replica_id_in_sync_group, source)
+        sums = self._sums([_masked(is_source, _widened(x)) for x in tensors], line)
+        return tf.nest.pack_sequence_as(
+            value, [tf.cast(total, x.dtype) for total, x in zip(sums, tensors, strict=True)]
+        )
+
+    def note(self, operation: str) -> None:
+        """Record a collective that is made elsewhere, so that a difference in it is found too."""
+        self._record(f"{operation} at {_caller()}")
+
+    def end(self) -> None:
+        """Record that this replica makes no more collectives in this step."""
+        self._log.end(self._replica)
+
+    def _gathered(self, name: str, value: Any, axis: int) -> Any:
+        name = f"{name}(axis={axis})"
+        tensors, line = self._begin(name, value)
+        for x in tensors:
+            if not -x.shape.rank - 1 <= axis <= x.shape.rank:
+                bounds = f">= {-x.shape.rank - 1} and <= {x.shape.rank}"
+                raise ValueError(f"{name}: axis must be {bounds} for {_format_type(x)}")
+
+        def move_axis(rows: tf.Tensor) -> tf.Tensor:
+            order = list(range(1, rows.shape.rank))
+            order.insert(axis % rows.shape.rank, 0)
+            return tf.transpose(rows, order)
+
+        return tf.nest.pack_sequence_as(
+            value, [move_axis(rows) for rows in self._rows(tensors, line)]
+        )
+
+    def _check_divisible(self, name: str, x: tf.Tensor, axis: int) -> None:
+        """Check that a tensor can be cut into a part for each replica, if its shape is static."""
+        rank = x.shape.rank
+        if rank is None:
+            return
+        if not -rank <= axis < rank:
+            bounds = f"be >= {-rank} and < {rank}" if rank else "exist, and there is none"
+            raise ValueError(f"{name}: axis must {bounds} for {_format_type(x)}")
+        size = x.shape[axis]
+        if size is not None and size % self._replicas:
+            raise ValueError(
+                f"{name}: axis {axis} of {_format_type(x)} must be divisible by {self._replicas}, "
+                "the number of replicas; pad it with tf.pad"
+            )
+
+    def _own_part(self, x: tf.Tensor, axis: int) -> tf.Tensor:
+        """Return the part of a tensor along an axis that has this replica's number."""
+        sizes = x.shape.as_list()
+        sizes[axis] //= self._replicas
+        begin: list[Any] = [0] * len(sizes)
+        begin[axis] = self._context.replica_id_in_sync_group * sizes[axis]
+        return tf.slice(x, begin, sizes)
+
+    def _reduced(self, name: str, value: Any, op: str, options: str = "") -> Any:
+        if problem := constraints.check_value("op", op, _OPS):
+            raise ValueError(f"{name}: {problem}")
+        tensors, line = self._begin(name := f"{name}({op}{options})", value)
+        for x in tensors:
+            if x.dtype.is_bool or (op == "mean" and not x.dtype.is_floating):
+                raise ValueError(
+                    f"{name}: the {op} of {_format_type(x)} is not defined; "
+                    "cast it to a float type first"
+                )
+        if op in ("min", "max"):
+            reduce = tf.reduce_min if op == "min" else tf.reduce_max
+            return tf.nest.pack_sequence_as(
+                value, [reduce(rows, axis=0) for rows in self._rows(tensors, line)]
+            )
+        sums = self._sums([_widened(x) for x in tensors], line)
+        results = [total / self._replicas for total in sums] if op == "mean" else sums
+        return tf.nest.pack_sequence_as(
+            value, [tf.cast(result, x.dtype) for result, x in zip(results, tensors, strict=True)]
+        )
+
+    def _rows(self, tensors: list[tf.Tensor], line: str) -> list[tf.Tensor]:
+        """Return the values of each tensor on all replicas, [replicas, ...]."""
+        is_own = tf.equal(tf.range(self._replicas)[:, None], self._context.replica_id_in_sync_group)
+        rows = [_masked(is_own, tf.reshape(_widened(x), [1, -1])) for x in tensors]
+        sums = self._sums(rows, line)
+        return [
+            tf.cast(tf.reshape(total, [self._replicas, *x.shape]), x.dtype)
+            for total, x in zip(sums, tensors, strict=True)
+        ]
+
+    def _sums(self, tensors: list[tf.Tensor], line: str) -> list[tf.Tensor]:
+        return packed(tensors, lambda flat: self._sum(flat, line))
+
+    def _sum(self, flat: tf.Tensor, line: str) -> tf.Tensor:
+        if self._replicas == 1:
+            return flat
+
+        @tf.custom_gradient
+        def summed(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            def gradient(upstream: tf.Tensor) -> tf.Tensor:
+                self._record(f"gradient of {line}")
+                return self._sum(upstream, f"gradient of {line}")
+
+            return self._context.all_reduce(tf.distribute.ReduceOp.SUM, x), gradient
+
+        return summed(flat)
+
+    def _begin(self, name: str, value: Any) -> tuple[list[tf.Tensor], str]:
+        """Check a nest and record its collective; return its tensors and the line of the log."""
+        if self._is_part:
+            raise ConfigError(
+                f"task: {name} at {_caller()} would join parts of the global batch, for "
+                "batch.accumulate and batch.shards cut it; add batch.accumulate=1 batch.shards=null"
+            )
+        tensors = []
+        for leaf in tf.nest.flatten(value):
+            if not _is_dense(leaf):
+                raise ValueError(
+                    f"{name}: {type(leaf).__name__} is no dense tensor; "
+                    "make it one with tf.convert_to_tensor or its to_dense"
+                )
+            x = tf.convert_to_tensor(leaf)
+            if not (x.dtype.is_floating or x.dtype.is_integer or x.dtype.is_bool):
+                raise ValueError(
+                    f"{name}: {_format_type(x)} is not of a number type that replicas can exchange"
+                )
+            if not x.shape.is_fully_defined():
+                raise ValueError(
+                    f"{name}: the shape of {_format_type(x)} is not static; "
+                    "replicas must know that theirs agree"
+                )
+            tensors.append(x)
+        nest = pprint.pformat(
+            tf.nest.pack_sequence_as(value, [_format_type(x) for x in tensors]), width=sys.maxsize
+        )
+        line = f"{name} of {nest.replace(chr(39), '')} at {_caller()}"
+        self._record(line)
+        return tensors, line
+
+    def _record(self, line: str) -> None:
+        if self._replicas > 1 and tf.compat.v1.get_default_graph() is not self._graph:
+            raise ValueError(
+                f"{line} is inside a tf.function, a tf.while_loop or a tf.cond, where replicas "
+                "cannot communicate; jit compiles the loss like that"
+            )
+        self._log.record(self._replica, line)
+
+
+def _is_dense(leaf: Any) -> bool:
+    return leaf is not None and not isinstance(leaf, _SPARSE)
+
+
+def _widened(x: tf.Tensor) -> tf.Tensor:
+    """Cast to a type that all devices can add.
+
+    A sum of half-precision values neither overflows nor loses bits in it.
+    """
+    if x.dtype.is_floating:
+        return x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
+    return tf.cast(x, tf.int64)
+
+
+def _masked(mask: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    # Minus zero, because adding it changes nothing: plus zero would turn a minus zero into a plus
+    # zero.
+    return tf.where(mask, x, -tf.zeros([], x.dtype))
+
+
+def _format_type(x: tf.Tensor) -> str:
+    return f"{x.dtype.name}{'[...]' if x.shape.rank is None else x.shape.as_list()}"
+
+
+def _caller() -> str:
+    """Return file and line of the user's code that makes a collective."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals["__name__"].startswith(f"{_ENGINE}."):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,0 +1,1 @@
+"""The order of examples, and how batches reach the replicas."""

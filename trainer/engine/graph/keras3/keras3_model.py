@@ -1,0 +1,235 @@
+"""A model of Keras 3, with what the engine uses of a model of tf_keras.
+
+Under tf.distribute Keras 3 is silently wrong: statistics of batch normalisation drift apart between
+replicas, and its seeds are variables that nobody keeps alike. So the model is called as a function
+of its variables' values (`keras.StatelessScope`): the tape sees the reads, and what the forward
+pass would have assigned is noted as a value, which a step averages over all parts of the batch.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.engine.graph.keras3 import keras3_random
+from trainer.engine.graph.keras3.keras3_checks import check_model, checked_call
+from trainer.engine.graph.state.variables import parts_of
+from trainer.engine.graph.step.captured_updates import note_update
+from trainer.errors import ConfigError
+
+
+class Keras3Model(tf.Module):
+    """Calls a built model of Keras 3 without changing any of its variables.
+
+    Attributes:
+        notes_updates: a forward pass notes its updates instead of making them.
+        saved: the variables as a checkpoint knows them, by name. Automatic names of layers differ
+            between two builds, so a name begins with the variable's number.
+
+    Args:
+        model: the model.
+
+    Raises:
+        ConfigError: the model cannot be trained here.
+    """
+
+    notes_updates = True
+
+    def __init__(self, model: keras.Model) -> None:
+        super().__init__(name=re.sub(r"\W", "_", model.name))
+        check_model(model)
+        self._model = self._no_dependency(model)
+        weights = list(model.weights)
+        self.saved = {f"{i}_{v.name}": v.value for i, v in enumerate(weights)}
+        held = {id(variable) for variable in [*weights, *model.metrics_variables]}
+        self._seeds = self._no_dependency(
+            [v for v in model.non_trainable_variables if id(v) not in held]
+        )
+        self._first_draw = 0
+        # Mirrored strategies trace their replicas in one thread each, hence thread-local.
+        self._traced = self._no_dependency(threading.local())
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Call the model; in training, note what it would assign to its variables.
+
+        Raises:
+            ConfigError: the forward pass assigns to a trainable variable, or draws without a seed
+                generator.
+        """
+        weights = list(self._model.weights)
+        before = [self._value(v) for v in weights]
+        numbers = {id(v): self._first_draw + i for i, v in enumerate(self._seeds)}
+        seeds = [(v, keras3_random.seed_of(numbers[id(v)])) for v in self._seeds]
+        metrics = [(v, tf.zeros(v.shape, v.dtype)) for v in self._model.metrics_variables]
+        mapping = [*zip(weights, before, strict=True), *seeds, *metrics]
+        with (
+            checked_call(),
+            keras.StatelessScope(mapping, collect_losses=True) as scope,
+            keras3_random.draws_of(numbers),
+        ):
+            outputs = self._model(*args, **options)
+        self._traced.losses = scope.losses
+        for variable, old in zip(weights, before, strict=True):
+            new = scope.get_current_value(variable)
+            if new is not old and tf.is_tensor(new):
+                self._note(variable, new, old)
+        return outputs
+
+    def read_values(self) -> list[tf.Tensor]:
+        """Return the values of `variables`."""
+        return [variable.read_value() for variable in self.variables]
+
+    @contextmanager
+    def computed_from(self, values: Sequence[tf.Tensor]) -> Iterator[None]:
+        """Have forward passes inside take the values of `variables` from here, and read none.
+
+        XLA compiles only what has its variables on the device that computes.
+        """
+        self._traced.values = dict(zip(map(id, self.variables), values, strict=True))
+        try:
+            yield
+        finally:
+            self._traced.values = {}
+
+    def value_of(self, variable: tf.Variable) -> tf.Tensor:
+        """Return the value of one of `variables`, within a forward pass or outside of it."""
+        value = getattr(self._traced, "values", {}).get(id(variable))
+        return variable.read_value() if value is None else value
+
+    def number_draws(self, offset: int) -> int:
+        """Number the seed generators from `offset` on; return how many there are."""
+        self._first_draw = offset
+        return len(self._seeds)
+
+    def constrained(self) -> Iterator[tuple[tf.Variable, Any]]:
+        """Yield the trainable variables that have a constraint, each with its constraint.
+
+        Raises:
+            ConfigError: one of them is in pieces; a norm, for example, is of the whole.
+        """
+        for variable in self._model.trainable_variables:
+            if variable.constraint is None:
+                continue
+            if parts_of(variable.value) != [variable.value]:
+                raise ConfigError(
+                    f"model: the weight {variable.path} has a constraint, which cannot be applied "
+                    "to its pieces; add strategy.partitioner=none"
+                )
+            yield variable.value, variable.constraint
+
+    @property
+    def trainable_variables(self) -> list[tf.Variable]:
+        """The trainable variables, those in pieces piece by piece."""
+        return [part for v in self._model.trainable_variables for part in parts_of(v.value)]
+
+    @property
+    def non_trainable_variables(self) -> list[tf.Variable]:
+        """The other variables: moving statistics, and weights of frozen layers."""
+        trained = {id(v) for v in self._model.trainable_variables}
+        others = (v for v in self._model.weights if id(v) not in trained)
+        return [part for v in others for part in parts_of(v.value)]
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """All variables."""
+        return [*self.trainable_variables, *self.non_trainable_variables]
+
+    @property
+    def losses(self) -> list[tf.Tensor]:
+        """The regularization of the weights, and what the last call added to the loss; scalars."""
+        graph = tf.compat.v1.get_default_graph()
+        added = [
+            loss for loss in getattr(self._traced, "losses", ()) if _graph_of(loss) in (None, graph)
+        ]
+        regularization = [
+            v.regularizer(self._value(v))
+            for v in self._model.trainable_variables
+            if v.regularizer is not None
+        ]
+        return [*added, *regularization]
+
+    @property
+    def library(self) -> Any:
+        """The Keras whose layers the model may have."""
+        return keras
+
+    @property
+    def keras_model(self) -> keras.Model:
+        """The model that is called."""
+        return self._model
+
+    @property
+    def layers(self) -> list[keras.Layer]:
+        """The layers of the model."""
+        return self._model.layers
+
+    @property
+    def all_layers(self) -> list[keras.Layer]:
+        """The layers of the model, and those within them."""
+        return list(self._model._flatten_layers())
+
+    @property
+    def inputs(self) -> Any:
+        """The symbolic inputs; None of a subclassed model."""
+        return getattr(self._model, "inputs", None)
+
+    @property
+    def input_shape(self) -> tuple[int | None, ...]:
+        """Shape of the input, the batch included; of a subclassed model, of its first call."""
+        if self.inputs:
+            return self.inputs[0].shape
+        return (None, *self._model.get_build_config()["input_shape"][1:])
+
+    @property
+    def trainable(self) -> bool:
+        """Whether the model is trained; setting it freezes or releases all of its layers."""
+        return bool(self._model.trainable)
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        self._model.trainable = value
+
+    def get_weights(self) -> list[np.ndarray]:
+        """Return the values of all weights."""
+        return self._model.get_weights()
+
+    def set_weights(self, weights: list[np.ndarray]) -> None:
+        """Assign the values of all weights."""
+        self._model.set_weights(weights)
+
+    def count_params(self) -> int:
+        """Return the number of weights."""
+        return self._model.count_params()
+
+    def extended(self, outputs: Any) -> Keras3Model:
+        """Return a model of these symbolic outputs, which are computed from this one's layers."""
+        extended = keras.Model(self._model.inputs, outputs, name=self._model.name)
+        return Keras3Model(extended)
+
+    def save(self, path: Any) -> None:
+        """Write the model as Keras 3 does."""
+        self._model.save(path)
+
+    def _value(self, variable: keras.Variable) -> tf.Tensor:
+        parts = [self.value_of(part) for part in parts_of(variable.value)]
+        return parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)
+
+    def _note(self, variable: keras.Variable, value: tf.Tensor, old: tf.Tensor) -> None:
+        if variable.trainable:
+            raise ConfigError(
+                f"model: the forward pass assigns to the weight {variable.path}, as Keras 3's "
+                "SpectralNormalization does, so its gradient would belong to another value; use "
+                "such a layer of tf_keras, or a variable that is not trainable"
+            )
+        note_update(variable.value, tf.cast(value, tf.float32), tf.cast(old, tf.float32))
+
+
+def _graph_of(tensor: tf.Tensor) -> Any:
+    return None if tf.executing_eagerly() else tensor.graph

@@ -1,0 +1,1 @@
+"""Compiled loops: many steps or batches in one graph call."""

@@ -1,0 +1,100 @@
+"""The compiled evaluation loop: the metrics of a whole split."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.exchange.collectives import Collectives
+from trainer.engine.graph.input.feed import Feed
+from trainer.engine.graph.randomness.randomness import evaluated_part
+from trainer.engine.graph.step.metric_sums import pack, sums_of
+from trainer.engine.graph.step.shard_tree import add
+from trainer.engine.graph.step.step_options import StepOptions
+from trainer.engine.graph.step.train_step import Step
+from trainer.protocols import Batch, Dataset, PerExample, Task
+
+
+class EvalLoop:
+    """Evaluates a whole split, each example exactly once, at a static batch shape.
+
+    Attributes:
+        feed: how batches reach the replicas.
+        check: as in `TrainLoop`.
+
+    Args:
+        in_order: whether the replicas' batches are added one after the other in the order of the
+            split, so that the sum does not depend on the number of replicas.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        task: Task,
+        dataset: Dataset,
+        feed: Feed,
+        *,
+        in_order: bool = False,
+    ) -> None:
+        self._in_order = in_order
+        self._strategy = strategy
+        self._task = task
+        self._dataset = dataset
+        self.feed = feed
+        self._log = CollectiveLog()
+        self.check: Callable[[str], None] = lambda subject: None
+
+    @tf.function(autograph=False)
+    def run(self, iterator: Any, total: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        """Add the sums of the batches [start, start + count) to `total`, batch by batch.
+
+        Args:
+            iterator: the opened feed.
+            total: [2 * metrics] float64.
+            start: the first batch, scalar int64.
+            count: number of batches, scalar int64.
+        """
+        return self._batches(iterator, total, start, count)
+
+    def _batches(
+        self, iterator: Any, total: tf.Tensor, start: tf.Tensor, count: tf.Tensor
+    ) -> tf.Tensor:
+        self._log = CollectiveLog()  # of this trace
+
+        def one_batch(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            results = self._strategy.run(self._replica_step, args=(index, self.feed.next(iterator)))
+            sums = self._strategy.experimental_local_results(results)[0]
+            for row in tf.unstack(sums) if self._in_order else [sums]:
+                total = add(total, tf.cast(row, tf.float64))
+            return index + 1, total
+
+        total = tf.while_loop(lambda index, _: index < start + count, one_batch, (start, total))[1]
+        self.check("the evaluation")
+        return total
+
+    def _replica_step(self, index: tf.Tensor, element: Any) -> tf.Tensor:
+        context = tf.distribute.get_replica_context()
+        batch, _ = self.feed.replica_batch(element, index, context.replica_id_in_sync_group)
+        with evaluated_part(index, context, int(batch["weight"].shape[0])):
+            batch = {**batch, **self._dataset.transform(batch, None)}
+            sums = pack(self._task, sums_of(*self._evaluate(batch, index), batch["weight"]))
+        if self._in_order:
+            return Collectives(CollectiveLog()).all_gather(sums)
+        if context.num_replicas_in_sync == 1:
+            return sums
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
+
+    def _evaluate(self, batch: Batch, index: tf.Tensor) -> PerExample:
+        """Call the task's `eval_step`, with a step to communicate in if it takes one."""
+        evaluate: Any = self._task.eval_step
+        if "step" not in inspect.signature(evaluate).parameters:
+            return evaluate(batch)
+        step = Step(index, StepOptions(), self._log, evaluates=True)
+        with step.collectives.on_part(self._in_order):
+            result = evaluate(batch, step=step)
+        step.collectives.end()
+        return result

@@ -1,0 +1,63 @@
+"""Factory of the compiled loops of a strategy whose replicas all run the same step together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from trainer.engine.graph.input import feed as input_module
+from trainer.engine.graph.input.feed import Feed, Source
+from trainer.engine.graph.input.stream_feed import StreamFeed
+from trainer.engine.graph.loops.eval_loop import EvalLoop
+from trainer.engine.graph.loops.predict_loop import PredictLoop, Predicts, Transforms
+from trainer.engine.graph.loops.train_loop import TrainLoop
+from trainer.protocols import Dataset, Stream, Task
+
+AnyLoop = TypeVar("AnyLoop", TrainLoop, EvalLoop, PredictLoop)
+
+
+class Loops:
+    """Creates the compiled loops.
+
+    Attributes:
+        check: checks what the loops have traced; see `GraphCheck`.
+
+    Args:
+        strategy: TensorFlow's strategy.
+        input_outside: whether replicas cannot gather their batches themselves.
+        in_order: whether evaluations add up batches in the order of the split.
+    """
+
+    check: Callable[[str], None] = staticmethod(lambda subject: None)
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, *, input_outside: bool, in_order: bool = False
+    ) -> None:
+        self._in_order = in_order
+        self._strategy = strategy
+        self._outside = input_outside
+
+    def feed(self, source: Source) -> Feed:
+        """Choose how the batches of a source reach the replicas."""
+        if source.order is not None and isinstance(source.split, Stream):
+            return StreamFeed(source, self._strategy)
+        return input_module.feed(source, self._strategy, outside=self._outside)
+
+    def train(self, dataset: Dataset, feed: Feed, **parts: Any) -> TrainLoop:
+        """Create the loop over training steps; `parts` are those of `TrainLoop`."""
+        return self.checked(TrainLoop(self._strategy, dataset, feed, **parts))
+
+    def evaluate(self, task: Task, dataset: Dataset, feed: Feed) -> EvalLoop:
+        """Create the loop that evaluates the batches of a split."""
+        return self.checked(EvalLoop(self._strategy, task, dataset, feed, in_order=self._in_order))
+
+    def predict(self, task: Predicts, dataset: Transforms, feed: Feed) -> PredictLoop:
+        """Create the loop that predicts the batches of a split."""
+        return self.checked(PredictLoop(self._strategy, task, dataset, feed))
+
+    def checked(self, loop: AnyLoop) -> AnyLoop:
+        """Have a loop checked when it has been traced."""
+        loop.check = self.check
+        return loop

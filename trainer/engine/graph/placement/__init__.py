@@ -1,0 +1,1 @@
+"""Models divided between the devices of one replica."""

@@ -1,0 +1,232 @@
+"""Which logical device each layer of a model belongs to.
+
+In this order: what the model's own code says with `logical_device`, the first pattern that matches
+the layer's path, the device of the layer that contains it. A layer without variables that nothing
+places is computed where its input is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from trainer.config.constraints import did_you_mean
+from trainer.engine.graph.placement import layer_costs
+from trainer.errors import ConfigError
+
+Layer: TypeAlias = tf.keras.layers.Layer
+_Choose: TypeAlias = Callable[[str], int | None]
+
+_SHOWN = 5  # names in a message
+
+
+@dataclass
+class LayerPlacement:
+    """The logical device of each layer, by its path: the names of the layers that contain it.
+
+    Attributes:
+        devices: path -> logical device, for the layers that have one, those outside first.
+        layers: path -> layer, for all.
+    """
+
+    devices: dict[str, int] = field(default_factory=dict)
+    layers: dict[str, Layer] = field(default_factory=dict)
+
+    def transferred(self, models: Mapping[str, tf.keras.Model]) -> LayerPlacement:
+        """Return the same placement for other models, made of the same layers."""
+        walk = _Walk({})
+        walk.models(models, lambda model, prefix: lambda path: None)
+        return LayerPlacement(self.devices, walk.placed.layers)
+
+    def of_variables(self) -> dict[int, int]:
+        """Return the logical device of each layer's own variables, by the variable's id."""
+        return {
+            id(variable): index
+            for path, index in self.devices.items()
+            for variable in own_variables(self.layers[path])
+        }
+
+
+def place_layers(
+    models: Mapping[str, tf.keras.Model],
+    placement: Mapping[str, int] | str,
+    count: int,
+    requested: Mapping[int, int],
+) -> LayerPlacement:
+    """Place every layer of a task's models.
+
+    Args:
+        models: the models by name; with several, the name is the first part of a path.
+        placement: regular expression -> logical device; or "balanced".
+        count: number of logical devices.
+        requested: the logical device that the code requests for a variable, by the variable's id.
+
+    Raises:
+        ConfigError: a pattern matches nothing, or a layer with variables has no device.
+    """
+    walk = _Walk(requested)
+    walk.models(models, lambda model, prefix: _chooser(model, prefix, placement, count))
+    problems = []
+    if not isinstance(placement, str):
+        problems = _unmatched(placement, walk.placed.layers)
+    if walk.without:
+        names = ", ".join(walk.without[:_SHOWN])
+        more = f" and {len(walk.without) - _SHOWN} more" if len(walk.without) > _SHOWN else ""
+        problems.append(
+            f"strategy.placement has no device for the layers {names}{more}; "
+            "add patterns that match them, such as '.*' at the end for all others"
+        )
+    if problems:
+        raise ConfigError(*problems)
+    return walk.placed
+
+
+def own_variables(layer: Layer) -> list[tf.Variable]:
+    """Return the variables of a layer that are not those of a layer within it.
+
+    As TensorFlow knows them: under mixed precision Keras wraps them.
+    """
+    variables = [*layer._trainable_weights, *layer._non_trainable_weights]
+    return [getattr(variable, "_variable", variable) for variable in variables]
+
+
+def layers_within(layer: Layer) -> list[Layer]:
+    """Return the layers that a layer or model is directly made of, in topological order."""
+    return list(layer._flatten_layers(recursive=False, include_self=False))
+
+
+def _chooser(
+    model: tf.keras.Model, prefix: str, placement: Mapping[str, int] | str, count: int
+) -> _Choose:
+    """Return a function from a layer's path to the device that the configuration says."""
+    if isinstance(placement, str):
+        return _balanced(model, prefix, count).get
+    patterns = [(re.compile(pattern), index) for pattern, index in placement.items()]
+    return lambda path: next(
+        (index for pattern, index in patterns if pattern.fullmatch(path)), None
+    )
+
+
+def _unmatched(placement: Mapping[str, int], layers: Mapping[str, Layer]) -> list[str]:
+    return [
+        f"strategy.placement ({pattern}) matches no layer{did_you_mean(pattern, layers)}"
+        if did_you_mean(pattern, layers)
+        else f"strategy.placement ({pattern}) matches no layer; the layers are "
+        f"{', '.join(list(layers)[: 2 * _SHOWN])}{', ...' if len(layers) > 2 * _SHOWN else ''}"
+        for pattern in placement
+        if not any(re.fullmatch(pattern, path) for path in layers)
+    ]
+
+
+class _Walk:
+    """Places layers from the outside to the inside, in topological order.
+
+    Args:
+        requested: the logical device that the code requests for a variable, by the variable's id.
+    """
+
+    def __init__(self, requested: Mapping[int, int]) -> None:
+        self.placed = LayerPlacement()
+        self.without: list[str] = []
+        self._choose: _Choose = lambda path: None
+        self._requested = requested
+        self._by_layer: dict[int, int | None] = {}
+
+    def models(
+        self,
+        models: Mapping[str, tf.keras.Model],
+        chooser: Callable[[tf.keras.Model, str], _Choose],
+    ) -> None:
+        """Place the layers of all models.
+
+        Args:
+            models: the models by name.
+            chooser: returns, for a model and the beginning of its layers' paths, what the
+                configuration says of a path.
+        """
+        for name, model in models.items():
+            prefix = f"{name}/" if len(models) > 1 else ""
+            self._choose = chooser(model, prefix)
+            self._container(model, prefix, None, 0)
+
+    def _container(
+        self, outer: Layer, prefix: str, inherited: int | None, entry: int
+    ) -> int | None:
+        """Place the layers within another one; return the device of its output.
+
+        Args:
+            outer: the layer or model.
+            prefix: the beginning of their paths.
+            inherited: its own device, if something says it.
+            entry: the device of its input.
+        """
+        last: int | None = entry
+        for layer in layers_within(outer):
+            if id(layer) not in self._by_layer:  # a shared one is where it is met first
+                last = self._layer(layer, f"{prefix}{layer.name}", inherited, entry)
+                self._by_layer[id(layer)] = last
+        return last
+
+    def _layer(self, layer: Layer, path: str, inherited: int | None, entry: int) -> int | None:
+        self.placed.layers[path] = layer
+        own = own_variables(layer)
+        said = self._said(own, path)
+        said = inherited if said is None else said
+        source = self._source(layer, entry)
+        if said is None and own:
+            self.without.append(path)
+        if said is not None:
+            self.placed.devices[path] = said
+        if layers_within(layer):
+            inner = entry if source is None else source
+            output = self._container(layer, f"{path}/", said, inner if said is None else said)
+            return output if said is None else said
+        if said is None and source is not None:
+            self.placed.devices[path] = source
+        return source if said is None else said
+
+    def _said(self, own: list[tf.Variable], path: str) -> int | None:
+        chosen = self._choose(path)
+        requests = (self._requested.get(id(variable)) for variable in own)
+        return next((index for index in requests if index is not None), chosen)
+
+    def _source(self, layer: Layer, entry: int) -> int | None:
+        """Return the device of a layer's first input; None where the graph of layers is unknown."""
+        if not layer.inbound_nodes:
+            return None
+        parents = layer.inbound_nodes[0].parent_nodes
+        return self._by_layer.get(id(parents[0].outbound_layer), entry) if parents else entry
+
+
+def _balanced(model: tf.keras.Model, prefix: str, count: int) -> dict[str, int]:
+    """Cut a model into consecutive stages so that the most expensive one costs least."""
+    leaves = list(_leaves(model, prefix))
+    if not all(layer.inbound_nodes for _, layer in leaves):
+        raise ConfigError(
+            f"strategy.placement (balanced) needs a functional or sequential model, and "
+            f"{model.name} is neither: the order of its layers is unknown; name them in "
+            "strategy.placement"
+        )
+    costs = [layer_costs.forward_flops(layer) for _, layer in leaves]
+    if (most := sum(cost > 0 for cost in costs)) < count:
+        raise ConfigError(
+            f"strategy.devices_per_replica ({count}) must be at most the number of layers of "
+            f"{model.name} that make a stage ({most}): convolutions, dense layers and the like"
+        )
+    sizes = [layer_costs.output_size(layer) for _, layer in leaves]
+    stages = layer_costs.partition(costs, sizes, count)
+    return {path: stage for (path, _), stage in zip(leaves, stages, strict=True)}
+
+
+def _leaves(model: Any, prefix: str) -> Iterator[tuple[str, Layer]]:
+    """Yield the layers of a functional model, and of those within it, in topological order."""
+    for layer in layers_within(model):
+        path = f"{prefix}{layer.name}"
+        if isinstance(layer, tf.keras.Model) and layer.inbound_nodes and layers_within(layer):
+            yield from _leaves(layer, f"{path}/")
+        else:
+            yield path, layer

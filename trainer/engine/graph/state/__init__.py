@@ -1,0 +1,1 @@
+"""Variables: which there are, their names, and which are trained."""

@@ -1,0 +1,269 @@
+"""TrainState: everything that the next step and the next line of the log depend on.
+
+All of it is in every checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from trainer.config.constraints import did_you_mean
+from trainer.engine.graph.placement.placed_model import variables_beside
+from trainer.engine.graph.placement.step_devices import beside
+from trainer.engine.graph.state.variables import LossScale, replicated, split_alike
+from trainer.errors import ConfigError
+from trainer.protocols import Callback, Task
+
+if TYPE_CHECKING:
+    from trainer.engine.graph.step.divergence import DivergenceMonitor
+
+
+class TrainState:
+    """The one object that is saved.
+
+    Created in `strategy.scope()`, complete before anything is restored. The input has no part in
+    it: the order of samples is a function of the step.
+
+    Attributes:
+        divergence_monitor: the samples that are left out, and the losses that define a spike.
+        step: number of updates made, int64.
+        last_reported_step: the last step whose evaluation and log lines are complete, int64; a run
+            stopped within an evaluation repeats it.
+        stopped_early: whether a callback has ended the training before its last step.
+        summary_sums: metric sums and weights since the last summary, [2 * metrics] float64.
+        epoch_sums: the same since the last end of an epoch.
+        averages: for each model, the moving average of each trainable variable; empty without
+            `ema_decay`.
+        loss_scale: the state of mixed_float16's loss scale; None without.
+        gradient_norm: the global norm of the gradient of the last sound update, before it was
+            clipped, float32; 0 before the first. Steps that are handed out do not change it.
+        frame_counts: what became of the frames of actors, [num_counts] int64; None without.
+        repeated_steps: steps that were begun a second time because a worker was lost, int64; 0
+            where steps are not handed out.
+
+    Raises:
+        ConfigError: models and optimizers of the task do not match, so that some would not be
+            saved.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        callbacks: Mapping[str, Callback],
+        divergence_monitor: DivergenceMonitor,
+        *,
+        num_metrics: int,
+        ema_decay: float | None,
+        mixed_float16: bool,
+        num_counts: int = 0,
+    ) -> None:
+        _check_names(task)
+        self.task = task
+        self.callbacks = callbacks
+        self.divergence_monitor = divergence_monitor
+        self.ema_decay = ema_decay
+        self.step = replicated(tf.constant(0, tf.int64), "step")
+        self.last_reported_step = replicated(tf.constant(0, tf.int64), "reported")
+        self.stopped_early = replicated(tf.constant(False), "ended")
+        self.summary_sums = replicated(tf.zeros([2 * num_metrics], tf.float64), "window")
+        self.epoch_sums = replicated(tf.zeros([2 * num_metrics], tf.float64), "epoch")
+        self.gradient_norm = replicated(tf.constant(0.0), "gradient_norm")
+        self.repeated_steps = replicated(tf.constant(0, tf.int64), "repeated")
+        self.frame_counts = (
+            replicated(tf.zeros([num_counts], tf.int64), "frames") if num_counts else None
+        )
+        self.loss_scale = LossScale() if mixed_float16 else None
+        self.averages: dict[str, list[tf.Variable]] = {}
+        self._saved_optimizers: dict[str, Any] = {}
+        self._saved_averages: dict[str, Any] = {}
+        for name, model in task.models.items():
+            if name in task.optimizers:
+                # Slots exist before the restore: a checkpoint that lacks one is then an error and
+                # not a silent zero.
+                task.optimizers[name]._create_all_weights(model.trainable_variables)
+                self._saved_optimizers[name] = optimizer_trackables(
+                    task.optimizers[name], model.trainable_variables
+                )
+            if ema_decay is not None:
+                self.averages[name] = [
+                    _average_of(variable) for variable in model.trainable_variables
+                ]
+                self._saved_averages[name] = split_alike(
+                    self.averages[name], model.trainable_variables
+                )
+
+    def trackables(self) -> dict[str, Any]:
+        """Return everything that is saved, by name."""
+        return {
+            "step": self.step,
+            "reported": self.last_reported_step,
+            "ended": self.stopped_early,
+            "window": self.summary_sums,
+            "epoch": self.epoch_sums,
+            "gradient_norm": self.gradient_norm,
+            "repeated": self.repeated_steps,
+            "models": dict(self.task.models),
+            "optimizers": self._saved_optimizers,
+            "averages": self._saved_averages,
+            "frames": {} if self.frame_counts is None else {"counts": self.frame_counts},
+            "guard": self.divergence_monitor.trackables(),
+            "loss_scale": {} if self.loss_scale is None else dict(vars(self.loss_scale)),
+            "callbacks": {name: _variables(callback) for name, callback in self.callbacks.items()},
+        }
+
+    def digests(self, strategy: tf.distribute.Strategy) -> dict[str, int]:
+        """Return a hash of every variable as this process holds it, 40 bits each, by name."""
+        return digests(self.variables(), strategy)
+
+    def variables(self) -> dict[str, tf.Variable]:
+        """Return every variable, shards one by one, by name."""
+        averages = {name: dict(enumerate(group)) for name, group in self.averages.items()}
+        return named_variables(
+            {**self.trackables(), "optimizers": self.task.optimizers, "averages": averages}
+        )
+
+    def update_averages(self, step: tf.Tensor, dropped: tf.Tensor) -> None:
+        """Move the averages towards the weights, in replica context, after an update.
+
+        average += (1 - d) * (weight - average) with d = min(decay, (1 + step) / (10 + step)), so
+        that a young average is not held back by the initial weights (the rule of
+        tf.train.ExponentialMovingAverage).
+
+        Args:
+            step: number of the update, scalar int64, from 0.
+            dropped: whether the update was dropped, bool scalar; then the averages do not change.
+        """
+        if self.ema_decay is None:
+            return
+        step = tf.cast(step, tf.float32)
+        decay = tf.where(dropped, 1.0, tf.minimum(self.ema_decay, (1.0 + step) / (10.0 + step)))
+        for name, averages in self.averages.items():
+            for average, variable in zip(
+                averages, self.task.models[name].trainable_variables, strict=True
+            ):
+                with beside(variable):
+                    average.assign_add((1.0 - decay) * (variable - average))
+
+    def reset_averages(self) -> None:
+        """Set the averages to the weights, in cross-replica context."""
+        for name, averages in self.averages.items():
+            for average, variable in zip(
+                averages, self.task.models[name].trainable_variables, strict=True
+            ):
+                average.assign(variable.read_value())
+
+    def swap_averages(self) -> None:
+        """Exchange weights and averages, in cross-replica context.
+
+        Called before and after an evaluation, and before an export.
+        """
+        for name, averages in self.averages.items():
+            for average, variable in zip(
+                averages, self.task.models[name].trainable_variables, strict=True
+            ):
+                value = variable.read_value()
+                variable.assign(average.read_value())
+                average.assign(value)
+
+
+def named_variables(trackables: Mapping[str, Any]) -> dict[str, tf.Variable]:
+    """Return every variable of nested mappings, models and optimizers, by name."""
+    result: dict[str, tf.Variable] = {}
+
+    def walk(node: Any, name: str) -> None:
+        if isinstance(node, Mapping):
+            for key, value in node.items():
+                walk(value, f"{name}/{key}" if name else str(key))
+        elif isinstance(node, tf.Variable) or not hasattr(node, "variables"):
+            result[name if name not in result else f"{name} ({len(result)})"] = node
+        else:
+            variables = node.variables() if callable(node.variables) else node.variables
+            walk({variable.name: variable for variable in variables}, name)
+
+    walk(trackables, "")
+    return result
+
+
+def digests(
+    variables: Mapping[str, tf.Variable], strategy: tf.distribute.Strategy
+) -> dict[str, int]:
+    """Return a hash of each variable as this process holds it, 40 bits, by name."""
+    local = {
+        name: strategy.experimental_local_results(variable)[0]
+        for name, variable in variables.items()
+    }
+    return {
+        name: int.from_bytes(hashlib.sha256(value.numpy().tobytes()).digest()[:5])
+        for name, value in local.items()
+    }
+
+
+def _average_of(variable: tf.Variable) -> tf.Variable:
+    with variables_beside(variable):
+        # The name tells, in a checkpoint, what it is the average of.
+        name = variable.name.removesuffix(":0")
+        return replicated(variable.read_value(), f"{name}/average")
+
+
+def _check_names(task: Task) -> None:
+    """Check that each optimizer belongs to one model, and each model to one name.
+
+    Raises:
+        ConfigError: one does not; some of its variables would not be saved, or twice.
+    """
+    problems = [
+        f"task: optimizers has {name}, which is the name of no model; an optimizer has the name of "
+        f"the model that it updates: {', '.join(task.models)}{did_you_mean(name, task.models)}"
+        for name in task.optimizers
+        if name not in task.models
+    ]
+    for kind, objects, fix in (
+        ("models", task.models, "give each model one name"),
+        ("optimizers", task.optimizers, "call parts.optimizer() for each model"),
+    ):
+        problems += [
+            f"task: {kind} has the same object as {first} and as {second}; {fix}"
+            for first, second in combinations(objects, 2)
+            if objects[first] is objects[second]
+        ]
+    if problems:
+        raise ConfigError(*problems)
+
+
+def optimizer_trackables(
+    optimizer: tf.keras.optimizers.legacy.Optimizer, variables: list[tf.Variable]
+) -> dict[str, Any]:
+    """Return an optimizer's variables as they are saved.
+
+    Not by Keras' own tracking of slots: it creates the slots of split variables anew whenever they
+    are requested, and then misses them.
+    """
+    slots = {slot: _slots(optimizer, slot, variables) for slot in optimizer.get_slot_names()}
+    in_slots = {id(slot) for group in slots.values() for slot, _ in group}
+    return {
+        "slots": {
+            name: split_alike(*zip(*group, strict=True)) for name, group in slots.items() if group
+        },
+        "others": [variable for variable in optimizer.variables() if id(variable) not in in_slots],
+    }
+
+
+def _slots(
+    optimizer: tf.keras.optimizers.legacy.Optimizer, name: str, variables: list[tf.Variable]
+) -> list[tuple[tf.Variable, tf.Variable]]:
+    """Return the slots of a name, each with its variable; not every variable need have one."""
+    slots = []
+    for variable in variables:
+        with suppress(KeyError):
+            slots.append((optimizer.get_slot(variable, name), variable))
+    return slots
+
+
+def _variables(owner: Callback) -> dict[str, tf.Variable]:
+    return {name: value for name, value in vars(owner).items() if isinstance(value, tf.Variable)}

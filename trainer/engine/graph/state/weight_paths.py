@@ -1,0 +1,136 @@
+"""The weights of models by their paths, and the regular expressions that select them.
+
+The path of a weight is the names of the layers that contain it, and its own: `block/conv/kernel`.
+With several models in a task, the name of the model comes first. A pattern selects a weight if it
+is found anywhere in the path (`re.search`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.engine.graph.placement.layer_placement import layers_within, own_variables
+from trainer.engine.graph.state.variables import parts_of
+from trainer.errors import ConfigError
+
+_SHOWN = 5  # paths in a message
+_PART = re.compile(r"/part_\d+$")
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A weight of a model.
+
+    Attributes:
+        path: the names of the layers that contain it, and its own.
+        number: which one of the layer's it is, as Keras counts and saves them, from 0.
+        layer: the layer that it belongs to.
+        variables: its variable; of one that is in pieces, all of them.
+        container: what a checkpoint knows: the variable, or that of all pieces.
+    """
+
+    path: str
+    number: int
+    layer: Any
+    variables: tuple[tf.Variable, ...]
+    container: Any
+
+    @property
+    def name(self) -> str:
+        """The name that Keras gave the variable, which has scopes but not all layers."""
+        return scope_name(self.variables[0])
+
+
+def weights_of(models: Mapping[str, Any]) -> list[Weight]:
+    """Return the weights of models of either Keras in the order of their layers, each once.
+
+    Args:
+        models: the models by name; with several, the name is the first part of a path.
+    """
+    result: dict[int, Weight] = {}
+    for name, model in models.items():
+        prefix = f"{name}/" if len(models) > 1 else ""
+        for weight in _within(getattr(model, "keras_model", model), prefix):
+            result.setdefault(id(weight.variables[0]), weight)
+    return list(result.values())
+
+
+def variable_key(variable: Any) -> str:
+    """Return what a variable, its copies on all devices, and Keras' wrappers of it have alike."""
+    variable = getattr(variable, "_variable", variable)
+    if not isinstance(variable, tf.distribute.DistributedValues):
+        container = getattr(variable.handle, "_distributed_container", None)
+        variable = variable if container is None else container()
+    return str(variable._unique_id)
+
+
+def scope_name(variable: tf.Variable) -> str:
+    """Return the name of a variable, of a piece that of the whole."""
+    return _PART.sub("", str(variable.name).removesuffix(":0"))
+
+
+def select(key: str, pattern: str, weights: Sequence[Weight]) -> list[Weight]:
+    """Return the weights whose path a pattern is found in.
+
+    Args:
+        key: the configuration's key, for the message.
+        pattern: a regular expression.
+        weights: the weights to select from.
+
+    Raises:
+        ConfigError: there is none; the message names those that are near.
+    """
+    selected = [weight for weight in weights if re.search(pattern, weight.path)]
+    if not selected:
+        paths = [weight.path for weight in weights]
+        raise ConfigError(f"{key} ('{pattern}') matches no weight; {near(pattern, paths)}")
+    return selected
+
+
+def shown(paths: Iterable[str], count: int = _SHOWN) -> str:
+    """Return the first of some paths, for a message."""
+    names = list(paths)
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return f"{', '.join(names[:count])}{more}"
+
+
+def near(pattern: str, paths: Sequence[str]) -> str:
+    """Return, for a message, what a pattern that is in no path may have meant."""
+    parts = [part for path in paths for part in path.split("/")]
+    parts = [*dict.fromkeys([*parts, *(piece for part in parts for piece in part.split("_"))])]
+    words = re.findall(r"\w+", pattern)
+    near = [
+        part for word in words for part in difflib.get_close_matches(word, parts, n=3, cutoff=0.6)
+    ]
+    if near:
+        return f"the nearest are {', '.join(dict.fromkeys(near))}"
+    return f"the weights are {shown(paths)}"
+
+
+def _within(layer: Any, prefix: str) -> Iterator[Weight]:
+    containers: dict[int, Any] = {}
+    for variable in _own(layer):
+        container = (
+            variable._sharded_container() if hasattr(variable, "_sharded_container") else variable
+        )
+        containers.setdefault(id(container), container)
+    for number, container in enumerate(containers.values()):
+        parts = tuple(parts_of(container))
+        leaf = scope_name(parts[0]).rpartition("/")[2]
+        yield Weight(f"{prefix}{leaf}", number, layer, parts, container)
+    for inner in layers_within(layer):
+        yield from _within(inner, f"{prefix}{inner.name}/")
+
+
+def _own(layer: Any) -> list[Any]:
+    """Return the variables of a layer that are not those of a layer within it."""
+    if isinstance(layer, tf.keras.layers.Layer):
+        return own_variables(layer)
+    variables = [*layer._trainable_variables, *layer._non_trainable_variables]  # of Keras 3
+    return [variable.value for variable in variables]

@@ -1,0 +1,1 @@
+"""One training step: gradients, their sum over the replicas, and the update."""

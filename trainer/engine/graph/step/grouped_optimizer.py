@@ -1,0 +1,234 @@
+"""One optimizer whose groups of weights have options of their own.
+
+Each group is updated by an optimizer of the same kind, with TensorFlow's fused kernels. All of them
+share one count of updates, and their slots are saved by weight: so a checkpoint does not tell how
+the weights were grouped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.engine.graph.state.weight_paths import Weight, select, variable_key
+from trainer.engine.graph.step.clipping import Clip
+from trainer.engine.graph.step.step_options import Optimizer
+from trainer.errors import ConfigError
+
+MakeMember = Callable[[Mapping[str, Any], float, int], Optimizer]
+"""Makes an optimizer from options that replace the common ones, a factor of the learning rate, and
+the number of updates that are made before its first."""
+
+CLIPS = ("clip_norm", "clip_value")
+
+
+@dataclass(frozen=True)
+class GroupRules:
+    """What groups of weights have of their own.
+
+    Attributes:
+        key: the optimizer's key in the configuration.
+        groups: pattern -> options.
+        layer_decay: the rate of a layer, as a fraction of the next layer's; None: they are alike.
+    """
+
+    key: str
+    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    layer_decay: float | None = None
+
+
+class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
+    """Updates each weight by the optimizer of its group.
+
+    `bind` must be called before it is used.
+
+    Attributes:
+        clips: how the gradients of some weights are clipped, each with the keys of its variables.
+        held_statistics: moving statistics, each with the first update in which it changes.
+        updates_per_step: updates that it makes in a step.
+
+    Args:
+        rules: the groups.
+        make: makes the optimizer of a group.
+    """
+
+    def __init__(self, rules: GroupRules, make: MakeMember) -> None:
+        super().__init__("Grouped")
+        self.rules = rules
+        self.clips: list[tuple[frozenset[str], Clip]] = []
+        self.held_statistics: list[tuple[tf.Variable, int]] = []
+        self.updates_per_step = 1
+        self._make = make
+        self._members: list[Optimizer] = []
+        self._starts: list[int] = []
+        self._member_of: dict[str, int] = {}
+
+    def bind(self, weights: Sequence[Weight], starts: Mapping[str, int]) -> None:
+        """Divide the weights among the groups.
+
+        Args:
+            weights: all weights that it updates, in the order of their layers.
+            starts: key of a variable -> number of the first update that changes it.
+
+        Raises:
+            ConfigError: a pattern matches nothing, or a weight has an option from two groups.
+        """
+        options = _options(self.rules, weights)
+        factors = _layer_factors(weights, self.rules.layer_decay)
+        self.clips = _clips(self.rules, weights)
+        members: dict[Any, int] = {}
+        for weight, own, factor in zip(weights, options, factors, strict=True):
+            common = {name: value for name, value in own.items() if name not in CLIPS}
+            rate = common.get("learning_rate")
+            if isinstance(rate, str):
+                factor *= float(common.pop("learning_rate").removesuffix("x"))
+            start = starts.get(variable_key(weight.variables[0]), 0)
+            group = (repr(sorted(common.items())), factor, start)
+            if group not in members:
+                members[group] = len(self._members)
+                self._add(self._make(common, factor, start), start)
+            for variable in weight.variables:
+                self._member_of[variable_key(variable)] = members[group]
+
+    def is_trained(self, start: int) -> tf.Tensor:
+        """Return whether weights are updated that begin at an update, bool scalar."""
+        return self.iterations.read_value() >= start
+
+    def without_held(
+        self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable]
+    ) -> list[tf.Tensor]:
+        """Return gradients with zeros for the weights that are still frozen."""
+        starts = [self._starts[self._member_of[variable_key(v)]] for v in variables]
+        trained = {start: self.is_trained(start) for start in set(starts) if start}
+        return [
+            tf.where(trained[start], gradient, tf.zeros_like(gradient)) if start else gradient
+            for gradient, start in zip(gradients, starts, strict=True)
+        ]
+
+    def get_slot_names(self) -> list[str]:
+        """Return the names of the slots; not every weight need have each."""
+        names = (name for member in self._members for name in member.get_slot_names())
+        return list(dict.fromkeys(names))
+
+    def get_slot(self, var: tf.Variable, slot_name: str) -> tf.Variable:
+        """Return a slot of a variable.
+
+        Raises:
+            KeyError: it has none of this name.
+        """
+        return self._member(var).get_slot(var, slot_name)
+
+    def variables(self) -> list[tf.Variable]:
+        """Return the count of updates, and all slots."""
+        slots = [variable for member in self._members for variable in member.variables()]
+        return list({id(variable): variable for variable in [self.iterations, *slots]}.values())
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "groups": dict(self.rules.groups)}
+
+    def _add(self, member: Optimizer, start: int) -> None:
+        member.iterations = self.iterations
+        self._members.append(member)
+        self._starts.append(start)
+
+    def _member(self, variable: tf.Variable) -> Optimizer:
+        return self._members[self._member_of[variable_key(variable)]]
+
+    def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
+        for number, member in enumerate(self._members):
+            member._create_all_weights(self._own(number, var_list))
+
+    def _create_slots_for_sharded_variables(self, var_list: Sequence[tf.Variable]) -> None:
+        """Do nothing: the optimizers of the groups do it."""
+
+    def _own(self, number: int, variables: Sequence[tf.Variable]) -> list[tf.Variable]:
+        return [v for v in variables if self._member_of[variable_key(v)] == number]
+
+    def _prepare(self, var_list: Sequence[tf.Variable]) -> dict[int, tuple[Any, Any]]:
+        """Return the state of each group's update, and whether it is made."""
+        states = {}
+        for number, (member, start) in enumerate(zip(self._members, self._starts, strict=True)):
+            is_trained = self.is_trained(start) if start else None
+            if start:
+                # Its own updates alone: the correction of Adam's moments begins with the first.
+                member._iterations = tf.maximum(self.iterations.read_value() - start, 0)
+            states[number] = (member._prepare(self._own(number, var_list)), is_trained)
+        return states
+
+    def _resource_apply_dense(
+        self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None
+    ) -> tf.Operation:
+        number = self._member_of[variable_key(var)]
+        member = self._members[number]
+        state, is_trained = apply_state[number]
+
+        def update() -> tf.Operation:
+            return member._resource_apply_dense(grad, var, apply_state=state)
+
+        if is_trained is None:
+            return update()
+
+        def update_now() -> tf.Tensor:
+            with tf.control_dependencies([update()]):
+                return tf.constant(True)
+
+        return tf.group(tf.cond(is_trained, update_now, lambda: tf.constant(False)))
+
+
+def _options(rules: GroupRules, weights: Sequence[Weight]) -> list[dict[str, Any]]:
+    """Return the options of each weight, from all groups that it belongs to.
+
+    Raises:
+        ConfigError: a pattern matches nothing, or two groups say the same of a weight.
+    """
+    result: list[dict[str, Any]] = [{} for _ in weights]
+    origin: list[dict[str, str]] = [{} for _ in weights]
+    positions = {id(weight): number for number, weight in enumerate(weights)}
+    for pattern, options in rules.groups.items():
+        for weight in select(f"{rules.key}.groups", pattern, weights):
+            number = positions[id(weight)]
+            for name, value in options.items():
+                kind = "clip" if name in CLIPS else name
+                if kind in origin[number]:
+                    raise ConfigError(
+                        f"{rules.key}.groups: '{origin[number][kind]}' and '{pattern}' both give "
+                        f"{weight.path} a {name}; change one pattern so that it does not match"
+                    )
+                result[number][name] = value
+            origin[number].update({"clip" if name in CLIPS else name: pattern for name in options})
+    return result
+
+
+def _clips(rules: GroupRules, weights: Sequence[Weight]) -> list[tuple[frozenset[str], Clip]]:
+    clips = []
+    for pattern, options in rules.groups.items():
+        if set(options).isdisjoint(CLIPS):
+            continue
+        selected = select(f"{rules.key}.groups", pattern, weights)
+        keys = frozenset(variable_key(v) for weight in selected for v in weight.variables)
+        clips.append((keys, Clip(options.get("clip_norm"), options.get("clip_value"))))
+    return clips
+
+
+def _layer_factors(weights: Sequence[Weight], decay: float | None) -> list[float]:
+    """Return the factor of each weight's learning rate by the depth of its layer.
+
+    The last layer has 1. Layers without a matrix or kernel, such as normalisations, go with the one
+    before them (layer-wise learning rate decay, Clark et al. 2020).
+    """
+    if decay is None:
+        return [1.0] * len(weights)
+    with_matrix = {
+        id(weight.layer) for weight in weights if any(v.shape.rank >= 2 for v in weight.variables)
+    }
+    depths = []
+    counted: set[int] = set()
+    for weight in weights:
+        layer = id(weight.layer)
+        if layer in with_matrix:
+            counted.add(layer)
+        depths.append(max(0, len(counted) - 1))
+    return [decay ** (max(depths, default=0) - depth) for depth in depths]

@@ -1,0 +1,162 @@
+"""Variables that forward passes change, such as moving statistics of batch normalisation.
+
+They are averaged at every step, not only when they are read: so all replicas hold the same, and a
+run that was saved and restored in between, on whatever strategy, goes on with the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from trainer.engine.graph.step.gradients import Contribution, moving_variables, notes_updates
+from trainer.engine.graph.step.step_options import StepOptions
+
+Values: TypeAlias = list[tuple[tf.Variable, tf.Tensor]]
+"""Variables, each with a value."""
+
+
+class MovingStatistics:
+    """The moving statistics of one model, in one update of a replica.
+
+    Made before the forward passes, which change the variables of most models.
+
+    Args:
+        model: the model.
+        optimizer: its attribute `held_statistics`, if it has one, names those that wait for an
+            update before they change.
+        options: what all steps have in common.
+        num_replicas: replicas that share the step.
+    """
+
+    def __init__(
+        self, model: tf.keras.Model, optimizer: Any, options: StepOptions, num_replicas: int
+    ) -> None:
+        self._model = model
+        self._options = options
+        self._num_replicas = num_replicas
+        self._noted = notes_updates(model)
+        self._variables: list[tf.Variable] = []
+        self._totals: list[tf.Tensor] = []
+        monitor = options.divergence_monitor
+        may_drop = monitor is not None and monitor.skips and not self._noted
+        self._before = [(v, v.read_value()) for v in moving_variables(model)] if may_drop else []
+        held = getattr(optimizer, "held_statistics", ())
+        self._held = {id(v): optimizer.is_trained(start) for v, start in held}
+        # One pass has not changed them; the mean over several may be another number.
+        averages = num_replicas > 1 or options.shards is not None or bool(options.synchronised)
+        restored = held if averages and not self._noted else ()
+        self._old = [(v, v.read_value(), self._held[id(v)]) for v, _ in restored]
+
+    def added(self, own: Contribution) -> list[tf.Tensor]:
+        """Return what this replica adds to the sums over all replicas that `assign` takes."""
+        if self._options.shards is not None or self._noted:
+            self._variables = own.updated
+            return own.updates
+        if self._num_replicas == 1:
+            return []
+        # Not those of frozen layers, which must keep their bits: the mean of three equal numbers
+        # may be another one.
+        frozen = _frozen(self._model)
+        self._variables = [
+            variable
+            for variable in self._model.non_trainable_variables
+            if variable.synchronization == tf.VariableSynchronization.ON_READ
+            and id(variable) not in frozen
+        ]
+        return [variable.read_value() for variable in self._variables]
+
+    def assign(self, totals: list[tf.Tensor]) -> None:
+        """Assign the means over all forward passes; those that the model has noted wait for `end`.
+
+        Args:
+            totals: the sums over the replicas of what `added` returned.
+        """
+        self._totals = totals
+        if self._noted:
+            return
+        if self._options.shards is None:
+            for variable, total in zip(self._variables, totals, strict=True):
+                variable.assign(total / self._num_replicas)
+        else:
+            assign_alike(self._means())
+
+    def end(self, dropped: tf.Tensor) -> None:
+        """Finish an update that has been made, or dropped: then no variable changes.
+
+        Args:
+            dropped: whether the update was dropped, bool scalar.
+        """
+        for variable, old in self._before:
+            variable.assign(tf.where(dropped, old, variable.read_value()))
+        for variable, old, is_trained in self._old:
+            variable.assign(tf.where(is_trained, variable.read_value(), old))
+        if not self._noted:
+            return
+        adds = self._options.adds_differences
+        means = [
+            (
+                variable,
+                tf.where(
+                    dropped | ~self._held.get(id(variable), tf.constant(True)),
+                    tf.zeros_like(mean) if adds else tf.cast(variable.read_value(), mean.dtype),
+                    mean,
+                ),
+            )
+            for variable, mean in self._means()
+        ]
+        assign_alike(means, adds=adds)
+        _constrain(self._model)
+
+    def _means(self) -> Values:
+        """Return the variables, and the means over all forward passes."""
+        passes = (self._options.shards or self._num_replicas) * self._options.accumulate
+        means = [total / passes for total in self._totals]
+        return list(zip(self._variables, means, strict=True))
+
+
+def assign_alike(values: Values, *, adds: bool = False) -> None:
+    """Assign, or add, values that are the same on all replicas; in replica context."""
+
+    def change(own: tf.Variable, value: tf.Tensor) -> Any:
+        value = tf.cast(value, own.dtype)
+        return own.assign_add(value) if adds else own.assign(value)
+
+    # Not in the replicas: a variable that they share would be given their mean, and the mean
+    # of three equal numbers may be another one.
+    def cross_replica(strategy: tf.distribute.Strategy, *tensors: Any) -> None:
+        for (variable, _), value in zip(values, tensors, strict=True):
+            strategy.extended.update(
+                variable,
+                change,
+                args=(strategy.experimental_local_results(value)[0],),
+                group=True,
+            )
+
+    if values:
+        context = tf.distribute.get_replica_context()
+        context.merge_call(cross_replica, args=tuple(value for _, value in values))
+
+
+def _constrain(model: Any) -> None:
+    """Apply the constraints of a model's variables that no optimizer knows; in replica context."""
+    constrained: Sequence[tuple[tf.Variable, Any]] = list(model.constrained())
+
+    def cross_replica(strategy: tf.distribute.Strategy) -> None:
+        for variable, constraint in constrained:
+            strategy.extended.update(
+                variable,
+                lambda own, constraint=constraint: own.assign(constraint(own.read_value())),
+                group=True,
+            )
+
+    if constrained:
+        tf.distribute.get_replica_context().merge_call(cross_replica)
+
+
+def _frozen(model: tf.keras.Model) -> set[int]:
+    """Return the ids of the variables of all layers that are not trained."""
+    layers = (part for part in model.submodules if isinstance(part, tf.keras.layers.Layer))
+    return {id(variable) for layer in layers if not layer.trainable for variable in layer.weights}

@@ -1,0 +1,184 @@
+"""Sums over the shards of a global batch, in one fixed binary tree wherever the shards are.
+
+With 6 shards the sum is ((0 + 1) + (2 + 3)) + (4 + 5): neighbours are added first, as a binary
+counter carries. A replica that has a power of two of neighbouring shards has a subtree, so the
+bits of the sum do not depend on how many replicas there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from trainer.engine.graph.exchange.collectives import packed
+from trainer.engine.graph.placement.step_devices import beside
+
+T = TypeVar("T")
+
+
+def tree_sum(parts: Sequence[T], add_two: Callable[[T, T], T]) -> T:
+    """Add up the parts in the order of the tree."""
+    subtrees: list[T] = []
+    for number, part in enumerate(parts):
+        total = part
+        for _ in range(_carries(number)):
+            total = add_two(subtrees.pop(), total)
+        subtrees.append(total)
+    total = subtrees.pop()
+    while subtrees:
+        total = add_two(subtrees.pop(), total)
+    return total
+
+
+def chain_sum(parts: Sequence[T], add_two: Callable[[T, T], T]) -> T:
+    """Add up the parts from the first to the last."""
+    return reduce(add_two, parts)
+
+
+def add(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Add two tensors, in a graph that TensorFlow does not put into another order.
+
+    Its optimizer makes one AddN of additions that feed each other, and AddN goes from left to
+    right. A snapshot between them hides that, and copies nothing.
+    """
+    return tf.raw_ops.Snapshot(input=left + right)
+
+
+def add_beside(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Add two tensors on the replica's device that holds the first.
+
+    What they are sums of is hidden too: without a loop around it, TensorFlow's optimizer sees it.
+    """
+    with beside(left):
+        return add(tf.raw_ops.Snapshot(input=left), tf.raw_ops.Snapshot(input=right))
+
+
+def keep_apart(operations: Sequence[tf.Operation]) -> None:
+    """Keep TensorFlow from computing the gradients of a convolution's kernel and bias as one.
+
+    oneDNN does so where it sees both with one and the same input, which depends on what else is on
+    the device; and the sum for the bias is then in another order. A snapshot of the input hides it,
+    and copies nothing.
+
+    Args:
+        operations: the backward pass, in the graph that is still being made.
+    """
+    for operation in operations:
+        if operation.type == "BiasAddGrad":
+            operation._update_input(0, tf.raw_ops.Snapshot(input=operation.inputs[0]))
+
+
+def sum_overlapping(
+    compute: Callable[[int], list[tf.Tensor]], count: int, specs: Sequence[tf.TensorSpec]
+) -> list[tf.Tensor]:
+    """Add up like `sum_over_shards`, where shards may be computed at the same time.
+
+    Each is traced by itself, so that nothing makes one wait for another.
+    """
+
+    def add_all(left: list[tf.Tensor], right: list[tf.Tensor]) -> list[tf.Tensor]:
+        return [add_beside(a, b) for a, b in zip(left, right, strict=True)]
+
+    return tree_sum([compute(number) for number in range(count)], add_all)
+
+
+def sum_over_shards(
+    compute: Callable[[int | tf.Tensor], list[tf.Tensor]],
+    count: int,
+    specs: Sequence[tf.TensorSpec],
+) -> list[tf.Tensor]:
+    """Add up the tensors of `count` shards in the order of the tree, shard after shard.
+
+    The shards are a loop, traced once. Besides the shard that is computed, the memory holds one
+    subtree of each height: 1 + log2(count) at most.
+
+    Args:
+        compute: returns the tensors of a shard from its number.
+        count: number of shards.
+        specs: shapes and types of the tensors; a dimension may be unknown.
+    """
+    if count == 1:
+        return compute(0)
+    heights = range(count.bit_length())
+    carries = tf.constant([_carries(number) for number in range(count)])
+
+    def one_shard(number: tf.Tensor, subtrees: list[list[tf.Tensor]]) -> tuple[Any, ...]:
+        values = compute(number)
+
+        def carried(height: int) -> list[list[tf.Tensor]]:
+            total = values
+            for subtree in subtrees[:height]:
+                total = _add(subtree, total)
+            return [*subtrees[:height], total, *subtrees[height + 1 :]]
+
+        branches = [partial(carried, height) for height in heights]
+        return number + 1, tf.switch_case(tf.gather(carries, number), branches)
+
+    _, subtrees = tf.while_loop(
+        lambda number, _: number < count,
+        one_shard,
+        (tf.constant(0), [[empty(spec) for spec in specs] for _ in heights]),
+        shape_invariants=(tf.TensorShape([]), [[spec.shape for spec in specs] for _ in heights]),
+        parallel_iterations=1,  # shards are to keep the others out of memory
+    )
+    *higher, total = [subtrees[height] for height in reversed(heights) if count >> height & 1]
+    for subtree in reversed(higher):
+        total = _add(subtree, total)
+    return total
+
+
+class TreeExchange:
+    """Sums tensors over the replicas in the order of the tree, with TensorFlow's own transport.
+
+    Devices of one process: the tensors of all are copied to the first, and the sum to all. Several
+    processes: every replica gets the tensors of all and adds them up for itself, because
+    TensorFlow's ring adds each piece in another order.
+    """
+
+    def __call__(
+        self,
+        replica: tf.distribute.ReplicaContext,
+        gradients: list[tf.Tensor],
+        others: list[tf.Tensor],
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Sum float32 tensors over the replicas; in replica context."""
+        tensors = [*gradients, *others]
+        count = replica.num_replicas_in_sync
+        if len(replica.strategy.extended.worker_devices) == count:
+            summed = replica.merge_call(_sum_local, args=tuple(tensors))
+        else:
+            summed = packed(
+                tensors,
+                lambda flat: tree_sum(
+                    tf.unstack(replica.all_gather(flat[None], axis=0), count), add
+                ),
+            )
+        return list(summed[: len(gradients)]), list(summed[len(gradients) :])
+
+
+def _sum_local(strategy: tf.distribute.Strategy, *tensors: Any) -> tuple[tf.Tensor, ...]:
+    def summed(values: Any) -> tf.Tensor:
+        parts = strategy.experimental_local_results(values)
+        with tf.device(parts[0].device or strategy.extended.worker_devices[0]):
+            return tree_sum(parts, add)
+
+    return tuple(summed(values) for values in tensors)
+
+
+def _carries(number: int) -> int:
+    """Return how many subtrees are completed by the shard of this number, from 0."""
+    return (~number & (number + 1)).bit_length() - 1
+
+
+def _add(left: list[tf.Tensor], right: list[tf.Tensor]) -> list[tf.Tensor]:
+    return [add(a, b) for a, b in zip(left, right, strict=True)]
+
+
+def empty(spec: tf.TensorSpec) -> tf.Tensor:
+    """Return a tensor that is written before it is read."""
+    return tf.raw_ops.Empty(
+        shape=[size or 0 for size in spec.shape.as_list()], dtype=spec.dtype, init=False
+    )

@@ -1,0 +1,64 @@
+"""The shards of a batch: cut it into equal parts, and compute each in a shape of its own.
+
+How a kernel rounds may depend on the size of its tensor: vectorized functions compute the last
+numbers of a tensor, which fill no vector, by other instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import tensorflow as tf
+
+from trainer.engine.graph.randomness import randomness
+from trainer.protocols import Batch
+
+Nest = TypeVar("Nest")
+
+
+def cut(batch: Nest, parts: int) -> Callable[[int | tf.Tensor], Nest]:
+    """Cut a nest of tensors, [B, ...], into equal parts; return a function that returns one."""
+    if parts == 1:
+        return lambda part: batch
+    stacked = tf.nest.map_structure(
+        lambda x: tf.reshape(x, [parts, x.shape[0] // parts, *x.shape[1:]]), batch
+    )
+    return lambda part: tf.nest.map_structure(lambda x: x[part], stacked)
+
+
+def transform_shards(
+    transform: Callable[[Batch, tf.Tensor], Batch], batch: Batch, draws: tf.Tensor, count: int
+) -> Batch:
+    """Apply a dataset's transform to each of `count` shards of a replica's batch.
+
+    A loop in the graph, because side by side TensorFlow's optimizer would join them again: it moves
+    elementwise operations behind the concatenation of their results.
+
+    Args:
+        transform: turns a fetched batch and its draws into model input.
+        batch: name -> [B, ...].
+        draws: [B, num_draws] float32.
+        count: number of shards.
+
+    Returns:
+        What the transform returns, of all shards, name -> [B, ...].
+    """
+    if count == 1:
+        return transform(batch, draws)
+    shard = cut((batch, draws), count)
+    enter = randomness.split_part(count)
+
+    def one_shard(number: tf.Tensor) -> Batch:
+        with enter(number):
+            return dict(transform(*shard(number)))
+
+    # What it returns must be known before the loop: a function is traced first, and only once.
+    traced = tf.function(one_shard, autograph=False).get_concrete_function(
+        tf.TensorSpec([], tf.int32)
+    )
+    signature = tf.nest.map_structure(tf.TensorSpec.from_tensor, traced.structured_outputs)
+    stacked = tf.map_fn(traced, tf.range(count), fn_output_signature=signature)
+    return tf.nest.map_structure(
+        lambda value: tf.reshape(value, [count * value.shape[1], *value.shape[2:]]), stacked
+    )

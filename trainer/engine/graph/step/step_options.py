@@ -1,0 +1,67 @@
+"""Options that all steps of a run have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import tensorflow as tf
+
+from trainer.engine.graph.exchange.exchange_timer import ExchangeTimer
+from trainer.engine.graph.state.variables import LossScale
+from trainer.engine.graph.step.clipping import Clip
+from trainer.engine.graph.step.divergence import DivergenceMonitor
+
+_FUSED = tf.keras.optimizers.legacy
+
+Gradients = list[tf.Tensor]
+Exchange: TypeAlias = Callable[
+    [tf.distribute.ReplicaContext, Gradients, list[tf.Tensor]], tuple[Gradients, list[tf.Tensor]]
+]
+Optimizer: TypeAlias = tf.keras.optimizers.legacy.Optimizer
+
+
+def fused_class(optimizer: object) -> str:
+    """Return the name of a class with fused updates that can replace an optimizer of another."""
+    name = type(optimizer).__name__.removesuffix("Optimizer")
+    return f"tf.keras.optimizers.legacy.{name if hasattr(_FUSED, name) else 'Adam'}"
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """Options of every step.
+
+    Attributes:
+        accumulate: micro-batches in a replica's batch, or in each of its shards.
+        shards: parts that the global batch is always computed in; None: one for each replica, and
+            sums are in no fixed order.
+        clip: how the global batch's gradient is clipped.
+        jit: whether forward and backward pass are compiled by XLA.
+        loss_scale: the loss scale of mixed_float16; None: not needed.
+        optimizer_reduces: whether the optimizer's own reduction cannot be left out; it is then
+            given its share of the sum.
+        exchange: sums gradients, and other tensors that must not be rounded, over the replicas;
+            None: as one `all_reduce`.
+        synchronised: layers that normalise over the global batch, if that takes several passes of a
+            replica; then no layer communicates by itself.
+        divergence_monitor: judges each update before it is made; None: no update is judged.
+        exchange_timer: measures the sums over the replicas; None: they are not measured here.
+        overlap: whether shards and micro-batches may be computed at the same time, on several
+            devices of a replica, instead of one after the other.
+        adds_differences: whether moving statistics that a model notes are changed by adding:
+            steps of several workers change them at the same time.
+    """
+
+    accumulate: int = 1
+    clip: Clip = field(default_factory=Clip)
+    jit: bool = False
+    loss_scale: LossScale | None = None
+    optimizer_reduces: bool = False
+    exchange: Exchange | None = None
+    divergence_monitor: DivergenceMonitor | None = None
+    shards: int | None = None
+    exchange_timer: ExchangeTimer | None = None
+    overlap: bool = False
+    synchronised: Sequence[tf.keras.layers.Layer] = ()
+    adds_differences: bool = False

@@ -1,0 +1,399 @@
+"""A step on one replica: gradients, one reduction over the replicas, clipping, update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.exchange.collectives import Collectives
+from trainer.engine.graph.placement.step_devices import on_own_device
+from trainer.engine.graph.randomness.random_layers import task_draws
+from trainer.engine.graph.step.clipping import clip
+from trainer.engine.graph.step.divergence import DivergenceMonitor, Verdict, no_verdict
+from trainer.engine.graph.step.gradients import Contribution, accumulate_gradients
+from trainer.engine.graph.step.metric_sums import Sums
+from trainer.engine.graph.step.moving_statistics import MovingStatistics, assign_alike
+from trainer.engine.graph.step.soft_update import soft_update
+from trainer.engine.graph.step.step_options import Gradients, Optimizer, StepOptions
+from trainer.errors import ConfigError
+from trainer.protocols import Batch, LossFn, Metrics, PerExample
+
+
+class Step:
+    """What a task's steps may use. Created for each replica while the step is traced.
+
+    Attributes:
+        index: number of the step, scalar int64, from 0.
+        replica: number of this replica, from 0; a scalar tensor where one trace is for all.
+        worker: number of the process that this replica belongs to, from 0; likewise.
+        num_replicas: replicas that share the step.
+        collectives: this replica's.
+        options: what all steps have in common.
+        verdict: the verdict on the first update that is bad, or else on the last update.
+        dropped: whether an update was dropped, bool scalar.
+
+    Args:
+        log: the collectives of all replicas, in order; shared by them.
+        evaluates: whether it is a step of an evaluation, which may not update a model.
+    """
+
+    def __init__(
+        self,
+        index: tf.Tensor,
+        options: StepOptions,
+        log: CollectiveLog,
+        *,
+        evaluates: bool = False,
+    ) -> None:
+        self.index = index
+        self.options = options
+        self._evaluates = evaluates
+        self._replica = tf.distribute.get_replica_context()
+        self.num_replicas: int = self._replica.num_replicas_in_sync
+        self.replica, self.worker = _numbers(self._replica)
+        self.collectives = Collectives(log)
+        self._draws = task_draws()
+        self._updates: dict[int, tuple[Optimizer, int]] = {}
+        self.verdict = no_verdict()
+        self.dropped = tf.constant(False)
+
+    def minimize(
+        self,
+        loss_fn: LossFn,
+        batch: Batch,
+        model: tf.keras.Model,
+        optimizer: Optimizer,
+    ) -> Metrics:
+        """Update a model once with the gradient of the global batch's mean loss.
+
+        Losses are summed and divided by the number of examples, over all replicas, weight 0 or not;
+        regularization losses of the model count once. Gradients and metrics travel in one
+        reduction; the gradient is clipped after it, so clipping does not depend on the number of
+        replicas.
+
+        Args:
+            loss_fn: returns the loss and metrics of each example of a (micro-)batch.
+            batch: this replica's batch, or a part of it from `split`.
+            model: the model whose trainable variables are updated.
+            optimizer: the optimizer that updates them.
+
+        Returns:
+            `loss` (without regularization) and the other metrics as sums and weights over all
+            replicas.
+
+        Raises:
+            ConfigError: an operation of the forward pass requests a device of its own, the batch
+                cannot be cut into its shards and micro-batches, or it is an evaluation's step.
+        """
+        self._refuse_in_evaluation("minimize")
+        self._count(optimizer)
+        statistics = MovingStatistics(model, optimizer, self.options, self.num_replicas)
+        scale = self.read_loss_scale()
+        own = self._contribution(loss_fn, batch, model, scale)
+        names = list(own.sums)
+        gradients, (packed, *totals) = self.sum_over_replicas(
+            own.gradients,
+            [tf.stack([x for name in names for x in own.sums[name]]), *statistics.added(own)],
+        )
+        if scale is not None:
+            unscale = 1.0 / scale
+            gradients = [on_own_device(tf.multiply, gradient, unscale) for gradient in gradients]
+        statistics.assign(totals)
+        assign_alike(own.moving)
+        reduced = {name: (packed[2 * i], packed[2 * i + 1]) for i, name in enumerate(names)}
+        self._apply(optimizer, model.trainable_variables, gradients, reduced)
+        statistics.end(self.dropped)
+        return reduced
+
+    def soft_update(
+        self, target: tf.keras.Model, source: tf.keras.Model, tau: float | tf.Tensor
+    ) -> None:
+        """Move a model's variables towards another's: target += tau * (source - target).
+
+        The same numbers on every replica. Nothing moves after an update that was dropped.
+
+        Args:
+            target: the model that is moved; it is saved if it is one of the task's models.
+            source: the model that it moves to, of the same variables.
+            tau: the share of the way, in [0, 1].
+
+        Raises:
+            ConfigError: the models do not have the same variables, `tau` is not in [0, 1], or it is
+                an evaluation's step.
+        """
+        self._refuse_in_evaluation("soft_update")
+        soft_update(self._replica, target, source, tau, self.dropped)
+
+    def end(self) -> None:
+        """Note that this replica's step is over.
+
+        Raises:
+            ValueError: another replica communicated more often.
+            ConfigError: an optimizer made another number of updates than it was built for.
+        """
+        self.collectives.end()
+        for optimizer, count in self._updates.values():
+            expected = getattr(optimizer, "updates_per_step", count)
+            if count != expected:
+                raise ConfigError(
+                    f"task: an optimizer ({type(optimizer).__name__}) made {count} "
+                    f"update{'s' * (count > 1)} in a step, but was built for {expected}, so its "
+                    "learning rate would not follow the steps; write "
+                    f"parts.optimizer(..., updates_per_step={count})"
+                )
+
+    def _refuse_in_evaluation(self, name: str) -> None:
+        if self._evaluates:
+            raise ConfigError(
+                f"task: eval_step calls step.{name}, but an evaluation updates no model; "
+                "call it in train_step"
+            )
+
+    def _count(self, optimizer: Optimizer) -> None:
+        """Count an update of an optimizer in this step."""
+        _, count = self._updates.get(id(optimizer), (None, 0))
+        self._updates[id(optimizer)] = (optimizer, count + 1)
+
+    def read_loss_scale(self) -> tf.Tensor | None:
+        """Return the loss scale, once: other workers may change it before this update is made."""
+        loss_scale = self.options.loss_scale
+        return None if loss_scale is None else loss_scale.value.read_value()
+
+    def _contribution(
+        self, loss_fn: LossFn, batch: Batch, model: tf.keras.Model, scale: tf.Tensor | None
+    ) -> Contribution:
+        size = int(batch["weight"].shape[0])
+
+        def loss_of_part(part: Batch) -> PerExample:
+            with self.collectives.on_part(int(part["weight"].shape[0]) < size):
+                return loss_fn(part)
+
+        return accumulate_gradients(
+            loss_of_part,
+            batch,
+            model,
+            self.options,
+            self.num_replicas,
+            lambda tensors: self.sum_over_replicas([], tensors)[1],
+            scale,
+        )
+
+    def sum_over_replicas(
+        self, gradients: Gradients, others: list[tf.Tensor]
+    ) -> tuple[Gradients, list[tf.Tensor]]:
+        """Sum float32 tensors over the replicas as one flat buffer: a single collective.
+
+        Args:
+            gradients: may be rounded on the way, if the strategy's exchange compresses them.
+            others: are never rounded.
+        """
+        if self.num_replicas == 1:
+            return gradients, others
+        timer = self.options.exchange_timer
+        if timer is None:
+            return self._exchange(gradients, others)
+        return timer.measure([*gradients, *others], lambda: self._exchange(gradients, others))
+
+    def _exchange(
+        self, gradients: Gradients, others: list[tf.Tensor]
+    ) -> tuple[Gradients, list[tf.Tensor]]:
+        if self.options.exchange is not None:
+            self.collectives.note(f"the sum of {len(gradients)} gradients")
+            return self.options.exchange(self._replica, gradients, others)
+        summed = self.all_reduce([*gradients, *others])
+        return summed[: len(gradients)], summed[len(gradients) :]
+
+    def _apply(
+        self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients, sums: Sums
+    ) -> None:
+        """Judge the update, and make it unless it is to be dropped."""
+        loss_scale = self.options.loss_scale
+        monitor = self.options.divergence_monitor
+        conditions = []  # of the update: all of them
+        if loss_scale is not None:
+            finite = [on_own_device(_is_finite, gradient) for gradient in gradients]
+            conditions.append(tf.reduce_all(finite))
+        if hasattr(optimizer, "without_held"):
+            gradients = optimizer.without_held(gradients, variables)
+        norm = tf.linalg.global_norm(gradients)
+        if monitor is not None:
+            # With a loss scale, gradients that are not finite are to be expected.
+            judged = norm if loss_scale is None else tf.where(tf.math.is_finite(norm), norm, 0.0)
+            self._note(monitor.check(optimizer, *sums["loss"], judged), monitor)
+        gradients = clip(gradients, norm, variables, optimizer, self.options.clip)
+        if monitor is not None and monitor.skips:
+            conditions.append(tf.logical_not(self.dropped))
+        if conditions:
+            self._update_if(tf.reduce_all(conditions), optimizer, variables, gradients)
+        else:
+            self.update(optimizer, variables, gradients)
+        if loss_scale is not None:
+            # The scale is not to blame for a bad loss.
+            loss_scale.update(conditions[0] | self.dropped)
+
+    def _note(self, verdict: Verdict, monitor: DivergenceMonitor) -> None:
+        self.verdict = self.verdict.where(self.verdict.is_bad, verdict)
+        if monitor.skips:
+            self.dropped = self.verdict.is_bad
+
+    def _update_if(
+        self,
+        condition: tf.Tensor,
+        optimizer: Optimizer,
+        variables: list[tf.Variable],
+        gradients: Gradients,
+    ) -> None:
+        # A variable may not be updated under a condition inside a replica, so the condition is
+        # moved out of the replicas. It is the same for all of them: the gradients are reduced.
+        def cross_replica(
+            strategy: tf.distribute.Strategy, condition: Any, *gradients: Any
+        ) -> tf.Tensor:
+            condition = strategy.experimental_local_results(condition)[0]
+
+            def update() -> tf.Tensor:
+                strategy.extended.call_for_each_replica(
+                    lambda *own: self.update(optimizer, variables, own), args=gradients
+                )
+                return tf.constant(True)
+
+            return tf.cond(condition, update, lambda: tf.constant(False))
+
+        self._replica.merge_call(cross_replica, args=(condition, *gradients))
+
+    def update(
+        self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients
+    ) -> None:
+        """Update variables by gradients that are the same on all replicas."""
+        if self.options.optimizer_reduces and self.options.shards is not None:
+            # The whole sum from one replica: the sum of three thirds may be another number.
+            is_first = tf.equal(self._replica.replica_id_in_sync_group, 0)
+            gradients = [tf.where(is_first, gradient, -0.0) for gradient in gradients]
+        elif self.options.optimizer_reduces:
+            gradients = [gradient / self.num_replicas for gradient in gradients]
+        optimizer.apply_gradients(
+            zip(gradients, variables, strict=True),
+            experimental_aggregate_gradients=self.options.optimizer_reduces,
+        )
+
+    def split(self, batch: Batch, count: int) -> list[Batch]:
+        """Cut this replica's batch into `count` equal parts, for an update with each.
+
+        Part k has every `count`-th example from the k-th on: the same examples of the global batch
+        on any number of replicas.
+
+        Raises:
+            ConfigError: the batch cannot be cut evenly.
+        """
+        size = int(batch["weight"].shape[0])
+        if size % count:
+            raise ConfigError(
+                f"task: {size} examples on each of {self.num_replicas} replicas cannot be split "
+                f"into {count} equal parts; change batch.global_size"
+            )
+        cut = tf.nest.map_structure(
+            lambda x: tf.reshape(x, [size // count, count, *x.shape[1:]]), batch
+        )
+        return [
+            tf.nest.map_structure(lambda x, number=number: x[:, number], cut)
+            for number in range(count)
+        ]
+
+    def random_normal(self, shape: Sequence[int], dtype: Any = tf.float32) -> tf.Tensor:
+        """Draw from the standard normal distribution.
+
+        The numbers are this replica's, in a loss function this part's, slice of what the global
+        batch draws: the same on any number of replicas, shards and micro-batches. They depend on
+        the seed, the step, and how often the task has drawn before in the step.
+
+        Args:
+            shape: a static shape, whose first dimension is the example; [] is a number that all
+                replicas share.
+            dtype: a floating-point type.
+        """
+        return self._draws.random_normal(shape, dtype=dtype)
+
+    def random_uniform(
+        self,
+        shape: Sequence[int],
+        minval: Any = 0,
+        maxval: Any = None,
+        dtype: Any = tf.float32,
+    ) -> tf.Tensor:
+        """Draw uniformly from [minval, maxval); the rest is as in `random_normal`.
+
+        Args:
+            shape: as in `random_normal`.
+            minval: the lower bound.
+            maxval: the upper bound; None: 1, or for integers all that the type holds.
+            dtype: a floating-point or integer type.
+        """
+        return self._draws.random_uniform(shape, minval, maxval, dtype)
+
+    def all_reduce(self, value: Any, op: str = "sum") -> Any:
+        """Reduce a nest of tensors over all replicas, element by element, to every replica.
+
+        This, `map_reduce`, `reduce_scatter`, `all_gather`, `map_gather` and `broadcast` may stand
+        anywhere in a step, also within a model, but not within a tf.function, tf.while_loop or
+        tf.cond. All replicas must call the same ones, in the same order and with the same shapes,
+        which must be static. They are differentiable, with respect to the sum of all replicas'
+        losses. Where batch.accumulate or batch.shards cut the batch, a loss function may not
+        communicate, and with batch.shards neither may `eval_step`.
+
+        Args:
+            value: this replica's nest of numbers or dense tensors.
+            op: sum, mean, min or max. There is no mean of integers.
+        """
+        return self.collectives.all_reduce(value, op)
+
+    def map_reduce(self, fn: Callable[[Any], Any], value: Any, op: str = "sum") -> Any:
+        """Apply `fn` to this replica's value, and reduce the resulting nest like `all_reduce`."""
+        return self.collectives.map_reduce(fn, value, op)
+
+    def reduce_scatter(self, value: Any, op: str = "sum", axis: int = 0) -> Any:
+        """Reduce a nest over all replicas, and cut it: each replica gets the part of its number.
+
+        `all_gather` of the parts is `all_reduce`.
+
+        Args:
+            value: this replica's nest of dense tensors.
+            op: as in `all_reduce`.
+            axis: where each tensor is cut; its length must be a multiple of `num_replicas`.
+        """
+        return self.collectives.reduce_scatter(value, op, axis)
+
+    def all_gather(self, value: Any, axis: int = 0) -> Any:
+        """Stack the values of all replicas along a new axis; every replica gets the result.
+
+        Args:
+            value: this replica's nest of numbers or dense tensors.
+            axis: where the new axis, of length `num_replicas`, is in the result.
+        """
+        return self.collectives.all_gather(value, axis)
+
+    def map_gather(self, fn: Callable[[Any], Any], value: Any, axis: int = 0) -> Any:
+        """Apply `fn` to this replica's value, and gather the resulting nest like `all_gather`."""
+        return self.collectives.map_gather(fn, value, axis)
+
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        """Return the value of replica `source` on every replica.
+
+        The others' values must have the same nest, shapes and types.
+        """
+        return self.collectives.broadcast(value, source)
+
+
+def _is_finite(gradient: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_all(tf.math.is_finite(gradient))
+
+
+def _numbers(context: tf.distribute.ReplicaContext) -> tuple[int | tf.Tensor, int | tf.Tensor]:
+    """Return the number of a replica, and of its process."""
+    number = context.replica_id_in_sync_group
+    static = tf.get_static_value(number)
+    replica = number if static is None else int(static)
+    if context.num_replicas_in_sync == 1:  # without a strategy there are no devices to count
+        return replica, 0
+    return replica, replica // max(1, len(context.strategy.extended.worker_devices))
