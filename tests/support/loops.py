@@ -15,7 +15,7 @@ from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
 from trainer.cluster.signals import Signals
 from trainer.cluster.spec import Cluster
-from trainer.engine.replicator import Replicator
+from trainer.own_loop.replicator import Replicator
 from trainer.strategies.select import select_strategy
 from trainer.worker.context import WorkerContext
 from trainer.worker.own_loop import run_own_loop

@@ -15,13 +15,13 @@ from trainer.config.instantiate import instantiate
 from trainer.engine.agreement import Requests
 from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
 from trainer.engine.graph.step.step_options import StepOptions
-from trainer.engine.graph.streams import InputPipeline, Streams
 from trainer.engine.pacing import Stopped
 from trainer.engine.plan import Timer
 from trainer.engine.process_group import ProcessGroup
-from trainer.engine.replicator import Replicator
-from trainer.engine.session import Session
 from trainer.errors import ConfigError
+from trainer.own_loop.replicator import Replicator
+from trainer.own_loop.session import Session
+from trainer.own_loop.streams import InputPipeline, Streams
 from trainer.runs import checkpoint_retention, provenance
 from trainer.runs.directory import write_result
 from trainer.runs.ledger import Ledger

@@ -17,11 +17,11 @@ from tests.support.training import ROUNDING, distance, engine, train, variables
 from trainer.engine.graph.exchange import collectives
 from trainer.engine.graph.exchange.collective_log import CollectiveLog, first_difference
 from trainer.engine.graph.exchange.collectives import flat_sum
-from trainer.engine.graph.shared_optimizer import SharedOptimizer
 from trainer.engine.graph.step.train_step import Step
-from trainer.engine.graph.user_step import UserStep
-from trainer.engine.replicator import Replicator
 from trainer.errors import ConfigError
+from trainer.own_loop.replicator import Replicator
+from trainer.own_loop.shared_optimizer import SharedOptimizer
+from trainer.own_loop.user_step import UserStep
 from trainer.tasks.classification import Classification
 
 ROOT = Path(__file__).resolve().parents[3]

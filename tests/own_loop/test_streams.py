@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from trainer.engine.graph.streams import MAX_STREAMS, InputPipeline, Streams
 from trainer.errors import ConfigError
+from trainer.own_loop.streams import MAX_STREAMS, InputPipeline, Streams
 
 
 def pipeline(index=0, count=1, num_replicas=1, seed=0):

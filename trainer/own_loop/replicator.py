@@ -23,14 +23,14 @@ from trainer.engine.graph.checks.graph_check import IN_LOOP, GraphCheck
 from trainer.engine.graph.exchange.collective_log import first_difference
 from trainer.engine.graph.placement.requested_devices import no_devices_for_variables
 from trainer.engine.graph.randomness.random_layers import make_stateless
-from trainer.engine.graph.shared_optimizer import SharedOptimizer
 from trainer.engine.graph.state.train_state import digests, named_variables
 from trainer.engine.graph.state.variables import read_from_first_replica, replicated
 from trainer.engine.graph.step.step_options import Optimizer, StepOptions
-from trainer.engine.graph.streams import InputFn, Stream, Streams, function_name
-from trainer.engine.graph.user_step import UserStep, current_step, step_seed
-from trainer.engine.session import Session
 from trainer.errors import ConfigError
+from trainer.own_loop.session import Session
+from trainer.own_loop.shared_optimizer import SharedOptimizer
+from trainer.own_loop.streams import InputFn, Stream, Streams, function_name
+from trainer.own_loop.user_step import UserStep, current_step, step_seed
 
 _RESERVED = ("step", "streams")
 

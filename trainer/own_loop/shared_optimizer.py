@@ -10,8 +10,8 @@ import tensorflow as tf
 from trainer.config import constraints
 from trainer.engine.graph.state.train_state import optimizer_trackables
 from trainer.engine.graph.step.step_options import Optimizer, fused_class
-from trainer.engine.graph.user_step import current_step
 from trainer.errors import ConfigError
+from trainer.own_loop.user_step import current_step
 
 
 class SharedOptimizer:

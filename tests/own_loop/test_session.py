@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from trainer.cluster.messages import Channel, Phase
-from trainer.engine.session import Session
+from trainer.own_loop.session import Session
 
 
 def fail():

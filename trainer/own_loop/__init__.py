@@ -1,0 +1,1 @@
+"""Training loops of the user's own: the replicator, its session and its streams."""
