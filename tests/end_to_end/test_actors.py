@@ -119,7 +119,7 @@ def test_run_survives_kills_of_actors_learner_and_supervisor(tmp_path, inference
 
 
 BROKEN = """
-from trainer.environments.catch import Catch
+from trainer.reinforcement.environments.catch import Catch
 
 
 class Broken(Catch):

@@ -5,7 +5,7 @@ import pytest
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.engine.learner_client import Finished
+from trainer.reinforcement.learner_client import Finished
 from trainer.runs.directory import write_result
 from trainer.worker.actor import Actor
 from trainer.worker.context import WorkerContext

@@ -19,10 +19,10 @@ import tensorflow as tf
 
 from trainer.cluster.messages import Channel
 from trainer.config.instantiate import instantiate
-from trainer.engine.environment_data import EnvironmentData
-from trainer.engine.learner_client import Finished, LearnerClient, LearnerLost
-from trainer.engine.learner_server import Closed
-from trainer.engine.rollout import EnvironmentGroup, unroll
+from trainer.reinforcement.environment_data import EnvironmentData
+from trainer.reinforcement.learner_client import Finished, LearnerClient, LearnerLost
+from trainer.reinforcement.learner_server import Closed
+from trainer.reinforcement.rollout import EnvironmentGroup, unroll
 from trainer.runs.directory import read_result
 from trainer.strategies import devices
 from trainer.strategies.one_device import OneDevice

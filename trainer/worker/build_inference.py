@@ -10,8 +10,6 @@ import tensorflow as tf
 from trainer.config.directions import Directions, of_objects
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import Experiment
-from trainer.engine.environment_data import EnvironmentData
-from trainer.engine.episode_evaluator import EpisodeEvaluator
 from trainer.engine.evaluation.embedding_evaluator import (
     MAX_NEIGHBOURS,
     NEIGHBOUR_METRIC,
@@ -42,6 +40,8 @@ from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.metric_protocols import Metric
 from trainer.protocols import Dataset, Generates, Split
+from trainer.reinforcement.environment_data import EnvironmentData
+from trainer.reinforcement.episode_evaluator import EpisodeEvaluator
 from trainer.task_protocols import Embeds, HasPictures
 from trainer.text_protocols import HasTokenizer, Tokenizer, WritesText
 from trainer.worker import members

@@ -11,19 +11,19 @@ from trainer.acting import Acts, Buffer
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.spec import Cluster
 from trainer.config.instantiate import instantiate
-from trainer.engine.actor_batches import ChiefBatches, RemoteBatches
-from trainer.engine.batched_inference import BatchedInference
-from trainer.engine.environment_data import EnvironmentData
-from trainer.engine.graph.actor_feed import ActorFeed
-from trainer.engine.graph.actor_loop import ActorTrainLoop
 from trainer.engine.graph.input.faulty_feed import FaultyFeed
 from trainer.engine.graph.input.feed import Feed, Source
 from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.step.step_options import StepOptions
-from trainer.engine.learner_server import BatchLayout, LearnerServer
 from trainer.engine.process_group import ProcessGroup
-from trainer.engine.rollout import FLAGS
+from trainer.reinforcement.actor_batches import ChiefBatches, RemoteBatches
+from trainer.reinforcement.actor_feed import ActorFeed
+from trainer.reinforcement.actor_loop import ActorTrainLoop
+from trainer.reinforcement.batched_inference import BatchedInference
+from trainer.reinforcement.environment_data import EnvironmentData
+from trainer.reinforcement.learner_server import BatchLayout, LearnerServer
+from trainer.reinforcement.rollout import FLAGS
 from trainer.strategies.base import Strategy
 from trainer.strategies.one_device import OneDevice
 from trainer.worker.build_model import Learner

@@ -14,17 +14,17 @@ from trainer.config.augment import augmented
 from trainer.config.batch_sizes import BatchSizes
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import Experiment
-from trainer.engine.environment_data import EnvironmentData
 from trainer.engine.graph.randomness.random_functions import convert_draws
 from trainer.engine.graph.randomness.random_layers import layers_of, make_stateless
 from trainer.engine.graph.state.freezing import freeze_layers, hold_layers
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.state.variables import read_from_first_replica
 from trainer.engine.graph.step.divergence import DivergenceMonitor
-from trainer.engine.learner_server import COUNTS
 from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.protocols import Callback, Dataset, Task
+from trainer.reinforcement.environment_data import EnvironmentData
+from trainer.reinforcement.learner_server import COUNTS
 from trainer.runs import provenance
 from trainer.strategies import devices
 from trainer.strategies.base import Strategy

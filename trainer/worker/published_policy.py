@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from trainer.acting import Acts, EnvSpec
 from trainer.config.schema import Experiment
-from trainer.engine.environment_data import EnvironmentData
 from trainer.engine.plan import make_plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.protocols import Task
+from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.worker.build_task import TaskBuilder
 from trainer.worker.task_parts import Parts
 

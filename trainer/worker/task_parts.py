@@ -13,7 +13,6 @@ from trainer.acting import EnvSpec
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import Experiment
 from trainer.config.targets import ENGINE_KEYS
-from trainer.engine.environment_data import EnvironmentData
 from trainer.engine.graph.step.grouped_optimizer import GroupedOptimizer, GroupRules
 from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup
@@ -21,6 +20,7 @@ from trainer.errors import ConfigError
 from trainer.labels import label_kind_of
 from trainer.nodes import ModelNode, OptimizerNode, ScheduleNode
 from trainer.protocols import Callback, Dataset
+from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.schedules.base import adjust, scale, slow_down
 from trainer.worker import keras3, returned_model
 

@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.cluster.messages import Channel
-from trainer.engine.episode_evaluator import EpisodeEvaluator
 from trainer.engine.evaluation.embedding_evaluator import EmbeddingEvaluator
 from trainer.engine.evaluation.extra_metrics import ExtraMetrics
 from trainer.engine.graph.input.feed import Source
@@ -18,6 +17,7 @@ from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.step.metric_sums import unpack
 from trainer.engine.pacing import PacedCalls
 from trainer.engine.process_group import ProcessGroup
+from trainer.reinforcement.episode_evaluator import EpisodeEvaluator
 
 
 class Evaluator:

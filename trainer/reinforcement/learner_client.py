@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from trainer.engine.array_messages import receive, send
-from trainer.engine.learner_server import ADDRESS_FILE, Closed, Part
 from trainer.errors import ConfigError
 from trainer.files import read_text
+from trainer.reinforcement.array_messages import receive, send
+from trainer.reinforcement.learner_server import ADDRESS_FILE, Closed, Part
 
 _log = logging.getLogger(__name__)
 _WAIT_SECS = 0.25

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainer.environments.registered import registered
+from trainer.reinforcement.environments.registered import registered
 
 
 def test_environment_is_made_with_its_options():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trainer.acting import EnvSpec
-from trainer.engine.batched_inference import BatchedInference, PolicyError
+from trainer.reinforcement.batched_inference import BatchedInference, PolicyError
 
 SPEC = EnvSpec((2,), "float32", (), "int64", 3)
 

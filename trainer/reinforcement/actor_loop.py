@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from trainer.engine.graph.actor_feed import ActorFeed
 from trainer.engine.graph.loops.train_loop import TrainLoop
+from trainer.reinforcement.actor_feed import ActorFeed
 
 
 class ActorTrainLoop(TrainLoop):

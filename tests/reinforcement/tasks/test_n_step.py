@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.tasks.n_step import n_step_returns
+from trainer.reinforcement.tasks.n_step import n_step_returns
 
 
 def reference(reward, terminated, is_step, discount, num_steps):

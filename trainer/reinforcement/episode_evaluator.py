@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.cluster.messages import Channel
-from trainer.engine.environment_data import EnvironmentData
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.pacing import Stopped
 from trainer.engine.process_group import ProcessGroup
-from trainer.engine.rollout import EnvironmentGroup, run_episodes
+from trainer.reinforcement.environment_data import EnvironmentData
+from trainer.reinforcement.rollout import EnvironmentGroup, run_episodes
 
 
 class EpisodeEvaluator:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
-from trainer.tasks.vtrace import Clips, vtrace
+from trainer.reinforcement.tasks.vtrace import Clips, vtrace
 
 
 class Impala:

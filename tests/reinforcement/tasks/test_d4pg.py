@@ -12,7 +12,7 @@ from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.graph.step.train_step import Step
 from trainer.errors import ConfigError
 from trainer.protocols import ModelNode, OptimizerNode
-from trainer.tasks.d4pg import D4PG
+from trainer.reinforcement.tasks.d4pg import D4PG
 
 SPEC = EnvSpec(
     observation_shape=(2,),

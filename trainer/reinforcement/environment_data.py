@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from trainer.acting import Environment, EnvSpec
 from trainer.engine.evaluation.samples import NumberedSplit
-from trainer.engine.rollout import spec_of
 from trainer.protocols import Batch, Split
+from trainer.reinforcement.rollout import spec_of
 
 
 class EnvironmentData:

@@ -8,12 +8,12 @@ import pytest
 import tensorflow as tf
 
 from tests.support.training import variables
-from trainer.buffers.queue import Queue
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.engine.learner_server import COUNTS
 from trainer.errors import ConfigError
+from trainer.reinforcement.buffers.queue import Queue
+from trainer.reinforcement.learner_server import COUNTS
 from trainer.worker import build
 from trainer.worker.actor import Actor, _Stopped
 from trainer.worker.build_model import build_dataset

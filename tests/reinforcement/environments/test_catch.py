@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trainer.environments.catch import Catch
+from trainer.reinforcement.environments.catch import Catch
 
 
 def play(environment, seed, policy):

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from trainer.engine.array_messages import receive, send
+from trainer.reinforcement.array_messages import receive, send
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from trainer.acting import Unroll
-from trainer.buffers.replay import Replay
 from trainer.errors import ConfigError
+from trainer.reinforcement.buffers.replay import Replay
 
 
 def unroll(number):

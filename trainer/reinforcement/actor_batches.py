@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.engine.learner_client import LearnerClient
-from trainer.engine.learner_server import Closed, LearnerServer, Part
+from trainer.reinforcement.learner_client import LearnerClient
+from trainer.reinforcement.learner_server import Closed, LearnerServer, Part
 
 
 class ChiefBatches:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.tasks.value_distribution import Support
+from trainer.reinforcement.tasks.value_distribution import Support
 
 
 def reference(values, probabilities, low, high, num_atoms):

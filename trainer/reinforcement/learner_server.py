@@ -23,9 +23,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from trainer.acting import Buffer, Unroll
-from trainer.engine.array_messages import receive, send
-from trainer.engine.batched_inference import BatchedInference, PolicyError
 from trainer.files import write_atomically
+from trainer.reinforcement.array_messages import receive, send
+from trainer.reinforcement.batched_inference import BatchedInference, PolicyError
 
 ADDRESS_FILE = "actors.json"
 """Where the chief listens, in the run directory; it has the password."""

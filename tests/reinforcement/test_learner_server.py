@@ -9,12 +9,12 @@ import pytest
 import tensorflow as tf
 
 from trainer.acting import EnvSpec
-from trainer.buffers.queue import Queue
-from trainer.engine.array_messages import receive, send
-from trainer.engine.batched_inference import BatchedInference, PolicyError
-from trainer.engine.learner_client import Finished, LearnerClient, LearnerLost
-from trainer.engine.learner_server import ADDRESS_FILE, BatchLayout, Closed, LearnerServer
 from trainer.errors import ConfigError
+from trainer.reinforcement.array_messages import receive, send
+from trainer.reinforcement.batched_inference import BatchedInference, PolicyError
+from trainer.reinforcement.buffers.queue import Queue
+from trainer.reinforcement.learner_client import Finished, LearnerClient, LearnerLost
+from trainer.reinforcement.learner_server import ADDRESS_FILE, BatchLayout, Closed, LearnerServer
 
 LENGTH = 3
 NAMES = ("reward", "staleness")

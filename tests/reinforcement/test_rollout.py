@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.support.toy_envs import Corridor
-from trainer.engine.rollout import EnvironmentGroup, run_episodes, spec_of, unroll
 from trainer.errors import ConfigError
+from trainer.reinforcement.rollout import EnvironmentGroup, run_episodes, spec_of, unroll
 
 
 def group(count=1, **options):

@@ -1,7 +1,7 @@
 """The queue: order, capacity, and unrolls that are too old."""
 
 from trainer.acting import Unroll
-from trainer.buffers.queue import Queue
+from trainer.reinforcement.buffers.queue import Queue
 
 
 def fill(queue, *versions):

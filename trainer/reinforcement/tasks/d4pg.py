@@ -18,8 +18,8 @@ from trainer.protocols import (
     StepContext,
     TaskParts,
 )
-from trainer.tasks.n_step import n_step_returns
-from trainer.tasks.value_distribution import Support
+from trainer.reinforcement.tasks.n_step import n_step_returns
+from trainer.reinforcement.tasks.value_distribution import Support
 
 _UNBOUNDED = 1e30
 """Gymnasium writes no bound as infinity, or as the largest float32."""

@@ -1,0 +1,1 @@
+"""Where the unrolls of actors wait to be trained on: a file a choice."""

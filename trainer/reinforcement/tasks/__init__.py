@@ -1,0 +1,1 @@
+"""Tasks that learn from environments: a file each, named by `conf/task/*.yaml`."""
