@@ -198,9 +198,9 @@ def _reference_secs(workers: int, size: int) -> float:
 def _steadfast_secs(workers: int, size: int, communication: str) -> float:
     """Return the seconds of the gradient's sum alone, as mode=benchmark measures it."""
     from trainer.cli.compose import compose
-    from trainer.launch.benchmark_experiments import Variants
-    from trainer.launch.benchmark_processes import BenchmarkProcesses
-    from trainer.launch.fork_server import ForkServer
+    from trainer.launch.modes.benchmark_experiments import Variants
+    from trainer.launch.modes.benchmark_processes import BenchmarkProcesses
+    from trainer.launch.processes.fork_server import ForkServer
     from trainer.launch.resolved_run import resolve
 
     experiment = compose(

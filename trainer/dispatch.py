@@ -26,7 +26,7 @@ from trainer.cli.overrides import override_key, rewrite
 from trainer.cluster import environment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
 from trainer.files import storage_problem
-from trainer.launch.fork_server import ForkServer
+from trainer.launch.processes.fork_server import ForkServer
 from trainer.text import printable, printable_lines
 
 
@@ -87,15 +87,15 @@ def _run(composition: Composition, config_dir: str | None, server: ForkServer | 
 
     command = Command(experiment, composition.overrides, config_dir)
     if experiment.mode == "plan":
-        from trainer.launch import plan_report
+        from trainer.launch.modes import plan_report
 
         return plan_report.run(command)
     if experiment.mode == "verify":
-        from trainer.launch import layout_check, verify
+        from trainer.launch.modes import layout_check, verify
 
         return (layout_check if experiment.verify.layouts else verify).run(command)
     if experiment.mode == "benchmark":
-        from trainer.launch import benchmark
+        from trainer.launch.modes import benchmark
 
         return benchmark.run(command, server)
     from trainer.launch import launcher

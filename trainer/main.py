@@ -13,7 +13,7 @@ from trainer.cli import standard_streams
 from trainer.cli.commands import COMMANDS
 from trainer.cluster.signals import survive_saves
 from trainer.errors import CRASHED, WRONG_INPUT
-from trainer.launch.fork_server import ForkServer
+from trainer.launch.processes.fork_server import ForkServer
 
 
 def main() -> NoReturn:

@@ -22,9 +22,9 @@ from benchmarks.scaling.jobs import JOBS, STEADFAST, TITLES, TUTORIAL, Job
 from benchmarks.scaling.team import Team, network
 from trainer.cli.compose import compose
 from trainer.cluster import discovery, spec
-from trainer.launch.benchmark import measure_size
-from trainer.launch.benchmark_experiments import Variants
-from trainer.launch.fork_server import ForkServer
+from trainer.launch.modes.benchmark import measure_size
+from trainer.launch.modes.benchmark_experiments import Variants
+from trainer.launch.processes.fork_server import ForkServer
 from trainer.launch.resolved_run import resolve
 
 LINK = "link"

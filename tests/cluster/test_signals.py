@@ -12,7 +12,7 @@ from trainer.cluster import signals
 from trainer.cluster.messages import SignalReceived
 from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import StopRequests
-from trainer.launch.worker_process import WorkerProcess
+from trainer.launch.processes.worker_process import WorkerProcess
 
 TIMEOUT_SECS = 60
 

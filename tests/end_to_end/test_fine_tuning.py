@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.processes import ROOT, only_run, run
-from trainer.launch.run_comparison import differences, read
+from trainer.launch.modes.run_comparison import differences, read
 
 TUNED = (
     "model._target_=tests.support.toy_models.blocks", "model.batch_norm=true",

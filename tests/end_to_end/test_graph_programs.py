@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import ROOT, only_run, run
-from trainer.launch.run_comparison import differences, read
+from trainer.launch.modes.run_comparison import differences, read
 
 PROGRAMS = ROOT / "tests" / "programs"
 LAYOUTS = {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.cluster.kubernetes_job import USER_ID
+from trainer.launch.engines.kubernetes_job import USER_ID
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

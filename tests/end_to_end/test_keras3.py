@@ -12,7 +12,7 @@ from tests.support.training import LOW_PRECISION_ROUNDING
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.datasets.digits import digits
-from trainer.launch.run_comparison import differences, read
+from trainer.launch.modes.run_comparison import differences, read
 from trainer.worker import build
 
 KERAS_3 = (

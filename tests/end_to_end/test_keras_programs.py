@@ -8,7 +8,7 @@ from tests.support.processes import ROOT, only_run, run
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
-from trainer.launch.run_comparison import read
+from trainer.launch.modes.run_comparison import read
 from trainer.worker import build
 
 TWO = ("strategy=mirrored", "strategy.virtual_devices=2")

@@ -9,7 +9,7 @@ import pytest
 from tests.support.marks import first_only
 from tests.support.processes import ROOT, log, only_run, run
 from tests.support.training import assert_same_bits, engine, train, variables
-from trainer.launch.run_comparison import differences, read
+from trainer.launch.modes.run_comparison import differences, read
 
 EVERYTHING = [
     "model=cnn", "model._target_=tests.support.toy_models.everything", "model.width=4",

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainer.launch.benchmark import BenchmarkRecord, Size
+from trainer.launch.modes.benchmark import BenchmarkRecord, Size
 
 TWO = Size(
     count=2,

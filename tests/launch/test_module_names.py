@@ -27,9 +27,11 @@ NAMED = list(named_modules())
 
 
 def test_every_process_is_started_by_the_name_of_its_module():
-    assert {"launch/worker_process.py", "launch/verify.py", "sweep/point_process.py"} <= {
-        file for file, _ in NAMED
-    }
+    assert {
+        "launch/processes/worker_process.py",
+        "launch/modes/verify.py",
+        "sweep/point_process.py",
+    } <= {file for file, _ in NAMED}
 
 
 @pytest.mark.parametrize("module", [module for _, module in NAMED])

@@ -13,8 +13,8 @@ from tests.support.command_line import run_here
 from trainer.cluster.spec import Cluster
 from trainer.errors import DamagedError
 from trainer.files import read_json, write_json
-from trainer.launch import inline
-from trainer.launch.worker_process import Log, log_of
+from trainer.launch.processes import inline
+from trainer.launch.processes.worker_process import Log, log_of
 from trainer.runs import process_status, status
 from trainer.runs.directory import read_config
 from trainer.runs.ledger import Ledger

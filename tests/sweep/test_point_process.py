@@ -15,8 +15,8 @@ from tests.support.processes import wait_gone
 from trainer.cli.compose import compose
 from trainer.cluster import environment
 from trainer.cluster.messages import Crash, ErrorLine, Exit, Line, Message, Problem
-from trainer.launch.fork_server import ForkServer
-from trainer.launch.forked_process import ForkedProcess
+from trainer.launch.processes.fork_server import ForkServer
+from trainer.launch.processes.forked_process import ForkedProcess
 from trainer.sweep.point_main import ForwardingConsole
 from trainer.sweep.point_process import PointMessages, PointProcess, without_sweep_overrides
 from trainer.sweep.points import Point

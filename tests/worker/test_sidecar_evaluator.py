@@ -30,11 +30,12 @@ from trainer.cluster.messages import Channel, Evaluated, Exit, Line, Phase
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import ConfigError
-from trainer.launch import attempt, launcher
-from trainer.launch.attempt import Attempt
-from trainer.launch.console import Console
+from trainer.launch import launcher
+from trainer.launch.display.console import Console
 from trainer.launch.resolved_run import Command
 from trainer.launch.run_context import RunContext
+from trainer.launch.supervision import attempt
+from trainer.launch.supervision.attempt import Attempt
 from trainer.strategies.base import Strategy
 from trainer.worker import build_evaluation, sidecar_evaluator
 from trainer.worker.context import WorkerContext

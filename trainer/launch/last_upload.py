@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainer.cluster.stop_requests import StopRequests
 from trainer.config.schema import Experiment
-from trainer.launch.console import Console
+from trainer.launch.display.console import Console
 from trainer.launch.mirror import Mirror
 from trainer.runs.lease import is_renewed, read_manifest
 from trainer.runs.object_store import StoreError, retry

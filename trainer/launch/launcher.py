@@ -17,17 +17,21 @@ from trainer.config import batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError
 from trainer.files import clear_temporaries
-from trainer.launch import inline, membership, ray_engine, remote_run, result_summary
-from trainer.launch.console import Console
-from trainer.launch.fork_server import ForkServer
+from trainer.launch import remote_run
+from trainer.launch.display import result_summary
+from trainer.launch.display.console import Console
+from trainer.launch.display.terminal import is_attended
+from trainer.launch.display.visibility import is_quiet
+from trainer.launch.engines import ray_engine
+from trainer.launch.processes import inline
+from trainer.launch.processes.fork_server import ForkServer
+from trainer.launch.processes.worker_process import WorkerProcess
 from trainer.launch.resolved_run import Command, ResolvedRun, open_network, resolve
 from trainer.launch.run_context import RunContext
 from trainer.launch.run_opening import open_directory
-from trainer.launch.status_writer import StatusWriter
-from trainer.launch.supervisor import Supervisor
-from trainer.launch.terminal import is_attended
-from trainer.launch.visibility import is_quiet
-from trainer.launch.worker_process import WorkerProcess
+from trainer.launch.supervision import membership
+from trainer.launch.supervision.status_writer import StatusWriter
+from trainer.launch.supervision.supervisor import Supervisor
 from trainer.runs import checkpoint_selection, crash_report, prediction_table, provenance, status
 from trainer.runs.crash_report import Failure
 from trainer.runs.directory import RunDirectory

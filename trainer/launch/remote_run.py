@@ -17,7 +17,7 @@ from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, ConfigError, DamagedError, StorageError
 from trainer.files import Lock, LockedError, read_json, write_json, writing
 from trainer.launch import last_upload
-from trainer.launch.console import Console
+from trainer.launch.display.console import Console
 from trainer.launch.mirror import Mirror
 from trainer.launch.run_opening import when_free
 from trainer.runs import remote_files

@@ -13,7 +13,7 @@ from trainer.cluster.spec import ACTOR, BESIDE, EVALUATOR, Cluster, ProcessId
 from trainer.config import batch_sizes, own_loop
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
-from trainer.launch import ray_check, ray_connection
+from trainer.launch.engines import ray_check, ray_connection
 from trainer.strategies import compatibility, select
 from trainer.strategies.base import Strategy
 

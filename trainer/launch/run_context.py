@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from trainer.cluster.stop_requests import StopRequests
 from trainer.config.schema import Experiment
-from trainer.launch.console import Console
-from trainer.launch.membership import Membership
+from trainer.launch.display.console import Console
+from trainer.launch.supervision.membership import Membership
 from trainer.runs.directory import RunDirectory
 from trainer.strategies.base import Strategy
 

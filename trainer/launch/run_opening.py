@@ -9,7 +9,7 @@ from typing import TypeVar
 from trainer.cluster import environment, schedulers
 from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import StopRequests
-from trainer.launch.console import Console
+from trainer.launch.display.console import Console
 from trainer.launch.resolved_run import Command
 from trainer.runs.directory import RunDirectory, RunInUseError, join_run, open_run
 

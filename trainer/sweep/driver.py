@@ -22,8 +22,8 @@ from trainer.cluster.stop_requests import LEAVE, STOP, Decision, StopRequests
 from trainer.config.schema import Sweep
 from trainer.config.validation import selecting_split
 from trainer.errors import CRASHED, DONE, WRONG_INPUT
-from trainer.launch.fork_server import ForkServer
-from trainer.launch.terminal import is_attended
+from trainer.launch.display.terminal import is_attended
+from trainer.launch.processes.fork_server import ForkServer
 from trainer.runs.directory import read_result
 from trainer.runs.status import RunStatus, State, run_status
 from trainer.sweep.live_table import LiveTable

@@ -26,7 +26,7 @@ from trainer.cluster.signals import forward_to
 from trainer.cluster.stop_requests import STOP, Decision, StopRequests
 from trainer.errors import CRASHED, DONE, ConfigError
 from trainer.files import Lock
-from trainer.launch.terminal import is_attended
+from trainer.launch.display.terminal import is_attended
 from trainer.runs.directory import read_result
 from trainer.runs.status import State, run_status
 from trainer.sweep.hydra_launchers import launcher_name

@@ -10,9 +10,9 @@ from typing import TextIO
 
 from trainer.cluster.messages import Evaluated, FaultNotice, Line, Message, Phase, Progress
 from trainer.config.schema import Sweep
-from trainer.launch.console import bar, position_text, progress_text
-from trainer.launch.process_table import ACTIVITIES
-from trainer.launch.terminal import DRAW_SECS, Screen, cut
+from trainer.launch.display.console import bar, position_text, progress_text
+from trainer.launch.display.process_table import ACTIVITIES
+from trainer.launch.display.terminal import DRAW_SECS, Screen, cut
 from trainer.runs import crash_report
 from trainer.runs.status import RunStatus, State
 from trainer.sweep.points import Point

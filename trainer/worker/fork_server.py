@@ -1,6 +1,6 @@
 """The fork server: imports TensorFlow once, and forks a process whenever it is asked to.
 
-Started by `trainer.launch.fork_server` as `python -m trainer.worker.fork_server`. The import takes
+Started by `trainer.launch.processes.fork_server` as `python -m trainer.worker.fork_server`. The import takes
 4 seconds of processor time and 400 MB, a fork a few hundredths of a second, and pages that nobody
 writes to are shared.
 

@@ -1,0 +1,138 @@
+"""The objects of a Job: what Kubernetes would refuse, and what they say about the end of a pod."""
+
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+import pytest
+
+from trainer.errors import CRASHED, WRONG_INPUT
+from trainer.launch.engines import kubernetes_job
+from trainer.launch.engines.kubernetes_job import JobSpec
+
+SPEC = JobSpec(
+    name="train",
+    image="registry.example:5000/team/steadfast:1.0",
+    arguments=["strategy=multi_worker", "train.steps=20"],
+    pods=4,
+    has_cluster=True,
+    claim="runs",
+    mount_path=PurePosixPath("/shared"),
+    cpu="2",
+    memory="4Gi",
+    gpus=0,
+    grace_secs=300,
+    max_failures=12,
+)
+
+
+def job_of(spec):
+    (job,) = (item for item in kubernetes_job.objects(spec) if item["kind"] == "Job")
+    return job["spec"]
+
+
+def container_of(spec):
+    (container,) = job_of(spec)["template"]["spec"]["containers"]
+    return container
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("name", ["a", "cnn-digits-5b4fb491", "x" * 61]),
+        ("namespace", [None, "1", "team-a", "x" * 63]),
+        ("claim", ["runs", "my.claim-1"]),
+        ("image", ["a", "a/b", "host:1/a_b/c:v1", "a@sha256:" + "0" * 64]),
+        ("cpu", ["1", "0.5", "500m", "64"]),
+        ("memory", ["16Gi", "500M", "1.5G"]),
+        ("gpus", [0, 8]),
+        ("grace_secs", [1, 3600]),
+    ],
+)
+def test_kubernetes_job_accepts_what_kubernetes_does(option, values):
+    for value in values:
+        assert list(kubernetes_job.problems(replace(SPEC, **{option: value}))) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("name", "2nd", "begin with a letter"),
+        ("name", "My-run", "lower-case letters"),
+        ("name", "run-", "not end in '-'"),
+        ("name", "a_b", "lower-case letters"),
+        ("name", "run\n", "lower-case letters"),
+        ("name", "x" * 62, "has 62 characters; at most 61 leave room"),
+        ("namespace", "team_a", "--namespace (team_a) must be at most 63"),
+        ("namespace", "x" * 64, "must be at most 63"),
+        ("claim", "_", "must be the name of a PersistentVolumeClaim"),
+        ("image", "a b", "--image (a b) must be an image"),
+        ("image", "-a", "must be an image"),
+        ("image", "", "must be an image"),
+        ("cpu", "0", "above 0"),
+        ("cpu", "0m", "above 0"),
+        ("cpu", "two", "--cpu (two) must be a number of processors"),
+        ("cpu", "2Gi", "such as 4, 0.5 or 500m"),
+        ("memory", "0Gi", "above 0"),
+        ("memory", "16", "with its unit, such as 16Gi or 500M"),
+        ("memory", "400m", "did you mean '400Mi'?"),
+        ("memory", "16GB", "did you mean '16Gi'?"),
+        ("gpus", -1, "--gpus (-1) must be >= 0"),
+        ("grace_secs", 0, "--grace-secs (0) must be >= 1"),
+    ],
+)
+def test_kubernetes_job_names_what_kubernetes_would_refuse(option, value, expected):
+    (problem,) = kubernetes_job.problems(replace(SPEC, **{option: value}))
+    assert expected in problem
+    assert len(problem.splitlines()) == 1 or "\n" in str(value)
+
+
+def test_stopped_and_disrupted_pods_are_no_failures():
+    rules = job_of(SPEC)["podFailurePolicy"]["rules"]
+    assert [rule["action"] for rule in rules] == ["Ignore", "Ignore"]
+    codes = rules[0]["onExitCodes"]["values"]
+    assert codes == [130, 143]
+    assert not {CRASHED, WRONG_INPUT, 0, 137} & set(codes)
+    assert rules[1]["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+    assert rules[0]["onExitCodes"]["containerName"] == container_of(SPEC)["name"]
+    # Kubernetes accepts the policy with this alone.
+    assert job_of(SPEC)["template"]["spec"]["restartPolicy"] == "Never"
+    assert job_of(SPEC)["podReplacementPolicy"] == "Failed"
+    assert job_of(SPEC)["backoffLimit"] == 12
+
+
+def test_pods_find_each_other_by_the_service():
+    service, policy, job = kubernetes_job.objects(replace(SPEC, namespace="team"))
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    label = {"batch.kubernetes.io/job-name": "train"}
+    assert service["spec"]["selector"] == label
+    assert policy["spec"]["podSelector"] == {"matchLabels": label}
+    pod = job["spec"]["template"]["spec"]
+    assert pod["subdomain"] == service["metadata"]["name"] == job["metadata"]["name"]
+    assert {item["metadata"]["namespace"] for item in (service, policy, job)} == {"team"}
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 4
+    assert job["spec"]["completionMode"] == "Indexed"
+
+
+def test_pod_alone_has_no_service_and_no_port():
+    (job,) = kubernetes_job.objects(replace(SPEC, pods=1, has_cluster=False))
+    assert "subdomain" not in job["spec"]["template"]["spec"]
+    assert "ports" not in job["spec"]["template"]["spec"]["containers"][0]
+    assert "namespace" not in job["metadata"]
+
+
+def test_container_has_resources_volume_and_no_probes():
+    spec = replace(SPEC, gpus=2, cpu="500m", memory="8Gi")
+    container = container_of(spec)
+    assert container["resources"] == {
+        "requests": {"cpu": "500m", "memory": "8Gi"},
+        "limits": {"memory": "8Gi", "nvidia.com/gpu": 2},
+    }
+    assert container["command"] == ["steadfast"]
+    assert container["args"] == SPEC.arguments
+    assert not [key for key in container if key.endswith("Probe")]
+    pod = job_of(spec)["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == 300
+    (volume,) = pod["volumes"]
+    assert volume["persistentVolumeClaim"] == {"claimName": "runs"}
+    assert container["volumeMounts"] == [{"name": volume["name"], "mountPath": "/shared"}]

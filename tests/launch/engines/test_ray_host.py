@@ -1,0 +1,94 @@
+"""What an actor does with its process; without Ray, and with a process that only sends messages."""
+
+import os
+import socket
+from dataclasses import asdict
+
+import pytest
+
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Exit, Line, decode
+from trainer.cluster.spec import RAY, Cluster, ProcessId
+from trainer.files import LockedError
+from trainer.launch.engines import ray_host
+from trainer.launch.engines.ray_host import RayHost
+
+MEMBER = Cluster(ProcessId("worker", 0), {"worker": ["a:1", "b:2"]}, RAY)
+
+
+class Process:
+    """Sends two messages when it is assigned."""
+
+    def assign(self, directory, experiment, member, messages):
+        self.lock = os.dup(directory.lock.fileno())  # as the worker that inherits it
+        messages.put((member.process_id, Line(f"{member.process_id} of {member.source}")))
+        messages.put((member.process_id, Exit(0)))
+
+    def discard(self):
+        os.close(self.lock)
+
+
+@pytest.fixture(autouse=True)
+def node(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ray_host, "_own_ip", lambda: "10.0.0.1")
+    monkeypatch.setattr(socket, "gethostname", lambda: "n1")
+    monkeypatch.setattr(ray_host, "WorkerProcess", Process)
+    monkeypatch.setattr(ray_host, "_LOCK_SECS", 0.0)
+    monkeypatch.setattr(ray_host, "_POLL_SECS", 0.01)
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").write_text("17")
+    return str(tmp_path / "run")
+
+
+def test_place_has_address_of_node_and_free_port(run_dir, tmp_path):
+    place = RayHost().find_place(str(tmp_path), run_dir, "17")
+    host, _, port = place.address.rpartition(":")
+    assert host == "10.0.0.1"
+    assert 0 < int(port) < 65536
+    assert place.host == "n1"
+    assert place.node == "10.0.0.1"
+    assert place.sees_run
+
+
+@pytest.mark.parametrize("holder", ["17", "18"])
+def test_node_that_does_not_see_the_run_says_so(run_dir, tmp_path, holder):
+    seen = run_dir if holder == "18" else f"{run_dir}-other"
+    assert not RayHost().find_place(str(tmp_path), seen, holder).sees_run
+
+
+def test_node_without_the_working_directory_says_so(run_dir, tmp_path):
+    assert not RayHost().find_place(str(tmp_path / "none"), run_dir, "17").sees_run
+
+
+def test_messages_are_received_once(run_dir):
+    host = RayHost()
+    host.start(run_dir, asdict(compose([])), MEMBER.to_dict())
+    assert [decode(line) for line in host.receive()] == [Line("worker-0 of Ray"), Exit(0)]
+    assert host.receive() == []
+    host.discard()
+
+
+def test_process_waits_for_that_of_an_earlier_command(run_dir):
+    first = RayHost()
+    second = RayHost()
+    assignment = (run_dir, asdict(compose([])), MEMBER.to_dict())
+    first.start(*assignment)
+    with pytest.raises(LockedError):
+        second.start(*assignment)
+    first.discard()
+    second.start(*assignment)
+    second.discard()
+
+
+def test_host_without_process_ignores_requests():
+    host = RayHost()
+    host.request(15)
+    host.signal(15)
+    host.leave()
+    host.discard()
+    assert not host.is_stopped()

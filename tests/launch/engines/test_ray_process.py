@@ -1,0 +1,81 @@
+"""What the supervisor learns of a process that an actor of Ray runs; Ray is a fake."""
+
+import queue
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.fake_ray import Actor, FakeRay, RayError, RayTaskError
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Exit, Line, Phase, encode
+from trainer.cluster.spec import RAY, Cluster, ProcessId
+from trainer.launch.engines.ray_process import RayProcess
+
+MEMBER = Cluster(ProcessId("worker", 1), {"worker": ["a:1", "b:2"]}, RAY)
+
+
+@pytest.fixture(autouse=True)
+def ray(monkeypatch):
+    fake = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    return fake
+
+
+def lines(*messages):
+    return [encode(message).decode() for message in messages]
+
+
+def follow(actor, directory):
+    """Assign the process of an actor; return its messages until the last."""
+    messages = queue.SimpleQueue()
+    process = RayProcess(actor, "n2")
+    process.assign(SimpleNamespace(path=Path(directory)), compose([]), MEMBER, messages)
+    received = []
+    while not received or not isinstance(received[-1], Exit):
+        process_id, message = messages.get(timeout=30)
+        assert process_id == MEMBER.process_id
+        received.append(message)
+    process.discard()
+    return received
+
+
+def test_messages_of_process_arrive_in_order_until_its_exit(tmp_path):
+    actor = Actor(receive=[lines(Phase("join", 0)), [], lines(Line("a"), Exit(0))])
+    assert follow(actor, tmp_path) == [Phase("join", 0), Line("a"), Exit(0)]
+    (start,) = [arguments for name, arguments in actor.calls if name == "start"]
+    assert start[0] == str(tmp_path)
+    assert Cluster.from_dict(start[2]) == MEMBER
+    assert actor.is_killed
+
+
+def test_lost_actor_is_a_process_killed_by_sigkill(tmp_path):
+    actor = Actor(
+        receive=[lines(Line("a")), RayError("The actor died: node 1\nmore")],
+        discard=[RayError("The actor died")],
+    )
+    warning = Line("warning: Ray has lost the actor or its node: The actor died: node 1")
+    assert follow(actor, tmp_path) == [Line("a"), warning, Exit(-signal.SIGKILL)]
+
+
+def test_actor_that_cannot_start_its_process_is_named(tmp_path):
+    actor = Actor(start=[RayTaskError(OSError("locked by process 7"))])
+    warning = Line("warning: its Ray actor failed: locked by process 7")
+    assert follow(actor, tmp_path) == [warning, Exit(-signal.SIGKILL)]
+
+
+def test_requests_and_signals_reach_the_actor():
+    actor = Actor(is_stopped=[True, RayError("lost")])
+    process = RayProcess(actor, "n2")
+    process.request(signal.SIGTERM)
+    process.signal(signal.SIGQUIT)
+    process.leave()
+    assert process.is_stopped()
+    assert not process.is_stopped()
+    assert actor.calls[:3] == [
+        ("request", (signal.SIGTERM,)),
+        ("signal", (signal.SIGQUIT,)),
+        ("leave", ()),
+    ]

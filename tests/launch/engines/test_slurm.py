@@ -1,0 +1,170 @@
+"""The command `slurm`: its job script, and what it refuses."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import run_here
+from trainer.launch.engines import slurm
+
+MULTI = ("strategy=multi_worker", "model=softmax")
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def script(*words):
+    outcome = run_here("slurm", *words)
+    assert (outcome.code, outcome.err) == (0, "")
+    done = subprocess.run(["bash", "-n"], input=outcome.out, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    return outcome.out
+
+
+def options(*words):
+    lines = script(*words).splitlines()
+    return [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")]
+
+
+def test_script_has_a_node_for_each_process_and_runs_the_command(tmp_path):
+    name, *rest = options(*MULTI, "strategy.workers=3", "runs_dir='my runs'")
+    assert name.startswith("--job-name=softmax-digits-")
+    assert rest == [
+        f"--chdir={tmp_path}",
+        "--nodes=3",
+        "--ntasks-per-node=1",
+        "--requeue",
+        "--open-mode=append",
+        "--signal=TERM@120",
+    ]
+    program = f"{sys.executable} {tmp_path / 'train.py'}"
+    lines = script(*MULTI, "runs_dir='my runs'").splitlines()
+    at = lines.index("srun --kill-on-bad-exit=1 \\")
+    assert lines[at + 1] == f"  {program} {' '.join(MULTI)} 'runs_dir='\"'\"'my runs'\"'\"''"
+
+
+def test_options_of_sbatch_are_passed_on_and_replace_ours():
+    words = ["-N", "2", "--time", "2-12", "-p", "gpu", "--exclusive", "--signal=B:USR1@30"]
+    given = options(*words, *MULTI, "--output=a b.log")
+    assert [line for line in given if "job-name" not in line and "chdir" not in line] == [
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--requeue",
+        "--open-mode=append",
+        "--signal=B:USR1@30",
+        "--time=2-12",
+        "-p gpu",
+        "--exclusive",
+        "--output='a b.log'",
+    ]
+
+
+def test_short_options_may_have_their_value_joined():
+    given = options("-N2", "-t2:00:00", "-Jname", "-pgpu", *MULTI)
+    assert {"--nodes=2", "--time=2:00:00", "--job-name=name", "-pgpu"} <= set(given)
+    assert not [line for line in given if line.startswith(("-N", "-t", "-J"))]
+
+
+def test_range_of_nodes_takes_every_size_that_divides_the_batch():
+    text = script(*MULTI, "--nodes=1-2", "batch.shards=2")
+    assert "#SBATCH --nodes=1-2\n" in text
+    # With it Slurm 22.05 gives one node, though two are free.
+    assert "--ntasks-per-node" not in text
+    # On one node it must not start a cluster of two.
+    assert text.splitlines()[-6].endswith(" strategy.workers=1")
+    assert "srun --kill-on-bad-exit=1 \\\n" in text
+    assert " strategy.workers=2\n" in script(*MULTI, "--nodes=1-2", "strategy.workers=2")
+    assert "strategy.workers" not in script(*MULTI, "--nodes=2-4")
+
+
+def test_run_in_a_store_is_a_job_like_any_other():
+    text = script(*MULTI, "--nodes=2", "runs_dir=s3://bucket/runs")
+    assert "#SBATCH --job-name=softmax-digits-" in text
+    assert " runs_dir=s3://bucket/runs\n" in text
+    servers = ("strategy=parameter_server", "model=softmax", "runs_dir=s3://bucket/runs")
+    outcome = run_here("slurm", *servers)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "the processes of a declared cluster (Slurm) have no folder in common" in outcome.err
+
+
+@pytest.mark.parametrize(("nodes", "tasks"), [(1, 1), (2, 2), (3, 2), (4, 4), (5, 4)])
+def test_range_of_nodes_leaves_out_sizes_that_do_not_divide_the_batch(nodes, tasks, tmp_path):
+    text = script(*MULTI, "--nodes=1-5", "batch.shards=4", "batch.global_size=16")
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\necho "$2 $3"\n')
+    srun.chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", text],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_NUM_NODES": str(nodes)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == f"--nodes={tasks} --ntasks={tasks}\n"
+
+
+def test_config_dir_is_an_absolute_path_of_the_command(tmp_path):
+    (tmp_path / "theirs").mkdir()
+    assert f" --config-dir {tmp_path / 'theirs'} model=softmax" in script(
+        "--config-dir", "theirs", "model=softmax"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ((*MULTI, "--nodes=4-2"), "--nodes (4-2) must be an integer >= 1 or a range, such as 1-4"),
+        (("--nodes=1-2",), "--nodes (1-2) must be 1: strategy=one_device trains in one"),
+        (
+            (*MULTI, "--nodes=1-2", "batch.global_size=null", "batch.per_replica=8"),
+            "--nodes (1-2) needs a batch that is the same on fewer nodes; use batch.global_size",
+        ),
+        (
+            (*MULTI, "--nodes=3-4", "batch.shards=4"),
+            "--nodes (3-4) must begin with a number of workers that the batch can be divided "
+            "among: one of 4",
+        ),
+        (("--nodes=2",), "--nodes (2) must be 1: strategy=one_device trains in one"),
+        (("-N2",), "--nodes (2) must be 1: strategy=one_device trains in one"),
+        (("-t1",), "--time (1) must be at least 3:00"),
+        ((*MULTI, "--nodes=0"), "--nodes (0) must be an integer >= 1"),
+        (("-m", "seed=1,2"), "slurm (-m): this is the job of one run; for a sweep use -m hydra/"),
+        (("resume=never",), "resume (never) would start afresh each time"),
+        (("--time=2:59",), "--time (2:59) must be at least 3:00: the signal to save comes 120 s"),
+        (("--time=soon",), "--time (soon) must be a time, such as 90 (minutes), 8:00:00 or 2-12"),
+        (("model=sofmax",), "model=sofmax: no such choice"),
+    ],
+)
+def test_wrong_commands_are_refused(words, error):
+    outcome = run_here("slurm", *words)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(f"error: {error}")
+
+
+@pytest.mark.parametrize(
+    ("limit", "secs"),
+    [("90", 5400), ("1:30", 90), ("1:00:01", 3601), ("2-12", 216000), ("1-0:0:5", 86405)],
+)
+def test_time_limits_are_those_of_sbatch(limit, secs):
+    assert slurm._seconds(limit) == secs
+
+
+def test_submit_gives_the_script_to_sbatch(tmp_path, monkeypatch):
+    program = Path("sbatch")
+    program.write_text("#!/bin/sh\ncat > submitted\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert run_here("slurm", *MULTI, "--submit").code == 3
+    assert Path("submitted").read_text() == script(*MULTI)
+
+
+def test_submit_without_slurm_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    outcome = run_here("slurm", *MULTI, "--submit")
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: --submit: there is no sbatch here")

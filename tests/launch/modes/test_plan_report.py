@@ -1,0 +1,138 @@
+"""mode=plan: what a run would be, told without training."""
+
+import pytest
+
+from tests.support.command_line import run_here
+from trainer.cli.compose import compose
+from trainer.errors import ConfigError
+from trainer.launch.modes import plan_report
+from trainer.launch.resolved_run import resolve
+from trainer.strategies.base import Strategy
+from trainer.strategies.central_storage import CentralStorage
+from trainer.strategies.mirrored import Mirrored
+from trainer.strategies.multi_worker import MultiWorker
+from trainer.strategies.parameter_server import ParameterServer
+
+
+def test_run_on_eight_devices_that_are_not_here(tmp_path, monkeypatch):
+    """A softmax regression of 64 x 10 weights and 10 biases, in float32, with Adam's two slots."""
+    monkeypatch.chdir(tmp_path)
+    outcome = run_here(
+        "mode=plan", "strategy=mirrored", "plan.replicas=8", "model=softmax", "train.ema_decay=0.9"
+    )
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.splitlines() == [
+        "Strategy:   mirrored, 8 replicas assumed",
+        "Processes:  one",
+        "Batch:      128 examples a step = 8 replicas x 16",
+        "Length:     337 steps, 30 epochs",
+        "Model:      650 trainable parameters, 0 others",
+        "Memory:     about 17.7 kB a replica: weights 2.6 kB, optimizer 5.2 kB, averages 2.6 kB, "
+        "gradients 2.6 kB, activations 4.7 kB",
+        "Traffic:    4.5 kB a step and replica: an all-reduce of the gradient, 2 (n - 1) / n of "
+        "its size",
+        "Nothing was trained or written.",
+    ]
+    assert not list(tmp_path.iterdir())
+
+
+def test_problem_of_the_model_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outcome = run_here("mode=plan", "model=tutorial_cnn")
+    assert outcome.code == 2
+    (line,) = outcome.err.splitlines()
+    assert line.startswith("error: model: tutorial_cnn takes images of 28 x 28 x 1")
+
+
+def replicas(*overrides):
+    experiment = compose(["mode=plan", *overrides])
+    return plan_report._num_replicas(experiment, resolve(experiment))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gpus", "count", "told"),
+    [
+        (["strategy=one_device"], 4, 1, ""),
+        (["strategy=mirrored", "strategy.virtual_devices=3", "batch.global_size=96"], 0, 3, ""),
+        (["strategy=mirrored"], 4, 4, "with the 4 GPUs of this machine"),
+        (["strategy=mirrored"], 0, 1, "with the CPU of this machine"),
+        (["strategy=multi_worker", "strategy.workers=4"], 0, 4, "with the CPU"),
+        (["strategy=multi_worker"], 8, 8, "with the 8 GPUs"),
+        (["strategy=multi_worker", "plan.replicas=16"], 0, 16, "16 replicas assumed"),
+        (["strategy=parameter_server", "strategy.workers=4"], 0, 1, ""),
+        (["strategy=tpu", "plan.replicas=8"], 0, 8, "8 replicas assumed"),
+    ],
+)
+def test_number_of_replicas(monkeypatch, overrides, gpus, count, told):
+    monkeypatch.setattr(
+        "trainer.cluster.environment.visible_gpus", lambda: [str(i) for i in range(gpus)]
+    )
+    number, reason = replicas(*overrides)
+    assert number == count
+    assert told in reason
+    assert bool(told) == bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (["plan.replicas=3"], "plan.replicas (3) must be null or 1: strategy=one_device has 1"),
+        (["strategy=tpu"], "add plan.replicas=8"),
+    ],
+)
+def test_number_that_cannot_be_is_refused(overrides, problem):
+    with pytest.raises(ConfigError) as caught:
+        replicas(*overrides)
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "in_tree", "size"),
+    [
+        (Strategy(), False, 1500.0),  # 2 * 3 / 4 of 1000
+        (MultiWorker(), False, 1500.0),
+        (MultiWorker(compress="float16"), False, 750.0),
+        (MultiWorker(), True, 3000.0),
+        (CentralStorage(), False, 2200.0),
+        (ParameterServer(), False, 2200.0),
+        (Mirrored(cross_device_ops="reduction_to_one_device"), False, 1000.0),
+    ],
+)
+def test_traffic_of_four_replicas(strategy, in_tree, size):
+    assert strategy.traffic(1000.0, 1200.0, 4, in_tree=in_tree)[0] == size
+
+
+def test_root_of_a_reduction_carries_all_gradients():
+    strategy = Mirrored(cross_device_ops="reduction_to_one_device")
+    assert "2 (n - 1) of its size (6.0 kB)" in strategy.traffic(1e3, 1.2e3, 4, in_tree=False)[1]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "place"),
+    [
+        (CentralStorage(), "on the CPU, once"),
+        (ParameterServer(ps=2), "on 2 servers, divided among them"),
+    ],
+)
+def test_replicas_have_no_optimizer_where_variables_are_apart(strategy, place):
+    sizes = {"weights": 4000, "optimizer": 8000, "averages": 0, "gradients": 4000}
+    measured = {"models": {}, "bytes": {**sizes, "activations": 1000}}
+    assert [text for _, text in plan_report._memory(measured, strategy.parameters_apart)] == [
+        "about 9.0 kB a replica: weights 4.0 kB, gradients 4.0 kB, activations 1.0 kB",
+        f"about 12.0 kB {place}: weights 4.0 kB, optimizer 8.0 kB",
+    ]
+
+
+def test_model_of_keras_3_is_measured(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "three.yaml").write_text("_target_: three.net\n")
+    (tmp_path / "three.py").write_text(
+        "import keras\n\n\ndef net(input_shape, num_classes):\n"
+        "    layers = [keras.layers.Flatten(), keras.layers.Dense(num_classes)]\n"
+        "    return keras.Sequential([keras.Input(input_shape), *layers])\n"
+    )
+    outcome = run_here("mode=plan", "model=three", "--config-dir", ".", "strategy=mirrored")
+    assert outcome.code == 0, outcome.err
+    assert "Model:      650 trainable parameters, 0 others" in outcome.out
+    assert "activations 37.9 kB" in outcome.out

@@ -1,0 +1,245 @@
+"""mode=verify: a resumable experiment passes; lost state and randomness are found."""
+
+import dataclasses
+
+import pytest
+
+from tests.support.processes import OPTIONS, run
+from trainer.cli.compose import compose
+from trainer.errors import ConfigError
+from trainer.launch.modes.run_comparison import Outcome, differences, likely_cause
+from trainer.launch.modes.verify import random_kills, shortened
+
+SHORT = [*OPTIONS, "mode=verify", "verify.steps=24", "verify.kills=1"]
+SMALL = ["model=softmax", *(item for item in SHORT if not item.startswith(("model", "augment")))]
+OUTCOME = Outcome(
+    {"step": 24, "metrics": {"loss": 0.5}, "best": None},
+    [{"step": 4, "split": "train", "loss": 2.0}, {"step": 8, "split": "train", "loss": 1.0}],
+    {"models/model/w": {"crc32": 1}, "callbacks/mine/best": {"crc32": 2}},
+    [(3, "kill_1 (chief at step 3)"), (7, "kill_2 (worker-1 in save 1)")],
+)
+
+
+def test_random_kills_repeat_with_their_seed_and_lie_within_the_run():
+    assert random_kills(["worker-0"], 200, 5, seed=3) == random_kills(["worker-0"], 200, 5, seed=3)
+    faults = [
+        fault
+        for seed in range(200)
+        for fault in random_kills(["worker-0", "worker-1"], 200, 3, seed).values()
+    ]
+    assert {fault.process for fault in faults} == {"supervisor", "worker-0", "worker-1"}
+    assert {fault.phase for fault in faults} == {"step", "evaluate", "save"}
+    assert all(0 < fault.at < 200 for fault in faults)
+    assert all(fault.phase == "step" and fault.at <= 67 for fault in faults[::3])
+
+
+@pytest.mark.parametrize("steps", [2, 3, 5])
+def test_random_kills_lie_within_a_short_run(steps):
+    for seed in range(20):
+        assert all(
+            0 < fault.at < steps
+            for fault in random_kills(["worker-0"], steps, 4, seed).values()
+            if fault.phase == "step"
+        )
+
+
+def test_experiment_is_shortened_and_saved_often_enough(tmp_path):
+    kills = random_kills(["worker-0"], 48, 3, 0)
+    short = shortened(
+        compose(["verify.steps=48", "mode=verify", "summary.every_steps=1"]),
+        "straight",
+        tmp_path,
+        kills,
+    )
+    assert (short.mode, short.train.steps, short.train.epochs, short.resume) == (
+        "train",
+        48,
+        None,
+        "auto",
+    )
+    assert (
+        short.evaluate.every_steps,
+        short.checkpoint.every_steps,
+        short.summary.every_steps,
+    ) == (
+        6,
+        8,
+        1,
+    )
+    assert short.fault == kills
+    assert (
+        shortened(
+            compose(["verify.steps=48", "train.steps=10"]), "straight", tmp_path, {}
+        ).train.steps
+        == 10
+    )
+
+
+def test_equal_runs_have_no_differences():
+    assert differences(OUTCOME, dataclasses.replace(OUTCOME, kills=())) == []
+
+
+def test_differences_name_the_first_of_a_kind_and_the_kill_before_it():
+    other = dataclasses.replace(
+        OUTCOME,
+        lines=[OUTCOME.lines[0], {"step": 8, "split": "train", "loss": 1.5}],
+        variables={**OUTCOME.variables, "models/model/w": {"crc32": 9}},
+    )
+    assert differences(OUTCOME, other) == [
+        "metrics: the first line that differs is that of step 8, after kill_2 (worker-1 in save 1)",
+        "variables: 1 of 2 differ after the last step, the first is models/model/w",
+    ]
+    assert likely_cause(OUTCOME, other, unrepeatable=False).startswith(
+        "something that the next step depends on is in no checkpoint"
+    )
+    assert likely_cause(OUTCOME, other, unrepeatable=True).startswith(
+        "it does not repeat even without a kill"
+    )
+    for unrepeatable in (False, True):
+        assert "tf.random" in likely_cause(OUTCOME, other, unrepeatable)
+
+
+def test_likely_cause_of_each_kind_of_difference():
+    shorter = dataclasses.replace(
+        OUTCOME, result={**OUTCOME.result, "step": 20}, lines=OUTCOME.lines[:1]
+    )
+    assert differences(OUTCOME, shorter)[0] == "result: step is 20 instead of 24"
+    assert likely_cause(OUTCOME, shorter, unrepeatable=False).startswith("a callback keeps")
+    other_callback = dataclasses.replace(
+        OUTCOME, variables={**OUTCOME.variables, "callbacks/mine/best": {"crc32": 9}}
+    )
+    assert likely_cause(OUTCOME, other_callback, unrepeatable=False).startswith("a callback keeps")
+    cut_off = dataclasses.replace(OUTCOME, lines=OUTCOME.lines[:1])
+    assert differences(OUTCOME, cut_off) == [
+        "metrics: the first line that differs is that of step 8, after kill_2 (worker-1 in save 1)"
+    ]
+    assert likely_cause(OUTCOME, cut_off, unrepeatable=False).startswith(
+        "something that the metrics depend on"
+    )
+
+
+def test_verify_refuses_faults_of_the_user():
+    with pytest.raises(
+        ConfigError,
+        match=r"mode \(verify\) is for runs without faults of their own; remove fault.nan_at_30",
+    ):
+        compose(["mode=verify", "fault=nan_at_30"])
+
+
+FORGETS = '''
+class Forgets:
+    """Ends the training after five evaluations, and counts them where no checkpoint looks."""
+
+    def __init__(self):
+        self.count = 0
+
+    def on_evaluate(self, step, metrics):
+        self.count += 1
+        return self.count == 5
+'''
+
+
+@pytest.mark.slow
+def test_callback_that_forgets_is_found(tmp_path):
+    (tmp_path / "forgets.py").write_text(FORGETS)
+    code, out, err = run(
+        tmp_path, *SMALL, "verify.seed=1", "+callbacks.mine={_target_:forgets.Forgets}"
+    )
+    assert code == 1, out + err
+    assert "likely cause: a callback keeps what it knows outside of tf.Variable attributes" in err
+    assert "result: step is " in err
+    assert "verify.seed=1" in out
+    (kept,) = (tmp_path / "runs").iterdir()
+    assert sorted(path.name.partition("-")[0] for path in kept.iterdir()) == [
+        "again",
+        "killed",
+        "straight",
+    ]
+
+
+SHARDS = ["batch.shards=4", "model._target_=tests.support.toy_models.everything"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", [["strategy=one_device"], ["strategy=multi_worker", *SHARDS]])
+def test_resumable_experiment_passes_and_leaves_nothing(tmp_path, strategy):
+    code, out, err = run(tmp_path, *SHORT, "verify.kills=2", "verify.seed=2", *strategy)
+    assert code == 0, out + err
+    assert "Equal: step 24, " in out
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+DRAWS = '''
+import numpy as np
+import tensorflow as tf
+
+class Draws(tf.keras.layers.Layer):
+    """Adds what NumPy draws in each step: its state is in no checkpoint."""
+
+    def call(self, x):
+        drawn = tf.numpy_function(lambda: np.float32(np.random.uniform()), [], tf.float32)
+        return x + tf.ensure_shape(drawn, [])
+
+
+def model(input_shape, num_classes):
+    return tf.keras.Sequential(
+        [
+            tf.keras.Input(input_shape),
+            Draws(),
+            tf.keras.layers.Flatten(),
+            tf.keras.layers.Dense(num_classes),
+        ]
+    )
+'''
+
+TIMED = """
+import dataclasses
+import time
+import tensorflow as tf
+from trainer.datasets import digits
+
+def dataset():
+    made = digits.digits()
+    shift = time.time_ns() % 1009
+    split = made.train
+
+    class Shifted:
+        num_examples, in_memory = split.num_examples, split.in_memory
+
+        def fetch(self, indices):
+            return split.fetch((indices + shift) % split.num_examples)
+
+    return dataclasses.replace(made, train=Shifted())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("group", "code_of_user", "target", "cause"),
+    [
+        (
+            "model",
+            DRAWS,
+            "user_code.model",
+            "something that the next step depends on is in no checkpoint",
+        ),
+        ("dataset", TIMED, "user_code.dataset", "it does not repeat even without a kill"),
+    ],
+)
+def test_unsaved_state_and_order_that_depends_on_the_time_are_found(
+    tmp_path, group, code_of_user, target, cause
+):
+    (tmp_path / "user_code.py").write_text(code_of_user)
+    (tmp_path / "own" / group).mkdir(parents=True)
+    (tmp_path / "own" / group / "theirs.yaml").write_text(f"# theirs\n_target_: {target}\n")
+    options = [item for item in SMALL if not item.startswith(f"{group}=")]
+    code, out, err = run(tmp_path, *options, "verify.seed=3", "--config-dir=own", f"{group}=theirs")
+    assert code == 1, out + err
+    assert f"likely cause: {cause}" in err, out + err
+
+
+@pytest.mark.slow
+def test_parameter_servers_are_verified_by_their_number_of_steps(tmp_path):
+    code, out, err = run(tmp_path, *SMALL, "verify.seed=4", "strategy=parameter_server")
+    assert code == 0, out + err
+    assert "Finished with exactly 24 steps" in out

@@ -1,0 +1,493 @@
+"""An attempt with simulated processes: which one is blamed, what a signal does, and timeouts."""
+
+import random
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.terminal import Terminal
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Crash, Exit, Phase, Problem, SignalReceived
+from trainer.cluster.spec import Cluster, ProcessId
+from trainer.cluster.stop_requests import STOP, StopRequests
+from trainer.errors import CRASHED, RESTARTABLE, WRONG_INPUT
+from trainer.launch.display.console import Console
+from trainer.launch.run_context import RunContext
+from trainer.launch.supervision import attempt, watchdog
+from trainer.launch.supervision.attempt import Attempt
+from trainer.strategies.base import Strategy
+
+PHASE, EXIT, SIGNAL, CRASH, PROBLEM = "phase", "exit", "signal", "crash", "problem"
+
+
+class ServingStrategy(Strategy):
+    """Its ps processes serve, and may be restarted alone."""
+
+    service_jobs = frozenset({"ps"})
+    restartable_jobs = frozenset({"ps"})
+
+
+class Simulation:
+    """An attempt whose processes send the messages of a script once all have started.
+
+    Attributes:
+        states: process name -> its last state on the console.
+        lines, errors: shown to the user.
+        requests: (process name, signal) of each forwarded request.
+        killed: (process name, signal) of each signal sent.
+        stopped: names of the processes that are stopped (SIGSTOP).
+    """
+
+    def __init__(
+        self,
+        directory,
+        names,
+        script,
+        *options,
+        strategy=None,
+        jobs=None,
+        may_replace=True,
+        is_attended=False,
+    ):
+        self.names = names
+        self.directory = directory
+        self.script = script
+        self.processes = {}
+        self.states = {}
+        self.lines = []
+        self.errors = []
+        self.requests = []
+        self.killed = []
+        self.stopped = set()
+        process_ids = [ProcessId(name.split("-")[0], int(name.split("-")[1])) for name in names]
+        self.stop_requests = StopRequests(is_attended=is_attended)
+        context = RunContext(
+            compose(list(options)),
+            strategy or Strategy(),
+            SimpleNamespace(path=directory),
+            RecordingConsole(self.states, self.lines, self.errors),
+            self.stop_requests,
+        )
+        members = [Cluster(process_id, jobs or {}) for process_id in process_ids]
+        self.attempt = Attempt(
+            context,
+            members,
+            self.new_process,
+            lambda process_id: may_replace,
+        )
+
+    def new_process(self, process_id):
+        return FakeProcess(self)
+
+    def run(self):
+        with self.stop_requests.waking(self.attempt.wake):
+            return self.attempt.run()
+
+    def play(self):
+        script = self.script
+        self.script = []
+        for name, kind, value in script:
+            if name == "supervisor":
+                self.stop_requests.request(value)
+            else:
+                self.processes[name].send(kind, value)
+
+    @property
+    def blamed(self):
+        """The name of the process that is blamed, and how it ended."""
+        failure = self.attempt.failure()
+        return failure.process, failure.end
+
+
+class RecordingConsole(Console):
+    """Keeps the state of each process."""
+
+    def __init__(self, states, lines, errors):
+        super().__init__(Terminal(), Terminal())
+        self.states = states
+        self.line = lines.append
+        self.error = errors.append
+
+    def begin(self, process_id, host):
+        self.states[str(process_id)] = "starting"
+
+    def update(self, process_id, message):
+        self.states[str(process_id)] = message.phase
+
+    def end(self, process_id, state, detail=""):
+        self.states[str(process_id)] = f"{state}: {detail}" if detail else state
+
+
+class FakeProcess:
+    host = None
+
+    def __init__(self, simulation):
+        self.simulation = simulation
+
+    def assign(self, directory, experiment, member, messages):
+        self.process_id = member.process_id
+        self.messages = messages
+        self.simulation.processes[str(member.process_id)] = self
+        if len(self.simulation.processes) == len(self.simulation.names):
+            self.simulation.play()
+
+    def send(self, kind, value):
+        message = {
+            PHASE: lambda: Phase(value, 7),
+            PROBLEM: lambda: Problem([value]),
+            EXIT: lambda: Exit(value),
+            SIGNAL: lambda: SignalReceived(value),
+            CRASH: lambda: Crash(f"Traceback ...\n{value}", value),
+        }[kind]()
+        self.messages.put((self.process_id, message))
+
+    def request(self, number):
+        self.simulation.requests.append((str(self.process_id), number))
+
+    def signal(self, number):
+        self.simulation.killed.append((str(self.process_id), number))
+        self.send(EXIT, -number)
+
+    def is_stopped(self):
+        return str(self.process_id) in self.simulation.stopped
+
+    def leave(self):
+        self.send(EXIT, 0)
+
+    def discard(self):
+        pass
+
+
+STORM = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2]
+TWO = ["worker-0", "worker-1"]
+TRAINING = [(name, PHASE, "train") for name in TWO]
+
+
+@pytest.fixture
+def simulate(tmp_path, monkeypatch):
+    monkeypatch.setattr(attempt, "_CAUSE_SECS", 0.05)
+    monkeypatch.setattr(watchdog, "_stacks", lambda processes, logs: {})
+    return lambda *arguments, kind=Simulation, **options: kind(tmp_path, *arguments, **options)
+
+
+def test_stop_request_is_answered_while_processes_are_being_started(simulate):
+    simulation = simulate([f"worker-{number}" for number in range(257)], [])
+    start = simulation.new_process
+
+    def start_slowly(process_id):
+        if process_id.index == 3:
+            simulation.stop_requests.request(signal.SIGTERM)
+        return start(process_id)
+
+    simulation.attempt._living._start = start_slowly
+    assert simulation.run() == 128 + signal.SIGTERM
+    assert len(simulation.processes) == 4
+    assert set(simulation.states.values()) == {"ended"}
+
+
+@pytest.mark.parametrize(
+    ("ends", "process", "how", "code"),
+    [
+        ([("worker-0", RESTARTABLE), ("worker-1", -9)], "worker-1", "was killed by SIGKILL", -9),
+        ([("worker-1", -9), ("worker-0", RESTARTABLE)], "worker-1", "was killed by SIGKILL", -9),
+        (
+            [("worker-0", RESTARTABLE), ("worker-1", RESTARTABLE)],
+            "worker-0",
+            "lost its peers",
+            RESTARTABLE,
+        ),
+        ([("worker-0", RESTARTABLE), ("worker-1", 1)], "worker-1", "failed", 1),
+        ([("worker-1", -9), ("worker-0", -11)], "worker-1", "was killed by SIGKILL", -9),
+    ],
+)
+def test_attempt_blames_the_cause_and_not_a_process_that_lost_a_peer(
+    simulate, ends, process, how, code
+):
+    simulation = simulate(TWO, [*TRAINING, *((name, EXIT, end) for name, end in ends)])
+    assert simulation.run() == code
+    assert simulation.blamed == (process, how)
+
+
+@pytest.mark.parametrize(
+    ("script", "states"),
+    [
+        ([*TRAINING, ("worker-0", EXIT, 0), ("worker-1", EXIT, 0)], ["done", "done"]),
+        (
+            [("worker-0", PHASE, "join"), ("worker-1", EXIT, -9)],
+            ["ended", "lost: was killed by SIGKILL"],
+        ),
+        (
+            [*TRAINING, ("worker-0", EXIT, RESTARTABLE), ("worker-1", EXIT, -9)],
+            ["left: lost its peers", "lost: was killed by SIGKILL"],
+        ),
+        ([*TRAINING, ("worker-0", EXIT, 1)], ["failed", "ended"]),
+        ([*TRAINING, ("worker-0", EXIT, 143), ("worker-1", EXIT, 143)], ["stopped", "stopped"]),
+    ],
+)
+def test_console_shows_how_each_process_ended(simulate, script, states):
+    simulation = simulate(TWO, script)
+    simulation.run()
+    assert simulation.states == dict(zip(TWO, states, strict=True))
+
+
+def test_failure_has_the_report_of_the_blamed_process(simulate):
+    crashes = [("worker-0", CRASH, "InternalError: a peer"), ("worker-1", CRASH, "ValueError: no")]
+    simulation = simulate(TWO, [*TRAINING, *crashes, ("worker-1", EXIT, 1), ("worker-0", EXIT, 1)])
+    assert simulation.run() == 1
+    failure = simulation.attempt.failure()
+    assert (str(failure), failure.text) == (
+        "worker-1 failed: ValueError: no",
+        "Traceback ...\nValueError: no",
+    )
+    assert failure.log == simulation.directory / "logs" / "worker-1.log"
+
+
+def test_attempt_without_failed_process_has_no_failure(simulate):
+    simulation = simulate(TWO, [*TRAINING, ("worker-0", EXIT, 0), ("worker-1", EXIT, 0)])
+    assert (simulation.run(), simulation.attempt.failure()) == (0, None)
+
+
+def test_attempt_blames_a_stopped_process_that_others_lost(simulate):
+    simulation = simulate(TWO, [*TRAINING, ("worker-0", EXIT, RESTARTABLE)])
+    simulation.stopped.add("worker-1")
+    assert simulation.run() == RESTARTABLE
+    assert simulation.blamed == (
+        "worker-1",
+        "was stopped by a signal",
+    )
+
+
+@pytest.mark.parametrize(
+    ("stopped", "how", "state"),
+    [
+        ([], "made no progress", ")"),
+        (
+            ["worker-1"],
+            "was stopped by a signal",
+            "; it is stopped by a signal, and cannot show its stacks)",
+        ),
+    ],
+)
+def test_stall_ends_the_attempt_and_blames_the_hung_process(simulate, stopped, how, state):
+    simulation = simulate(
+        TWO, [("worker-1", PHASE, "train"), ("worker-0", PHASE, "train")], "watchdog.stall_secs=0.1"
+    )
+    simulation.stopped.update(stopped)
+    assert simulation.run() == RESTARTABLE
+    assert simulation.blamed == ("worker-1", how)
+    assert (
+        simulation.lines[0] == "warning: worker-1 makes no progress: train at step 7, for 0 s "
+        f"(watchdog.stall_secs{state}"
+    )
+    assert simulation.lines[1] == "  worker-0: train at step 7, for 0 s"
+    assert simulation.states == {"worker-0": "ended", "worker-1": "stalled"}
+    failure = simulation.attempt.failure()
+    assert str(failure) == f"worker-1 {how}: train at step 7, for 0 s (watchdog.stall_secs{state}"
+    assert failure.text.splitlines() == simulation.lines[1:]
+
+
+def test_hung_server_is_restarted_alone(simulate):
+    simulation = simulate(
+        ["worker-0", "ps-0"],
+        [("worker-0", PHASE, "train"), ("ps-0", PHASE, "serve")],
+        "watchdog.stall_secs=0.2",
+        strategy=ServingStrategy(),
+    )
+    simulation.stopped.add("ps-0")
+    begin_process = simulation.attempt._begin
+
+    def begin(member):
+        if "ps-0" in simulation.processes:  # the second
+            simulation.stopped.clear()
+            simulation.script = [("worker-0", EXIT, 0)]
+        begin_process(member)
+
+    simulation.attempt._begin = begin
+    assert simulation.run() == 0
+    assert simulation.killed == [("ps-0", signal.SIGKILL)]
+    assert simulation.lines[-1] == "warning: ps-0 was killed by SIGKILL; starting it again alone"
+    assert simulation.attempt.failure() is None
+
+
+CRASHING = [("actor-0", CRASH, "the floor has gone"), ("actor-0", EXIT, 1)]
+
+
+def test_crashed_actor_is_replaced_and_its_traceback_told(simulate):
+    simulation = simulate(
+        ["worker-0", "actor-0"], [("worker-0", PHASE, "train"), *CRASHING, ("worker-0", EXIT, 0)]
+    )
+    assert simulation.run() == 0
+    assert simulation.lines[-1] == "warning: actor-0 failed; starting it again alone"
+    assert any("actor-0: " in line and "the floor has gone" in line for line in simulation.lines)
+    assert simulation.errors == []
+    assert simulation.attempt.failure() is None
+
+
+def test_actor_that_is_lost_too_often_ends_the_run(simulate):
+    simulation = simulate(
+        ["worker-0", "actor-0"],
+        [("worker-0", PHASE, "train"), *CRASHING],
+        may_replace=False,
+    )
+    assert simulation.run() == CRASHED
+    assert "gave up after 5 lost actors since the newest checkpoint" in simulation.errors[-1]
+    assert simulation.blamed == ("actor-0", "failed")
+
+
+def test_actor_with_a_wrong_option_ends_the_run_at_once(simulate):
+    script = [("actor-0", PROBLEM, "env: no"), ("actor-0", EXIT, WRONG_INPUT)]
+    simulation = simulate(["worker-0", "actor-0"], script)
+    assert simulation.run() == WRONG_INPUT
+
+
+def test_actor_that_is_lost_when_the_learner_is_done_is_no_failure(simulate):
+    simulation = simulate(["worker-0", "actor-0"], [("worker-0", EXIT, 0), ("actor-0", EXIT, -9)])
+    assert simulation.run() == 0
+    assert simulation.attempt.failure() is None
+
+
+def test_stop_is_forwarded_once_though_every_process_gets_a_signal(simulate):
+    # To stop a machine or a container sends a signal to every process in it.
+    requests = [
+        ("supervisor", SIGNAL, signal.SIGTERM),
+        ("worker-0", SIGNAL, signal.SIGTERM),
+        ("worker-1", SIGNAL, signal.SIGTERM),
+    ]
+    simulation = simulate(
+        TWO, [*TRAINING, *requests, ("worker-0", EXIT, 143), ("worker-1", EXIT, 143)]
+    )
+    assert simulation.run() == 143
+    assert simulation.requests == [("worker-0", signal.SIGTERM), ("worker-1", signal.SIGTERM)]
+    assert simulation.lines == ["SIGTERM: saving, then leaving."]
+    assert simulation.attempt.stopped_by() == signal.SIGTERM
+
+
+def test_second_ctrl_c_leaves_at_once_and_names_the_newest_checkpoint(simulate, tmp_path):
+    interrupt = ("supervisor", SIGNAL, signal.SIGINT)
+    simulation = simulate(TWO, [*TRAINING, interrupt, interrupt], is_attended=True)
+    (tmp_path / "checkpoints").mkdir()
+    for step in (3, 12):
+        (tmp_path / "checkpoints" / f"ckpt-{step}.json").touch()
+    assert simulation.run() == 1
+    assert simulation.lines == ["SIGINT: saving, then leaving; once more leaves at once."]
+    assert simulation.errors == [
+        "a second SIGINT: left without saving; the newest checkpoint is that of step 12"
+    ]
+
+
+def test_attempt_leaves_when_the_grace_period_is_over(simulate):
+    simulation = simulate(
+        TWO, [*TRAINING, ("worker-1", SIGNAL, signal.SIGTERM)], "preemption.grace_secs=0.05"
+    )
+    assert simulation.run() == 1
+    assert simulation.lines == ["SIGTERM to worker-1: saving, then leaving."]
+    assert simulation.errors == [
+        "preemption.grace_secs (0.05) are over: left without saving; there is no checkpoint yet"
+    ]
+
+
+def test_second_signal_after_the_save_is_no_error(simulate):
+    request = ("supervisor", SIGNAL, signal.SIGINT)
+    script = [*TRAINING, request, ("worker-0", EXIT, 130), request]
+    simulation = simulate(TWO, script, is_attended=True)
+    assert simulation.run() == 130
+    assert simulation.errors == []
+
+
+@pytest.mark.parametrize("phases", [[], ["join"]])
+def test_stop_before_all_have_joined_leaves_at_once(simulate, phases):
+    simulation = simulate(
+        TWO,
+        [("supervisor", SIGNAL, signal.SIGTERM), *(("worker-0", PHASE, phase) for phase in phases)],
+    )
+    assert simulation.run() == 143
+
+
+def test_stop_waits_for_a_server_that_must_forward_it(simulate):
+    simulation = simulate(
+        ["ps-0"],
+        [("supervisor", SIGNAL, signal.SIGTERM), ("ps-0", PHASE, "serve"), ("ps-0", EXIT, 143)],
+        strategy=ServingStrategy(),
+    )
+    assert simulation.run() == 143
+    assert simulation.requests == [("ps-0", signal.SIGTERM)]
+
+
+def test_save_request_is_forwarded_and_stops_nothing(simulate):
+    requests = [("supervisor", SIGNAL, signal.SIGUSR1)] * 2
+    simulation = simulate(
+        ["worker-0", "ps-0"],
+        [("worker-0", PHASE, "train"), *requests, ("worker-0", EXIT, 0)],
+        strategy=ServingStrategy(),
+    )
+    assert simulation.run() == 0
+    assert simulation.requests == [("worker-0", signal.SIGUSR1)] * 2
+    assert simulation.attempt.stopped_by() == 0
+
+
+def test_stop_request_after_the_failure_is_not_lost(simulate):
+    simulation = simulate(
+        TWO, [*TRAINING, ("worker-1", EXIT, -9), ("supervisor", SIGNAL, signal.SIGTERM)]
+    )
+    assert simulation.run() == -9
+    assert simulation.attempt.stopped_by() == signal.SIGTERM
+
+
+class StormedProcess(FakeProcess):
+    """Plays the rest of the storm when it must stop."""
+
+    def request(self, number):
+        super().request(number)
+        if number in STOP:
+            self.simulation.play_rest()
+
+
+class Storm(Simulation):
+    """Signals to the command and its workers, some of them while the workers save."""
+
+    def __init__(self, directory, generator, is_attended):
+        super().__init__(directory, TWO, [], is_attended=is_attended)
+        targets = ["supervisor", *TWO]
+        self.signals = [
+            (generator.choice(targets), SIGNAL, generator.choice(STORM))
+            for _ in range(generator.randint(1, 6))
+        ]
+        stops = [at for at, (_, _, number) in enumerate(self.signals) if number in STOP]
+        self.number = self.signals[stops[0]][2] if stops else 0
+        at = stops[0] + 1 if stops else len(self.signals)
+        self.script = [*TRAINING, *self.signals[:at]]
+        self.rest = self.signals[at:]
+        code = 128 + self.number if self.number else 0
+        for name in generator.sample(TWO, 2):
+            self.rest.insert(generator.randint(0, len(self.rest)), (name, EXIT, code))
+        if not stops:
+            self.script += self.rest
+
+    def new_process(self, process_id):
+        return StormedProcess(self)
+
+    def play_rest(self):
+        self.script, self.rest = self.rest, []
+        self.play()
+
+
+@pytest.mark.parametrize("is_attended", [True, False])
+def test_storm_of_signals_ends_in_one_save_or_for_a_second_ctrl_c_in_none(simulate, is_attended):
+    generator = random.Random(1)
+    num_left = 0
+    for _ in range(300):
+        storm = simulate(generator, is_attended, kind=Storm)
+        code = storm.run()
+        stops = [number for _, number in storm.requests if number in STOP]
+        assert stops == [storm.number] * (2 if storm.number else 0), storm.signals
+        if code == CRASHED:
+            assert is_attended
+            assert storm.signals.count(("supervisor", SIGNAL, signal.SIGINT)) >= 2
+            assert storm.errors == [
+                "a second SIGINT: left without saving; there is no checkpoint yet"
+            ]
+            num_left += 1
+        else:
+            assert (code, storm.errors) == (128 + storm.number if storm.number else 0, [])
+    assert bool(num_left) == is_attended

@@ -1,0 +1,222 @@
+"""The watchdog: which process is silent for too long, and which one hangs."""
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainer.cluster.messages import Phase, Progress
+from trainer.cluster.spec import ProcessId
+from trainer.config.schema import Watchdog
+from trainer.launch.processes.worker_process import WorkerProcess
+from trainer.launch.supervision import watchdog
+from trainer.launch.supervision.watchdog import Heartbeat, ProcessSnapshot, Watch, find_hung
+
+CHIEF = ProcessId("worker", 0)
+WORKER = ProcessId("worker", 1)
+PS = ProcessId("ps", 0)
+HEADER = "Current thread 0x1 (most recent call first):\n"
+WAITING = f'{HEADER}  File "/x/trainer/engine/process_group.py", line 9 in sums\n'
+WORKING = f'{HEADER}  File "/x/own.py", line 9 in helper\n'
+
+
+@pytest.fixture
+def now():
+    return [0.0]
+
+
+@pytest.fixture
+def watch(now):
+    return Watch(
+        Watchdog(stall_secs=3, compile_secs=40, evaluate_secs=50, save_secs=60), lambda: now[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("phase", "allowed"),
+    [
+        ("train", 3),
+        ("serve", 3),
+        ("wait", 3),
+        ("start", 40),
+        ("compile", 40),
+        ("evaluate", 50),
+        ("save", 60),
+    ],
+)
+def test_each_phase_has_its_own_allowance(watch, now, phase, allowed):
+    watch.begin(CHIEF)
+    assert watch.alarm() == (40, CHIEF)  # it imports
+    now[0] = 10
+    watch.update(CHIEF, Phase(phase, 1))
+    assert watch.alarm() == (10 + allowed, CHIEF)
+    now[0] = 11
+    watch.update(CHIEF, Progress(2, 9, 0.0, None, {}))
+    assert watch.alarm() == (11 + allowed, CHIEF)
+
+
+def test_process_that_joins_is_not_watched(watch, now):
+    watch.begin(CHIEF)
+    assert not watch.has_begun(CHIEF)
+    watch.update(CHIEF, Phase("join", 0))
+    assert watch.alarm() is None
+    assert not watch.has_begun(CHIEF)
+    watch.update(CHIEF, Phase("start", 0))
+    assert watch.has_begun(CHIEF)
+
+
+def test_earliest_alarm_counts_and_all_can_be_renewed(watch, now):
+    for process_id in (CHIEF, WORKER):
+        watch.begin(process_id)
+        watch.update(process_id, Phase("train", 0))
+        now[0] += 1
+    assert watch.alarm() == (3, CHIEF)
+    now[0] = 3
+    watch.renew()
+    assert watch.alarm()[0] == 6
+    watch.end(CHIEF)
+    assert watch.alarm() == (6, WORKER)
+    watch.end(WORKER)
+    assert watch.alarm() is None
+
+
+def snapshot(step, at, stacks="", phase="train", is_stopped=False):
+    return ProcessSnapshot(Heartbeat(phase, step, at), is_stopped, stacks)
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "hung"),
+    [
+        ({CHIEF: snapshot(5, 0), WORKER: snapshot(9, 99, is_stopped=True)}, WORKER),
+        ({CHIEF: snapshot(5, 0, WAITING), WORKER: snapshot(5, 1, WORKING)}, WORKER),
+        ({CHIEF: snapshot(5, 1, WAITING), WORKER: snapshot(4, 2, WAITING)}, WORKER),
+        ({CHIEF: snapshot(5, 1), WORKER: snapshot(5, 0)}, WORKER),
+        ({CHIEF: snapshot(5, 1), PS: snapshot(0, 99, phase="serve")}, CHIEF),
+        ({CHIEF: snapshot(5, 1), PS: snapshot(0, 0, phase="join")}, CHIEF),
+    ],
+    ids=[
+        "stopped",
+        "does not wait",
+        "behind",
+        "silent first",
+        "a server is well",
+        "who joins is not in question",
+    ],
+)
+def test_hung_process_is_found(snapshots, hung):
+    assert find_hung(snapshots, now=100.0) == hung
+
+
+PROGRAM = """
+import os, sys, threading
+from trainer.cluster.signals import Signals
+Signals(lambda number: None)
+def helper():
+    print(flush=True)
+    sys.stdin.read()
+def main():
+    helper()
+main()
+"""
+
+
+class Process:
+    """A process whose standard error is its log."""
+
+    def __init__(self, log):
+        with log.open("ab") as opened:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=opened,
+                cwd=watchdog.__file__[:-19],
+            )
+        self.process.stdout.readline()
+
+    is_stopped = WorkerProcess.is_stopped
+    signal = WorkerProcess.signal
+
+
+def test_report_has_the_position_of_all_and_the_stacks_of_the_hung_process(watch, now, tmp_path):
+    logs = {process_id: tmp_path / f"{process_id}.log" for process_id in (CHIEF, WORKER)}
+    processes = {process_id: Process(log) for process_id, log in logs.items()}
+    try:
+        for process_id, step in ((CHIEF, 8), (WORKER, 7)):
+            watch.begin(process_id)
+            watch.update(process_id, Phase("train", step))
+        now[0] = 3
+        hung, lines = watch.report(processes, logs)
+        assert hung == WORKER
+        assert lines[:2] == [
+            "warning: worker-1 makes no progress: train at step 7, for 3 s (watchdog.stall_secs)",
+            "  worker-0: train at step 8, for 3 s",
+        ]
+        assert [line.rpartition(" ")[2] for line in lines[2:-1]] == [
+            "first):",
+            "helper",
+            "main",
+            "<module>",
+        ]
+        assert lines[-1] == f"  all stacks: {logs[CHIEF]}, {logs[WORKER]}"
+        assert "in helper" in logs[CHIEF].read_text()
+        processes[CHIEF].signal(signal.SIGSTOP)
+        # A signal that was sent may not have arrived.
+        os.waitid(os.P_PID, processes[CHIEF].process.pid, os.WSTOPPED)
+        hung, lines = watch.report(processes, logs)
+        assert hung == CHIEF
+        assert lines[0].endswith(
+            "(watchdog.stall_secs; it is stopped by a signal, and cannot show its stacks)"
+        )
+    finally:
+        for process in processes.values():
+            process.process.kill()
+            process.process.communicate()
+
+
+ROOT = Path(watchdog.__file__).parents[2]
+
+
+def functions_of(file):
+    tree = ast.parse((ROOT / file).read_text())
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("file", watchdog._WAITING_FILES)
+def test_files_in_which_processes_wait_exist(file):
+    assert (ROOT / file).is_file()
+
+
+@pytest.mark.parametrize("frame", [*watchdog._IDLE_FRAMES, watchdog._IDLE_WRITER])
+def test_functions_of_idle_threads_exist(frame):
+    file, function = frame
+    assert function in functions_of(file)
+
+
+def test_idle_threads_are_left_out_of_the_stacks():
+    def thread(*frames):
+        lines = [f'  File "/x/{file}", line 9 in {name}' for file, name in frames]
+        return "\n".join(["Thread 0x2 (most recent call first):", *lines, ""])
+
+    idle = [thread(frame) for frame in watchdog._IDLE_FRAMES]
+    idle_writer = thread(("lib/queue.py", "get"), watchdog._IDLE_WRITER)
+    hung_writer = thread(("lib/socket.py", "send"), watchdog._IDLE_WRITER)
+    dump = "\n".join([*idle, idle_writer, hung_writer, WORKING])
+    assert watchdog._of_interest(dump) == f"{WORKING}{hung_writer}".rstrip()
+
+
+def test_stacks_are_read_from_the_end_of_a_log(tmp_path):
+    log = tmp_path / "worker-0.log"
+    log.touch()
+    os.truncate(log, 1 << 40)  # more than anybody can read
+    process = Process(log)
+    try:
+        (stacks,) = watchdog._stacks({CHIEF: process}, {CHIEF: log}).values()
+        assert "in helper" in stacks
+    finally:
+        process.process.kill()
+        process.process.communicate()

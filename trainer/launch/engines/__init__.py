@@ -1,0 +1,1 @@
+"""Ray, Slurm and Kubernetes, where they start the processes of a run."""

@@ -1,0 +1,273 @@
+"""mode=benchmark: measures how a run scales over its replicas, and tells what limits it.
+
+Of each size, 1, 2, ... to that of the configuration, three things are measured: a step of the run
+itself; the same work alone, in so many processes of one replica each that train at the same time;
+and the exchange alone. The batch of a replica is always the same. What is left between the first
+two is communication.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from trainer.config.schema import Experiment
+from trainer.errors import CRASHED, DONE, ConfigError
+from trainer.files import write_json
+from trainer.launch.modes.benchmark_experiments import Variants
+from trainer.launch.modes.benchmark_processes import BenchmarkProcesses, MeasurementError
+from trainer.launch.processes.fork_server import ForkServer
+from trainer.launch.resolved_run import Command, ResolvedRun, refuse_declared_cluster, resolve
+from trainer.runs import identity
+from trainer.text import align_columns
+
+_LARGE_SHARE = 0.25
+"""An input or an exchange that takes this share of a step is what to change first."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """The steps of one number of replicas, the same work alone, and the exchange alone.
+
+    Attributes:
+        count: number of processes, or of devices of one process.
+        replicas: number of replicas.
+        step_secs: seconds of a step; the mean over the processes, as all that follow.
+        examples_per_sec: of all replicas.
+        alone_step_secs: seconds of a step of processes that have one replica each, and train at
+            the same time and exchange nothing.
+        exchange_secs: seconds of the gradient's sum alone; None: there is one replica.
+        input_wait: share of the time in which steps waited for their input.
+        processor_secs: processor time of one process in a step.
+        gradient_bytes: of the gradient in float32.
+        network_bytes: what the processes have sent by network, per replica, with all headers; None:
+            not counted, for they have no network of their own.
+    """
+
+    count: int
+    replicas: int
+    step_secs: float
+    examples_per_sec: float
+    alone_step_secs: float
+    exchange_secs: float | None
+    input_wait: float
+    processor_secs: float
+    gradient_bytes: int
+    network_bytes: float | None
+
+    @property
+    def efficiency(self) -> float:
+        """The speed as a share of that without communication."""
+        return self.alone_step_secs / self.step_secs
+
+    @property
+    def communication(self) -> float:
+        """The share of a step that the exchange costs, waiting for slower replicas included."""
+        return max(0.0, 1.0 - self.efficiency)
+
+
+@dataclass(frozen=True)
+class BenchmarkRecord:
+    """A benchmark.
+
+    Attributes:
+        strategy: the choice of strategy.
+        unit: what is counted: processes or devices.
+        per_replica: examples in one step of each replica; the same at every size.
+        secs: length of each measurement in seconds.
+        sizes: from the smallest to that of the configuration.
+    """
+
+    strategy: str
+    unit: str
+    per_replica: int
+    secs: float
+    sizes: Sequence[Size]
+
+    @property
+    def limit(self) -> dict[str, str]:
+        """The `name` of what limits it, input, communication or work, and a `text` with advice."""
+        size = self.sizes[-1]
+        share = max(size.input_wait, size.communication)
+        percent = f"{100 * share:.0f} %"
+        if share < _LARGE_SHARE:
+            name = "work"
+            text = (
+                f"nothing but the work itself: steps wait {percent} of the time; a larger "
+                "batch.per_replica, jit=true or precision=mixed_bfloat16 may help"
+            )
+        elif size.input_wait == share:
+            name = "input"
+            text = (
+                f"input: steps wait for their data {percent} of the time; fetch less or faster, "
+                "or from memory"
+            )
+        else:
+            name = "communication"
+            text = (
+                f"communication: it takes {percent} of a step of {size.count} {self.unit}; "
+                "exchange less often, with a larger batch.per_replica"
+            )
+            if self.unit == "processes":
+                text += ", less (strategy.compress), or another way (strategy.communication)"
+        return {"name": name, "text": text}
+
+    def content(self) -> dict[str, Any]:
+        """Return what benchmark.json holds: the figures, and what follows from them."""
+        content = asdict(self)
+        for values, size in zip(content["sizes"], self.sizes, strict=True):
+            values |= {"efficiency": size.efficiency, "speedup": self.speedup(size)}
+        return {**content, "limit": self.limit}
+
+    def speedup(self, size: Size) -> float:
+        """Return the examples per second of a size as a multiple of those of the smallest."""
+        return size.examples_per_sec / self.sizes[0].examples_per_sec
+
+
+def run(command: Command, server: ForkServer | None = None) -> int:
+    """Measure, print a table, and write benchmark.json; return the exit code.
+
+    Args:
+        command: the experiment and its command line.
+        server: forks the processes; None: one is started.
+
+    Raises:
+        ConfigError: the configuration cannot work, or cannot be measured.
+        StorageError: the results cannot be written.
+    """
+    experiment = command.experiment
+    resolved = resolve(experiment)
+    _check(experiment, resolved)
+    run_dir = Path(experiment.runs_dir).expanduser() / identity.run_name(experiment)
+    folder = run_dir.with_name(f"{run_dir.name}-benchmark")
+    measurements = folder / "measurements"
+    variants = Variants(experiment, resolved.strategy, measurements)
+    shutil.rmtree(measurements, ignore_errors=True)  # of a benchmark that has failed
+    own_server = server or ForkServer.acquire()
+    sizes = []
+    try:
+        for count in variants.counts():
+            sizes.append(measure_size(variants, count, own_server))
+            print(f"{count}: {sizes[-1].examples_per_sec:,.0f} examples/s", flush=True)
+    except MeasurementError as error:  # the logs of the processes stay
+        print(f"error: {error}", file=sys.stderr)
+        return CRASHED
+    except (ConfigError, KeyboardInterrupt):
+        _remove(measurements)
+        raise
+    finally:
+        if server is None:
+            own_server.release()
+    shutil.rmtree(measurements, ignore_errors=True)
+    record = BenchmarkRecord(
+        strategy=str(experiment.choices["strategy"]),
+        unit="processes" if resolved.strategy.process_ids(None) else "devices",
+        per_replica=variants.sizes.per_replica,
+        secs=experiment.benchmark.secs,
+        sizes=sizes,
+    )
+    _print(record)  # first: figures that cannot be written are not lost
+    write_json(folder / "benchmark.json", record.content())
+    print(f"Results: {folder / 'benchmark.json'}")
+    print(f"Change first: {record.limit['text']}.")
+    return DONE
+
+
+def measure_size(variants: Variants, count: int, server: ForkServer) -> Size:
+    """Measure the run with so many processes or devices, then its replicas alone.
+
+    Raises:
+        ConfigError: a process finds something wrong with the configuration.
+        MeasurementError: a process has failed.
+    """
+    together = _measured(variants, [variants.together(count)], server)
+    replicas = together[0]["replicas"]
+    alone = together
+    if replicas > 1:
+        alone = _measured(variants, [variants.alone(number) for number in range(replicas)], server)
+    sent = [report["network_bytes"] for report in together]
+    return Size(
+        count=count,
+        replicas=replicas,
+        **{
+            name: fmean(report[name] for report in together)
+            for name in ("step_secs", "examples_per_sec", "input_wait", "processor_secs")
+        },
+        alone_step_secs=fmean(report["step_secs"] for report in alone),
+        exchange_secs=together[0]["exchange_secs"],
+        gradient_bytes=together[0]["gradient_bytes"],
+        # Each process has counted the bytes of all.
+        network_bytes=None if len(sent) == 1 or None in sent else fmean(sent) / replicas,
+    )
+
+
+def _measured(
+    variants: Variants, runs: Sequence[Experiment], server: ForkServer
+) -> list[dict[str, Any]]:
+    with BenchmarkProcesses(server, variants.experiment.watchdog.compile_secs) as processes:
+        for run in runs:
+            processes.start(run)
+        reports = processes.measure()
+        for warning in processes.warnings:
+            print(warning, file=sys.stderr)
+    return reports
+
+
+def _remove(folder: Path) -> None:
+    """Remove the files of the processes, and the directories above it that are empty then."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        folder.parent.rmdir()
+        folder.parent.parent.rmdir()
+
+
+def _check(experiment: Experiment, resolved: ResolvedRun) -> None:
+    """Refuse what cannot be measured.
+
+    Raises:
+        ConfigError: the reason.
+    """
+    strategy = resolved.strategy
+    refuse_declared_cluster(experiment, resolved)
+    if strategy.asynchronous:
+        raise ConfigError(
+            "mode (benchmark) measures steps that all replicas make together, and "
+            f"strategy={experiment.choices['strategy']} hands steps out to its workers; "
+            "use another strategy"
+        )
+    if strategy.devices_per_replica > 1:
+        raise ConfigError(
+            f"strategy.devices_per_replica ({strategy.devices_per_replica}) must be 1 for "
+            "mode=benchmark, which compares with replicas of one device that exchange nothing"
+        )
+
+
+def _print(record: BenchmarkRecord) -> None:
+    figures = {
+        record.unit: [str(size.count) for size in record.sizes],
+        "examples/s": [f"{size.examples_per_sec:,.0f}" for size in record.sizes],
+        "times the smallest": [f"{record.speedup(size):.2f}" for size in record.sizes],
+        "step, ms": [_ms(size.step_secs) for size in record.sizes],
+        "without exchange, ms": [_ms(size.alone_step_secs) for size in record.sizes],
+        "exchange alone, ms": [_ms(size.exchange_secs) for size in record.sizes],
+        "efficiency": [f"{100 * size.efficiency:.0f} %" for size in record.sizes],
+        "input wait": [f"{100 * size.input_wait:.0f} %" for size in record.sizes],
+    }
+    table = align_columns(
+        [[name, *texts] for name, texts in figures.items()], "<" + ">" * len(record.sizes)
+    )
+    heading = (
+        f"strategy={record.strategy}, {record.per_replica} examples a step on each replica, "
+        f"{record.secs:g} s for each measurement"
+    )
+    print("\n".join(["", heading, "", *table, ""]), flush=True)
+
+
+def _ms(secs: float | None) -> str:
+    return "-" if secs is None else f"{1000 * secs:.{2 if secs >= 0.001 else 3}f}"

@@ -1,0 +1,122 @@
+"""mode=plan: tells what a run would be, on hardware that need not be here, and trains nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainer.cluster import environment
+from trainer.config.batch_sizes import BatchSizes, resolve_batch_sizes
+from trainer.config.loading import plain
+from trainer.config.schema import Experiment
+from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
+from trainer.launch.processes.module_process import ask_module
+from trainer.launch.resolved_run import Command, ResolvedRun, resolve
+from trainer.text import align_columns, format_bytes
+
+_UPDATED = ("optimizer", "averages")
+"""What lies where the variables are updated."""
+
+
+def run(command: Command) -> int:
+    """Print devices, batch, length, memory and traffic of a run; return the exit code.
+
+    Raises:
+        ConfigError: the run cannot be, or needs to know how many replicas there are.
+    """
+    experiment = command.experiment
+    resolved = resolve(experiment)
+    num_replicas, reason = _num_replicas(experiment, resolved)
+    sizes = resolve_batch_sizes(experiment.batch, num_replicas)
+    code, measured = _measure(experiment, num_replicas)
+    if measured is None:
+        return code
+    process_ids = resolved.cluster.process_ids or resolved.strategy.process_ids(None)
+    processes = ", ".join(map(str, process_ids)) or "one"
+    rows = [
+        ("Strategy", f"{experiment.choices['strategy']}{reason}"),
+        ("Processes", processes),
+        ("Batch", str(sizes)),
+        ("Length", measured["length"]),
+        *_memory(measured, resolved.strategy.parameters_apart),
+        ("Traffic", _traffic(resolved, sizes, measured)),
+    ]
+    print("\n".join(align_columns([(name and f"{name}:", text) for name, text in rows], "<<")))
+    print("Nothing was trained or written.")
+    return DONE
+
+
+def _num_replicas(experiment: Experiment, resolved: ResolvedRun) -> tuple[int, str]:
+    """Return the number of replicas, and where it comes from, in words.
+
+    Raises:
+        ConfigError: `plan.replicas` contradicts the strategy, or nothing here tells the number.
+    """
+    strategy = resolved.strategy
+    assumed = experiment.plan.replicas
+    known = 1 if strategy.asynchronous else strategy.num_replicas()
+    choice = f"strategy={experiment.choices['strategy']}"
+    if known is not None and assumed not in (None, known):
+        raise ConfigError(
+            f"plan.replicas ({assumed}) must be null or {known}: {choice} has {known} as it is "
+            "configured"
+        )
+    if known is not None:
+        return known, ""
+    if assumed is not None:
+        return assumed, f", {assumed} replicas assumed"
+    if not strategy.uses_gpus:
+        raise ConfigError(
+            f"plan.replicas (null) must be the number of cores: {choice} cannot tell it without "
+            "its devices; add plan.replicas=8"
+        )
+    gpus = len(environment.visible_gpus())
+    processes = len(resolved.cluster.trainers or strategy.process_ids(None)) or 1
+    here = gpus if resolved.declared else gpus // processes  # GPUs of one process
+    kind = "CPU" if gpus == 0 else f"{gpus} GPUs" if gpus > 1 else "GPU"
+    reason = f", with the {kind} of this machine (plan.replicas=<n> assumes others)"
+    return processes * max(1, here), reason
+
+
+def _measure(experiment: Experiment, num_replicas: int) -> tuple[int, dict[str, Any] | None]:
+    """Build the model in a process of its own; return its exit code and what it has measured."""
+    request = {"experiment": plain(experiment), "num_replicas": num_replicas}
+    answer = ask_module(["trainer.worker.model_sizes"], json.dumps(request))
+    if answer.code == WRONG_INPUT:
+        raise ConfigError(*answer.value)
+    if answer.code != DONE:
+        sys.stderr.write(answer.errors)
+        return CRASHED, None
+    return DONE, answer.value
+
+
+def _memory(measured: Mapping[str, Any], place: str | None) -> Iterator[tuple[str, str]]:
+    """Yield the rows about parameters, and about memory: of a replica, and of another `place`."""
+    for name, model in measured["models"].items():
+        text = f"{model['trainable']:,} trainable parameters, {model['fixed']:,} others"
+        yield ("Model" if name == "model" else f"Model {name}"), text
+    kinds = measured["bytes"]
+    # Where variables are apart, a replica has a copy of the weights while it computes.
+    kept = {name: size for name, size in kinds.items() if not place or name not in _UPDATED}
+    yield "Memory", f"about {_sum_text(kept, 'a replica')}"
+    if place:
+        apart = {name: kinds[name] for name in ("weights", *_UPDATED)}
+        yield "", f"about {_sum_text(apart, place)}"
+
+
+def _sum_text(kinds: Mapping[str, int], place: str) -> str:
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in kinds.items() if size)
+    return f"{format_bytes(sum(kinds.values()))} {place}: {parts}"
+
+
+def _traffic(resolved: ResolvedRun, sizes: BatchSizes, measured: Mapping[str, Any]) -> str:
+    """Return how many bytes a replica sends in a step, and how."""
+    kinds = measured["bytes"]
+    if sizes.num_replicas == 1 and not resolved.strategy.asynchronous:
+        return "none: there is one replica"
+    size, text = resolved.strategy.traffic(
+        kinds["gradients"], kinds["weights"], sizes.num_replicas, in_tree=sizes.shards is not None
+    )
+    return f"{format_bytes(size)} a step and replica: {text}"

@@ -1,0 +1,250 @@
+"""mode=verify: runs the experiment straight, and again with kills, and compares everything.
+
+A run that is killed and continued must end as if nothing had happened. Whether it does depends on
+the user's own code too: what the next step depends on and no checkpoint holds is lost with the
+process. Each run has a supervisor of its own, which is killed as well.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.cluster import environment
+from trainer.cluster.signals import forward_to
+from trainer.cluster.spec import Cluster
+from trainer.cluster.stop_requests import STOP
+from trainer.config import loading
+from trainer.config.schema import Experiment, Fault
+from trainer.errors import CRASHED, DONE
+from trainer.launch.modes.run_comparison import Outcome, differences, likely_cause, read
+from trainer.launch.processes.fork_server import ForkServer
+from trainer.launch.resolved_run import Command, refuse_declared_cluster, select_run
+from trainer.runs import identity
+from trainer.text import printable
+
+
+def run(command: Command) -> int:
+    """Verify an experiment, in a directory of its own that is kept if something differs.
+
+    Args:
+        command: the experiment and its command line.
+
+    Returns:
+        The exit code: 0 equal, 1 not, 2 wrong input, 130 or 143 stopped.
+
+    Raises:
+        ConfigError: it cannot be verified here.
+    """
+    experiment = command.experiment
+    resolved = select_run(experiment)
+    refuse_declared_cluster(experiment, resolved)
+    strategy = resolved.strategy
+    seed = experiment.verify.seed
+    if seed is None:
+        seed = secrets.randbelow(2**31)
+    process_ids = strategy.process_ids(None) or [Cluster().process_id]
+    num_steps = _num_steps(experiment)
+    kills = random_kills(list(map(str, process_ids)), num_steps, experiment.verify.kills, seed)
+    runs_dir = (
+        Path(experiment.runs_dir).expanduser() / f"{identity.run_name(experiment)}-verify-{seed}"
+    )
+    if runs_dir.exists():
+        shutil.rmtree(runs_dir)  # of the same kills, which are about to be repeated
+    server = ForkServer.acquire()
+    verification = Verification(
+        command, runs_dir, str(server.directory), is_repeatable=not strategy.asynchronous
+    )
+    print(
+        f"Verifying {num_steps} steps with {len(kills)} kills; "
+        f"verify.seed={seed} repeats their moments.",
+        flush=True,
+    )
+    try:
+        code = verification.verify(kills)
+    finally:
+        server.release()
+    if code == DONE:
+        shutil.rmtree(runs_dir)
+    elif runs_dir.exists():
+        print(f"The runs are in {runs_dir}.", flush=True)
+    return code
+
+
+def random_kills(
+    process_ids: Sequence[str], num_steps: int, count: int, seed: int
+) -> dict[str, Fault]:
+    """Return kills at random moments, spread over the run.
+
+    The first is between two steps, so that steps are lost.
+    """
+    generator = random.Random(seed)
+    kills = {}
+    for number in range(count):
+        phase = generator.choice(("step", "step", "evaluate", "save")) if number else "step"
+        first = num_steps * number // count + 1
+        last = max(num_steps * (number + 1) // count, 2) - 1
+        at = (
+            generator.randint(min(first, last), last)
+            if phase == "step"
+            else generator.randint(1, 2)
+        )
+        process = generator.choice(("supervisor", *process_ids))
+        kills[f"kill_{number + 1}"] = Fault("kill", process, phase, at)
+    return kills
+
+
+_JSON_LINES = {"jsonl": {"_target_": "trainer.summaries.writers.jsonl.JsonLines"}}
+"""The writer of metrics.jsonl, which is compared."""
+
+
+def shortened(
+    experiment: Experiment, name: str, runs_dir: Path, kills: dict[str, Fault]
+) -> Experiment:
+    """Return the experiment as it is verified: short, evaluated and saved often, with kills."""
+    short = copy.deepcopy(experiment)
+    num_steps = _num_steps(experiment)
+    short.mode = "train"
+    short.name = name
+    short.runs_dir = str(runs_dir)
+    short.resume = "auto"
+    short.resume_allow = []
+    short.train.steps = num_steps
+    short.train.epochs = None
+    short.launch.inline = False
+    short.fault = kills
+    short.evaluate.every_steps = min(
+        short.evaluate.every_steps or num_steps, max(1, num_steps // 8)
+    )
+    short.checkpoint.every_steps = min(
+        short.checkpoint.every_steps or num_steps, max(1, num_steps // 6)
+    )
+    short.summary.every_steps = min(short.summary.every_steps, max(1, num_steps // 20))
+    short.writers = {**_JSON_LINES, **short.writers}
+    short.restart.max_restarts += 2 * len(kills)
+    short.restart.backoff_secs = 0.0
+    return short
+
+
+def _num_steps(experiment: Experiment) -> int:
+    return min(experiment.verify.steps, experiment.train.steps or experiment.verify.steps)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The runs of one verification.
+
+    Attributes:
+        command: the experiment and its command line.
+        runs_dir: where the runs are.
+        server: the folder of the fork server of their workers.
+        is_repeatable: whether two runs are equal to the bit; otherwise it is only checked that a
+            run finishes.
+    """
+
+    command: Command
+    runs_dir: Path
+    server: str
+    is_repeatable: bool
+
+    def verify(self, kills: dict[str, Fault]) -> int:
+        """Run the experiment, compare, and print the differences; return the exit code."""
+        straight = None
+        if self.is_repeatable:
+            code, straight = self._run("straight", {})
+            if straight is None:
+                return code
+        code, killed = self._run("killed", kills)
+        if killed is None:
+            print(
+                "error: the experiment with kills did not finish; its straight run did",
+                file=sys.stderr,
+            )
+            return code
+        if straight is None:
+            return _check_steps(killed.step, _num_steps(self.command.experiment))
+        lines = differences(straight, killed)
+        if not lines:
+            print(f"Equal: {killed}", flush=True)
+            return DONE
+        code, again = self._run("again", {})
+        if again is None:
+            return code
+        if unrepeatable := differences(straight, again):
+            lines = [*unrepeatable, f"likely cause: {likely_cause(straight, again, True)}"]
+        else:
+            lines = [*lines, f"likely cause: {likely_cause(straight, killed, False)}"]
+        for line in lines:
+            print(f"error: {printable(line)}", file=sys.stderr)
+        return CRASHED
+
+    def _run(self, name: str, kills: dict[str, Fault]) -> tuple[int, Outcome | None]:
+        """Run the experiment to its end; return the exit code, and the outcome if it finished."""
+        print(f"--- {name}", flush=True)
+        experiment = shortened(self.command.experiment, name, self.runs_dir, kills)
+        code = -signal.SIGKILL
+        for _ in range(len(kills) + 1):
+            if code == -signal.SIGKILL:  # of the supervisor; the same command continues
+                code = run_command(self.command, experiment, self.server)
+        if code != DONE:
+            return (code if code > 0 else CRASHED), None
+        (run_dir,) = self.runs_dir.glob(f"{name}-*")
+        return code, read(run_dir)
+
+
+def _check_steps(step: int, num_steps: int) -> int:
+    if step == num_steps:
+        print(
+            f"Finished with exactly {num_steps} steps; what else a run of this strategy comes to "
+            "depends on who was first.",
+            flush=True,
+        )
+        return DONE
+    print(f"error: it finished with {step} steps instead of {num_steps}", file=sys.stderr)
+    return CRASHED
+
+
+def run_command(
+    command: Command, experiment: Experiment, server: str, *, is_silent: bool = False
+) -> int:
+    """Run one command to its end, in a process and a session of its own; forward signals to it.
+
+    Args:
+        command: the command line that is recorded.
+        experiment: what to run.
+        server: the folder of the fork server of its workers.
+        is_silent: whether its output is dropped; errors are shown.
+
+    Returns:
+        The exit code.
+    """
+    assignment = {
+        "experiment": loading.plain(experiment),
+        "overrides": command.overrides,
+        "config_dir": command.config_dir,
+    }
+    variables = environment.worker_environment()
+    environment.name_fork_server(variables, server)
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "trainer.launch.modes.verify_run"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL if is_silent else None,
+        start_new_session=True,
+        env=variables,
+        text=True,
+    )
+    assert process.stdin is not None
+    with forward_to(process.send_signal, STOP):
+        # It stays open: the process ends when it is closed, also because this one was killed.
+        process.stdin.write(json.dumps(assignment) + "\n")
+        process.stdin.flush()
+        return process.wait()

@@ -1,0 +1,1 @@
+"""Processes of a run as the parent sees them: fresh, forked, or its own."""

@@ -1,0 +1,77 @@
+"""launch=inline: trains in the command's own process, so that a debugger stops at breakpoints."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from trainer.cluster.messages import Channel, Crash, Message, Phase, Progress
+from trainer.cluster.signals import Signals
+from trainer.cluster.spec import Cluster
+from trainer.cluster.stop_requests import Decision
+from trainer.errors import CRASHED
+from trainer.launch.processes.worker_process import log_of
+from trainer.launch.run_context import RunContext
+from trainer.launch.supervision.exit_codes import left_without_saving
+from trainer.runs.crash_report import Failure
+
+
+def run(context: RunContext, cluster: Cluster) -> tuple[int, list[Failure]]:
+    """Run the experiment in this process.
+
+    Args:
+        context: the command's run.
+        cluster: the cluster as this process sees it.
+
+    Returns:
+        The exit code, and the failure if it crashed.
+    """
+    from trainer.worker import process  # imports TensorFlow when it runs
+
+    console = context.console
+    process_id = cluster.process_id
+    log = log_of(context.directory, process_id)
+    failures: list[Failure] = []
+    console.begin(process_id)
+
+    def show(message: Message) -> None:
+        match message:
+            case Crash(text, cause):
+                failures.append(Failure(str(process_id), "failed", log, cause, text))
+            case Phase() | Progress():
+                console.update(process_id, message)
+        console.show(message, log)
+
+    # A signal after the run is not the run's: it must neither stop it nor end the process.
+    has_ended = threading.Event()
+    signals = Signals(lambda number: _handle_request(context, number, has_ended))
+    if number := context.stop_requests.drain():
+        signals.request(number)
+    try:
+        code = process.run(
+            context.experiment, context.directory.path, Channel(show), cluster, signals, time.time()
+        )
+    finally:
+        has_ended.set()
+        signals.close()
+    return code, failures
+
+
+def _handle_request(context: RunContext, number: int, has_ended: threading.Event) -> None:
+    """Bound the time until the process has saved; `Signals` itself passes the request on."""
+    match context.stop_requests.decide(number):
+        case Decision.LEAVE:
+            _leave(context)
+        case Decision.STOP if grace_secs := context.experiment.preemption.grace_secs:
+
+            def leave_unless_ended() -> None:
+                if not has_ended.wait(grace_secs):
+                    _leave(context)
+
+            threading.Thread(target=leave_unless_ended, daemon=True, name="grace").start()
+
+
+def _leave(context: RunContext) -> None:
+    context.console.error(left_without_saving(context.directory.path))
+    os._exit(CRASHED)

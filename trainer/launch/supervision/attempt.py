@@ -1,0 +1,299 @@
+"""One attempt: the processes that are started together, and end together."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import time
+from collections.abc import Callable
+
+from trainer.cluster import messages
+from trainer.cluster.messages import Message, Phase
+from trainer.cluster.spec import Cluster, ProcessId
+from trainer.cluster.stop_requests import RESIZE, Decision
+from trainer.errors import CRASHED, DONE, RESTARTABLE
+from trainer.launch.display.visibility import Visibility
+from trainer.launch.processes.managed_process import ManagedProcess
+from trainer.launch.processes.worker_process import Messages, log_of
+from trainer.launch.run_context import RunContext
+from trainer.launch.supervision import exit_codes
+from trainer.launch.supervision.failure_record import FailureRecord
+from trainer.launch.supervision.join_wait import JoinWait
+from trainer.launch.supervision.process_set import ProcessSet
+from trainer.launch.supervision.replacement import Replacement
+from trainer.launch.supervision.watchdog import Watch
+from trainer.runs.crash_report import Failure
+
+_CAUSE_SECS = 3.0  # how long the cause of a lost peer may take to be known
+_LEAVE_SECS = 60.0  # how long after the first process the last may still be leaving
+
+
+class Attempt:
+    """The processes of one attempt.
+
+    Args:
+        context: the command's run.
+        members: the processes to start; the messages of the first are shown to the user.
+        start: starts one process that has no assignment yet.
+        may_replace: called before a lost process is restarted alone.
+
+    Attributes:
+        has_begun: whether a process has joined the others, so that it may have trained.
+        is_resizing: whether its processes were asked to save and leave, to go on with more.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        members: list[Cluster],
+        start: Callable[[ProcessId], ManagedProcess],
+        may_replace: Callable[[ProcessId], bool],
+    ) -> None:
+        self.has_begun = False
+        self.is_resizing = False
+        self._membership = context.membership
+        self._experiment = context.experiment
+        self._directory = context.directory
+        self._console = context.console
+        self._stop_requests = context.stop_requests
+        self._members = {member.process_id: member for member in members}
+        self._visibility = Visibility(members[0].process_id)
+        self._messages: Messages = queue.SimpleQueue()
+        self._living = ProcessSet(context.strategy, start)
+        self._join_wait = JoinWait(self._members, context.strategy.start_timeout_secs)
+        self._watch = Watch(context.experiment.watchdog)
+        self._record = FailureRecord()
+        self._replacement = Replacement(context, self._living, self._record, may_replace)
+        self._grace_ends = float("inf")
+        self._deadline: float | None = None
+        self._code = DONE
+        self._has_left = False
+
+    def run(self) -> int:
+        """Run the processes until all have ended.
+
+        Returns:
+            The exit code of the process that decides; negative for the signal that killed it.
+        """
+        try:
+            for member in self._members.values():
+                # Starting hundreds takes minutes, in which a stop request must be answered.
+                while self._deadline is None and not self._messages.empty():
+                    self._next()
+                if self._deadline is not None:
+                    break
+                self._begin(member)
+            while self._living and (self._deadline is None or time.monotonic() < self._deadline):
+                self._next()
+            self._blame_stopped_process()
+            return self._code
+        finally:
+            self._end()
+
+    def wake(self) -> None:
+        """Look at the stop requests; called in signal handlers, hence at any moment."""
+        self._messages.put(None)
+
+    def stopped_by(self) -> int:
+        """Return the signal that requested a stop, also one not handled; 0: none. After `run`."""
+        while not self._messages.empty():
+            match self._messages.get():
+                case process_id, messages.SignalReceived(number):
+                    self._stop_requests.decide(number, process_id)
+        return self._stop_requests.drain()
+
+    def failure(self) -> Failure | None:
+        """Return how the attempt failed; None: no process did. Call it after `run`."""
+        return self._record.failure(self._directory)
+
+    def _begin(self, member: Cluster) -> None:
+        process = self._living.start(member.process_id)
+        self._record.forget(member.process_id)
+        self._watch.begin(member.process_id)
+        self._console.begin(member.process_id, process.host)
+        process.assign(self._directory, self._experiment, member, self._messages)
+
+    def _end(self) -> None:
+        """Kill the processes that are left."""
+        for process in self._living.values():
+            process.signal(signal.SIGKILL)  # all of them before the first is waited for
+        for process_id, process in self._living.items():
+            process.discard()
+            if process_id != self._record.process_id:
+                self._console.end(process_id, "ended")
+        self._living.clear()
+        self._console.refresh()
+
+    def _next(self) -> None:
+        """Handle the next message, request or alarm."""
+        at, act = min(self._alarms(), key=lambda alarm: alarm[0])
+        timeout = None if at == float("inf") else max(0.0, at - time.monotonic())
+        try:
+            received = self._messages.get(timeout=timeout)
+        except queue.Empty:
+            act()
+            return
+        if received is not None:
+            self._handle_message(*received)
+        elif request := self._stop_requests.take():
+            self._handle_request(*request)
+
+    def _alarms(self) -> list[tuple[float, Callable[[], None]]]:
+        """Return what to do if no message comes, each with its time."""
+        alarms: list[tuple[float, Callable[[], None]]] = [
+            (self._grace_ends, self._end_grace),
+            (self._console.refresh_at(), self._console.refresh),
+        ]
+        if self._deadline is not None:
+            return [*alarms, (self._deadline, lambda: None)]
+        alarms.append((self._join_wait.check_at, self._check_join))
+        if (alarm := self._watch.alarm()) is not None:
+            alarms.append((alarm[0], self._end_stall))
+        return alarms
+
+    def _handle_message(self, process_id: ProcessId, message: Message) -> None:
+        match message:
+            case messages.SignalRequest(name, number):
+                self._living.send_signal(name, number)
+            case messages.SignalReceived(number):
+                self._handle_request(number, process_id)
+            case messages.Availability() if self._membership:
+                if self._membership.update(message) and not self._stop_requests.number:
+                    self._console.line(f"{message.process} is back: saving, then growing.")
+                    self.is_resizing = True
+                    self._living.forward(RESIZE)
+            case messages.Exit(code):
+                del self._living[process_id]
+                self._join_wait.end(process_id)
+                self._watch.end(process_id)
+                self._handle_exit(process_id, code)
+            case messages.Phase() | messages.Progress():
+                self._watch.update(process_id, message)
+                self.has_begun = self.has_begun or self._watch.has_begun(process_id)
+                self._console.update(process_id, message)
+                phase = message.phase if isinstance(message, Phase) else None
+                if phase and self._join_wait.enter_phase(process_id, phase):
+                    self._leave_early()
+                self._show(process_id, message)
+            case _:
+                self._show(process_id, message)
+
+    def _show(self, process_id: ProcessId, message: Message) -> None:
+        if isinstance(message, messages.Crash):
+            self._record.report(process_id, message.cause, message.text)
+        if self._visibility.shows(process_id, message):
+            self._console.show(message, log_of(self._directory, process_id))
+
+    def _handle_request(self, number: int, source: ProcessId | None) -> None:
+        """Act on a stop or save signal that this process has received, or one of the run's."""
+        name = signal.Signals(number).name
+        match self._stop_requests.decide(number, source):
+            case Decision.SAVE:
+                self._living.forward(number)
+            case Decision.LEAVE:
+                self._leave_at_once("a second SIGINT")
+            case Decision.STOP:
+                receiver = f" to {source}" if source else ""
+                hint = self._stop_requests.hint()
+                self._console.line(f"{name}{receiver}: saving, then leaving{hint}.")
+                grace_secs = self._experiment.preemption.grace_secs or float("inf")
+                self._grace_ends = time.monotonic() + grace_secs
+                self._living.forward(number)
+                self._leave_early()
+
+    def _leave_early(self) -> None:
+        """Stop now if requested before any process has trained: joining ignores requests."""
+        trainers = self._living.trainers()
+        is_joining = not any(map(self._watch.has_begun, trainers))
+        is_early = is_joining if trainers else self._join_wait.is_waiting
+        if self._stop_requests.number and is_early and self._deadline is None:
+            self._code = 128 + self._stop_requests.number
+            self._deadline = time.monotonic()
+
+    def _end_grace(self) -> None:
+        grace_secs = self._experiment.preemption.grace_secs
+        self._leave_at_once(f"preemption.grace_secs ({grace_secs:g}) are over")
+
+    def _leave_at_once(self, reason: str) -> None:
+        self._deadline = time.monotonic()
+        self._grace_ends = float("inf")
+        if not self._has_left:  # otherwise everything has been saved
+            self._code = CRASHED
+            lost = exit_codes.left_without_saving(self._directory.path)
+            self._console.error(f"{reason}: {lost}")
+
+    def _end_stall(self) -> None:
+        """Report the process that hangs; restart it alone, or end the attempt."""
+        logs = {process_id: log_of(self._directory, process_id) for process_id in self._living}
+        hung, lines = self._watch.report(self._living, logs)
+        for line in lines:
+            self._console.line(line)
+        self._console.end(hung, "stalled")
+        cause = lines[0].partition(" makes no progress: ")[2]
+        self._record.report(hung, cause, "\n".join(lines[1:]))
+        if self._living.is_restartable(hung):
+            self._living[hung].signal(signal.SIGKILL)
+            self._watch.renew()
+        else:
+            self._fail(hung, "made no progress", RESTARTABLE)
+
+    def _blame_stopped_process(self) -> None:
+        """Blame a process that is stopped (SIGSTOP), if there is one, and not one that lost it."""
+        if self._code == RESTARTABLE:
+            for process_id in self._living.stopped():
+                self._record.blame(process_id, "was stopped by a signal")
+
+    def _handle_exit(self, process_id: ProcessId, code: int) -> None:
+        member = self._members[process_id]
+        self._console.end(process_id, *exit_codes.console_state(code))
+        if exit_codes.is_success(code):
+            self._let_others_leave(member, code)
+        elif process_id.is_actor and self._deadline is not None:
+            return  # the others are leaving
+        elif self._replacement.begins(process_id, code):
+            self._begin(member)
+        elif self._record.process_id is None and self._replacement.give_up(process_id, code):
+            self._fail(process_id, exit_codes.describe(code), CRASHED)
+        elif self._record.process_id is None or (self._code == RESTARTABLE and code != RESTARTABLE):
+            self._fail_by_exit(process_id, code)
+
+    def _fail_by_exit(self, process_id: ProcessId, code: int) -> None:
+        # A process that lost a peer often ends before that peer, which is the cause; every other
+        # end is a cause itself.
+        secs = _CAUSE_SECS if code == RESTARTABLE else 0.0
+        self._fail(process_id, exit_codes.describe(code), code, secs)
+
+    def _fail(self, process_id: ProcessId, how: str, code: int, secs: float = 0.0) -> None:
+        """End the attempt within `secs` because of a process."""
+        self._record.blame(process_id, how)
+        self._code = code
+        self._deadline = time.monotonic() + secs
+
+    def _let_others_leave(self, member: Cluster, code: int) -> None:
+        """Let the others leave after a process that was done or has stopped."""
+        if self._record.process_id is not None:
+            return
+        if code != DONE:
+            self._code = code
+        if member.is_chief:
+            self._living.dismiss(is_stop=code != DONE)
+        self._has_left = self._has_left or not member.process_id.is_beside
+        is_evaluating = self._code == DONE and self._living.has_evaluator()
+        if self._deadline is None and self._has_left and not is_evaluating:
+            self._deadline = time.monotonic() + _LEAVE_SECS
+
+    def _check_join(self) -> None:
+        """Tell the user who is missing at the start; give up when it takes too long."""
+        awaited = self._join_wait.check()
+        if awaited is None:
+            return
+        process_id = awaited.process_id
+        secs = f"{awaited.secs:.0f} s"
+        if not awaited.is_over:
+            self._console.line(f"{process_id} waits for {awaited.missing} to start ({secs})")
+            return
+        how = f"waited {secs} for {awaited.missing} to start"
+        self._console.error(
+            f"{process_id} {how}; start them, or wait longer with strategy.start_timeout_secs"
+        )
+        self._fail(process_id, how, CRASHED)

@@ -1,0 +1,152 @@
+"""Runs the processes of a run, and restarts them after a failure that a restart may repair.
+
+It imports no TensorFlow: the parent stays small, a crash or hang of TensorFlow cannot take it
+along, and a sweep leaks nothing from one point to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trainer.cluster.signals import forward_to
+from trainer.cluster.spec import Cluster, ProcessId
+from trainer.errors import CRASHED, DONE
+from trainer.launch.processes.managed_process import ManagedProcess
+from trainer.launch.run_context import RunContext
+from trainer.launch.supervision import exit_codes
+from trainer.launch.supervision.attempt import Attempt
+from trainer.launch.supervision.membership import Membership
+from trainer.launch.supervision.restart_budget import RestartBudget, newest_step
+from trainer.runs.crash_report import Failure
+from trainer.runs.ledger import Ledger
+
+_LONGEST_PAUSE_SECS = 300.0
+
+
+class Supervisor:
+    """Runs attempts until one ends for good.
+
+    Attributes:
+        failures: the failure of each attempt that failed.
+
+    Args:
+        context: the command's run.
+        members: returns the processes of an attempt.
+        start: starts one process that has no assignment yet.
+        ledger: records the restarts.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        members: Callable[[], list[Cluster]],
+        start: Callable[[ProcessId], ManagedProcess],
+        ledger: Ledger,
+    ) -> None:
+        self._context = context
+        self._console = context.console
+        self._stop_requests = context.stop_requests
+        self._restart = context.experiment.restart
+        self._members = members
+        self._start = start
+        self._ledger = ledger
+        self._membership = context.membership
+        self.failures: list[Failure] = []
+        run_dir = context.directory.path
+        self._attempts = RestartBudget(run_dir, self._restart.max_restarts)
+        self._actors = RestartBudget(run_dir, context.experiment.actors.max_restarts)
+
+    def supervise(self) -> int:
+        """Run the processes.
+
+        Returns:
+            The exit code for the user: 0, 1, 2, 130 or 143.
+
+        Raises:
+            ConfigError: another host has taken over the run.
+        """
+        with forward_to(self._stop_requests.request):
+            while True:
+                self._context.directory.check_lock()
+                members = self._members()
+                if number := self._stop_requests.drain():  # it may have waited for places
+                    return 128 + number
+                attempt = Attempt(self._context, members, self._start, self._may_replace)
+                with self._stop_requests.waking(attempt.wake):
+                    if number := self._stop_requests.drain():
+                        return 128 + number
+                    code = attempt.run()
+                if failure := attempt.failure():
+                    self.failures.append(failure)
+                elif attempt.is_resizing and code != DONE and not self._stop_requests.drain():
+                    self._ledger.mark("restart")
+                    continue
+                if failure is None or not exit_codes.is_restartable(code):
+                    return code
+                self._console.line(
+                    f"warning: {failure.process} {failure.end}; its log is {failure.log}"
+                )
+                if attempt.stopped_by():
+                    # It did not save: no exit code may say that it did.
+                    self._console.error(
+                        exit_codes.left_without_saving(self._context.directory.path)
+                    )
+                    return CRASHED
+                if not self._attempts.spend():
+                    self._console.error(
+                        f"gave up after {self._restart.max_restarts} restarts "
+                        f"(restart.max_restarts): {failure.process} {failure.end}; "
+                        f"the log is {failure.log}"
+                    )
+                    return CRASHED
+                secs = _pause_secs(self._restart.backoff_secs, self._attempts.spent)
+                if self._membership:
+                    secs = max(secs, self._shrink(self._membership, attempt, failure))
+                    if not self._membership.is_enough:
+                        return CRASHED
+                if number := self._wait(secs):
+                    return 128 + number
+
+    def _shrink(self, membership: Membership, attempt: Attempt, failure: Failure) -> float:
+        """Note who cannot be had any more; return the seconds to wait for them."""
+        if attempt.has_begun:
+            membership.record_start()
+        else:
+            membership.record_start_failure(failure.process)
+        if not membership.is_shrinking:
+            return 0.0
+        if not membership.is_enough:
+            self._console.error(
+                f"{membership.missing} cannot be had, and no number of workers that is left is at "
+                "least strategy.min_workers and divides the batch; the same command continues "
+                "when there are more"
+            )
+            return 0.0
+        self._console.line(
+            f"warning: {membership.missing} cannot be had; going on with {membership.size} of "
+            f"{membership.full} workers"
+        )
+        return membership.rejoin_secs
+
+    def _may_replace(self, process_id: ProcessId) -> bool:
+        """Return whether a process may be started again alone."""
+        return (self._actors if process_id.is_actor else self._attempts).spend()
+
+    def _wait(self, secs: float) -> int:
+        """Wait before a restart; return the signal that requested a stop meanwhile, or 0."""
+        self._ledger.mark("restart")
+        self._console.cause = ""  # the errors so far are not how the run ends
+        origin = (
+            "the newest checkpoint"
+            if newest_step(self._context.directory.path)
+            else "the beginning"
+        )
+        self._console.line(f"Restarting from {origin} in {secs:g} s.")
+        return self._stop_requests.wait(secs)
+
+
+def _pause_secs(first_secs: float, number: int) -> float:
+    """Return the pause before restart `number`: the first one doubled each time, up to a limit."""
+    longest = max(first_secs, _LONGEST_PAUSE_SECS)
+    doublings = min(number - 1, 60)  # far beyond the limit, and within what a float holds
+    return min(first_secs * 2.0**doublings, longest)

@@ -1,0 +1,279 @@
+"""The watchdog: finds the process that hangs, by its last sign of life and its stacks.
+
+Processes that run every step together stop together, so the first that is silent for too long need
+not be the one that hangs. That is the one that is stopped, or whose stacks do not show it waiting
+for the others, or that is furthest behind.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.cluster.messages import Phase, Progress
+from trainer.cluster.signals import STACKS
+from trainer.cluster.spec import ProcessId
+from trainer.config.schema import Watchdog
+from trainer.launch.processes.managed_process import ManagedProcess
+
+_BEFORE = "import"  # the phase of a process before its first message
+_ALLOWED = {
+    _BEFORE: "compile_secs",
+    "start": "compile_secs",
+    "compile": "compile_secs",
+    "evaluate": "evaluate_secs",
+    "save": "save_secs",
+}
+_UNWATCHED = "join"  # strategy.start_timeout_secs bounds it
+_DUMP_SECS = 5.0  # how long stacks may take to be written
+_POLL_SECS = 0.02  # between two looks whether they are
+_WAITING_FILES = (
+    "trainer/engine/process_group.py",
+    "trainer/engine/graph/exchange/gradient_exchange.py",
+)
+"""Files of this package in which a process waits for others."""
+
+_IDLE_FRAMES = (
+    ("trainer/worker/process.py", "_listen"),
+    ("trainer/cluster/signals.py", "_read"),
+)
+"""File and function at which a service thread of a worker always waits."""
+
+_IDLE_WRITER = ("trainer/summaries/writers/background.py", "_work")
+"""File and function that a writer's thread is in; idle if it waits for its queue there."""
+
+
+def _frame(file: str, function: str) -> str:
+    return rf'/{re.escape(file)}", line \d+ in {function}'
+
+
+_WAITING = re.compile("|".join(rf'/{re.escape(file)}"' for file in _WAITING_FILES))
+_IDLE = re.compile(
+    "|".join(
+        [
+            *(_frame(*frame) for frame in _IDLE_FRAMES),
+            # A writer with nothing to do; one that hangs is of interest.
+            rf'/queue\.py", line \d+ in get\n.*{_frame(*_IDLE_WRITER)}',
+        ]
+    )
+)
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """The last sign of life of a process.
+
+    Attributes:
+        phase: its phase; `import` before its first message.
+        step: number of steps made.
+        at: when it came, in seconds, monotonic.
+    """
+
+    phase: str
+    step: int
+    at: float
+
+
+@dataclass(frozen=True)
+class ProcessSnapshot:
+    """The state of a process at the time of an alarm.
+
+    Attributes:
+        heartbeat: its last sign of life.
+        is_stopped: whether it is stopped by a signal (SIGSTOP), or by a debugger.
+        stacks: the stacks of its Python threads.
+    """
+
+    heartbeat: Heartbeat
+    is_stopped: bool
+    stacks: str
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for the others."""
+        return _WAITING.search(self.stacks) is not None
+
+
+class Watch:
+    """The last signs of life of the processes of one attempt.
+
+    Args:
+        allowed: how long a process may be silent, in each phase.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, allowed: Watchdog, clock: Callable[[], float] = time.monotonic) -> None:
+        self._allowed = allowed
+        self._clock = clock
+        self._heartbeats: dict[ProcessId, Heartbeat] = {}
+
+    def begin(self, process_id: ProcessId) -> None:
+        """Watch a process that was started just now."""
+        self._heartbeats[process_id] = Heartbeat(_BEFORE, 0, self._clock())
+
+    def end(self, process_id: ProcessId) -> None:
+        """Stop watching a process."""
+        self._heartbeats.pop(process_id, None)
+
+    def update(self, process_id: ProcessId, message: Phase | Progress) -> None:
+        """Take a sign of progress; no other message is one."""
+        phase = message.phase if isinstance(message, Phase) else self._heartbeats[process_id].phase
+        self._heartbeats[process_id] = Heartbeat(phase, message.step, self._clock())
+
+    def has_begun(self, process_id: ProcessId) -> bool:
+        """Return whether a process has joined the others, so that it may have trained."""
+        return self._heartbeats[process_id].phase not in (_BEFORE, _UNWATCHED)
+
+    def renew(self) -> None:
+        """Take the present as the last sign of life of all processes."""
+        self._heartbeats = {
+            process_id: Heartbeat(heartbeat.phase, heartbeat.step, self._clock())
+            for process_id, heartbeat in self._heartbeats.items()
+        }
+
+    def alarm(self) -> tuple[float, ProcessId] | None:
+        """Return when the first process will have been silent for too long, and which it is."""
+        return min(
+            (
+                (heartbeat.at + self._secs(heartbeat), process_id)
+                for process_id, heartbeat in self._watched()
+            ),
+            key=lambda alarm: alarm[0],
+            default=None,
+        )
+
+    def report(
+        self, processes: Mapping[ProcessId, ManagedProcess], logs: Mapping[ProcessId, Path]
+    ) -> tuple[ProcessId, list[str]]:
+        """Find the process that hangs, after an alarm.
+
+        Args:
+            processes: the living processes.
+            logs: their logs, to which all stacks are written.
+
+        Returns:
+            The process that hangs, and the lines for the user.
+        """
+        stopped = {process_id for process_id, process in processes.items() if process.is_stopped()}
+        stacks = _stacks(
+            {
+                process_id: process
+                for process_id, process in processes.items()
+                if process_id not in stopped
+            },
+            logs,
+        )
+        snapshots = {
+            process_id: ProcessSnapshot(
+                self._heartbeats[process_id], process_id in stopped, stacks.get(process_id, "")
+            )
+            for process_id in processes
+        }
+        hung = find_hung(snapshots, self._clock())
+        return hung, list(self._report_lines(hung, snapshots, logs))
+
+    def _watched(self) -> Iterator[tuple[ProcessId, Heartbeat]]:
+        return (
+            (process_id, heartbeat)
+            for process_id, heartbeat in self._heartbeats.items()
+            if heartbeat.phase != _UNWATCHED
+        )
+
+    def _secs(self, heartbeat: Heartbeat) -> float:
+        return getattr(self._allowed, _ALLOWED.get(heartbeat.phase, "stall_secs"))
+
+    def _report_lines(
+        self,
+        hung: ProcessId,
+        snapshots: Mapping[ProcessId, ProcessSnapshot],
+        logs: Mapping[ProcessId, Path],
+    ) -> Iterator[str]:
+        now = self._clock()
+        snapshot = snapshots[hung]
+        key = f"watchdog.{_ALLOWED.get(snapshot.heartbeat.phase, 'stall_secs')}"
+        position = _position(snapshot.heartbeat, now)
+        yield f"warning: {hung} makes no progress: {position} ({key}{_state(snapshot)})"
+        for process_id, other in snapshots.items():
+            if process_id != hung:
+                yield f"  {process_id}: {_position(other.heartbeat, now)}{_state(other)}"
+        yield from (f"  {line}" for line in snapshot.stacks.splitlines())
+        yield f"  all stacks: {', '.join(str(logs[process_id]) for process_id in snapshots)}"
+
+
+def find_hung(snapshots: Mapping[ProcessId, ProcessSnapshot], now: float) -> ProcessId:
+    """Return the process that hangs.
+
+    It is among those that have been silent for about as long as the first of them: processes that
+    run every step together stop together.
+    """
+    if stopped := [process_id for process_id, snapshot in snapshots.items() if snapshot.is_stopped]:
+        return stopped[0]
+    watched = {
+        process_id: snapshot
+        for process_id, snapshot in snapshots.items()
+        if snapshot.heartbeat.phase != _UNWATCHED
+    }
+    longest = max(now - snapshot.heartbeat.at for snapshot in watched.values())
+    silent = {
+        process_id: snapshot
+        for process_id, snapshot in watched.items()
+        if now - snapshot.heartbeat.at >= longest / 2
+    }
+    return min(
+        silent,
+        key=lambda process_id: (
+            silent[process_id].is_waiting,
+            silent[process_id].heartbeat.step,
+            silent[process_id].heartbeat.at,
+        ),
+    )
+
+
+def _stacks(
+    processes: Mapping[ProcessId, ManagedProcess], logs: Mapping[ProcessId, Path]
+) -> dict[ProcessId, str]:
+    """Have processes write their stacks to their logs; return those of interest."""
+    dumps = dict.fromkeys(processes, b"")
+    with ExitStack() as stack:
+        files = {
+            process_id: stack.enter_context(logs[process_id].open("rb")) for process_id in processes
+        }
+        for file in files.values():
+            file.seek(0, os.SEEK_END)
+        for process in processes.values():
+            process.signal(STACKS)
+        end = time.monotonic() + _DUMP_SECS
+        while time.monotonic() < end:
+            # Nothing marks the end of a dump: it is complete when there is one and does not grow.
+            time.sleep(_POLL_SECS)
+            new = {process_id: file.read() for process_id, file in files.items()}
+            dumps = {process_id: dump + new[process_id] for process_id, dump in dumps.items()}
+            if not any(new.values()) and all(b"Current thread 0x" in x for x in dumps.values()):
+                break
+    return {
+        process_id: _of_interest(content.decode(errors="replace"))
+        for process_id, content in dumps.items()
+    }
+
+
+def _of_interest(dump: str) -> str:
+    """Return the stacks of a dump without those of idle service threads."""
+    threads = re.findall(r"^(?:Current thread|Thread) 0x.*\n(?:  .*\n?)*", dump, re.MULTILINE)
+    # The one that trains first.
+    threads.sort(key=lambda thread: not thread.startswith("Current"))
+    return "".join(thread for thread in threads if not _IDLE.search(thread)).rstrip()
+
+
+def _position(heartbeat: Heartbeat, now: float) -> str:
+    return f"{heartbeat.phase} at step {heartbeat.step}, for {now - heartbeat.at:.0f} s"
+
+
+def _state(snapshot: ProcessSnapshot) -> str:
+    if snapshot.is_stopped:
+        return "; it is stopped by a signal, and cannot show its stacks"
+    return "; it waits for others" if snapshot.is_waiting else ""
