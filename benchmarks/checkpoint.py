@@ -68,7 +68,7 @@ def ways(
 def _build_engine(model: str, optimizer: str, data: Path, folder: Path) -> Engine:
     from trainer.cli.compose import compose
     from trainer.cluster.messages import Channel
-    from trainer.worker import build
+    from trainer.worker.building import build
 
     experiment = compose(
         [

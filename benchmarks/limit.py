@@ -47,7 +47,7 @@ def engine(job: Job, folder: Path) -> Engine:
     """Build Steadfast's engine, which writes its events and lines once in a turn."""
     from trainer.cli import compose
     from trainer.cluster.messages import Channel
-    from trainer.worker import build
+    from trainer.worker.building import build
 
     overrides = [
         "strategy=one_device",

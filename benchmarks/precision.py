@@ -23,7 +23,7 @@ import tensorflow as tf
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.runs.status import run_status
-from trainer.worker import build
+from trainer.worker.building import build
 
 COMMON = ("batch.global_size=32", "writers=[jsonl]", "checkpoint.every_epochs=null")
 ATTENTION = ("model.width=32", "model.heads=2", "model.layers=2")

@@ -109,7 +109,7 @@ def ways(
     """Build an engine for each way; return functions that train a turn."""
     from trainer.cli import compose
     from trainer.cluster.messages import Channel
-    from trainer.worker import build
+    from trainer.worker.building import build
 
     overrides = [
         f"model={model}",

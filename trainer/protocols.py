@@ -86,7 +86,7 @@ class Dataset(Protocol):
     images of its splits; and `decode`, a function from the bytes of a file, a scalar string, to one
     example's `features` as `fetch` returns them. One whose `transform` joins neighbours in training
     has `group_size`: a replica's part of the batch, or a shard, is a multiple of it. One that is
-    fitted to its training split has the methods of `trainer.worker.fitted_dataset.Fitted`. Labels
+    fitted to its training split has the methods of `trainer.worker.building.fitted_dataset.Fitted`. Labels
     may be other than classes: `trainer.labels`.
     """
 

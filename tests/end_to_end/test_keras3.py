@@ -13,7 +13,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.datasets.digits import digits
 from trainer.launch.modes.run_comparison import differences, read
-from trainer.worker import build
+from trainer.worker.building import build
 
 KERAS_3 = (
     "model=softmax", "~model.l2", "model._target_=tests.support.keras3_models.conv_net",

@@ -9,7 +9,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
 from trainer.launch.modes.run_comparison import read
-from trainer.worker import build
+from trainer.worker.building import build
 
 TWO = ("strategy=mirrored", "strategy.virtual_devices=2")
 PROGRAM = ("model=softmax", "~model.l2", "dataset=digits")

@@ -14,8 +14,8 @@ from tests.support.processes import final_variables, run
 from tests.support.training import assert_same_bits
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
-from trainer.worker import export
-from trainer.worker.predict import predict
+from trainer.worker.export import export
+from trainer.worker.predict.predict import predict
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.training import ROUNDING, assert_same_bits, distance, train, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
-from trainer.worker import build
+from trainer.worker.building import build
 
 MIRRORED = ("strategy=mirrored", "strategy.virtual_devices=2")
 OPTIONS = ("dataset=digits", "optimizer=sgd", "optimizer.learning_rate=0.05", "writers=[jsonl]")

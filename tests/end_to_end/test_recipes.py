@@ -16,7 +16,7 @@ from trainer.cluster.messages import Channel
 from trainer.datasets.cifar10 import TEST_FILE, TRAIN_FILES
 from trainer.datasets.sentences import entropy
 from trainer.engine.engine import Engine
-from trainer.worker import build
+from trainer.worker.building import build
 
 
 def train(directory: Path, *overrides: str) -> Engine:

@@ -16,8 +16,8 @@ from tests.support.outputs import run_program_of_card
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
-from trainer.worker import export
-from trainer.worker.predict import predict
+from trainer.worker.export import export
+from trainer.worker.predict.predict import predict
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,8 @@ import pytest
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.engine.initial_weights.initial_weights import restore_weights
-from trainer.worker import build, export
+from trainer.worker.building import build
+from trainer.worker.export import export
 
 
 def evaluations(directory: Path, *overrides: str) -> list[dict[str, float]]:

@@ -10,7 +10,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel, Phase
 from trainer.engine.checkpoints.checkpointer import CheckpointHooks
 from trainer.engine.graph.input.feed import SampleOrder
-from trainer.worker import build
+from trainer.worker.building import build
 
 BAD_STEP = ("divergence.action=rollback", "checkpoint.every_steps=2", "checkpoint.keep=9")
 

@@ -10,8 +10,8 @@ import tensorflow as tf
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.metrics.trained_classifier import TrainedClassifier
-from trainer.worker import build
-from trainer.worker.build_model import build_dataset
+from trainer.worker.building import build
+from trainer.worker.building.build_model import build_dataset
 
 TARGETS = {
     "tf_keras": "trainer.models.softmax.softmax",

@@ -16,7 +16,7 @@ from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
 from trainer.optimizers.lion import lion
 from trainer.strategies import compatibility, select
-from trainer.worker import build
+from trainer.worker.building import build
 
 ELSEWHERE = ("adam", "adamw", "rmsprop", "sgd")
 """Trained on several replicas by other tests."""

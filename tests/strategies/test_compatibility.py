@@ -25,7 +25,7 @@ from trainer.errors import ConfigError
 from trainer.strategies import compatibility, devices, select
 from trainer.strategies.base import Strategy
 from trainer.strategies.multi_worker import MultiWorker
-from trainer.worker import build
+from trainer.worker.building import build
 
 STRATEGIES = {
     "one_device": ["strategy=one_device"],

@@ -18,7 +18,7 @@ from trainer.cluster.spec import Cluster
 from trainer.own_loop.replicator import Replicator
 from trainer.strategies.select import select_strategy
 from trainer.worker.context import WorkerContext
-from trainer.worker.own_loop import run_own_loop
+from trainer.worker.modes.own_loop_mode import run_own_loop
 
 Main = Callable[[Replicator], None]
 

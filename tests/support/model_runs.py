@@ -11,7 +11,7 @@ from tests.support.training import assert_same_bits, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.engine.engine import Engine
-from trainer.worker import build
+from trainer.worker.building import build
 
 OPTIONS = (
     "dataset=digits",

@@ -16,8 +16,9 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.config.instantiate import instantiate
 from trainer.runs import prediction_table
-from trainer.worker import build, export
-from trainer.worker.predict import predict
+from trainer.worker.building import build
+from trainer.worker.export import export
+from trainer.worker.predict.predict import predict
 
 _QUIET = Channel(lambda message: None)
 

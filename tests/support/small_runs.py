@@ -11,7 +11,7 @@ from tests.support.training import variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.engine.engine import Engine
-from trainer.worker import build
+from trainer.worker.building import build
 
 SMALL = ("train.steps=8", "batch.global_size=16", "writers=[jsonl]")
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.engine.engine import Engine
-from trainer.worker import build
+from trainer.worker.building import build
 
 SMALL = (
     "model=cnn",

@@ -14,7 +14,7 @@ from trainer.errors import ConfigError
 from trainer.strategies import compatibility
 from trainer.strategies.parameter_server import ParameterServer
 from trainer.tasks.contrastive import nt_xent
-from trainer.worker import build
+from trainer.worker.building import build
 
 TINY = [
     "task=contrastive",

@@ -20,7 +20,7 @@ from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import ConfigError
 from trainer.protocols import ModelNode, OptimizerNode
 from trainer.tasks.gan import Gan
-from trainer.worker import build, build_evaluation
+from trainer.worker.building import build, build_evaluation
 from trainer.worker.context import WorkerContext
 
 GAN = [

@@ -15,7 +15,7 @@ from trainer.engine.engine import Engine
 from trainer.engine.graph.step.metric_sums import metric_names, unpack
 from trainer.errors import ConfigError
 from trainer.tasks.language_model import LanguageModel
-from trainer.worker import build
+from trainer.worker.building import build
 
 SMALL = [
     "task=language_model",

@@ -13,7 +13,7 @@ from trainer.cluster.messages import Channel
 from trainer.engine.graph.step.metric_sums import pack, sums_of, unpack
 from trainer.errors import ConfigError
 from trainer.tasks.segmentation import Segmentation
-from trainer.worker import build
+from trainer.worker.building import build
 
 TINY = [
     "task=segmentation",

@@ -14,7 +14,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.engine.engine import Engine
 from trainer.errors import ConfigError
-from trainer.worker import build
+from trainer.worker.building import build
 
 GAN = ["task=toy_gan", *(item for item in SMALL if not item.startswith("model"))]
 MIRRORED = ["strategy=mirrored", "strategy.virtual_devices=2"]

@@ -12,7 +12,8 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel, Crash, Line
 from trainer.cluster.spec import Cluster
 from trainer.errors import CRASHED, RESTARTABLE
-from trainer.worker import modes, process
+from trainer.worker import process
+from trainer.worker.modes import modes
 
 TASK = """
 from trainer.tasks.classification import Classification

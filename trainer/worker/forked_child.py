@@ -1,6 +1,6 @@
 """What a forked child does to become the process that a fresh one is.
 
-`trainer.worker.fork_server` forks it.
+`trainer.worker.forking` forks it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One worker process: `python -m trainer.worker.process --socket <descriptor>`.
 
-Started by `trainer.launch.processes.worker_process`, or forked by `trainer.worker.fork_server`. It imports
+Started by `trainer.launch.processes.worker_process`, or forked by `trainer.worker.forking`. It imports
 TensorFlow, receives its assignment over the socket, builds the engine, and trains. It never
 outlives its supervisor: when the socket closes, also because the supervisor was killed, it is ended
 at once, by `trainer/worker/parent_watch.py` or by the fork server.
@@ -65,7 +65,7 @@ def run(
         The process's exit code.
     """
     prepare()
-    from trainer.worker import modes
+    from trainer.worker.modes import modes
 
     owner = os.getpid()
     try:
@@ -132,7 +132,7 @@ def prepare() -> None:
     # The imports create millions of permanent objects; collecting them takes a fifth of the time.
     gc.disable()
     import trainer.engine.engine
-    import trainer.worker.modes  # noqa: F401
+    import trainer.worker.modes.modes  # noqa: F401
 
     gc.freeze()
     gc.enable()

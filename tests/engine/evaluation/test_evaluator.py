@@ -16,8 +16,8 @@ from trainer.errors import ConfigError
 from trainer.files import read_json
 from trainer.summaries.writers.base import Writer
 from trainer.tasks.classification import Classification
-from trainer.worker import build
-from trainer.worker.build_evaluation import sidecar
+from trainer.worker.building import build
+from trainer.worker.building.build_evaluation import sidecar
 from trainer.worker.context import WorkerContext
 
 METRICS = ["metrics=[top_5,per_class,confusion,calibration]"]

@@ -15,8 +15,9 @@ from trainer.cluster.messages import Channel
 from trainer.datasets import tokenization
 from trainer.engine.evaluation.text_samples import FilePrompts
 from trainer.errors import ConfigError
-from trainer.worker import build, export
-from trainer.worker.predict import predict
+from trainer.worker.building import build
+from trainer.worker.export import export
+from trainer.worker.predict.predict import predict
 
 QUIET = Channel(lambda message: None)
 SAMPLING = ["predict.sampling.tokens=12", "predict.sampling.top_k=40"]

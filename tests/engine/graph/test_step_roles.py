@@ -12,7 +12,7 @@ from trainer.engine.graph.step.train_step import Step
 from trainer.engine.process_group import ProcessGroup
 from trainer.protocols import TaskParts
 from trainer.tasks.classification import Classification
-from trainer.worker.task_parts import Parts
+from trainer.worker.building.task_parts import Parts
 
 SEEN: list[tuple[int, int, bool]] = []
 

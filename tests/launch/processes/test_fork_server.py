@@ -95,7 +95,7 @@ def test_forked_worker_has_what_it_was_given(shared, start, tmp_path, monkeypatc
     until(lambda: os.readlink(f"/proc/{pid}/cwd") == str(tmp_path))
     until(lambda: os.sched_getaffinity(pid) == one)
     parent = status(pid)["PPid"]
-    assert "trainer.worker.fork_server" in Path(f"/proc/{parent}/cmdline").read_text()
+    assert "trainer.worker.forking" in Path(f"/proc/{parent}/cmdline").read_text()
     assert os.getsid(pid) == pid
     assert os.readlink(f"/proc/{pid}/fd/0") == "/dev/null"
 

@@ -159,7 +159,7 @@ class LayoutCheck:
     def _findings(self, first: Layout) -> list[str]:
         """Trace a step on the first layout; return what in it depends on the layout."""
         experiment = _experiment_on(first, self.command.experiment, self.runs_dir)
-        command = ["trainer.worker.layout_findings", str(self._run_dir(first))]
+        command = ["trainer.worker.modes.layout_findings", str(self._run_dir(first))]
         answer = ask_module(command, json.dumps(loading.plain(experiment)))
         lines: list[str] = answer.value or []
         return lines
@@ -191,7 +191,7 @@ class LayoutCheck:
             str(run / "checkpoints" / f"ckpt-{committed_steps(run / 'checkpoints')[-1]}")
             for run in (first, other)
         ]
-        difference = ask_module(["trainer.worker.checkpoint_difference", *prefixes]).value
+        difference = ask_module(["trainer.worker.modes.checkpoint_difference", *prefixes]).value
         if difference is None:
             return []
         name, largest = difference

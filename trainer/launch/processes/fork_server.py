@@ -18,7 +18,7 @@ from trainer.cluster.fork_protocol import Fork
 
 
 class ForkServer:
-    """A process of `trainer.worker.fork_server`, or the folder where one listens.
+    """A process of `trainer.worker.forking`, or the folder where one listens.
 
     The name of the socket is a hash of the environment that the server was started with, as far as
     libraries read it when they are imported: with another one nothing is found there.
@@ -64,7 +64,7 @@ class ForkServer:
         with listener, owner, errors, signals.blocked():
             server._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-P", "-m", "trainer.worker.fork_server"),
+                    *(sys.executable, "-P", "-m", "trainer.worker.forking"),
                     *(item for pair in options for item in pair),
                     *("--directory", str(server.directory)),
                 ],

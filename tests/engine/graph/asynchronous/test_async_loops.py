@@ -17,7 +17,7 @@ from trainer.engine.graph.asynchronous.chunks import ChunkScheduler
 from trainer.engine.graph.input.feed import SampleOrder
 from trainer.errors import NonFiniteError
 from trainer.strategies.base import Strategy
-from trainer.worker import build
+from trainer.worker.building import build
 
 OPTIONS = (
     "train.steps=20",

@@ -10,7 +10,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.engine.graph.checks.graph_check import IN_LOOP, GraphCheck
 from trainer.errors import ConfigError
-from trainer.worker import build
+from trainer.worker.building import build
 
 INPUTS = tf.TensorSpec([4])
 

@@ -9,7 +9,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.engine.graph.input.feed import SampleOrder, Source
 from trainer.engine.graph.input.stream_feed import StreamFeed
-from trainer.worker import build
+from trainer.worker.building import build
 
 NODES = (
     "dataset=stream", *NEEDED["dataset=stream"], "model=softmax", "train.steps=6",

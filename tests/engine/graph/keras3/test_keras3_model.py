@@ -21,7 +21,8 @@ from trainer.datasets.digits import digits
 from trainer.engine.graph.keras3.keras3_model import Keras3Model
 from trainer.engine.graph.step.captured_updates import CapturedUpdates
 from trainer.errors import ConfigError
-from trainer.worker import build, export
+from trainer.worker.building import build
+from trainer.worker.export import export
 
 TWO = ("strategy=mirrored", "strategy.virtual_devices=2")
 FOUR = ("strategy=mirrored", "strategy.virtual_devices=4")

@@ -24,7 +24,7 @@ from trainer.engine.graph.step.divergence import (
     no_verdict,
 )
 from trainer.errors import NonFiniteError
-from trainer.worker import build
+from trainer.worker.building import build
 
 ONE, TWO = ["strategy=one_device"], ["strategy=mirrored", "strategy.virtual_devices=2"]
 CENTRAL = ["strategy=central_storage", "strategy.virtual_devices=2"]

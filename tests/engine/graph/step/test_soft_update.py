@@ -9,7 +9,7 @@ from tests.support.training import ROUNDING, assert_same_bits, distance, variabl
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
-from trainer.worker import build
+from trainer.worker.building import build
 
 TARGET = [
     "task._target_=tests.support.toy_targets.WithTarget",

@@ -1,0 +1,130 @@
+"""A user's object that lacks a member of `trainer.protocols` is one line."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.command_line import run_here
+from trainer.errors import ConfigError
+from trainer.metric_protocols import Metric
+from trainer.protocols import Callback, Dataset, Split, Task
+from trainer.worker.building import members
+
+ADVICE = "; add what trainer/protocols.py describes"
+SPLIT = SimpleNamespace(num_examples=1, in_memory=True, fetch=lambda indices: {})
+DATASET = {
+    "train": SPLIT,
+    "test": SPLIT,
+    "input_shape": (8, 8, 1),
+    "num_classes": 10,
+    "num_draws": 0,
+    "transform": lambda batch, draws: batch,
+}
+TOYS = '''
+"""A user's own objects, each without one of its members."""
+from types import SimpleNamespace
+
+import tensorflow as tf
+
+from trainer.datasets.digits import digits
+from trainer.tasks.classification import Classification
+
+
+def dataset(**options):
+    complete = digits()
+    members = ("train", "test", "input_shape", "num_classes", "transform")
+    return SimpleNamespace(**{name: getattr(complete, name) for name in members})
+
+
+def task(**options):
+    return SimpleNamespace(build=lambda parts: None, train_step=None)
+
+
+class Unbuilt(Classification):
+    metrics = ("loss",)
+
+    def __init__(self, **options):
+        pass
+
+    def build(self, parts):
+        pass
+'''
+
+
+def without(values, name):
+    return SimpleNamespace(**{key: value for key, value in values.items() if key != name})
+
+
+@pytest.mark.parametrize("name", DATASET)
+def test_dataset_without_a_member_is_refused(name):
+    members.check_dataset(SimpleNamespace(**DATASET))
+    with pytest.raises(ConfigError) as raised:
+        members.check_dataset(without(DATASET, name))
+    assert raised.value.problems == (f"dataset (SimpleNamespace) has no {name}{ADVICE}",)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_split_without_members_is_refused(split):
+    dataset = SimpleNamespace(**{**DATASET, split: SimpleNamespace(num_examples=3)})
+    with pytest.raises(ConfigError) as raised:
+        members.check_dataset(dataset)
+    assert raised.value.problems == (
+        f"dataset.{split} (SimpleNamespace) has no in_memory, fetch{ADVICE}",
+    )
+
+
+def test_all_problems_of_a_dataset_are_reported_at_once():
+    dataset = SimpleNamespace(test=SimpleNamespace())
+    with pytest.raises(ConfigError) as raised:
+        members.check_dataset(dataset)
+    assert len(raised.value.problems) == 2
+
+
+def test_predict_step_of_a_task_is_optional():
+    task = SimpleNamespace(build=None, train_step=None, eval_step=None)
+    members.check_task(task)
+    with pytest.raises(ConfigError, match=r"^task \(SimpleNamespace\) has no metrics, models, "):
+        members.check_built_task(task)
+
+
+def test_callback_and_metric_without_members_are_refused():
+    with pytest.raises(ConfigError) as raised:
+        members.check_callback("callbacks.mine", object())
+    assert raised.value.problems == (f"callbacks.mine (object) has no on_evaluate{ADVICE}",)
+    with pytest.raises(ConfigError) as raised:
+        members.check_metric("metrics.mine", SimpleNamespace(result=None))
+    problem = "metrics.mine (SimpleNamespace) has no update_state, reset_state" + (
+        ADVICE.replace("protocols", "metric_protocols")
+    )
+    assert raised.value.problems == (problem,)
+
+
+def test_every_member_of_the_protocols_is_checked():
+    """A member that a protocol gains must be checked, or be named here as optional."""
+    optional = {"predict_step"}
+    declared = set(members._members(Task)) - optional
+    assert declared == {*members._TASK_METHODS, *members._TASK_ATTRIBUTES}
+    assert set(members._members(Dataset)) == set(DATASET)
+    assert set(members._members(Split)) == set(vars(SPLIT))
+    assert members._members(Callback) == ("on_evaluate",)
+    assert set(members._members(Metric)) == {"update_state", "result", "reset_state"}
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("dataset._target_=toys.dataset", "dataset (SimpleNamespace) has no num_draws"),
+        ("task._target_=toys.task", "task (SimpleNamespace) has no eval_step"),
+        ("task._target_=toys.Unbuilt", "task (Unbuilt) has no models, optimizers after build()"),
+        ("++callbacks.mine._target_=builtins.object", "callbacks.mine (object) has no on_eval"),
+    ],
+)
+def test_incomplete_object_ends_the_command_with_one_line(tmp_path, monkeypatch, override, problem):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "toys.py").write_text(TOYS)
+    outcome = run_here("launch=inline", "model=softmax", "train.steps=1", override)
+    assert outcome.code == 2, outcome.out + outcome.err
+    (line,) = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
+    assert line.startswith(f"error: {problem}")
+    assert not (tmp_path / "runs").exists()

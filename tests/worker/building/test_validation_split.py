@@ -1,0 +1,215 @@
+"""The validation split: what is selected by, so that the test split is looked at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.processes import log, only_run, run
+from tests.support.small_runs import SMALL, engine
+from tests.support.toy_sources import everything
+from tests.support.training import assert_same_bits, variables
+from trainer.cli.compose import compose
+from trainer.datasets.arrays import ArraySplit
+from trainer.datasets.mixture import mixture
+from trainer.engine.engine import Engine
+from trainer.errors import ConfigError
+from trainer.runs.identity import run_name
+from trainer.runs.status import read_evaluations, run_status
+from trainer.worker.building.build_model import build_dataset
+from trainer.worker.building.validation_split import add_validation
+
+RUN = ("model=softmax", "++dataset.validation=0.3", "evaluate.every_steps=3")
+BEST = ("checkpoint.best.metric=loss", "checkpoint.every_steps=3", "optimizer.learning_rate=0.5")
+"""The best checkpoint is an earlier one than the last."""
+
+
+def arrays(count: int, **attributes: Any) -> Any:
+    split = ArraySplit(np.arange(count)[:, None], np.arange(count) % 3)
+    shape = {"input_shape": (1,), "num_classes": 3}
+    return SimpleNamespace(train=split, test=split, **shape, **attributes)
+
+
+def divided(dataset: Any, fraction: float = 0.3) -> tuple[list[int], list[int]]:
+    """Return the features of both splits."""
+    add_validation(dataset, fraction, lambda path: dataset)
+    both = [everything(split)["features"] for split in (dataset.train, dataset.validation)]
+    first, second = (np.reshape(features, -1).tolist() for features in both)
+    return first, second
+
+
+def test_fraction_divides_the_training_split_and_later_examples_move_none() -> None:
+    dataset = arrays(200)
+    train, validation = divided(dataset)
+    assert sorted(train + validation) == list(range(200))
+    assert train == sorted(train)
+    assert 40 < len(validation) < 80
+    assert dataset.train.labels.tolist() == [number % 3 for number in train]
+    assert dataset.train.in_memory
+    _, more = divided(arrays(300))
+    assert [number for number in more if number < 200] == validation
+
+
+def test_examples_with_hashes_stay_where_they_are_whatever_comes_between() -> None:
+    hashes = np.random.default_rng(0).random(200)
+    few, many = arrays(100), arrays(200)
+    few.train.hashes, many.train.hashes = hashes[::2], hashes
+    _, validation = divided(few)
+    _, more = divided(many)
+    assert [number // 2 for number in more if number % 2 == 0] == validation
+
+
+def test_mixture_keeps_its_shares_and_its_parts() -> None:
+    def mixed(first: int, second: int) -> Any:
+        sources = {"a": arrays(first, num_draws=0), "b": arrays(second, num_draws=0)}
+        for source in sources.values():
+            source.transform = lambda batch, draws: batch
+        return SimpleNamespace(**vars(mixture(sources=sources)))
+
+    few, many = mixed(60, 90), mixed(80, 90)
+    train, validation = divided(few)
+    assert [part.share for part in few.train.parts] == [2, 3]
+    assert sum(part.size for part in few.train.parts) == len(train)
+    sizes = [part.size for part in few.validation.parts]
+    _, more = divided(many)
+    start = many.validation.parts[0].size
+    assert more[start:] == validation[sizes[0] :]
+    assert [number for number in more[:start] if number < 60] == validation[: sizes[0]]
+
+
+@pytest.mark.parametrize(
+    ("fraction", "change", "problem"),
+    [
+        (1e-9, {}, "leaves none of the 9 training examples in the validation split"),
+        (0.3, {"train": SimpleNamespace(num_examples=9)}, "the training split is a stream"),
+    ],
+)
+def test_split_that_cannot_be_divided_is_refused(
+    fraction: float, change: dict[str, Any], problem: str
+) -> None:
+    dataset = arrays(9)
+    vars(dataset).update(change)
+    with pytest.raises(ConfigError, match=problem):
+        add_validation(dataset, fraction, lambda path: dataset)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("1.5", "dataset.validation (1.5) must be a fraction > 0 and < 1, or a path, or null"),
+        ("held/out", "dataset.validation (held/out) is a path, and trainer.datasets.digits.digits"),
+        ("[1]", "dataset.validation ([1]) must be"),
+    ],
+)
+def test_wrong_value_is_refused_before_tensorflow_is_imported(value: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose([f"++dataset.validation={value}"])
+    assert caught.value.problems[0].startswith(problem)
+
+
+def test_files_of_their_own_are_read_as_the_run_was_fitted(tmp_path: Path) -> None:
+    for name, rows in (("train", range(50)), ("held_out", range(1000, 1010))):
+        lines = ["x,label", *(f"{row},{'ab'[row % 2]}" for row in rows)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines))
+    path = f"dataset.path={tmp_path}/train.csv"
+    options = ["dataset=table", path, f"++dataset.validation={tmp_path}/held_out.csv"]
+    dataset: Any = build_dataset(compose(options))
+    assert dataset.validation.num_examples == 10
+    assert (
+        everything(dataset.validation)["features"].min()
+        > everything(dataset.train)["features"].max()
+    )
+    assert dataset.train.num_examples + dataset.test.num_examples == 50
+    (tmp_path / "held_out.csv").write_text("x,label\n1,c\n")
+    with pytest.raises(ConfigError, match="label"):
+        everything(build_dataset(compose(options)).validation)  # type: ignore[attr-defined]
+
+
+def test_null_is_absent() -> None:
+    assert run_name(compose(["++dataset.validation=null"])) == run_name(compose([]))
+    assert run_name(compose(["++dataset.validation=0.1"])) != run_name(compose([]))
+
+
+def finished(run_dir: Path, *overrides: str) -> Engine:
+    trained = engine(run_dir, *RUN, *overrides)
+    trained.train(lambda: False)
+    return trained
+
+
+def test_run_selects_by_validation_and_tests_the_last_and_the_best_weights(tmp_path: Path) -> None:
+    result = finished(tmp_path, *BEST).result()
+    lines = log(tmp_path)
+    steps = {
+        split: [line["step"] for line in lines if line["split"] == split]
+        for split in ("validation", "test")
+    }
+    best = result["best"]["step"]
+    assert steps["validation"] == [3, 6, 8]
+    assert steps["test"] == [8, best]
+    assert best < 8
+    figures = {
+        (line["split"], line["step"]): {name: line[name] for name in ("loss", "accuracy")}
+        for line in lines
+    }
+    assert result["metrics"] == figures["test", 8]
+    assert result["validation"] == figures["validation", 8]
+    assert result["best"]["metrics"] == figures["test", best]
+    assert result["best"]["validation"] == figures["validation", best]
+    losses = {step: figures["validation", step]["loss"] for step in (3, 6, 8)}
+    assert losses[best] == min(losses.values())
+    assert [step for step, _ in read_evaluations(tmp_path)] == [3, 6, 8]
+    (tmp_path / "result.json").write_text(json.dumps({**result, "train": {"steps": 8}}))
+    (tmp_path / "config.yaml").write_text("{}")
+    status = run_status(tmp_path)
+    assert (status.split, status.metrics, status.test) == (
+        "validation", result["validation"], result["metrics"],
+    )  # fmt: skip
+
+
+def test_run_stopped_while_it_tests_the_best_weights_ends_alike(tmp_path: Path) -> None:
+    straight = finished(tmp_path / "straight", *BEST)
+    kept = variables(straight)
+
+    def is_testing_the_best(trained: Engine) -> bool:
+        return len(trained._test) == 1
+
+    stopped = engine(tmp_path / "stopped", *RUN, *BEST)
+    assert not stopped.train(lambda: is_testing_the_best(stopped))
+    again = finished(tmp_path / "stopped", *BEST)
+    assert again.result()["metrics"] == straight.result()["metrics"]
+    assert again.result()["best"] == straight.result()["best"]
+    assert log(tmp_path / "stopped") == log(tmp_path / "straight")
+    assert_same_bits(variables(again), kept)
+
+
+def test_two_replicas_divide_and_evaluate_to_the_same_bits(tmp_path: Path) -> None:
+    mirrored = ("strategy=mirrored", "strategy.virtual_devices=2")
+    one = finished(tmp_path / "one", *BEST, "batch.shards=2")
+    two = finished(tmp_path / "two", *BEST, "batch.shards=2", *mirrored)
+    assert log(tmp_path / "one") == log(tmp_path / "two")
+    assert one.result()["best"] == two.result()["best"]
+    assert_same_bits(variables(one), variables(two))
+
+
+@pytest.mark.slow
+def test_two_workers_and_a_kill_while_testing_change_no_figure(tmp_path: Path) -> None:
+    options = [*SMALL, *RUN, *BEST, "batch.shards=2"]
+    for name in ("one", "two", "killed"):
+        (tmp_path / name).mkdir()
+    workers = ["strategy=multi_worker", "strategy.workers=2"]
+    kill = "+fault.end={action: kill, process: worker-1, phase: evaluate, at: 5}"
+    assert run(tmp_path / "one", *options)[0] == 0
+    assert run(tmp_path / "two", *options, *workers)[0] == 0
+    code, _, err = run(tmp_path / "killed", *options, *workers, kill)
+    assert code == 0, err
+    runs = [only_run(tmp_path / name) for name in ("one", "two", "killed")]
+    assert log(runs[0]) == log(runs[1]) == log(runs[2])
+    results = [json.loads((each / "result.json").read_text()) for each in runs]
+    for key in ("metrics", "validation", "best"):
+        assert results[0][key] == results[1][key] == results[2][key]
+    assert [result["attempts"] for result in results] == [1, 1, 2]

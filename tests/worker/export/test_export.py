@@ -1,0 +1,393 @@
+"""mode=export: its files, and that plain TensorFlow predicts the bits that the run predicts."""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.outputs import run_program_of_card
+from tests.support.processes import only_run, run
+from tests.support.training import SMALL, engine
+from tests.tasks.test_tasks import GAN
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.config.instantiate import instantiate
+from trainer.config.schema import Experiment
+from trainer.engine.graph.input.feed import Source
+from trainer.engine.graph.loops.loop_factory import Loops
+from trainer.errors import ConfigError
+from trainer.strategies import select
+from trainer.worker.building.build_inference import Inference
+from trainer.worker.context import WorkerContext
+from trainer.worker.export import export, model_card
+
+PLAIN = '''
+import sys
+
+BLOCKED = ("trainer", "models", "datasets", "hydra", "omegaconf", "tf_keras", "yaml")
+
+
+class Blocked:
+    """Lets only TensorFlow and its requirements be imported."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"{name} is not installed here", name=name)
+
+sys.meta_path.insert(0, Blocked())
+import numpy as np
+import tensorflow as tf
+
+inputs = np.load(sys.argv[2], allow_pickle=False)
+batch_size = int(sys.argv[3])
+signatures = tf.saved_model.load(sys.argv[1]).signatures
+results = {}
+for signature, name in (("serving_default", "features"), ("serving_images", "images")):
+    if name == "features":
+        content = inputs["features"]
+    else:
+        content = np.array([inputs["pngs"][a:b].tobytes() for a, b in inputs["places"]])
+    rows = []
+    for start in range(0, len(content), batch_size):
+        part = content[start : start + batch_size]
+        filled = np.concatenate([part, np.repeat(content[:1], batch_size - len(part), axis=0)])
+        outputs = signatures[signature](**{name: tf.constant(filled)})
+        rows.append({key: value[: len(part)] for key, value in outputs.items()})
+    for key in ("probabilities", "label"):
+        results[f"{name}_{key}"] = np.concatenate([row[key] for row in rows])
+np.savez(sys.argv[4], **results)
+assert not {"trainer", "hydra", "omegaconf", "tf_keras"} & set(sys.modules)
+'''
+"""A user's program: it predicts batches of the run's size, the last one filled up."""
+
+EVERY_LAYER = (
+    "model.batch_norm=true", "model.dropout=0.3", "train.ema_decay=0.9",
+    "dataset.image_size=[12,10]", "dataset.normalise.mean=[0.3]", "dataset.normalise.std=[0.5]",
+    "evaluate.every_steps=4", "checkpoint.every_steps=4",
+)  # fmt: skip
+
+
+def exported(run_dir: Path, *overrides: str, use: int | str = "latest") -> Path:
+    """Export a run that was trained with the same overrides; return the directory."""
+    experiment = compose([*SMALL, *overrides])
+    experiment.mode = "export"
+    experiment.checkpoint.use = use
+    export.run(experiment, run_dir, Channel(lambda message: None))
+    (directory,) = (run_dir / "export").glob("[!.]*")
+    return directory
+
+
+def predictions(predictor) -> np.ndarray:
+    return np.concatenate([chunk["probabilities"] for chunk in predictor.predict()])
+
+
+def write_inputs(dataset, folder: Path) -> list[Path]:
+    """Write the test split as the model sees it, inputs.npz, and as PNG files; return those."""
+    folder.mkdir(exist_ok=True)
+    batch = dataset.test.fetch(tf.range(dataset.test.num_examples, dtype=tf.int64))
+    pixels = tf.cast(
+        tf.round(tf.cast(batch["features"], tf.float32) * (255.0 / dataset.max_value)), tf.uint8
+    )
+    pngs = [tf.io.encode_png(image).numpy() for image in pixels]
+    ends = np.cumsum([len(png) for png in pngs])
+    places = np.stack([ends - [len(png) for png in pngs], ends], axis=1)
+    features = dataset.transform(batch, None)["features"]
+    np.savez(
+        folder / "inputs.npz",
+        features=features,
+        pngs=np.frombuffer(b"".join(pngs), np.uint8),
+        places=places,
+    )
+    files = [folder / f"{number:04}.png" for number in range(len(pngs))]
+    for file, png in zip(files, pngs, strict=True):
+        file.write_bytes(png)
+    return files
+
+
+def in_plain_tensorflow(
+    directory: Path, inputs: Path, batch_size: int, tmp_path: Path
+) -> dict[str, np.ndarray]:
+    """Predict in a fresh, isolated process; see `PLAIN`."""
+    program = tmp_path / "plain.py"
+    predictions_file = tmp_path / "predictions.npz"
+    program.write_text(PLAIN)
+    arguments = [
+        sys.executable,
+        "-I",
+        program,
+        directory / "saved_model",
+        inputs,
+        str(batch_size),
+        predictions_file,
+    ]
+    # Of this environment it keeps what selects kernels: others round otherwise.
+    kernels = {name: value for name, value in os.environ.items() if "ONEDNN" in name}
+    done = subprocess.run(
+        arguments,
+        cwd=tmp_path,
+        env={"PATH": os.defpath, **kernels},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(np.load(predictions_file))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A trained and exported run, with its own predictions."""
+    run_dir = tmp_path_factory.mktemp("export") / "run"
+    trained_engine = engine(run_dir, *EVERY_LAYER)
+    trained_engine.train(lambda: False)
+    dataset = instantiate(compose([*SMALL, *EVERY_LAYER]).dataset, "dataset")
+    files = write_inputs(dataset, run_dir.parent / "inputs")
+    # As mode=predict does with a folder of images.
+    loops = Loops(trained_engine.loop.strategy, input_outside=False)
+    source = Source(dataset.files(files), 16, 1)
+    context = WorkerContext(compose([*SMALL, *EVERY_LAYER]), run_dir, trained_engine.channel)
+    inference = Inference(
+        context, dataset, trained_engine.state, loops, trained_engine.process_group, 16
+    )
+    of_files = inference.predictor(source)
+    directory = exported(run_dir, *EVERY_LAYER, "export.tflite=true")
+    predicted = {"features": predictions(trained_engine.predictor), "images": predictions(of_files)}
+    return SimpleNamespace(
+        run_dir=run_dir,
+        predicted=predicted,
+        inputs=run_dir.parent / "inputs" / "inputs.npz",
+        directory=directory,
+    )
+
+
+def test_plain_tensorflow_predicts_the_same_bits(trained: SimpleNamespace, tmp_path: Path) -> None:
+    results = in_plain_tensorflow(trained.directory, trained.inputs, 16, tmp_path)
+    for name in ("features", "images"):
+        assert results[f"{name}_probabilities"].tobytes() == trained.predicted[name].tobytes(), name
+        np.testing.assert_array_equal(
+            results[f"{name}_label"], trained.predicted[name].argmax(axis=1)
+        )
+
+
+@pytest.mark.slow
+def test_plain_tensorflow_predicts_the_table_of_mode_predict(tmp_path: Path) -> None:
+    command = ["model.width=4", "model.batch_norm=true", "batch.global_size=16", "train.steps=12"]
+    for mode in ("train", "predict", "export"):
+        code, out, err = run(tmp_path, *command, f"mode={mode}")
+        assert code == 0, out + err
+    run_dir = only_run(tmp_path)
+    with (run_dir / "predictions" / "test-12.csv").open() as table:
+        rows = [
+            [row[f"probability_{number}"] for number in range(10)] for row in csv.DictReader(table)
+        ]
+    write_inputs(instantiate(compose(command).dataset, "dataset"), tmp_path / "inputs")
+    results = in_plain_tensorflow(
+        run_dir / "export" / "model-12", tmp_path / "inputs" / "inputs.npz", 16, tmp_path
+    )
+    assert np.array(rows, np.float32).tobytes() == results["features_probabilities"].tobytes()
+
+
+def test_other_batch_sizes_differ_only_by_rounding(trained: SimpleNamespace) -> None:
+    served = tf.saved_model.load(trained.directory / "saved_model").signatures["serving_default"]
+    features = np.load(trained.inputs)["features"]
+    for size in (1, 7, 360):
+        parts = [
+            served(features=tf.constant(features[at : at + size])) for at in range(0, 360, size)
+        ]
+        results = np.concatenate([part["probabilities"] for part in parts])
+        np.testing.assert_allclose(results, trained.predicted["features"], atol=1e-6)
+
+
+def test_export_directory_is_complete(trained: SimpleNamespace) -> None:
+    assert trained.directory == trained.run_dir / "export" / "model-8"
+    assert sorted(path.name for path in trained.directory.iterdir()) == [
+        "MODEL_CARD.md",
+        "model.h5",
+        "model.tflite",
+        "saved_model",
+    ]
+    assert [path.name for path in trained.directory.parent.iterdir()] == ["model-8"]
+
+
+def test_weights_load_in_keras(trained: SimpleNamespace) -> None:
+    import tf_keras
+
+    features = np.load(trained.inputs)["features"][:16]
+    loaded = tf_keras.models.load_model(trained.directory / "model.h5")
+    results = tf.nn.softmax(loaded(features, training=False))
+    np.testing.assert_allclose(results, trained.predicted["features"][:16], atol=1e-6)
+
+
+def test_tensorflow_lite_model_agrees(trained: SimpleNamespace) -> None:
+    interpreter = tf.lite.Interpreter(str(trained.directory / "model.tflite"))
+    predict = interpreter.get_signature_runner("serving_default")
+    features = np.load(trained.inputs)["features"][:40]
+    results = predict(features=features)
+    np.testing.assert_allclose(
+        results["probabilities"], trained.predicted["features"][:40], atol=1e-5
+    )
+
+
+def test_model_card_describes_the_model_and_its_program_runs(trained: SimpleNamespace) -> None:
+    card = (trained.directory / "MODEL_CARD.md").read_text()
+    metrics = json.loads((trained.run_dir / "checkpoints" / "ckpt-8.json").read_text())["metrics"]
+    for line in (
+        "# cnn on digits, step 8",
+        "| data | digits: 1,437 examples to train on, 360 to test on |",
+        "| classes | 10 |",
+        f"| accuracy | {metrics['accuracy']:.6g} |",
+        "[N, 12, 10, 1] float32",
+        "| model.width | 4 |",
+    ):
+        assert line in card
+    (trained.directory / "image.png").write_bytes(
+        tf.io.encode_png(tf.zeros([8, 8, 1], tf.uint8)).numpy()
+    )
+    program, printed = run_program_of_card(trained.directory)
+    assert len(program.splitlines()) == 5
+    assert "probabilities" in printed
+
+
+def test_export_replaces_an_earlier_one_atomically(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = tmp_path / "run"
+    engine(run_dir, "train.steps=1").train(lambda: False)
+    directory = exported(run_dir, "train.steps=1")
+    before = (directory / "MODEL_CARD.md").stat().st_mtime_ns
+
+    def killed(*_: object, **__: object) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model_card, "text", killed)
+        with pytest.raises(KeyboardInterrupt):
+            exported(run_dir, "train.steps=1", "export.weights=keras")
+    assert (directory / "MODEL_CARD.md").stat().st_mtime_ns == before
+    assert (directory / "model.h5").exists()
+    directory = exported(run_dir, "train.steps=1", "export.weights=keras")
+    assert sorted(path.name for path in directory.iterdir()) == [
+        "MODEL_CARD.md",
+        "model.keras",
+        "saved_model",
+    ]
+    assert [path.name for path in directory.parent.iterdir()] == ["model-1"]
+
+
+def test_export_of_an_earlier_checkpoint(trained: SimpleNamespace, tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").symlink_to(trained.run_dir / "checkpoints")
+    assert exported(tmp_path, *EVERY_LAYER, use=4).name == "model-4"
+
+
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_exports_float32_outputs(tmp_path: Path, precision: str) -> None:
+    options = ["train.steps=1", f"precision={precision}"]
+    engine(tmp_path / "run", *options).train(lambda: False)
+    served = tf.saved_model.load(exported(tmp_path / "run", *options) / "saved_model")
+    assert (
+        served.signatures["serving_default"](features=tf.zeros([2, 8, 8, 1]))["probabilities"].dtype
+        == tf.float32
+    )
+
+
+def test_task_without_predict_step_exports_its_first_model(tmp_path: Path) -> None:
+    engine(tmp_path / "run", *GAN).train(lambda: False)
+    signatures = tf.saved_model.load(exported(tmp_path / "run", *GAN) / "saved_model").signatures
+    assert list(signatures) == ["serving_default"]
+    assert signatures["serving_default"](features=tf.zeros([3, 4]))["outputs"].shape == [3, 8, 8, 1]
+
+
+@pytest.mark.slow
+def test_run_of_two_replicas_is_exported_on_one_device(tmp_path: Path) -> None:
+    mirrored = [
+        "strategy=mirrored",
+        "strategy.virtual_devices=2",
+        "train.steps=2",
+        "model.batch_norm=true",
+    ]
+    trained = engine(tmp_path / "run", *mirrored)
+    trained.train(lambda: False)
+    predicted = predictions(trained.predictor)
+    directory = exported(tmp_path / "run", *mirrored)
+    write_inputs(instantiate(compose(list(SMALL)).dataset, "dataset"), tmp_path)
+    results = in_plain_tensorflow(
+        directory, tmp_path / "inputs.npz", 8, tmp_path
+    )  # 16 over two replicas
+    assert results["features_probabilities"].tobytes() == predicted.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("Saving needs a Functional model.\n\nclass Mine:\n", "Saving needs a Functional model"),
+        (
+            "\nObject Net has no\n`get_config()`.\n\n\n\nclass Mine:",
+            "Object Net has no `get_config()`",
+        ),
+    ],
+)
+def test_model_that_keras_cannot_write_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, reason: str
+) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise NotImplementedError(message)
+
+    engine(tmp_path / "run", "train.steps=1").train(lambda: False)
+    monkeypatch.setattr(tf.keras.Model, "save", refuses)
+    with pytest.raises(
+        ConfigError,
+        match=rf"^export.weights \(h5\): Keras cannot write this model so: {re.escape(reason)};"
+        r" add export.weights=null$",
+    ):
+        exported(tmp_path / "run", "train.steps=1")
+    assert list((tmp_path / "run" / "export").glob("[!.]*")) == []
+
+
+def test_export_runs_in_one_process() -> None:
+    experiment: Experiment = compose(["strategy=multi_worker"])
+    experiment.mode = "export"
+    assert select.select_strategy(experiment).process_ids(None) == []
+
+
+class TwoInputs:
+    """A task of a model of its own kind, with or without predictions."""
+
+    def __init__(self, model, *, predicts):
+        self.models = {"model": model}
+        if predicts:
+            self.predict_step = lambda batch: {"sum": model(batch["features"])[0]}
+
+
+@pytest.mark.parametrize("predicts", [False, True])
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_model_of_several_inputs_and_outputs_is_served(as_dict, predicts):
+    left, right = (tf.keras.Input((2,), name=name) for name in ("left", "right"))
+    inputs = {"left": left, "right": right} if as_dict else [left, right]
+    model = tf.keras.Model(inputs, [left + right, left - right])
+    task = TwoInputs(model, predicts=predicts)
+    function = export._signatures(Experiment(), task, None)["serving_default"]
+    names = ("left", "right") if as_dict else ("input_1", "input_2")
+    results = function(**{names[0]: tf.constant([[5.0, 3.0]]), names[1]: tf.constant([[1.0, 1.0]])})
+    values = {name: value.numpy().tolist() for name, value in results.items()}
+    expected = {"sum": [[6.0, 4.0]]}
+    if not predicts:
+        expected = {"output_1": [[6.0, 4.0]], "output_2": [[4.0, 2.0]]}
+    assert values == expected
+
+
+def test_dict_of_outputs_keeps_its_names():
+    inputs = tf.keras.Input((2,))
+    model = tf.keras.Model(inputs, {"double": 2 * inputs, "same": inputs + 0})
+    function = export._signatures(Experiment(), TwoInputs(model, predicts=False), None)
+    results = function["serving_default"](features=tf.constant([[5.0, 3.0]]))
+    assert results["double"].numpy().tolist() == [[10.0, 6.0]]
+    assert sorted(results) == ["double", "same"]

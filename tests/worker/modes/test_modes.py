@@ -1,0 +1,126 @@
+"""How a command starts: initial weights, and the first lines for the user."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.command_line import run_here
+from tests.support.processes import run
+from tests.support.training import SMALL, engine
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel, Line
+from trainer.cluster.spec import Cluster, ProcessId
+from trainer.config.batch_sizes import BatchSizes
+from trainer.strategies import devices
+from trainer.strategies.parameter_server import ParameterServer
+from trainer.worker.building import announcement, build
+from trainer.worker.context import WorkerContext
+from trainer.worker.modes import modes
+
+INLINE = (*SMALL, "train.epochs=null", "launch=inline")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A run of one step."""
+    run_dir = tmp_path_factory.mktemp("source") / "run"
+    engine(run_dir, "train.steps=1").train(lambda: False)
+    return run_dir
+
+
+def assert_one_line(outcome, problem):
+    assert outcome.code == 2, outcome.out + outcome.err
+    (line,) = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
+    assert problem in line
+    assert "crashed" not in outcome.err
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_init_from_a_run_without_checkpoint_is_one_line(work):
+    (work / "empty").mkdir()
+    outcome = run_here(*INLINE, "init_from=empty")
+    assert_one_line(outcome, "init_from (empty): there is no checkpoint that verifies")
+    assert [path.name for path in work.iterdir()] == ["empty"]
+
+
+def test_init_from_a_damaged_checkpoint_is_one_line(work, source):
+    (work / "damaged" / "checkpoints").mkdir(parents=True)
+    for file in (source / "checkpoints").iterdir():
+        (work / "damaged" / "checkpoints" / file.name).write_bytes(file.read_bytes())
+    (data,) = (work / "damaged" / "checkpoints").glob("*.data-*")
+    data.write_bytes(data.read_bytes()[:-1])
+    outcome = run_here(*INLINE, "init_from=damaged")
+    assert_one_line(outcome, "init_from (damaged): there is no checkpoint that verifies")
+    assert not (work / "runs").exists()
+
+
+def test_init_from_weights_that_do_not_fit_is_one_line(work, source):
+    outcome = run_here(*INLINE, "model.width=8", f"init_from={source}")
+    assert_one_line(outcome, "the checkpoint of step 1 does not fit this model: ")
+    assert not (work / "runs").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", [[], ["strategy=multi_worker"]], ids=["one", "several"])
+def test_wrong_init_from_ends_worker_processes_with_one_line(tmp_path, source, strategy):
+    code, out, err = run(tmp_path, *SMALL, *strategy, "model.width=8", f"init_from={source}")
+    assert code == 2, out + err
+    assert err.count("error: ") == 1
+    assert "does not fit this model" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def first_lines(run_dir, *overrides):
+    messages = []
+    run_dir.mkdir(exist_ok=True)
+    build.engine(compose([*SMALL, *overrides]), run_dir, Channel(messages.append))
+    return [message.text for message in messages if isinstance(message, Line)]
+
+
+def test_first_lines_name_devices_communication_and_batch(tmp_path):
+    mirrored = ["strategy=mirrored", "strategy.virtual_devices=2"]
+    assert first_lines(tmp_path, *mirrored) == [
+        "Number of devices: 2",
+        "Communication: hierarchical copy",
+        "Batch: 16 examples a step = 2 replicas x 8; 8 steps",
+    ]
+
+
+def test_first_lines_of_one_device_name_no_communication(tmp_path):
+    lines = first_lines(tmp_path)
+    assert lines[0] == "Number of devices: 1"
+    assert lines[1].startswith("Batch: ")
+
+
+def test_devices_of_all_parameter_server_workers_are_counted(tmp_path):
+    messages = []
+    jobs = {"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1", "d:1"]}
+    cluster = Cluster(ProcessId("chief", 0), jobs)
+    context = WorkerContext(compose([*SMALL]), tmp_path, Channel(messages.append), cluster)
+    plan = SimpleNamespace(total_steps=8, epochs=SimpleNamespace(completed=lambda step: 0))
+    dataset = SimpleNamespace(train=SimpleNamespace())
+    learner = SimpleNamespace(sizes=BatchSizes(16, 1, 1), plan=plan, dataset=dataset)
+    announcement.announce(context, ParameterServer(), learner)
+    assert messages[0] == Line("Number of devices: 2")
+
+
+@pytest.mark.parametrize("mode", ["train", "export"])
+def test_every_mode_limits_the_gpus_first(tmp_path, monkeypatch, mode):
+    class LimitedError(Exception):
+        pass
+
+    def limit_gpus(count):
+        assert count == 0
+        raise LimitedError
+
+    monkeypatch.setattr(devices, "limit_gpus", limit_gpus)
+    experiment = compose([*SMALL, "devices.gpus=0"])
+    experiment.mode = mode
+    signals = SimpleNamespace(stop=lambda: False, save=lambda: False)
+    with pytest.raises(LimitedError):
+        modes.run(experiment, tmp_path, Channel(lambda message: None), Cluster(), signals, 0.0)

@@ -1,0 +1,569 @@
+"""Evaluation beside the training: the same numbers, each checkpoint once, whatever is killed."""
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
+
+from tests.support.processes import (
+    OPTIONS,
+    SIGNALLER,
+    final_variables,
+    finish,
+    only_run,
+    run,
+    start,
+    wait_gone,
+)
+from tests.support.training import SMALL, assert_same_bits, engine
+from trainer.cli.compose import compose
+from trainer.cluster.fault_injection import Faults
+from trainer.cluster.messages import Channel, Evaluated, Exit, Line, Phase
+from trainer.cluster.spec import Cluster, ProcessId
+from trainer.cluster.stop_requests import StopRequests
+from trainer.errors import ConfigError
+from trainer.launch import launcher
+from trainer.launch.display.console import Console
+from trainer.launch.resolved_run import Command
+from trainer.launch.run_context import RunContext
+from trainer.launch.supervision import attempt
+from trainer.launch.supervision.attempt import Attempt
+from trainer.strategies.base import Strategy
+from trainer.worker.building import build_evaluation
+from trainer.worker.context import WorkerContext
+from trainer.worker.modes import sidecar_evaluator
+from trainer.worker.modes.sidecar_evaluator import Sidecar
+
+RUN = (
+    "model.dropout=0.3", "model.batch_norm=true", "train.ema_decay=0.9", "evaluate.every_steps=2",
+    "checkpoint.every_steps=2", "checkpoint.keep=10",
+)  # fmt: skip
+EXPERIMENT = compose([*SMALL, *RUN, "evaluate.sidecar=true"])
+ALONE = Cluster(ProcessId("evaluator", 0))
+
+
+def lines(run_dir, name="evaluations.jsonl"):
+    return [json.loads(line) for line in (run_dir / name).read_text().splitlines()]
+
+
+def lines_of_test(run_dir):
+    return [line for line in lines(run_dir, "metrics.jsonl") if line["split"] == "test"]
+
+
+def write_result(run_dir):
+    (run_dir / "result.json").write_text(json.dumps({"train": {"steps": 8, "epochs": None}}))
+
+
+@pytest.fixture(scope="module")
+def inline(tmp_path_factory):
+    """A run that evaluated itself at every checkpoint."""
+    run_dir = tmp_path_factory.mktemp("inline")
+    engine(run_dir, *RUN).train(lambda: False)
+    return run_dir
+
+
+@pytest.fixture(scope="module")
+def evaluation(inline):
+    context = WorkerContext(EXPERIMENT, inline, Channel(lambda message: None), ALONE)
+    return build_evaluation.sidecar(context)
+
+
+NO_FAULTS = Faults({}, Path(), Cluster(), Channel(lambda message: None), ())
+
+
+class Messages(list):
+    """The messages of a sidecar, which evaluates any run's checkpoints with one evaluator."""
+
+    def __init__(self, evaluation):
+        self.evaluation = evaluation
+
+    def sidecar(self, run_dir, before=lambda: None):
+        def build():
+            before()
+            self.evaluation.checkpointer.directory = run_dir / "checkpoints"
+            return self.evaluation
+
+        return Sidecar(run_dir, EXPERIMENT, build, Channel(self.append), NO_FAULTS)
+
+    @property
+    def texts(self):
+        return [message.text for message in self if isinstance(message, Line | Evaluated)]
+
+
+@pytest.fixture
+def messages(evaluation, monkeypatch):
+    monkeypatch.setattr(sidecar_evaluator, "_POLL_SECS", 0)
+    return Messages(evaluation)
+
+
+@pytest.fixture
+def run_dir(inline, tmp_path):
+    """A finished run with the checkpoints of steps 2, 4, 6 and 8, none of them evaluated."""
+    (tmp_path / "checkpoints").mkdir()
+    for file in (inline / "checkpoints").iterdir():
+        (tmp_path / "checkpoints" / file.name).write_bytes(file.read_bytes())
+    write_result(tmp_path)
+    return tmp_path
+
+
+def test_sidecar_evaluates_every_checkpoint_to_the_bits_of_the_training(inline, run_dir, messages):
+    assert messages.sidecar(run_dir).run(lambda: False, dismissed=True)
+    assert lines(run_dir) == lines_of_test(inline)
+    assert [line["step"] for line in lines(run_dir)] == [2, 4, 6, 8]
+    first = lines(run_dir)[0]
+    text = f"step 2: test loss {first['loss']:.4f}, accuracy {first['accuracy']:.4f}"
+    assert messages.texts[0] == text
+    assert not (run_dir / "metrics.jsonl").exists()
+    assert not (run_dir / "ledger.jsonl").exists()
+
+
+def test_restarted_sidecar_evaluates_what_is_left(inline, run_dir, messages):
+    first, second, *_ = lines_of_test(inline)
+    (run_dir / "evaluations.jsonl").write_text(
+        f"{json.dumps(first)}\n{json.dumps(second)}\n" + '{"step": 6, "spl'
+    )
+    assert messages.sidecar(run_dir).run(lambda: False, dismissed=True)
+    assert lines(run_dir) == lines_of_test(inline)
+    assert [text.split(":")[0] for text in messages.texts] == ["step 6", "step 8"]
+
+
+def test_damaged_checkpoint_is_skipped_with_one_warning_until_rewritten(inline, run_dir, messages):
+    data = run_dir / "checkpoints" / "ckpt-4.data-00000-of-00001"
+    content = data.read_bytes()
+    polls = []
+    data.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    (run_dir / "result.json").unlink()
+
+    def stop():
+        polls.append(len(messages.texts))
+        if len(polls) == 30:  # several polls later
+            warning = (
+                f"warning: skipped the checkpoint of step 4: the content of {data.name} has changed"
+            )
+            assert [
+                text if "warning" in text else text.split(":")[0] for text in messages.texts
+            ] == [
+                "step 2",
+                warning,
+                "step 6",
+                "step 8",
+            ]
+            data.write_bytes(content)
+            os.utime(run_dir / "checkpoints" / "ckpt-4.json")
+            write_result(run_dir)
+        return False
+
+    assert messages.sidecar(run_dir).run(stop, dismissed=True)
+    assert sorted(lines(run_dir), key=lambda line: line["step"]) == lines_of_test(inline)
+    assert [text.split(":")[0] for text in messages.texts[4:]] == ["step 4"]
+
+
+def remove(run_dir, step):
+    for file in (run_dir / "checkpoints").glob(f"ckpt-{step}.*"):
+        file.unlink()
+
+
+def test_checkpoint_removed_before_verification_is_no_warning(run_dir, messages, monkeypatch):
+    verify = sidecar_evaluator.verify
+    monkeypatch.setattr(
+        sidecar_evaluator,
+        "verify",
+        lambda directory, step: (remove(run_dir, 4), verify(directory, step))[1],
+    )
+    assert messages.sidecar(run_dir).run(lambda: False, dismissed=True)
+    assert [line["step"] for line in lines(run_dir)] == [2, 6, 8]
+    assert not [text for text in messages.texts if "warning" in text]
+
+
+def test_checkpoint_removed_before_restore_is_no_warning(run_dir, messages):
+    assert messages.sidecar(run_dir, before=lambda: remove(run_dir, 2)).run(
+        lambda: False, dismissed=True
+    )
+    assert [line["step"] for line in lines(run_dir)] == [4, 6, 8]
+    assert not [text for text in messages.texts if "warning" in text]
+
+
+def test_stop_leaves_no_partial_evaluation(run_dir, messages):
+    assert not messages.sidecar(run_dir).run(
+        lambda: Phase("evaluate", 2) in messages, dismissed=False
+    )
+    assert lines(run_dir) == []
+
+
+def test_dismissed_sidecar_waits_for_its_supervisor(run_dir, messages):
+    (run_dir / "result.json").unlink()
+    count = iter(range(100))
+
+    def stop():
+        if next(count) == 10:
+            write_result(run_dir)  # or the supervisor ends this process
+        return True
+
+    assert not messages.sidecar(run_dir).run(stop, dismissed=True)
+    assert Phase("wait", 0) in messages
+
+
+def test_result_of_another_length_is_not_the_end(run_dir, messages):
+    (run_dir / "result.json").write_text(json.dumps({"train": {"steps": 4, "epochs": None}}))
+    polls = iter(range(100))
+
+    def stop():
+        if next(polls) == 50:
+            write_result(run_dir)
+        return False
+
+    assert messages.sidecar(run_dir).run(stop, dismissed=True)
+    assert next(polls) > 50
+
+
+def test_restart_keeps_earlier_events_and_supersedes_later_ones(run_dir, messages, monkeypatch):
+    # Event files of one second are read in the order of their names, where the tenth of a process
+    # comes before the ninth.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
+    writers = compose([*SMALL, "writers=[jsonl,tensorboard]"]).writers
+    monkeypatch.setattr(EXPERIMENT, "writers", writers)
+    remove(run_dir, 2)
+    for left in (8, 4):  # of 4, 6 and 8; then again all but the first
+        assert messages.sidecar(run_dir).run(lambda: False, dismissed=True)
+        kept = [line for line in lines(run_dir) if line["step"] <= left]
+        (run_dir / "evaluations.jsonl").write_text(
+            "".join(f"{json.dumps(line)}\n" for line in kept)
+        )
+    events = EventAccumulator(str(run_dir / "events" / "eval")).Reload()
+    assert [event.step for event in events.Tensors("accuracy")] == [4, 6, 8]
+    assert not (run_dir / "events" / "train").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (
+            ["callbacks=early_stopping"],
+            "leaves callbacks (early_stopping) without evaluations; remove them or add "
+            "evaluate.sidecar=false",
+        ),
+        (
+            ["checkpoint.best.metric=accuracy"],
+            "leaves checkpoints without checkpoint.best.metric (accuracy) when they are saved; "
+            "add checkpoint.best.metric=null or evaluate.sidecar=false",
+        ),
+        (
+            ["writers=[jsonl,wandb]"],
+            "leaves writers (wandb) without evaluations, for they take a run from one process; "
+            "remove them or add evaluate.sidecar=false",
+        ),
+        (
+            ["launch=inline"],
+            "needs a process of its own, launch.inline (true) allows none; add "
+            "evaluate.sidecar=false",
+        ),
+    ],
+)
+def test_contradictory_options_are_refused(overrides, line):
+    with pytest.raises(ConfigError) as raised:
+        compose(["evaluate.sidecar=true", *overrides])
+    assert raised.value.problems == (f"evaluate.sidecar (true) {line}",)
+
+
+def test_other_modes_ignore_the_sidecar_key(tmp_path):
+    (tmp_path / "config.yaml").touch()
+    (tmp_path / "run.json").write_text(
+        json.dumps({"overrides": ["evaluate.sidecar=true"], "config_dir": None})
+    )
+    experiment = compose(["mode=evaluate", f"resume={tmp_path}", "launch=inline"])
+    assert experiment.evaluate.sidecar
+    assert launcher._evaluators(experiment, None) == []
+
+
+@pytest.mark.parametrize(
+    ("declared", "starts"),
+    [
+        (None, True),
+        (Cluster(ProcessId("worker", 0), {"worker": ["a:1", "b:1"]}, "Slurm"), True),
+        (Cluster(ProcessId("worker", 1), {"worker": ["a:1", "b:1"]}, "Slurm"), False),
+        (Cluster(ProcessId("worker", 0), {"worker": ["a:1", "b:1"]}, "TF_CONFIG"), False),
+        (Cluster(ProcessId("evaluator", 0), {}, "TF_CONFIG"), False),
+    ],
+)
+def test_supervisor_of_the_chief_starts_it_unless_tf_config_has_one(declared, starts):
+    assert launcher._evaluators(EXPERIMENT, declared) == ([ALONE] if starts else [])
+    assert launcher._evaluators(compose([]), declared) == []
+
+
+def test_declared_evaluator_needs_the_sidecar_key(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(
+        "TF_CONFIG",
+        json.dumps({"cluster": {"worker": ["a:2222"]}, "task": {"type": "evaluator", "index": 0}}),
+    )
+    with pytest.raises(ConfigError) as raised:
+        launcher.run(Command(compose(["strategy=multi_worker"]), []))
+    assert raised.value.problems == (
+        "TF_CONFIG: evaluator-0 needs mode=train and evaluate.sidecar=true in the command of every "
+        "process; here they are train and false",
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+class Members:
+    """The processes of an attempt, which end one after another: `ends` has (name, exit code)."""
+
+    def __init__(self, tmp_path, ends):
+        self.ends = list(ends)
+        self.processes = {}
+        self.started = False
+        self.dismissed = []
+        self.signalled = []
+        self.discarded = []
+        self.shown = []
+        self.stop_requests = StopRequests()
+        context = RunContext(
+            compose([]),
+            Strategy(),
+            SimpleNamespace(path=tmp_path),
+            self._console(),
+            self.stop_requests,
+        )
+        clusters = [
+            Cluster(ProcessId("worker", 0)),
+            Cluster(ProcessId("worker", 1), {"chief": ["nobody"]}),
+            ALONE,
+        ]
+        self.attempt = Attempt(context, clusters, lambda _: Member(self), lambda _: True)
+
+    def _console(self):
+        console = Console(io.StringIO(), io.StringIO())
+        console.line = console.error = self.shown.append
+        return console
+
+    def go(self):
+        while self.ends and self.ends[0][0] in self.processes:
+            name, code = self.ends.pop(0)
+            process = self.processes.pop(name)
+            process.messages.put((process.process_id, Exit(code)))
+
+
+class Member:
+    host = None
+
+    def __init__(self, members):
+        self.members = members
+
+    def assign(self, run_dir, experiment, member, messages):
+        self.process_id = member.process_id
+        self.messages = messages
+        self.members.processes[str(member.process_id)] = self
+        if len(self.members.processes) == 3 or self.members.started:
+            self.members.started = True
+            self.members.go()
+
+    def leave(self):
+        self.members.dismissed.append(str(self.process_id))
+        self.members.processes.pop(str(self.process_id))
+        self.messages.put((self.process_id, Exit(0)))
+
+    def request(self, number):
+        self.members.signalled.append((str(self.process_id), number))
+
+    def signal(self, number):
+        pass
+
+    def is_stopped(self):
+        return False
+
+    def discard(self):
+        self.members.discarded.append(str(self.process_id))
+
+
+@pytest.fixture
+def members(tmp_path):
+    return lambda *ends: Members(tmp_path, ends)
+
+
+def test_attempt_waits_for_it_when_the_training_is_done(members):
+    processes = members(("worker-0", 0), ("worker-1", 0), ("evaluator-0", 0))
+    assert processes.attempt.run() == 0
+    assert (processes.dismissed, processes.discarded) == ([], [])
+
+
+def test_attempt_dismisses_it_when_the_training_was_stopped(members):
+    processes = members(("worker-0", 143), ("worker-1", 143))
+    assert processes.attempt.run() == 143
+    assert processes.dismissed == ["evaluator-0"]
+
+
+@pytest.mark.parametrize("code", [1, -signal.SIGKILL])
+def test_attempt_ends_it_after_a_failure(members, code):
+    processes = members(("worker-1", code))
+    assert processes.attempt.run() == code
+    assert sorted(processes.discarded) == ["evaluator-0", "worker-0"]
+
+
+def test_attempt_restarts_it_alone(members):
+    processes = members(
+        ("evaluator-0", -signal.SIGKILL),
+        ("worker-0", 0),
+        ("worker-1", 0),
+        ("evaluator-0", -signal.SIGKILL),
+        ("evaluator-0", 0),
+    )
+    assert processes.attempt.run() == 0
+    assert (
+        processes.shown
+        == ["warning: evaluator-0 was killed by SIGKILL; starting it again alone"] * 2
+    )
+    assert processes.attempt.failure() is None
+
+
+def test_attempt_waits_for_a_lingering_worker_only_while_it_evaluates(members, monkeypatch):
+    monkeypatch.setattr(attempt, "_LEAVE_SECS", 0.0)
+    processes = members(("worker-0", 0), ("evaluator-0", 0))
+    assert processes.attempt.run() == 0
+    assert processes.discarded == ["worker-1"]
+
+
+def test_attempt_passes_a_signal_to_the_trainers_only(members):
+    processes = members(("worker-0", 143), ("worker-1", 143))
+    begin = processes.attempt._begin
+
+    def beginning(member):
+        if member == ALONE:
+            processes.stop_requests.request(signal.SIGTERM)
+        begin(member)
+
+    processes.attempt._begin = beginning
+    with processes.stop_requests.waking(processes.attempt.wake):
+        assert processes.attempt.run() == 143
+    assert processes.signalled == [("worker-0", signal.SIGTERM), ("worker-1", signal.SIGTERM)]
+
+
+# Real processes.
+
+SIDECAR = [*OPTIONS, "evaluate.every_steps=3", "evaluate.sidecar=true"]
+
+WATCHED = '''
+import os, pathlib, signal
+import tensorflow as tf
+from signaller import supervisor
+from trainer.tasks.classification import Classification
+
+class Watched(Classification):
+    """In the process that evaluates, sends a signal in the middle of its third evaluation, once."""
+
+    def __init__(self, *, number: int, to: str) -> None:
+        super().__init__()
+        self.number, self.to, self.batches = number, to, 0
+
+    def eval_step(self, batch):
+        losses, others = super().eval_step(batch)
+        with tf.control_dependencies([tf.py_function(self.count, [], [])]):
+            return tf.identity(losses), others
+
+    def count(self):
+        sent = pathlib.Path("sent")
+        self.batches += os.readlink("/proc/self/fd/2").endswith("evaluator-0.log")
+        if self.batches == 2 * 23 + 5 and not sent.exists():
+            sent.write_text(str(os.getpid()))
+            os.kill(os.getpid() if self.to == "itself" else supervisor(), self.number)
+'''
+
+
+def watched(directory: Path, number: int, to: str) -> list[str]:
+    (directory / "signaller.py").write_text(SIGNALLER)
+    (directory / "watched.py").write_text(WATCHED)
+    return [
+        "~task.label_smoothing",
+        "~task.class_weights",
+        "~task.focal_gamma",
+        "task._target_=watched.Watched",
+        f"+task.number={int(number)}",
+        f"+task.to={to}",
+    ]
+
+
+def events(run_dir):
+    accumulator = EventAccumulator(str(run_dir / "events" / "eval")).Reload()
+    return [event.step for event in accumulator.Tensors("accuracy")]
+
+
+@pytest.mark.slow
+def test_run_with_a_killed_sidecar_equals_the_run_without_it(tmp_path):
+    runs = []
+    for name, options in (
+        ("inline", ["evaluate.sidecar=false"]),
+        ("beside", ["checkpoint.keep=100"]),
+    ):
+        (tmp_path / name).mkdir()
+        code, out, err = run(
+            tmp_path / name, *SIDECAR, *options, *watched(tmp_path / name, signal.SIGKILL, "itself")
+        )
+        assert code == 0, err
+        runs.append(only_run(tmp_path / name))
+    one, other = runs
+    assert one.name == other.name
+    assert out.count("warning: evaluator-0 was killed by SIGKILL; starting it again alone") == 1
+    assert lines(other) == lines_of_test(one)
+    assert [line["step"] for line in lines(other)] == [3, 6, 9, 12, 15, 18, 21, 24] == events(other)
+    assert out.count(": test loss") == 8
+    assert lines_of_test(other) == []
+    results = [json.loads((run_dir / "result.json").read_text()) for run_dir in runs]
+    assert results[0]["metrics"] == results[1]["metrics"]
+    assert results[1]["attempts"] == 1
+    assert_same_bits(final_variables(one), final_variables(other))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["itself", "supervisor"])
+def test_stop_of_the_supervisor_or_the_sidecar_stops_all(tmp_path, to):
+    endless = ["train.steps=10000000", "checkpoint.every_steps=20", "summary.every_steps=100"]
+    code, out, err = run(tmp_path, *SIDECAR, *endless, *watched(tmp_path, signal.SIGTERM, to))
+    assert code == 143, out + err
+    assert out.count("Stopped after saving; the same command continues.") == 1
+    wait_gone(int((tmp_path / "sent").read_text()))
+    assert len(lines(only_run(tmp_path))) >= 2
+    assert not (only_run(tmp_path) / "result.json").exists()
+
+
+@pytest.mark.slow
+def test_sidecar_beside_two_workers_with_default_retention(tmp_path):
+    code, out, err = run(tmp_path, *SIDECAR, "strategy=multi_worker")
+    assert code == 0, out + err
+    run_dir = only_run(tmp_path)
+    steps = [line["step"] for line in lines(run_dir)]
+    assert steps == sorted(set(steps)) == events(run_dir)
+    assert {21, 24} <= set(steps) <= {3, 6, 9, 12, 15, 18, 21, 24}
+    result = json.loads((run_dir / "result.json").read_text())["metrics"]
+    assert result == pytest.approx({name: lines(run_dir)[-1][name] for name in result}, rel=1e-5)
+    assert (run_dir / "logs" / "evaluator-0.log").exists()
+
+
+@pytest.mark.slow
+def test_sidecar_of_a_declared_cluster(tmp_path, monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        cluster = {"worker": [f"127.0.0.1:{free.getsockname()[1]}"]}
+
+    def started(job) -> subprocess.Popen:
+        monkeypatch.setenv(
+            "TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": job, "index": 0}})
+        )
+        return start(tmp_path, *SIDECAR, "strategy=multi_worker")
+
+    evaluator, worker = started("evaluator"), started("worker")
+    (code, out, err), trained = finish(evaluator), finish(worker)
+    assert (code, trained[0]) == (0, 0), err + trained[2]
+    assert "test loss" not in trained[1].split("Done:")[0]
+    assert out.splitlines()[-4].startswith("step 24: test loss")
+    assert out.splitlines()[-3].startswith("Done: step 24")
+    before = (only_run(tmp_path) / "evaluations.jsonl").read_bytes()
+    code, _, err = finish(started("evaluator"))
+    assert code == 0, err
+    assert (only_run(tmp_path) / "evaluations.jsonl").read_bytes() == before

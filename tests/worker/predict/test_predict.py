@@ -1,0 +1,244 @@
+"""mode=predict: a table of predictions, the same bytes however often it was killed."""
+
+import csv
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from tests.support.command_line import run_here
+from tests.support.processes import finish, only_run, run, start
+from tests.support.training import SMALL, engine
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.errors import ConfigError
+from trainer.runs import prediction_table
+from trainer.worker.predict import table_formats
+from trainer.worker.predict.predict import predict
+from trainer.worker.predict.row_file import RowFile, columns_of
+
+OPTIONS = ["batch.global_size=50", "train.steps=2"]
+QUIET = Channel(lambda message: None)
+TASK = '''
+import pathlib
+import tensorflow as tf
+from trainer.tasks.classification import Classification
+
+OPEN = str(pathlib.Path("open").absolute())
+
+
+class Gated(Classification):
+    """Predicts no example from 150 on before there is a file `open`."""
+
+    def predict_step(self, batch):
+        def closed(turn):
+            nothing = tf.strings.substr(tf.strings.as_string(turn), 0, 0)
+            files = tf.io.matching_files(tf.strings.join([OPEN, nothing]))
+            return tf.equal(tf.size(files), 0)
+
+        def wait():
+            return tf.while_loop(closed, lambda turn: turn + 1, [tf.constant(0)])[0]
+
+        is_late = tf.reduce_any(batch["id"] >= 150)
+        with tf.control_dependencies([tf.cond(is_late, wait, lambda: tf.constant(0))]):
+            return super().predict_step(tf.nest.map_structure(tf.identity, batch))
+'''
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """A trained run."""
+    run_dir = tmp_path_factory.mktemp("run")
+    engine(run_dir, *OPTIONS).train(lambda: False)
+    return run_dir
+
+
+def predicted(run_dir, *overrides, stop=lambda: False):
+    """Predict in this process; return whether it finished, and the table."""
+    overrides = [*OPTIONS, "mode=predict", *overrides]
+    predicting = engine(run_dir, *overrides)
+    predicting.checkpointer.restore_latest()
+    experiment = compose([*SMALL, *overrides])
+    is_finished = predict(experiment, predicting, run_dir, QUIET, 2, stop)
+    return is_finished, prediction_table.requested_table(experiment, run_dir, 2)
+
+
+def test_table_is_read_back_to_the_bit_in_both_formats(run_dir):
+    _, table = predicted(run_dir)
+    _, parquet = predicted(run_dir, "predict.format=parquet")
+    trained = engine(run_dir, *OPTIONS)
+    trained.checkpointer.restore_latest()
+    chunks = list(trained.predictor.predict())
+    expected = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+    with table.path.open() as file:
+        rows = list(csv.DictReader(file))
+    columns = [f"probability_{number}" for number in range(10)]
+    assert list(rows[0]) == ["id", "label", "predicted", *columns]
+    values = np.array([[row[name] for name in columns] for row in rows], np.float64).astype(
+        np.float32
+    )
+    assert values.tobytes() == expected["probabilities"].tobytes()
+    assert [int(row["label"]) for row in rows] == expected["label"].tolist()
+    assert [int(row["predicted"]) for row in rows] == expected["probabilities"].argmax(1).tolist()
+    parquet_rows = pq.read_table(parquet.path).to_pydict()
+    assert (
+        np.array([parquet_rows[name] for name in columns], np.float32).T.tobytes()
+        == expected["probabilities"].tobytes()
+    )
+    assert parquet_rows["id"] == list(range(360))
+    assert json.loads(table.record.read_text())["batch_size"] == 50
+    assert not table.rows.exists()
+
+
+@pytest.mark.parametrize("format_name", ["csv", pytest.param("parquet", marks=pytest.mark.slow)])
+def test_table_does_not_depend_on_a_stop_or_a_torn_row(run_dir, tmp_path, format_name):
+    options = [f"predict.format={format_name}", "predict.split=train"]
+    whole = f"predict.path={tmp_path / 'whole'}"
+    stopped = f"predict.path={tmp_path / 'stopped'}"
+    predicted(run_dir, *options, whole)
+    stops = iter([False, False])
+    finished, table = predicted(run_dir, *options, stopped, stop=lambda: next(stops, True))
+    assert not finished
+    assert not table.path.exists()
+    os.truncate(table.rows, table.rows.stat().st_size - 3)
+    assert predicted(run_dir, *options, stopped)[0]
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "stopped").read_bytes()
+
+
+def test_folder_of_images_is_predicted_by_path(run_dir, tmp_path):
+    for name in ("b.png", "a/c.png", ".hidden.png", "none.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(
+            tf.io.encode_png(tf.fill([8, 8, 1], tf.constant(9, tf.uint8))).numpy()
+        )
+    (tmp_path / "bad.jpg").write_bytes(b"no image")
+    _, table = predicted(run_dir, f"predict.images={tmp_path}")
+    lines = [line.split(",") for line in table.path.read_text().splitlines()]
+    assert [line[0] for line in lines] == ["id", "a/c.png", "b.png", "bad.jpg"]
+    assert lines[1][1:] == lines[2][1:]
+    assert set(lines[3][1:]) == {""}
+
+
+def test_row_file_drops_a_torn_row(tmp_path):
+    values = {
+        "weight": np.ones(3, np.float32),
+        "probabilities": np.arange(6, dtype=np.float32).reshape(3, 2),
+    }
+    rows = RowFile(tmp_path / "rows", columns_of(values))
+    rows.append(values)
+    rows.close()
+    os.truncate(tmp_path / "rows", (tmp_path / "rows").stat().st_size - 1)
+    again = RowFile(tmp_path / "rows", columns_of(values))
+    assert again.count == 2
+    again.append({name: value[2:] for name, value in values.items()})
+    assert np.concatenate(list(again.blocks(3)))["probabilities"].tolist() == [
+        [0, 1],
+        [2, 3],
+        [4, 5],
+    ]
+
+
+def test_class_names_are_columns():
+    rows = np.zeros(1, [("weight", "f4"), ("label", "i8"), ("probabilities", "f4", (2,))])
+    rows["weight"] = 1
+    rows["probabilities"] = [0.25, 0.75]
+    columns = table_formats.columns(rows, [7], ["cat", "dog"])
+    assert {name: list(values) for name, (values, _) in columns.items()} == {
+        "id": [7], "label": [0], "label_name": ["cat"], "predicted": [1], "predicted_name": ["dog"],
+        "probability_0": [0.25], "probability_1": [0.75],
+    }  # fmt: skip
+
+
+def test_any_float_is_read_back_to_the_bit():
+    numbers = (
+        np.random.RandomState(0)
+        .randint(0, 2**31, 100_000, np.int64)
+        .astype(np.uint32)
+        .view(np.float32)
+    )
+    numbers = numbers[np.isfinite(numbers)]
+    texts = table_formats._texts(numbers, np.ones(len(numbers), bool))
+    assert np.array(texts, np.float64).astype(np.float32).tobytes() == numbers.tobytes()
+
+
+def test_missing_inputs_are_reported_before_any_file_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outcome = run_here("mode=predict")
+    assert "mode (predict) needs a run, and there is none with these values in runs" in outcome.err
+    assert outcome.code == 2
+    (tmp_path / "empty").mkdir()
+    assert "no image in it" in run_here("mode=predict", "predict.images=empty").err
+    monkeypatch.setattr(prediction_table.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="needs pyarrow"):
+        prediction_table.check(compose(["mode=predict", "predict.format=parquet"]))
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_foreign_table_is_not_overwritten(run_dir, tmp_path):
+    table = prediction_table.requested_table(
+        compose([*OPTIONS, "mode=predict", f"predict.path={tmp_path / 'table'}"]), run_dir, 2
+    )
+    assert not table.is_finished()
+    table.path.write_text("precious")
+    with pytest.raises(ConfigError, match="is not what this command makes"):
+        table.is_finished()
+
+
+@pytest.mark.slow
+def test_killed_prediction_continues_after_its_last_row(tmp_path):
+    (tmp_path / "gated.py").write_text(TASK)
+    options = [
+        "task._target_=gated.Gated",
+        "model=softmax",
+        "batch.global_size=50",
+        "train.steps=2",
+        "writers=[jsonl]",
+    ]
+    assert run(tmp_path, *options)[0] == 0
+    path = only_run(tmp_path) / "predictions" / "test-2.csv"
+    process, end = start(tmp_path, *options, "mode=predict"), time.monotonic() + 120
+    rows = path.with_name(f"{path.name}.rows")
+    while not (rows.exists() and rows.stat().st_size):
+        assert process.poll() is None, finish(process)
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    finish(process)
+    (tmp_path / "open").touch()
+    code, out, err = run(tmp_path, *options, "mode=predict", "strategy=one_device")
+    assert code == 0, err
+    assert "Continuing after " in out
+    assert out.splitlines()[-1].startswith(
+        f"Predictions with step 2 of runs/{path.parent.parent.name}: "
+    )
+    assert "Already finished: 360 rows are predicted" in run(tmp_path, *options, "mode=predict")[1]
+    assert run(tmp_path, *options, "mode=predict", "predict.path=straight.csv")[0] == 0
+    assert (tmp_path / "straight.csv").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["multi_worker", "parameter_server"])
+def test_cluster_predicts_what_one_device_predicts(tmp_path, strategy):
+    options = ["model=softmax", "batch.global_size=50", "train.steps=2", "writers=[jsonl]"]
+    options += [f"strategy={strategy}", "strategy.workers=2"]
+    for more in ([], ["mode=predict"]):
+        code, _, err = run(tmp_path, *options, *more)
+        assert code == 0, err
+    run_dir = only_run(tmp_path)
+    table = run_dir / "predictions" / "test-2.csv"
+    size = json.loads(table.with_name("test-2.csv.json").read_text())["batch_size"]
+    alone = [
+        "strategy=one_device",
+        "resume_allow=[batch.global_size]",
+        f"batch.global_size={size}",
+        f"predict.path={tmp_path / 'alone.csv'}",
+    ]
+    code, _, err = run(tmp_path, f"resume={run_dir}", "mode=predict", *alone)
+    assert code == 0, err
+    assert len(table.read_text().splitlines()) == 361
+    assert table.read_bytes() == (tmp_path / "alone.csv").read_bytes()

@@ -1,0 +1,114 @@
+"""The loop of the fork server, in this process and without forks, and what it refuses."""
+
+import os
+import socket
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+from tensorflow.python.eager import context
+
+from trainer.cluster import fork_protocol
+from trainer.cluster.fork_protocol import Fork
+from trainer.worker import forking
+from trainer.worker.forking import ForkServer
+
+REQUEST = Fork("toy", [], {"NAME": "value"}, [0], "/scratch", 1.5)
+
+
+@pytest.fixture
+def ends(tmp_path, monkeypatch):
+    """A server, the path of its socket, and its owner's end."""
+    monkeypatch.setitem(sys.modules, "toy", SimpleNamespace(prepare=lambda: None))
+    listener = fork_protocol.listen(tmp_path / "socket")
+    owner, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = ForkServer(listener, other)
+    with listener, owner, other:
+        yield server, tmp_path / "socket", owner
+
+
+@pytest.fixture
+def forks(ends, monkeypatch):
+    """The forks that were tried: the first fails, and with it the owner ends."""
+    tried = []
+
+    def refuse():
+        tried.append(True)
+        ends[2].close()
+        raise OSError("Cannot allocate memory")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    return tried
+
+
+def ask(path, descriptors=(0, 0, 0, 0)):
+    connection = fork_protocol.connect(path)
+    fork_protocol.send(connection, REQUEST, descriptors)
+    return connection
+
+
+def test_server_ends_with_its_owner(ends):
+    server, _, owner = ends
+    owner.close()
+    assert server.serve() is None
+
+
+def test_request_whose_command_is_gone_is_dropped(ends, forks):
+    server, path, _ = ends
+    ask(path).close()
+    with ask(path):
+        assert server.serve() is None
+    assert len(forks) == 1
+
+
+def test_server_that_cannot_fork_lets_the_command_do_without(ends, forks):
+    server, path, _ = ends
+    with ask(path) as connection:
+        assert server.serve() is None
+        assert fork_protocol.receive(connection) == (None, [])
+
+
+def test_child_gets_its_descriptors_and_none_of_the_server(ends, monkeypatch):
+    server, path, _ = ends
+    monkeypatch.setattr(os, "fork", lambda: 0)
+    with ask(path, [0, 1, 2, 0, 1]) as connection:
+        child = server.serve()
+        assert child.request == REQUEST
+        given = [child.directory, child.connection, child.output, child.errors, *child.namespaces]
+        assert len(set(given)) == 5
+        for descriptor in given:
+            os.close(descriptor)
+        assert fork_protocol.receive(connection) == (None, [])
+    assert fork_protocol.connect(path) is None
+
+
+def test_request_of_another_user_is_not_read(ends, monkeypatch):
+    server, path, owner = ends
+    connection = ask(path)
+    monkeypatch.setattr(fork_protocol, "peer_uid", lambda connection: os.getuid() + 1)
+    owner.close()
+    with connection:
+        assert server.serve() is None
+        with pytest.raises(ConnectionResetError):  # closed, and unread
+            connection.recv(1)
+
+
+@pytest.mark.parametrize(
+    ("threads", "created", "reason"),
+    [(2, None, "has started threads"), (1, object(), "has created TensorFlow's context")],
+)
+def test_process_that_has_begun_something_does_not_fork(monkeypatch, threads, created, reason):
+    monkeypatch.setattr(threading, "active_count", lambda: threads)
+    monkeypatch.setattr(context, "_context", created)
+    with pytest.raises(RuntimeError, match=reason):
+        forking._check_forkable()
+
+
+def test_process_that_has_opened_a_gpu_does_not_fork(monkeypatch):
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    monkeypatch.setattr(context, "_context", None)
+    monkeypatch.setattr(forking, "os", SimpleNamespace(path=SimpleNamespace(
+        realpath=lambda path: "/dev/nvidia0")))  # fmt: skip
+    with pytest.raises(RuntimeError, match="has opened GPUs: /dev/nvidia0"):
+        forking._check_forkable()

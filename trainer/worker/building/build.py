@@ -1,0 +1,296 @@
+"""From a configuration to an engine.
+
+The strategy comes first, because TensorFlow fixes its devices and its cluster at the first
+operation; then the batch sizes, which need the number of replicas; then, in the strategy's scope,
+everything that holds variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import tensorflow as tf
+
+from trainer.cluster.fault_injection import Faults
+from trainer.cluster.messages import Channel
+from trainer.cluster.spec import Cluster
+from trainer.config import batch_sizes
+from trainer.config.directions import Directions
+from trainer.config.schema import Experiment
+from trainer.config.validation import selecting_split
+from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
+from trainer.engine.engine import Engine
+from trainer.engine.graph.asynchronous.async_loops import AsyncLoops
+from trainer.engine.graph.asynchronous.chunks import ChunkScheduler
+from trainer.engine.graph.checks.graph_check import GraphCheck
+from trainer.engine.graph.input.feed import Source
+from trainer.engine.graph.input.mixed_order import sample_order
+from trainer.engine.graph.loops.loop_factory import Loops
+from trainer.engine.graph.loops.train_loop import TrainLoop
+from trainer.engine.graph.step.step_options import StepOptions
+from trainer.engine.pacing import StepPacer
+from trainer.engine.plan import make_plan
+from trainer.engine.process_group import ProcessGroup
+from trainer.engine.reporter import Reporter
+from trainer.engine.step_inspector import StepInspector
+from trainer.engine.worker_clock import ExchangeTime, WorkerClock
+from trainer.errors import ConfigError
+from trainer.runs import checkpoint_retention, prediction_table, provenance
+from trainer.runs.ledger import Ledger
+from trainer.strategies import compatibility, devices
+from trainer.strategies.base import Strategy
+from trainer.strategies.select import select_strategy
+from trainer.summaries.profiler import Profiler, boundary_steps
+from trainer.summaries.run_summary import writer_factory
+from trainer.worker.before_commit import before_commit
+from trainer.worker.building.announcement import announce
+from trainer.worker.building.build_inference import Inference
+from trainer.worker.building.build_loop import LoopBuilder
+from trainer.worker.building.build_model import (
+    Learner,
+    build_dataset,
+    build_learner,
+    create_strategy,
+    num_threads,
+)
+from trainer.worker.building.build_step import step_options
+from trainer.worker.building.placement_summary import placement_writer
+from trainer.worker.context import WorkerContext
+from trainer.worker.fetch_checkpoint import fetch_from_store, offer_by_store
+
+
+@dataclass(frozen=True)
+class _Training:
+    """The parts of a training that the engine and its reporter share."""
+
+    context: WorkerContext
+    learner: Learner
+    options: StepOptions
+    loop: TrainLoop
+    process_group: ProcessGroup
+    faults: Faults
+    exchange: ExchangeTime | None
+
+
+def engine(
+    experiment: Experiment,
+    run_dir: Path,
+    channel: Channel,
+    cluster: Cluster | None = None,
+    faults: Faults | None = None,
+    strategy: Strategy | None = None,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> Engine:
+    """Build the engine of a run, with all that it needs.
+
+    Args:
+        experiment: the effective configuration.
+        run_dir: the run directory.
+        channel: messages to the supervisor.
+        cluster: the cluster as this process sees it; None: it is alone.
+        faults: the faults to inject; None: all that are configured.
+        strategy: the resolved strategy; None: it is resolved here.
+        is_stopping: see `WorkerContext`.
+
+    Raises:
+        ConfigError: something is wrong that only this machine, the data or the model can tell.
+    """
+    cluster = cluster or Cluster()
+    faults = faults or Faults(experiment.fault, run_dir, cluster, channel, ())
+    if strategy is None:
+        strategy, _ = select_strategy(experiment).resolve(cluster, devices.count_gpus)
+    context = WorkerContext(experiment, run_dir, channel, cluster, is_stopping)
+    tf_strategy = create_strategy(context, strategy)
+    process_group = process_group_of(strategy, tf_strategy, cluster)
+    threads = _threads(context, process_group)
+    sizes = _batch_sizes(context, tf_strategy)
+    dataset = build_dataset(experiment, context, process_group)
+    stops = faults.stops | boundary_steps(experiment.summary.profile)
+    plan = make_plan(experiment, dataset.train.num_examples, sizes.global_size, stops)
+    learner = build_learner(experiment, strategy, tf_strategy, dataset, plan, sizes, process_group)
+    compatibility.check(experiment, strategy, cluster, learner.task.models.values())
+    train, evaluated, test = _sources(learner, experiment)
+    loops = _loops(context, strategy, tf_strategy, learner)
+    options, exchange = step_options(experiment, strategy, learner, process_group)
+    inference = Inference(context, dataset, learner.state, loops, process_group, sizes.global_size)
+    for callback in learner.state.callbacks.values():
+        if hasattr(callback, "directions"):
+            callback.directions = inference.directions
+    _record(context, learner, threads, inference.directions)
+    announce(context, strategy, learner)
+    builder = LoopBuilder(context, strategy, tf_strategy, learner, options, process_group, faults)
+    loop = builder.build(loops, train)
+    training = _Training(context, learner, options, loop, process_group, faults, exchange)
+    return _engine(training, inference, evaluated, test)
+
+
+def _engine(training: _Training, inference: Inference, evaluated: Source, test: Source) -> Engine:
+    context = training.context
+    learner = training.learner
+    training.loop.on_traced = placement_writer(context, training.loop.strategy, learner)
+    plan = learner.plan
+    split = prediction_table.predicted_split(context.experiment, learner.dataset)
+    predictor = inference.predictor(replace(evaluated, split=split))
+    has_validation = evaluated is not test
+    ledger = Ledger(context.run_dir, writes=context.cluster.is_chief)
+    inspects = plan.histograms or plan.images
+    input_shape = learner.dataset.input_shape
+    return Engine(
+        run_dir=context.run_dir,
+        plan=plan,
+        loop=training.loop,
+        evaluator=inference.evaluator(evaluated, predictor),
+        split="validation" if has_validation else "test",
+        make_test_evaluator=(lambda: inference.evaluator(test, inference.predictor(test)))
+        if has_validation
+        else None,
+        predictor=predictor,
+        reporter=_reporter(training, ledger),
+        step_inspector=StepInspector(training.loop, training.options, plan, input_shape)
+        if inspects
+        else None,
+        checkpointer=_checkpointer(training, inference.directions),
+        ledger=ledger,
+        channel=context.channel,
+        pacer=StepPacer(context.experiment.train.steps_per_loop),
+        process_group=training.process_group,
+        faults=training.faults,
+    )
+
+
+def process_group_of(
+    strategy: Strategy, tf_strategy: tf.distribute.Strategy, cluster: Cluster
+) -> ProcessGroup:
+    """Return the processes that run every step together.
+
+    A chief that hands out steps is alone in this.
+    """
+    members = [] if strategy.asynchronous else cluster.trainers
+    if not members:
+        return ProcessGroup(tf_strategy)
+    return ProcessGroup(
+        tf_strategy,
+        members.index(cluster.process_id),
+        len(members),
+        is_chief=cluster.is_chief,
+    )
+
+
+def _threads(context: WorkerContext, process_group: ProcessGroup) -> int | None:
+    """Return the number of threads of an operation, if the run fixes it; collective.
+
+    Raises:
+        ConfigError: it is not the same in all processes.
+    """
+    threads = num_threads(context)
+    if threads is None:
+        return None
+    (chiefs,) = process_group.broadcast_from_chief(threads)
+    if process_group.any_process(threads != chiefs):
+        raise ConfigError(
+            f"devices.threads (null) is {threads} on this host and {chiefs} on the chief's, but "
+            f"batch.shards needs the same everywhere; add devices.threads={chiefs}"
+        )
+    return threads
+
+
+def _batch_sizes(
+    context: WorkerContext, tf_strategy: tf.distribute.Strategy
+) -> batch_sizes.BatchSizes:
+    batch = context.experiment.batch
+    num_replicas = tf_strategy.num_replicas_in_sync
+    if context.experiment.trains:
+        before = provenance.num_replicas(context.run_dir)
+        batch_sizes.check_same_global_batch(batch, before, num_replicas)
+    return batch_sizes.resolve_batch_sizes(batch, num_replicas)
+
+
+def _sources(learner: Learner, experiment: Experiment) -> tuple[Source, Source, Source]:
+    """Return the training split in its random order, the split that selects, and the test split.
+
+    The second one is the third where there is no validation split, or nothing is trained.
+    """
+    dataset = learner.dataset
+    sizes = batch_sizes.in_groups(learner.sizes, getattr(dataset, "group_size", 1))
+    order = sample_order(dataset.train, experiment.seed)
+    train = Source(dataset.train, sizes.per_replica, sizes.num_replicas, order, dataset.num_draws)
+    test = Source(dataset.test, sizes.evaluated, sizes.num_replicas)
+    if not experiment.trains or selecting_split(experiment) == "test":
+        return train, test, test
+    return train, replace(test, split=dataset.validation), test  # type: ignore[attr-defined]
+
+
+def _loops(
+    context: WorkerContext,
+    strategy: Strategy,
+    tf_strategy: tf.distribute.Strategy,
+    learner: Learner,
+) -> Loops:
+    if strategy.asynchronous:
+        num_workers = len(context.cluster.jobs["worker"])
+        loops: Loops = AsyncLoops(tf_strategy, ChunkScheduler(tf_strategy, num_workers))
+    else:
+        in_order = bool(learner.sizes.shards)
+        loops = Loops(tf_strategy, input_outside=strategy.input_outside, in_order=in_order)
+    loops.check = GraphCheck(learner.state.trackables, context.channel.line)
+    return loops
+
+
+def _record(
+    context: WorkerContext, learner: Learner, threads: int | None, directions: Directions
+) -> None:
+    """Have the chief add to the run's record what only a worker knows."""
+    if context.cluster.is_chief:
+        plan = learner.plan
+        provenance.complete(
+            context.run_dir,
+            devices.names(),
+            learner.sizes.num_replicas,
+            plan.total_steps,
+            threads,
+            {"direction": dict(directions.known), "primary": directions.primary},
+            plan.epochs.length,
+        )
+
+
+def _reporter(training: _Training, ledger: Ledger) -> Reporter:
+    context = training.context
+    profile = context.experiment.summary.profile
+    events = context.run_dir / "events" / "train"
+    return Reporter(
+        training.learner.plan,
+        training.loop,
+        writer_factory(
+            context.experiment,
+            context.run_dir,
+            training.learner.task,
+            context.channel,
+            writes=context.cluster.is_chief,
+        ),
+        context.channel,
+        ledger,
+        Profiler(profile, events, context.channel) if context.cluster.is_chief else None,
+        WorkerClock(
+            training.process_group, list(map(str, context.cluster.trainers)), training.exchange
+        ),
+    )
+
+
+def _checkpointer(training: _Training, directions: Directions) -> Checkpointer:
+    run_dir = training.context.run_dir
+    checkpoint = training.context.experiment.checkpoint
+    return Checkpointer(
+        run_dir / "checkpoints",
+        training.learner.state.trackables(),
+        checkpoint_retention.retention_policies(checkpoint, directions),
+        training.process_group,
+        background=checkpoint.async_write,
+        saved_once=run_dir / ".saved",
+        hooks=CheckpointHooks(
+            before_commit(training.context, training.faults),
+            fetch_from_store(training.context),
+            offer_by_store(training.context),
+        ),
+    )

@@ -1,0 +1,119 @@
+"""What evaluates and predicts, and what a run has saved, for processes that do not train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tensorflow as tf
+
+from trainer.cluster.messages import Channel
+from trainer.config import batch_sizes
+from trainer.config.schema import Experiment
+from trainer.config.validation import selecting_split
+from trainer.engine.checkpoints.checkpointer import Checkpointer
+from trainer.engine.evaluation.evaluator import AnyEvaluator
+from trainer.engine.graph.checks.graph_check import GraphCheck
+from trainer.engine.graph.input.feed import Source
+from trainer.engine.graph.loops.loop_factory import Loops
+from trainer.engine.plan import Epochs, make_plan
+from trainer.engine.process_group import ProcessGroup
+from trainer.runs import provenance
+from trainer.strategies.base import Strategy
+from trainer.strategies.one_device import OneDevice
+from trainer.worker.building.build_inference import Inference
+from trainer.worker.building.build_model import (
+    Learner,
+    build_dataset,
+    build_learner,
+    create_strategy,
+)
+from trainer.worker.context import WorkerContext
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """What a run has saved, built anew on one device.
+
+    Attributes:
+        learner: everything that a checkpoint holds.
+        checkpointer: restores it.
+    """
+
+    learner: Learner
+    checkpointer: Checkpointer
+
+
+@dataclass(frozen=True)
+class CheckpointEvaluation:
+    """What evaluates the checkpoints of a run.
+
+    Attributes:
+        checkpointer: restores one.
+        evaluator: evaluates what was restored.
+        epochs: the training's epochs, for the log.
+        split: what is evaluated: the split `validation`, or `test`.
+    """
+
+    checkpointer: Checkpointer
+    evaluator: AnyEvaluator
+    epochs: Epochs
+    split: str
+
+
+def sidecar(context: WorkerContext) -> CheckpointEvaluation:
+    """Build what evaluates the checkpoints of a run beside its training, on one device.
+
+    Args:
+        context: this process; in its run directory the training has begun.
+
+    Raises:
+        ConfigError: something is wrong that only this machine, the data or the model can tell.
+    """
+    if context.cluster.is_local:
+        # The training is on the same machine, and takes all memory of its GPUs.
+        tf.config.set_visible_devices([], "GPU")
+    strategy = OneDevice()
+    tf_strategy = create_strategy(context, strategy)
+    saved = _saved_run(context, strategy, tf_strategy)
+    learner = saved.learner
+    name = selecting_split(context.experiment)
+    split = getattr(learner.dataset, name)
+    source = Source(split, learner.sizes.evaluated, num_replicas=1)
+    loops = Loops(
+        tf_strategy,
+        input_outside=OneDevice.input_outside,
+        in_order=learner.sizes.shards is not None,
+    )
+    loops.check = GraphCheck(learner.state.trackables, context.channel.line)
+    inference = Inference(
+        context,
+        learner.dataset,
+        learner.state,
+        loops,
+        ProcessGroup(tf_strategy),
+        learner.sizes.global_size,
+    )
+    evaluator = inference.evaluator(source, inference.predictor(source))
+    return CheckpointEvaluation(saved.checkpointer, evaluator, learner.plan.epochs, name)
+
+
+def build_for_export(experiment: Experiment, run_dir: Path, channel: Channel) -> SavedRun:
+    """Build what a run has saved, on one device, whatever it was trained on."""
+    context = WorkerContext(experiment, run_dir, channel)
+    strategy = OneDevice()
+    return _saved_run(context, strategy, create_strategy(context, strategy))
+
+
+def _saved_run(
+    context: WorkerContext, strategy: Strategy, tf_strategy: tf.distribute.Strategy
+) -> SavedRun:
+    experiment = context.experiment
+    # The batch sizes of the training, which another process does or has done.
+    num_replicas = provenance.num_replicas(context.run_dir) or 1
+    sizes = batch_sizes.resolve_batch_sizes(experiment.batch, num_replicas)
+    dataset = build_dataset(experiment, context)
+    plan = make_plan(experiment, dataset.train.num_examples, sizes.global_size)
+    learner = build_learner(experiment, strategy, tf_strategy, dataset, plan, sizes)
+    checkpointer = Checkpointer(context.run_dir / "checkpoints", learner.state.trackables())
+    return SavedRun(learner, checkpointer)

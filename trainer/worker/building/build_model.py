@@ -1,0 +1,189 @@
+"""Everything that holds variables: the task, its models and optimizers, callbacks, the state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+
+import tensorflow as tf
+
+from trainer.cluster.environment import default_threads
+from trainer.config.augment import augmented
+from trainer.config.batch_sizes import BatchSizes
+from trainer.config.instantiate import instantiate
+from trainer.config.schema import Experiment
+from trainer.engine.graph.randomness.random_functions import convert_draws
+from trainer.engine.graph.randomness.random_layers import layers_of, make_stateless
+from trainer.engine.graph.state.freezing import freeze_layers, hold_layers
+from trainer.engine.graph.state.train_state import TrainState
+from trainer.engine.graph.state.variables import read_from_first_replica
+from trainer.engine.graph.step.divergence import DivergenceMonitor
+from trainer.engine.plan import Plan
+from trainer.engine.process_group import ProcessGroup
+from trainer.protocols import Callback, Dataset, Task
+from trainer.reinforcement.environment_data import EnvironmentData
+from trainer.reinforcement.learner_server import COUNTS
+from trainer.runs import provenance
+from trainer.strategies import devices
+from trainer.strategies.base import Strategy
+from trainer.worker.building import fitted_dataset, members
+from trainer.worker.building.build_task import TaskBuilder
+from trainer.worker.building.task_parts import Parts, Schedule
+from trainer.worker.building.validation_split import KEY, add_validation
+from trainer.worker.context import WorkerContext
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What is trained, on what, and for how long.
+
+    Attributes:
+        dataset: the data.
+        plan: when things happen.
+        sizes: the batch sizes of the training.
+        learning_rates: the learning rate of each optimizer at a step, by its name in the log.
+        state: every variable; also the task.
+        placement: path of a layer -> logical device; empty if replicas have one device each.
+    """
+
+    dataset: Dataset
+    plan: Plan
+    sizes: BatchSizes
+    learning_rates: Mapping[str, Schedule]
+    state: TrainState
+    placement: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def task(self) -> Task:
+        """The task, which has been built."""
+        return self.state.task
+
+
+def create_strategy(context: WorkerContext, strategy: Strategy) -> tf.distribute.Strategy:
+    """Create TensorFlow's strategy: nothing may have used TensorFlow's devices before.
+
+    It waits for the other processes of the cluster.
+
+    Raises:
+        ConfigError: it cannot work on this machine's devices.
+    """
+    experiment = context.experiment
+    tf.keras.utils.set_random_seed(experiment.seed)
+    if experiment.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    devices.set_threads(num_threads(context))
+    # Both ways: of several runs in one process each has its own setting.
+    tf.config.run_functions_eagerly(experiment.eager)
+    context.channel.phase("join", 0)
+    tf_strategy = strategy.create(context.cluster)
+    context.channel.phase("start", 0)
+    tf.keras.mixed_precision.set_global_policy(experiment.precision)
+    return tf_strategy
+
+
+def num_threads(context: WorkerContext) -> int | None:
+    """Return how many threads an operation has; None: TensorFlow's default.
+
+    With shards they are fixed when the run begins: a sum that is divided among more threads is
+    rounded otherwise.
+    """
+    experiment = context.experiment
+    if experiment.devices.threads is not None or experiment.batch.shards is None:
+        return experiment.devices.threads
+    return provenance.num_threads(context.run_dir) or default_threads()
+
+
+def build_dataset(
+    experiment: Experiment,
+    context: WorkerContext | None = None,
+    process_group: ProcessGroup | None = None,
+) -> Dataset:
+    """Build the configured dataset; collective, if there are several processes.
+
+    Args:
+        experiment: the effective configuration.
+        context: this process; None: there is no run directory.
+        process_group: the processes that run every step together; None: this one is alone.
+
+    Raises:
+        ConfigError: an option or a file is wrong, or the dataset lacks a member.
+    """
+    if experiment.env is not None:
+        return EnvironmentData(partial(instantiate, experiment.env, "env"))
+    node = augmented(experiment.dataset, experiment.augment)
+    dataset: Dataset = instantiate(node, "dataset", leave_out=(KEY,))
+    fitted = ""
+    if isinstance(dataset, fitted_dataset.Fitted):
+        fitted = fitted_dataset.prepare(dataset, context, process_group)
+    members.check_dataset(dataset)
+
+    def reopen(path: str) -> Dataset:
+        other: Dataset = instantiate({**node, "test_path": path}, "dataset", leave_out=(KEY,))
+        if isinstance(other, fitted_dataset.Fitted):
+            other.restore(fitted)
+        return other
+
+    add_validation(dataset, node.get(KEY), reopen)
+    return dataset
+
+
+def build_learner(
+    experiment: Experiment,
+    strategy: Strategy,
+    tf_strategy: tf.distribute.Strategy,
+    dataset: Dataset,
+    plan: Plan,
+    sizes: BatchSizes,
+    process_group: ProcessGroup | None = None,
+) -> Learner:
+    """Build all that holds variables, and the learning rate that the optimizers follow.
+
+    Raises:
+        ConfigError: an option is wrong, or the task or a callback lacks a member.
+    """
+    group = process_group or ProcessGroup(tf_strategy)
+    builder = TaskBuilder(experiment, tf_strategy)
+    builder.draft(Parts(experiment, dataset, plan=plan, callbacks={}, process_group=group))
+    with tf_strategy.scope():
+        callbacks = _callbacks(experiment)
+        parts = Parts(experiment, dataset, plan=plan, callbacks=callbacks, process_group=group)
+        read_from_one = nullcontext if strategy.optimizer_reduces else read_from_first_replica
+        with read_from_one():
+            task = builder.build(parts)
+        members.check_variables(task, tf_strategy)
+        freeze_layers(task.models, experiment.train.freeze)
+        hold_layers(task.models, task.optimizers, experiment.train.unfreeze or {})
+        parts.check_used()
+        state = _state(experiment, task, dataset, callbacks)
+    if experiment.env is None and experiment.mode in ("train", "benchmark", "evaluate"):
+        members.check_labels(state.task, dataset)
+    return Learner(dataset, plan, sizes, parts.learning_rates, state, builder.placement)
+
+
+def _callbacks(experiment: Experiment) -> dict[str, Callback]:
+    callbacks: dict[str, Callback] = {}
+    for name, node in (experiment.callbacks or {}).items():
+        key = f"callbacks.{name}"
+        callbacks[name] = instantiate(node, key)
+        members.check_callback(key, callbacks[name])
+    return callbacks
+
+
+def _state(
+    experiment: Experiment, task: Task, dataset: Dataset, callbacks: Mapping[str, Callback]
+) -> TrainState:
+    convert_draws()
+    offset = 0
+    for model in (*task.models.values(), layers_of(dataset)):
+        offset += make_stateless(model, offset)
+    return TrainState(
+        task,
+        callbacks,
+        DivergenceMonitor(experiment.divergence, task.optimizers),
+        num_metrics=len(task.metrics),
+        ema_decay=experiment.train.ema_decay,
+        mixed_float16=experiment.precision == "mixed_float16",
+        num_counts=0 if experiment.env is None else len(COUNTS),
+    )

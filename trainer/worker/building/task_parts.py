@@ -1,0 +1,242 @@
+"""What a task is built from: models, and optimizers with their learning rates."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.acting import EnvSpec
+from trainer.config.instantiate import instantiate
+from trainer.config.schema import Experiment
+from trainer.config.targets import ENGINE_KEYS
+from trainer.engine.graph.step.grouped_optimizer import GroupedOptimizer, GroupRules
+from trainer.engine.plan import Plan
+from trainer.engine.process_group import ProcessGroup
+from trainer.errors import ConfigError
+from trainer.labels import label_kind_of
+from trainer.nodes import ModelNode, OptimizerNode, ScheduleNode
+from trainer.protocols import Callback, Dataset
+from trainer.reinforcement.environment_data import EnvironmentData
+from trainer.schedules.base import adjust, scale, slow_down
+from trainer.worker.building import keras3_models, returned_model
+
+_log = logging.getLogger(__name__)
+
+Schedule: TypeAlias = Callable[[Any], Any]
+"""The learning rate, float32 scalar, of a step, int64 scalar."""
+
+
+class Parts:
+    """Builds what a task asks for; see `trainer.protocols.TaskParts`.
+
+    Attributes:
+        learning_rates: the learning rate of each optimizer that was built, by its name in the log.
+        worker: number of this process.
+        num_workers: processes that run every step together.
+        is_chief: whether this process writes the files of the run.
+        label_kind: what the labels of the dataset are.
+
+    Args:
+        experiment: the configuration.
+        dataset: the data.
+        plan: the length of the training and of an epoch.
+        callbacks: some may adjust learning rates.
+        process_group: the processes that run every step together.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        dataset: Dataset,
+        *,
+        plan: Plan,
+        callbacks: Mapping[str, Callback],
+        process_group: ProcessGroup,
+    ) -> None:
+        self._experiment = experiment
+        self._dataset = dataset
+        self._plan = plan
+        self._callbacks = callbacks
+        self.worker = process_group.index
+        self.num_workers = process_group.count
+        self.is_chief = process_group.is_chief
+        self.label_kind = label_kind_of(dataset)
+        self._own: set[str] = set()  # groups of which the task has nodes
+        self._used: set[str] = set()  # groups whose choice it uses
+        self._models: list[tuple[str, Any, str]] = []  # key, and why it could not be called
+        self.learning_rates: dict[str, Schedule] = {}
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return tuple(self._dataset.input_shape)
+
+    @property
+    def class_counts(self) -> Sequence[int]:
+        labels = getattr(self._dataset.train, "labels", None)
+        if labels is None or self.label_kind != "class":
+            raise ConfigError(
+                "the dataset does not know how many examples of each class it has without reading "
+                "all of them"
+            )
+        return np.bincount(labels, minlength=self.num_classes).tolist()
+
+    @property
+    def target_scale(self) -> Sequence[tuple[float, float]] | None:
+        return getattr(self._dataset, "target_scale", None)
+
+    @property
+    def env(self) -> EnvSpec | None:
+        return self._dataset.spec if isinstance(self._dataset, EnvironmentData) else None
+
+    @property
+    def num_classes(self) -> int:
+        return self._dataset.num_classes
+
+    @property
+    def num_outputs(self) -> int:
+        declared = (self._experiment.model or {}).get("outputs")
+        return declared or self.num_classes
+
+    def model(
+        self,
+        node: ModelNode | None = None,
+        *,
+        input_shape: tuple[int, ...] | None = None,
+        outputs: int | tuple[int, ...] | None = None,
+    ) -> tf.keras.Model:
+        key, options = self._node(node, "model")
+        shape = self.input_shape if input_shape is None else tuple(input_shape)
+        self._check_vocabulary(key, options.get("vocabulary"))
+        count = self.num_classes if outputs is None else outputs
+        has_tokens = getattr(self._dataset, "vocabulary_size", None) is not None
+        model, failure = keras3_models.adapted(
+            lambda: instantiate(options, key, shape, count),
+            key,
+            options,
+            tf.TensorSpec([None, *shape], tf.int32 if has_tokens else tf.float32),
+            self._experiment,
+        )
+        self._models.append((key, model, failure))
+        return model
+
+    def check_models(self) -> None:
+        """Check that the models are built, by the task if it calls them otherwise.
+
+        Raises:
+            ConfigError: one is not.
+        """
+        for key, model, failure in self._models:
+            # A call that fails leaves the model itself built.
+            if failure and not (model.variables and all(x.built for x in model._flatten_layers())):
+                raise returned_model.not_built(key, model, failure)
+
+    def optimizer(
+        self,
+        node: OptimizerNode | None = None,
+        *,
+        schedule: ScheduleNode | None = None,
+        updates_per_step: int = 1,
+    ) -> tf.keras.optimizers.legacy.Optimizer:
+        key, options = self._node(node, "optimizer")
+        rate = self._learning_rate(options["learning_rate"], schedule)
+        self.learning_rates["learning_rate" + ("" if node is None else f"/{node.name}")] = rate
+
+        def make(own: Mapping[str, Any], factor: float, start: int) -> Any:
+            peak = own.get("learning_rate")
+            followed = rate if peak is None else self._learning_rate(peak, schedule)
+            slowed = slow_down(followed, updates_per_step)
+            return _optimizer({**options, **own}, key, scale(slowed, factor, start))
+
+        groups = options.get("groups") or {}
+        decay = options.get("layer_decay")
+        if groups or decay is not None or self._experiment.train.unfreeze:
+            optimizer = GroupedOptimizer(GroupRules(key, groups, decay), make)
+        else:
+            optimizer = make({}, 1.0, 0)
+        optimizer.updates_per_step = updates_per_step
+        return optimizer
+
+    def _check_vocabulary(self, key: str, vocabulary: int | None) -> None:
+        """Refuse a model of fewer tokens than the dataset has: it would fail, or read nothing."""
+        size = getattr(self._dataset, "vocabulary_size", None)
+        if size is not None and vocabulary is not None and vocabulary < size:
+            raise ConfigError(
+                f"{key}.vocabulary ({vocabulary}) must be >= {size}, the tokens of the dataset; "
+                f"add {key}.vocabulary={size}"
+            )
+
+    def check_used(self) -> None:
+        """Check that a task with a model or optimizer of its own uses the configured one, if any.
+
+        Says what else of a model is not used.
+
+        Raises:
+            ConfigError: it does not; the run would be named by what changes nothing.
+        """
+        choices = self._experiment.choices or {}
+        problems = [
+            f"{group} ({choices.get(group)}) is not used by task={choices.get('task')}, which has "
+            f"its own; leave {group}=<choice> out, or add ~{group}"
+            for group in ("model", "optimizer")
+            if group in self._own - self._used and getattr(self._experiment, group) is not None
+        ]
+        if problems:
+            raise ConfigError(*problems)
+        for key, model, _ in self._models:
+            if (
+                self._experiment.trains
+                and self.is_chief
+                and (parts := returned_model.ignored(model))
+            ):
+                _log.warning(
+                    "%s is compiled: %s are not used; task=%s, optimizer=%s and metrics= decide",
+                    key, parts, choices.get("task"), choices.get("optimizer"),
+                )  # fmt: skip
+
+    def _node(
+        self, node: ModelNode | OptimizerNode | None, group: str
+    ) -> tuple[str, Mapping[str, Any]]:
+        """Return the key and the options of a node, by default those of a group."""
+        if node is not None:
+            self._own.add(group)
+            return node.key, node.options
+        options = getattr(self._experiment, group)
+        if options is None:
+            raise ConfigError(f"{group} has no value, but the task needs one; add {group}=<choice>")
+        self._used.add(group)
+        return group, options
+
+    def _learning_rate(self, peak: float, node: ScheduleNode | None) -> Schedule:
+        """Build a learning rate, adjusted by the callbacks that do so.
+
+        It is scaled linearly with the batch if a reference batch is set (Goyal et al. 2017).
+        """
+        key = "schedule" if node is None else node.key
+        options = self._experiment.schedule if node is None else node.options
+        if reference := options["reference_batch"]:
+            peak *= self._plan.epochs.global_size / reference
+        schedule = instantiate(
+            options,
+            key,
+            peak,
+            self._plan.total_steps,
+            self._plan.epochs.length,
+            leave_out=("reference_batch",),
+        )
+        adjustments = [
+            callback.adjust_learning_rate
+            for callback in self._callbacks.values()
+            if hasattr(callback, "adjust_learning_rate")
+        ]
+        return adjust(schedule, adjustments)
+
+
+def _optimizer(options: Mapping[str, Any], key: str, rate: Schedule) -> Any:
+    """Build an optimizer of these options, which follows a learning rate."""
+    optimizer = instantiate(options, key, rate, leave_out=tuple(ENGINE_KEYS["optimizer"]))
+    keras3_models.check_optimizer(key, optimizer)
+    return optimizer

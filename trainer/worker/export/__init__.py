@@ -1,0 +1,1 @@
+"""mode=export: a checkpoint as a SavedModel, with its model card."""

@@ -1,0 +1,312 @@
+"""mode=export: a checkpoint as a SavedModel for plain TensorFlow, its weights, and a model card.
+
+Also as a TensorFlow Lite model if `export.tflite` is set. Everything is written beside its
+destination and renamed, so a directory that exists is complete.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.cluster.messages import Channel
+from trainer.config.schema import Experiment
+from trainer.errors import ConfigError
+from trainer.files import fsync_directory, writing
+from trainer.protocols import Dataset, Generates, Task
+from trainer.runs import checkpoint_selection
+from trainer.runs.directory import fitted_file
+from trainer.task_protocols import Serves
+from trainer.text import first_line
+from trainer.text_protocols import WritesText
+from trainer.worker.building.build_evaluation import build_for_export
+from trainer.worker.export import model_card, text_export
+
+SAVED_MODEL = "saved_model"
+LITE = "model.tflite"
+CARD = "MODEL_CARD.md"
+
+
+def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
+    """Export the checkpoint that the command names, with averaged weights if averages are kept.
+
+    Raises:
+        ConfigError: there is no such checkpoint, or the model has no such format.
+        StorageError: it could not be written.
+    """
+    step = checkpoint_selection.select_step(run_dir, experiment.checkpoint)
+    saved = build_for_export(experiment, run_dir, channel)
+    saved.checkpointer.restore(step)
+    dataset = saved.learner.dataset
+    state = saved.learner.state
+    state.swap_averages()
+    name, model = next(iter(state.task.models.items()))
+    path = run_dir / "export" / f"{name}-{step}"
+    with writing(path, tf.errors.OpError):
+        temporary = _empty_directory_beside(path)
+        signatures = _signatures(experiment, state.task, dataset)
+        served = signatures["serving_default"]
+        _save(signatures, temporary / SAVED_MODEL)
+        if experiment.export.weights is not None:
+            _save_weights(model, temporary / f"model.{experiment.export.weights}")
+        if experiment.export.tflite:
+            (temporary / LITE).write_bytes(_lite(temporary / SAVED_MODEL))
+        if (fitted := fitted_file(run_dir)).exists():
+            shutil.copy(fitted, temporary / fitted.name)
+        (temporary / CARD).write_text(
+            model_card.text(
+                experiment,
+                run_dir,
+                step,
+                dataset,
+                {name: _output_types(function) for name, function in signatures.items()},
+                parameters={name: model.count_params()},
+                model_inputs={
+                    spec.name: spec.shape[1:].as_list()
+                    for spec in tf.nest.flatten(served.structured_input_signature)
+                },
+            )
+        )
+        _replace(path, temporary)
+    channel.line(f"Exported step {step} to {path}.")
+
+
+def _output_types(function: Any) -> dict[str, str]:
+    """Return shape and type of each output of a served function, such as `[N, 10] float32`."""
+    return {
+        name: f"[{', '.join(['N', *map(str, spec.shape[1:])])}] {spec.dtype.name}"
+        for name, spec in function.structured_outputs.items()
+    }
+
+
+def _save(signatures: dict[str, Any], path: Path) -> None:
+    """Write functions and the variables that they read, without Keras."""
+    owner = tf.Module()
+    owner.read = [variable for function in signatures.values() for variable in function.variables]
+    tf.saved_model.save(owner, str(path), signatures=signatures)
+
+
+def _signatures(experiment: Experiment, task: Task, dataset: Dataset) -> dict[str, Any]:
+    """Return the served functions, each from one tensor, or a tensor a column, to name -> tensor.
+
+    They are traced without AutoGraph, as the steps are.
+    """
+    if isinstance(task, Generates):
+        return {
+            "serving_default": _trace(
+                lambda latents: {"samples": task.generate(latents)}, (task.latent_size,), "latents"
+            )
+        }
+    if isinstance(task, WritesText):
+        return text_export.signatures(task, dataset, experiment.predict.sampling)
+    model = next(iter(task.models.values()))
+    inputs = _several_inputs(model)
+    if not hasattr(task, "predict_step"):
+        # Of such a task only its first model is known.
+
+        def outputs(features: Any) -> dict[str, tf.Tensor]:
+            return _named(model(features, training=False))
+
+        if inputs is not None:
+            return {"serving_default": _trace_several(outputs, inputs)}
+        return {"serving_default": _trace(outputs, model.input_shape[1:], "features")}
+
+    def features_to_predictions(features: Any) -> dict[str, tf.Tensor]:
+        count = tf.shape(tf.nest.flatten(features)[0], tf.int64)[0]
+        # Every batch has the engine's own names too.
+        batch = {"features": features, "weight": tf.ones([count]), "id": tf.range(count)}
+        return dict(
+            task.serve_step(batch) if isinstance(task, Serves) else task.predict_step(batch)
+        )
+
+    if inputs is not None:
+        return {"serving_default": _trace_several(features_to_predictions, inputs)}
+    signatures = {
+        "serving_default": _trace(features_to_predictions, dataset.input_shape, "features")
+    }
+    return {
+        **signatures,
+        **_column_signature(features_to_predictions, dataset),
+        **_image_signature(features_to_predictions, dataset),
+        **_text_signature(features_to_predictions, dataset),
+    }
+
+
+def _several_inputs(model: Any) -> Any:
+    """Return a model's inputs if it has several, a nest of symbolic tensors; None: it has one."""
+    inputs = getattr(getattr(model, "keras_model", model), "input", None)
+    return inputs if isinstance(inputs, (dict, list, tuple)) else None
+
+
+def _named(outputs: Any) -> dict[str, tf.Tensor]:
+    """Return what a model returns, by name: several outputs have their keys, or numbers from 1."""
+    if isinstance(outputs, (list, tuple)):
+        return {f"output_{number}": value for number, value in enumerate(outputs, 1)}
+    return outputs if isinstance(outputs, dict) else {"outputs": outputs}
+
+
+def _trace_several(function: Callable[[Any], dict[str, tf.Tensor]], inputs: Any) -> Any:
+    """Trace a function of a nest of features, each of which is an argument of its own."""
+    keys = inputs if isinstance(inputs, dict) else [f"input_{n + 1}" for n in range(len(inputs))]
+    specs = {
+        key: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, key)
+        for key, tensor in zip(keys, tf.nest.flatten(inputs), strict=True)
+    }
+
+    def predictor(**features: tf.Tensor) -> dict[str, tf.Tensor]:
+        flat = [features[key] for key in keys]
+        return _outputs(function(tf.nest.pack_sequence_as(inputs, flat)))
+
+    return tf.function(predictor, autograph=False).get_concrete_function(**specs)
+
+
+def _column_signature(
+    predict: Callable[[tf.Tensor], dict[str, tf.Tensor]], dataset: Dataset
+) -> dict[str, Any]:
+    """Return the function of the raw columns of a table; empty for other datasets."""
+    specs = getattr(dataset, "column_specs", None)
+    from_columns = getattr(dataset, "from_columns", None)
+    if specs is None or from_columns is None:
+        return {}
+
+    def predict_columns(**columns: tf.Tensor) -> dict[str, tf.Tensor]:
+        return _outputs(predict(from_columns(columns)))
+
+    function = tf.function(predict_columns, autograph=False)
+    return {"serving_columns": function.get_concrete_function(**specs)}
+
+
+def _image_signature(
+    predict: Callable[[tf.Tensor], dict[str, tf.Tensor]], dataset: Dataset
+) -> dict[str, Any]:
+    """Return the function of the bytes of images; empty for other datasets."""
+    decode = getattr(dataset, "decode", None)
+    example = decode and _decoded_spec(decode)
+    if example is None:
+        return {}
+
+    def images_to_predictions(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        features = tf.map_fn(decode, images, fn_output_signature=example)
+        return predict(dataset.transform({"features": features}, None)["features"])
+
+    return {"serving_images": _trace(images_to_predictions, (), "images", tf.string)}
+
+
+def _text_signature(
+    predict: Callable[[tf.Tensor], dict[str, tf.Tensor]], dataset: Dataset
+) -> dict[str, Any]:
+    """Return the function of texts; empty if TensorFlow cannot encode them as the dataset does."""
+    from_texts = getattr(dataset, "from_texts", None)
+    if from_texts is None:
+        return {}
+    return {
+        "serving_texts": _trace(lambda texts: predict(from_texts(texts)), (), "texts", tf.string)
+    }
+
+
+def _decoded_spec(decode: Callable[[tf.Tensor], tf.Tensor]) -> tf.TensorSpec | None:
+    """Return shape and type of a decoded image, without decoding one.
+
+    None if no file holds such images, for example of two channels.
+    """
+    try:
+        traced = tf.function(decode, autograph=False).get_concrete_function(
+            tf.TensorSpec([], tf.string)
+        )
+    except ValueError:
+        return None
+    return tf.TensorSpec(traced.output_shapes, traced.output_dtypes)
+
+
+def _trace(
+    function: Callable[[tf.Tensor], dict[str, tf.Tensor]],
+    shape: Any,
+    name: str,
+    dtype: tf.DType = tf.float32,
+) -> Any:
+    """Trace a function of a batch of any size."""
+
+    def predictor(batch: tf.Tensor) -> dict[str, tf.Tensor]:
+        return _outputs(function(batch))
+
+    return tf.function(predictor, autograph=False).get_concrete_function(
+        tf.TensorSpec([None, *shape], dtype, name)
+    )
+
+
+def _outputs(predictions: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Return predictions with floating-point numbers as float32, and of one class `label`."""
+    outputs = {
+        key: tf.cast(value, tf.float32) if value.dtype.is_floating else value
+        for key, value in predictions.items()
+    }
+    is_classifier = "probabilities" in outputs and "predicted" not in outputs
+    if is_classifier and outputs["probabilities"].shape.rank == 2:
+        outputs["label"] = tf.argmax(outputs["probabilities"], axis=-1)
+    return outputs
+
+
+def _save_weights(model: tf.keras.Model, path: Path) -> None:
+    try:
+        with _without_advice():
+            model.save(path)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).strip().partition("\n\n")[0].split()).rstrip(".")
+        raise ConfigError(
+            f"export.weights ({path.suffix[1:]}): Keras cannot write this model so: {reason}; "
+            "add export.weights=null"
+        ) from error
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """Silence both Keras where they advise to write a `.keras` file: the user chose the format."""
+    absl = logging.getLogger("absl")
+    was_disabled, absl.disabled = absl.disabled, True
+    try:
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
+            yield
+    finally:
+        absl.disabled = was_disabled
+
+
+def _lite(saved_model: Path) -> bytes:
+    converter = tf.lite.TFLiteConverter.from_saved_model(
+        str(saved_model), signature_keys=["serving_default"]
+    )
+    try:
+        converted: bytes = converter.convert()
+    except Exception as error:  # the converter raises many types, mostly with many lines
+        reason = first_line(error)
+        raise ConfigError(
+            f"export.tflite (true): this model cannot be converted: {reason}; "
+            "add export.tflite=false"
+        ) from error
+    return converted
+
+
+def _empty_directory_beside(path: Path) -> Path:
+    """Return a new temporary directory beside `path`; remove those that a kill has left."""
+    path.parent.mkdir(exist_ok=True)
+    for left in path.parent.glob(".*.tmp"):
+        shutil.rmtree(left)
+    temporary = path.with_name(f".{path.name}.new.tmp")
+    temporary.mkdir()
+    return temporary
+
+
+def _replace(path: Path, temporary: Path) -> None:
+    """Rename a finished directory to `path`, in place of an earlier one."""
+    old = path.with_name(f".{path.name}.old.tmp")
+    if path.exists():
+        path.rename(old)
+    temporary.rename(path)
+    fsync_directory(path.parent)
+    shutil.rmtree(old, ignore_errors=True)

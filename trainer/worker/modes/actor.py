@@ -1,0 +1,198 @@
+"""An actor: a process that steps environments with the newest weights.
+
+until the training is over
+    get the newest weights, unless the learner acts
+    step each environment `unroll_length` times
+    send the unrolls
+
+It keeps nothing, so it may be lost and replaced at any moment, and the learner too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NoReturn
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.cluster.messages import Channel
+from trainer.config.instantiate import instantiate
+from trainer.reinforcement.environment_data import EnvironmentData
+from trainer.reinforcement.learner_client import Finished, LearnerClient, LearnerLost
+from trainer.reinforcement.learner_server import Closed
+from trainer.reinforcement.rollout import EnvironmentGroup, unroll
+from trainer.runs.directory import read_result
+from trainer.strategies import devices
+from trainer.strategies.one_device import OneDevice
+from trainer.worker.building.build_model import build_dataset, create_strategy
+from trainer.worker.building.published_policy import PublishedPolicy, build_policy
+from trainer.worker.context import WorkerContext
+
+_POLL_SECS = 0.25
+
+
+class _Stopped(Exception):
+    """A stop was requested of this process."""
+
+
+def run(context: WorkerContext, stop: Callable[[], bool]) -> bool:
+    """Act until the training is over.
+
+    Args:
+        context: this process.
+        stop: whether a stop was requested of it.
+
+    Returns:
+        Whether the training is finished; if not, it was stopped on request, or this process was.
+
+    Raises:
+        ConfigError: the environment, or a task that does not act.
+    """
+    tf.config.set_visible_devices([], "GPU")  # they are the learner's
+    experiment = context.experiment
+    tf_strategy = create_strategy(context, OneDevice())
+    devices.set_threads(1)  # one core for each actor: its networks are small
+    data = build_dataset(experiment)
+    assert isinstance(data, EnvironmentData)
+    acts_here = experiment.actors.inference == "actor"
+    policy = build_policy(experiment, tf_strategy, data) if acts_here else None
+    actor = Actor(policy, data, context, stop)
+    try:
+        return actor.run()
+    except _Stopped:
+        return False
+    finally:
+        actor.close()
+
+
+class Actor:
+    """Steps the environments of one process.
+
+    Args:
+        policy: the task's, with the weights that the learner sends; None: the learner acts.
+        data: makes the environments.
+        context: this process.
+        stop: whether a stop was requested of it.
+    """
+
+    def __init__(
+        self,
+        policy: PublishedPolicy | None,
+        data: EnvironmentData,
+        context: WorkerContext,
+        stop: Callable[[], bool],
+    ) -> None:
+        self._policy = policy
+        self._data = data
+        self._context = context
+        self._channel: Channel = context.channel
+        self._stop = stop
+        self._client = LearnerClient(context.run_dir, self._on_wait)
+        self._group: EnvironmentGroup | None = None
+        count = context.experiment.actors.environments
+        self._exploration = np.arange(1, count + 1, dtype=np.float32) / np.float32(count)
+        self._seeds = np.random.default_rng()
+        self._version = -1
+        self._unrolls = 0
+        self._phase = "connect"
+
+    def run(self) -> bool:
+        """Act until the training is over; in a local cluster wait to be dismissed.
+
+        Returns:
+            Whether the training is finished.
+        """
+        try:
+            self._act_for_ever()
+        except Closed as over:
+            while self._context.cluster.is_local:
+                self._phase = "wait"
+                self._on_wait()
+                time.sleep(_POLL_SECS)
+            return isinstance(over, Finished)
+
+    def _act_for_ever(self) -> NoReturn:
+        self._exchange({}, -1)
+        length = self._begin()
+        while True:
+            self._phase = "act"
+            self._on_wait()
+            try:
+                version, arrays = self._unroll(length)
+            except LearnerLost:  # a part of an unroll is none
+                version, arrays = -1, {}
+            self._on_wait()
+            self._exchange(arrays, version)
+
+    def _exchange(self, unrolls: Mapping[str, np.ndarray], version: int) -> None:
+        """Send unrolls, and take newer weights."""
+        takes_weights = self._policy is not None
+        self._version, weights = self._client.exchange(
+            unrolls, version, takes_weights=takes_weights
+        )
+        if self._policy is not None and weights:
+            self._policy.assign(weights)
+
+    def close(self) -> None:
+        """Close the connection and the environments."""
+        self._client.close()
+        if self._group is not None:
+            self._group.close()
+
+    def _begin(self) -> int:
+        """Make the environments; return the length of an unroll.
+
+        An actor that replaces another one meets other episodes: the version is in its seed.
+        """
+        experiment = self._context.experiment
+        index = self._context.cluster.process_id.index
+        sequence = np.random.SeedSequence([experiment.seed, index, self._version])
+        self._seeds = np.random.default_rng(sequence)
+        count = experiment.actors.environments
+        self._group = EnvironmentGroup(
+            [self._data.make() for _ in range(count)], int(self._seeds.integers(2**31))
+        )
+        # Where the learner acts it has checked the task by now.
+        task = self._policy or instantiate(experiment.task, "task")
+        length: int = task.unroll_length
+        return length
+
+    def _unroll(self, length: int) -> tuple[int, dict[str, np.ndarray]]:
+        """Return what each environment goes through, and the version that acted at its begin."""
+        assert self._group is not None
+        versions = []
+
+        def act(observations: np.ndarray) -> Mapping[str, np.ndarray]:
+            version, outputs = self._act(observations)
+            versions.append(version)
+            return outputs
+
+        arrays = unroll(self._group, act, length)
+        self._unrolls += 1
+        return versions[0], arrays
+
+    def _act(self, observations: np.ndarray) -> tuple[int, Mapping[str, np.ndarray]]:
+        """Return what the policy does, and the version of its weights.
+
+        Raises:
+            LearnerLost: the learner is gone, which was to act.
+        """
+        if self._policy is None:
+            return self._client.act(observations, self._exploration)
+        seed = self._seeds.integers(2**62, size=2)
+        return self._version, self._policy.act(observations, seed, self._exploration)
+
+    def _on_wait(self) -> None:
+        """Send a sign of life; called while the learner has not answered too.
+
+        Raises:
+            _Stopped: a stop was requested.
+        """
+        self._channel.phase(self._phase, self._unrolls)
+        if self._stop():
+            raise _Stopped
+        is_alone = not self._context.cluster.is_local and not self._client.is_connected
+        if is_alone and read_result(self._context.run_dir, self._context.experiment) is not None:
+            raise Finished

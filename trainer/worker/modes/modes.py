@@ -1,0 +1,244 @@
+"""What a worker does: train, evaluate, predict or export; or serve those that do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.cluster.fault_injection import Faults
+from trainer.cluster.messages import Channel
+from trainer.cluster.signals import Signals
+from trainer.cluster.spec import BESIDE, Cluster
+from trainer.cluster.stop_requests import STOP
+from trainer.config import own_loop
+from trainer.config.schema import Experiment
+from trainer.engine.engine import Engine
+from trainer.engine.initial_weights.initial_weights import restore_weights
+from trainer.errors import CheckpointError, ConfigError, NonFiniteError
+from trainer.files import write_json
+from trainer.runs import checkpoint_selection
+from trainer.runs.directory import write_result
+from trainer.runs.ledger import Ledger
+from trainer.strategies import devices
+from trainer.strategies.base import Strategy
+from trainer.strategies.select import select_strategy
+from trainer.summaries.hparams import HParamsSession
+from trainer.text import without_classes
+from trainer.worker.building import build
+from trainer.worker.building.build_evaluation import sidecar
+from trainer.worker.context import WorkerContext
+from trainer.worker.export import export
+from trainer.worker.modes import actor, server, step_timing
+from trainer.worker.modes.own_loop_mode import run_own_loop
+from trainer.worker.modes.sidecar_evaluator import Sidecar
+from trainer.worker.predict.predict import predict
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command that needs an engine.
+
+    Attributes:
+        context: this process.
+        engine: the engine, built and not restored.
+        stop: whether a stop is requested.
+        save: whether a save is requested.
+    """
+
+    context: WorkerContext
+    engine: Engine
+    stop: Callable[[], bool]
+    save: Callable[[], bool]
+
+    @property
+    def experiment(self) -> Experiment:
+        """The effective configuration."""
+        return self.context.experiment
+
+    @property
+    def run_dir(self) -> Path:
+        """The run directory."""
+        return self.context.run_dir
+
+    @property
+    def channel(self) -> Channel:
+        """Messages to the supervisor."""
+        return self.context.channel
+
+
+def run(
+    experiment: Experiment,
+    run_dir: Path,
+    channel: Channel,
+    cluster: Cluster,
+    signals: Signals,
+    began: float,
+) -> bool:
+    """Do this process's part of the command.
+
+    Args:
+        experiment: the effective configuration.
+        run_dir: the run directory.
+        channel: messages to the supervisor.
+        cluster: the cluster as this process sees it.
+        signals: stop and save requests.
+        began: Unix time when the process was started.
+
+    Returns:
+        Whether it was finished; if not, it was stopped on request.
+    """
+    devices.limit_gpus(experiment.devices.gpus)
+    if experiment.mode == "export":
+        export.run(experiment, run_dir, channel)
+        return True
+    strategy, reason = select_strategy(experiment).resolve(cluster, devices.count_gpus)
+    configured = experiment.fault if experiment.trains else {}
+    faults = Faults(configured, run_dir, cluster, channel, strategy.service_jobs | BESIDE)
+    faults.reached("start")
+    context = WorkerContext(experiment, run_dir, channel, cluster, lambda: signals.number in STOP)
+    if cluster.process_id.is_evaluator:
+        evaluator = Sidecar(run_dir, experiment, lambda: sidecar(context), channel, faults)
+        return evaluator.run(signals.stop, dismissed=cluster.is_local)
+    if cluster.process_id.is_actor:
+        return actor.run(context, signals.stop)
+    if cluster.process_id.job in strategy.service_jobs:
+        return server.serve(cluster, run_dir, channel, signals.stop)
+    if experiment.trains:
+        workers = max(1, len(cluster.trainers))
+        Ledger(run_dir, writes=cluster.is_chief).mark("start", at=began, workers=workers)
+    if reason:
+        channel.line(reason)
+    if own_loop.name_of(experiment) is not None:
+        return run_own_loop(context, strategy, faults, signals)
+    return _run_engine(context, strategy, faults, signals)
+
+
+def _run_engine(
+    context: WorkerContext, strategy: Strategy, faults: Faults, signals: Signals
+) -> bool:
+    """Build the engine and run the mode with it; dismiss the servers at the end."""
+    cluster = context.cluster
+    run_dir = context.run_dir
+    servers = server.ParameterServerControl(cluster, strategy.service_jobs, run_dir)
+    engine = build.engine(
+        context.experiment,
+        run_dir,
+        context.channel,
+        cluster,
+        faults,
+        strategy,
+        context.is_stopping,
+    )
+
+    def stop() -> bool:
+        return signals.stop() or servers.stop_requested()
+
+    finished = _MODES[context.experiment.mode](Job(context, engine, stop, signals.save))
+    # Together: the first process to leave would look like a failure to those that still run.
+    engine.process_group.leave()
+    engine.loop.close(finished=finished)
+    servers.dismiss(finished=finished)
+    return finished
+
+
+def _train(job: Job) -> bool:
+    engine = job.engine
+    if job.experiment.init_from and not _has_checkpoint(engine):
+        _load_initial_weights(job, job.experiment.init_from)
+    for line in engine.loop.first_lines():
+        job.channel.line(line)
+    session = HParamsSession(job.run_dir, job.experiment, writes=engine.process_group.is_chief)
+    session.begin()
+    try:
+        finished = engine.train(job.stop, job.save)
+    except NonFiniteError:
+        session.end(succeeded=False)
+        raise
+    if finished:
+        _write_result(job, session)
+    engine.ledger.mark("end", engine.step)
+    return finished
+
+
+def _has_checkpoint(engine: Engine) -> bool:
+    """Return whether the chief has a checkpoint, which the others need not see; collective."""
+    (num_steps,) = engine.process_group.broadcast_from_chief(len(engine.checkpointer.steps()))
+    return num_steps > 0
+
+
+def _load_initial_weights(job: Job, source: str) -> None:
+    """Load the weights of another run or checkpoint.
+
+    Raises:
+        ConfigError: there is no valid checkpoint, or it does not fit the models.
+    """
+    state = job.engine.state
+    try:
+        restored, warnings = restore_weights(
+            Path(source).expanduser(),
+            state.task.models,
+            job.experiment.init_allow,
+            job.experiment.init_rename,
+        )
+    except CheckpointError as error:
+        # The user has named the checkpoint, and nothing has been trained.
+        raise ConfigError(str(error)) from error
+    for line in warnings:
+        job.channel.line(f"warning: init_from: {line}")
+    state.reset_averages()
+    job.channel.line(f"Initial weights: {restored}.")
+
+
+def _write_result(job: Job, session: HParamsSession) -> None:
+    """Send the last lines of a finished training, and write its result."""
+    engine = job.engine
+    for line in engine.loop.last_lines():
+        job.channel.line(line)
+    session.end(succeeded=True)
+    if engine.process_group.is_chief:
+        write_result(job.run_dir, job.experiment, engine.result())
+
+
+def _evaluate(job: Job) -> bool:
+    step = restore(job)
+    job.channel.phase("evaluate", step)
+    metrics = job.engine.evaluator.evaluate(lambda: False)
+    if not job.engine.process_group.is_chief:
+        return True
+    content = {"step": step, "split": "test", "metrics": metrics}
+    write_json(job.run_dir / f"evaluation-{step}.json", content)
+    values = ", ".join(f"{name} {value:.6f}" for name, value in without_classes(metrics).items())
+    job.channel.line(f"step {step}: test {values}")
+    return True
+
+
+def _predict(job: Job) -> bool:
+    step = restore(job)
+    return predict(job.experiment, job.engine, job.run_dir, job.channel, step, job.stop)
+
+
+def _benchmark(job: Job) -> bool:
+    step_timing.measure(job.engine, job.channel, job.save, job.experiment.benchmark.secs)
+    return True
+
+
+def restore(job: Job) -> int:
+    """Restore the checkpoint that the command names, in every process; return its step."""
+    engine = job.engine
+    is_chief = engine.process_group.is_chief
+    # The chief decides: a shared file system may show the others something older.
+    (step,) = engine.process_group.broadcast_from_chief(
+        checkpoint_selection.select_step(job.run_dir, job.experiment.checkpoint) if is_chief else 0
+    )
+    engine.checkpointer.restore(step)
+    return step
+
+
+_MODES: dict[str, Callable[[Job], bool]] = {
+    "train": _train,
+    "benchmark": _benchmark,
+    "evaluate": _evaluate,
+    "predict": _predict,
+}
+"""The modes that need an engine; each returns whether it was finished."""

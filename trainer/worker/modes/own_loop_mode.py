@@ -1,0 +1,157 @@
+"""Runs a training loop of the user's own in a worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.cluster.fault_injection import Faults
+from trainer.cluster.signals import Signals
+from trainer.config.directions import Directions
+from trainer.config.instantiate import instantiate
+from trainer.engine.agreement import Requests
+from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
+from trainer.engine.graph.step.step_options import StepOptions
+from trainer.engine.pacing import Stopped
+from trainer.engine.plan import Timer
+from trainer.engine.process_group import ProcessGroup
+from trainer.errors import ConfigError
+from trainer.own_loop.replicator import Replicator
+from trainer.own_loop.session import Session
+from trainer.own_loop.streams import InputPipeline, Streams
+from trainer.runs import checkpoint_retention, provenance
+from trainer.runs.directory import write_result
+from trainer.runs.ledger import Ledger
+from trainer.strategies import devices
+from trainer.strategies.base import Strategy
+from trainer.summaries.hparams import HParamsSession
+from trainer.summaries.run_summary import writer_factory
+from trainer.worker.before_commit import before_commit
+from trainer.worker.building.build import process_group_of
+from trainer.worker.building.build_model import create_strategy
+from trainer.worker.context import WorkerContext
+from trainer.worker.fetch_checkpoint import fetch_from_store, offer_by_store
+
+_SAVE_SECS = 60.0
+"""How often a run is saved that is configured to be saved neither by steps nor by time."""
+
+
+def run_own_loop(
+    context: WorkerContext, strategy: Strategy, faults: Faults, signals: Signals
+) -> bool:
+    """Call the user's function with a replicator.
+
+    Returns:
+        Whether it was finished; if not, it was stopped on request, and the state is saved.
+
+    Raises:
+        ConfigError: the function, or what it does with the replicator, is wrong.
+    """
+    experiment = context.experiment
+    tf_strategy = create_strategy(context, strategy)
+    process_group = process_group_of(strategy, tf_strategy, context.cluster)
+    num_replicas = tf_strategy.num_replicas_in_sync
+    _check_replicas(context, num_replicas)
+    session = _session(context, process_group, faults, signals)
+    pipeline = InputPipeline(
+        tf.distribute.InputContext(process_group.count, process_group.index, num_replicas),
+        num_replicas // process_group.count,
+        experiment.seed,
+    )
+    with tf_strategy.scope():
+        streams = Streams(pipeline, context.channel.line)
+    options = StepOptions(
+        optimizer_reduces=strategy.optimizer_reduces,
+        exchange=strategy.gradient_exchange(in_tree=False),
+    )
+    replicator = Replicator(tf_strategy, options, session, streams, experiment.seed)
+    _announce(context, strategy, num_replicas)
+    hparams = HParamsSession(context.run_dir, experiment, writes=process_group.is_chief)
+    hparams.begin()
+    try:
+        is_finished = _call(context, replicator, session)
+    finally:
+        session.close()
+    if is_finished:
+        hparams.end(succeeded=True)
+        if process_group.is_chief:
+            write_result(context.run_dir, experiment, session.result())
+    session.ledger.mark("end", session.step)
+    process_group.leave()
+    return is_finished
+
+
+def _call(context: WorkerContext, replicator: Replicator, session: Session) -> bool:
+    """Run the user's function to its end, and save; return False if it was stopped."""
+    # Called here, not by Hydra: a ValueError of a step is no mistake in the configuration.
+    main = instantiate(context.experiment.loop, "loop", _partial_=True)
+    with suppress(Stopped):
+        main(replicator)
+        session.save()
+        return True
+    return False
+
+
+def _check_replicas(context: WorkerContext, now: int) -> None:
+    """Check that a continued run has as many replicas as before, and have the chief record it.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    before = provenance.num_replicas(context.run_dir)
+    if before not in (None, now):
+        raise ConfigError(
+            f"this run was trained with {before} replicas, and here are {now}: what a loop of your "
+            "own computes depends on their number; continue it with the same, or start a new run"
+        )
+    if context.cluster.is_chief:
+        steps = context.experiment.train.steps
+        assert steps is not None, "trainer.config.own_loop requires it"
+        provenance.complete(context.run_dir, devices.names(), now, steps)
+
+
+def _session(
+    context: WorkerContext, process_group: ProcessGroup, faults: Faults, signals: Signals
+) -> Session:
+    experiment = context.experiment
+    run_dir = context.run_dir
+    checkpoint = experiment.checkpoint
+    is_timed = checkpoint.every_secs is not None or checkpoint.every_steps is not None
+
+    def make_checkpointer(objects: Mapping[str, Any]) -> Checkpointer:
+        return Checkpointer(
+            run_dir / "checkpoints",
+            objects,
+            checkpoint_retention.retention_policies(checkpoint, Directions()),
+            process_group,
+            background=checkpoint.async_write,
+            saved_once=run_dir / ".saved",
+            hooks=CheckpointHooks(
+                before_commit(context, faults), fetch_from_store(context), offer_by_store(context)
+            ),
+        )
+
+    assert experiment.train.steps is not None, "trainer.config.own_loop requires it"
+    return Session(
+        total_steps=experiment.train.steps,
+        save_every=checkpoint.every_steps,
+        save_timer=Timer(checkpoint.every_secs if is_timed else _SAVE_SECS),
+        make_checkpointer=make_checkpointer,
+        open_writers=writer_factory(
+            experiment, run_dir, None, context.channel, writes=process_group.is_chief
+        ),
+        ledger=Ledger(run_dir, writes=context.cluster.is_chief),
+        channel=context.channel,
+        process_group=process_group,
+        faults=faults,
+        requests=lambda: Requests(stop=signals.stop(), save=signals.save()),
+    )
+
+
+def _announce(context: WorkerContext, strategy: Strategy, num_replicas: int) -> None:
+    context.channel.line(f"Number of devices: {num_replicas}")
+    if strategy.communication:
+        context.channel.line(f"Communication: {strategy.communication}")

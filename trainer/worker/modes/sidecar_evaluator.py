@@ -1,0 +1,161 @@
+"""Evaluation in a separate process: every checkpoint as it appears, beside the training.
+
+until the run is over
+    for each committed checkpoint without a line, the oldest first
+        verify it, restore it, evaluate the validation or test split, write the line
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from trainer.cluster.fault_injection import Faults
+from trainer.cluster.messages import Channel
+from trainer.config.schema import Experiment
+from trainer.engine.pacing import Stopped
+from trainer.errors import CheckpointError
+from trainer.runs.checkpoint_marker import committed_steps, verify
+from trainer.runs.directory import read_result
+from trainer.runs.metric_lines import read_lines
+from trainer.summaries.writers.base import Writer
+from trainer.summaries.writers.jsonl import JsonLines
+from trainer.summaries.writers.opening import open_writers
+from trainer.worker.building.build_evaluation import CheckpointEvaluation
+
+_POLL_SECS = 1.0
+
+
+class _Evaluations(JsonLines):
+    """Writes evaluations.jsonl: the chief writes metrics.jsonl at the same time."""
+
+    FILE = "evaluations.jsonl"
+
+
+class Sidecar:
+    """Evaluates the checkpoints of a run.
+
+    Its lines go to evaluations.jsonl, because metrics.jsonl is the chief's. After a restart they
+    also tell which checkpoints are evaluated.
+
+    Args:
+        run_dir: the run directory.
+        experiment: the effective configuration.
+        build: builds what evaluates; called when there is a checkpoint, so training has begun.
+        channel: messages to the supervisor.
+        faults: the faults to inject.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        experiment: Experiment,
+        build: Callable[[], CheckpointEvaluation],
+        channel: Channel,
+        faults: Faults,
+    ) -> None:
+        self._run_dir = run_dir
+        self._experiment = experiment
+        self._build = build
+        self._channel = channel
+        self._faults = faults
+        self._directory = run_dir / "checkpoints"
+        self._evaluation: CheckpointEvaluation | None = None
+        self._writers: list[Writer] = []
+        self._lines = _Evaluations(run_dir, sys.maxsize)
+        self._done = {line["step"] for line in read_lines(run_dir / _Evaluations.FILE)[0]}
+        self._damaged: set[tuple[int, int]] = set()
+
+    def run(self, stop: Callable[[], bool], *, dismissed: bool) -> bool:
+        """Evaluate until the run is over.
+
+        Args:
+            stop: whether a stop was requested.
+            dismissed: whether the supervisor ends this process when the training was stopped; it
+                then waits for that.
+
+        Returns:
+            Whether the run is over and all of it evaluated; if not, a stop was requested.
+        """
+        try:
+            while True:
+                # Before the checkpoints are listed, so that the last one is among them.
+                is_over = read_result(self._run_dir, self._experiment) is not None
+                with suppress(Stopped):
+                    self._catch_up(stop)
+                if stop():
+                    if is_over or not dismissed:
+                        return False
+                elif is_over:
+                    return True
+                self._channel.phase("wait", max(self._done, default=0))
+                time.sleep(_POLL_SECS)
+        finally:
+            with ExitStack() as stack:
+                for writer in [*self._writers, self._lines]:
+                    stack.callback(writer.close)
+
+    def _catch_up(self, stop: Callable[[], bool]) -> None:
+        """Evaluate every checkpoint that has no line yet."""
+        for step in committed_steps(self._directory):
+            if stop():
+                return
+            version = self._version(step)
+            if step in self._done or version is None or (step, version) in self._damaged:
+                continue
+            self._channel.phase("start", step)
+            if problem := verify(self._directory, step):
+                # A checkpoint that was removed or rewritten meanwhile is not damaged.
+                if self._version(step) == version:
+                    self._damaged.add((step, version))
+                    self._channel.line(f"warning: skipped the checkpoint of step {step}: {problem}")
+            elif self._restore(step, version):
+                self._evaluate(step, stop)
+
+    def _restore(self, step: int, version: int) -> bool:
+        """Restore a checkpoint; return whether it is still there."""
+        self._evaluation = self._evaluation or self._build()
+        try:
+            self._evaluation.checkpointer.restore(step)
+        except CheckpointError:
+            if self._version(step) == version:
+                raise
+            return False
+        return True
+
+    def _evaluate(self, step: int, stop: Callable[[], bool]) -> None:
+        assert self._evaluation is not None
+        self._channel.phase("evaluate", step)
+        self._faults.reached("evaluate")
+        metrics = self._evaluation.evaluator.evaluate(stop)
+        split = self._evaluation.split
+        if not self._writers:
+            self._writers = open_writers(
+                self._experiment.writers,
+                self._run_dir,
+                step - 1,
+                self._channel,
+                leave_out=("jsonl",),
+            )
+        # The line last: a checkpoint that has one is never evaluated again.
+        for writer in [*self._writers, self._lines]:
+            for name, images in self._evaluation.evaluator.images.items():
+                writer.images(split, step, name, images)
+            for name, texts in self._evaluation.evaluator.texts.items():
+                writer.texts(split, step, name, texts)
+            writer.scalars(
+                split, step, {"epoch": self._evaluation.epochs.completed(step), **metrics}
+            )
+            writer.flush()
+        self._done.add(step)
+        self._channel.evaluated(step, metrics, split)
+
+    def _version(self, step: int) -> int | None:
+        """Return what tells a checkpoint from a later one of its step; None: it is not there."""
+        try:
+            return (self._directory / f"ckpt-{step}.json").stat().st_mtime_ns
+        except FileNotFoundError:
+            return None

@@ -1,0 +1,1 @@
+"""mode=predict: a table of what a model predicts."""

@@ -1,0 +1,179 @@
+"""mode=predict: a table of what the model predicts for each example.
+
+First come all rows, as numbers, then the table, which therefore does not depend on interruptions:
+after a kill at any moment, the same command continues where the rows end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.cluster.messages import Channel
+from trainer.config.schema import Experiment
+from trainer.engine.engine import Engine
+from trainer.engine.evaluation.predictor import Predictor
+from trainer.engine.pacing import Stopped
+from trainer.errors import ConfigError
+from trainer.files import write_json, writing
+from trainer.runs.prediction_table import PredictionTable, find_images, image_id, requested_table
+from trainer.worker.predict import table_formats
+from trainer.worker.predict.predicted_images import image_columns, write_images
+from trainer.worker.predict.row_file import RowFile, columns_of
+
+
+def predict(
+    experiment: Experiment,
+    engine: Engine,
+    run_dir: Path,
+    channel: Channel,
+    step: int,
+    stop: Callable[[], bool],
+) -> bool:
+    """Predict with the checkpoint of `step`, which has been restored; the chief writes the table.
+
+    Returns:
+        Whether the table is finished; if not, a stop was requested.
+
+    Raises:
+        ConfigError: the task has no `predict_step`.
+        StorageError: the table could not be written.
+    """
+    predictor = engine.predictor
+    if predictor is None:
+        raise ConfigError(
+            "mode (predict) needs a task with predict_step; "
+            f"{type(engine.state.task).__name__} has none"
+        )
+    writer = (
+        PredictionWriter(requested_table(experiment, run_dir, step), predictor, channel)
+        if engine.process_group.is_chief
+        else None
+    )
+    (start,) = engine.process_group.broadcast_from_chief(writer.count if writer else 0)
+    try:
+        for rows in predictor.predict(start, stop, lambda phase: channel.phase(phase, step)):
+            if writer:
+                writer.append(rows)
+        channel.phase("save", step)
+        blocks = writer.write(experiment, predictor) if writer else iter(())
+        _follow_chief(engine, channel, stop, blocks)
+    except Stopped:
+        return False
+    return True
+
+
+def _follow_chief(
+    engine: Engine, channel: Channel, stop: Callable[[], bool], work: Iterator[None]
+) -> None:
+    """Run the chief's work while the other processes wait for each of its parts.
+
+    So no process is taken for hung, and all of them stop at the same part.
+    """
+    while True:
+        channel.beat()
+        num_stopping, num_working = engine.process_group.all_reduce_sum(
+            stop(), next(work, work) is None
+        )
+        if not num_working:
+            return
+        if num_stopping:
+            raise Stopped
+
+
+class PredictionWriter:
+    """Keeps the predicted rows in a file, and writes the table from it.
+
+    Args:
+        table: the table.
+        predictor: where the rows come from.
+        channel: messages to the supervisor.
+    """
+
+    def __init__(self, table: PredictionTable, predictor: Predictor, channel: Channel) -> None:
+        self._table = table
+        self._channel = channel
+        self._num_examples = predictor.num_examples
+        self._header = {
+            "inputs": table.inputs,
+            "rows": predictor.num_examples,
+            "batch_size": predictor.batch_size,
+        }
+        self._began = time.monotonic()
+        self._start = 0
+        self._rows: RowFile | None = None
+        record = table.recorded()
+        is_same_table = {**record, "columns": None} == {**self._header, "columns": None}
+        if is_same_table and table.rows.exists():
+            self._rows = RowFile(table.rows, record["columns"])
+            self._start = self._rows.count
+            channel.line(f"Continuing after {self._start} of {self._num_examples} rows.")
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return self._rows.count if self._rows else 0
+
+    def append(self, values: dict[str, np.ndarray]) -> None:
+        """Append rows, name -> [n, ...], in the order of the split."""
+        values = {name: value for name, value in values.items() if name != "id"}
+        if self._rows is None:
+            self._rows = self._create_rows(columns_of(values))
+        self._rows.append(values)
+        done = self._rows.count
+        secs = time.monotonic() - self._began
+        rate = (done - self._start) / secs
+        self._channel.progress(
+            done, self._num_examples, rate, (self._num_examples - done) / rate, {}
+        )
+
+    def write(self, experiment: Experiment, predictor: Predictor) -> Iterator[None]:
+        """Write the table and remove the rows; yield after each block."""
+        assert self._rows is not None, "there is at least one example"
+        rows = self._rows
+        options = experiment.predict
+        ids: Any = (
+            range(rows.count)
+            if options.images is None
+            else [image_id(path, options.images) for path in find_images(options.images)]
+        )
+        unreadable = 0
+
+        def columns(block: np.ndarray, own: Sequence[Any]) -> dict[str, table_formats.Column]:
+            if predictor.decode is not None:
+                return table_formats.text_columns(block, own, predictor.decode)
+            paths = {
+                name: write_images(self._table.path, name, block, own)
+                for name in image_columns(block)
+            }
+            return table_formats.columns(block, own, predictor.class_names, paths)
+
+        def blocks(numbers: int) -> Iterator[dict[str, table_formats.Column]]:
+            nonlocal unreadable
+            done = 0
+            for block in rows.blocks(numbers):
+                own = ids[done : done + len(block)]
+                yield columns(block, own)
+                done = done + len(block)
+                unreadable = unreadable + int((block["weight"] == 0).sum())
+
+        yield from table_formats.write(options.format, self._table.path, blocks)
+        if unreadable:
+            self._channel.line(
+                f"warning: {unreadable} of {rows.count} examples could not be read; "
+                "what is predicted of them is empty."
+            )
+        rows.close()
+        self._table.rows.unlink()
+
+    def _create_rows(self, columns: Any) -> RowFile:
+        with writing(self._table.path):
+            self._table.path.parent.mkdir(parents=True, exist_ok=True)
+            # Before the record: rows must never be taken for those of another table.
+            self._table.rows.unlink(missing_ok=True)
+        write_json(self._table.record, {**self._header, "columns": columns})
+        return RowFile(self._table.rows, columns)
