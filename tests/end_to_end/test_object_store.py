@@ -16,10 +16,10 @@ from tests.support import processes
 from tests.support.command_line import run_here
 from tests.support.object_stores import request, s3_environment, s3_server
 from trainer.config import addresses
-from trainer.runs import remote_files
 from trainer.runs.checkpoint_marker import committed_steps, verify
-from trainer.runs.lease import read_manifest
-from trainer.runs.stores import open_store
+from trainer.store import remote_files
+from trainer.store.lease import read_manifest
+from trainer.store.stores import open_store
 
 OPTIONS = [
     "model.width=4", "train.steps=120", "batch.global_size=16", "checkpoint.every_steps=2",

@@ -43,7 +43,7 @@ LOST = {1: 4, 0: 8}
 
 REFUSE = """
 from trainer.runs import remote_files
-from trainer.runs.object_store import StoreError
+from trainer.store.object_store import StoreError
 
 upload = remote_files.upload_checkpoint
 
@@ -80,8 +80,8 @@ remote_files.upload_checkpoint = slow
 NEWEST = """
 import sys
 
-from trainer.runs.lease import read_manifest
-from trainer.runs.stores import open_store
+from trainer.store.lease import read_manifest
+from trainer.store.stores import open_store
 
 manifest = read_manifest(open_store(sys.argv[1]))[0]
 print(max(manifest.checkpoints), manifest.is_free)

@@ -13,9 +13,9 @@ from trainer.cluster.spec import Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import CRASHED, DONE
 from trainer.launch import last_upload, remote_run
-from trainer.runs.lease import Lease, read_manifest
 from trainer.runs.location import run_path
-from trainer.runs.object_store import StoreError
+from trainer.store.lease import Lease, read_manifest
+from trainer.store.object_store import StoreError
 
 ADDRESS = "s3://bucket/runs"
 TIMEOUT_SECS = 60

@@ -15,8 +15,8 @@ from trainer.launch.resolved_run import Command
 from trainer.launch.run_opening import open_directory
 from trainer.runs import directory
 from trainer.runs.directory import RunInUseError
-from trainer.runs.lease import Lease, read_manifest
 from trainer.runs.location import run_path
+from trainer.store.lease import Lease, read_manifest
 
 
 @pytest.fixture

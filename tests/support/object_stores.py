@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainer.launch.mirror import Mirror
 from trainer.runs import checkpoint_marker
-from trainer.runs.lease import Lease
-from trainer.runs.object_store import ConflictError, MissingObjectError, StoreError
+from trainer.store.lease import Lease
+from trainer.store.mirror import Mirror
+from trainer.store.object_store import ConflictError, MissingObjectError, StoreError
 
 START_SECS = 120
 
@@ -42,7 +42,7 @@ while True:
 
 
 class MemoryStore:
-    """A store in memory, as `trainer.runs.object_store.Store` describes it.
+    """A store in memory, as `trainer.store.object_store.Store` describes it.
 
     Args:
         before: called with the method before each request that changes something; it may raise, or

@@ -14,9 +14,10 @@ from trainer.cli.compose import compose
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel, Line, Phase
 from trainer.cluster.spec import Cluster
-from trainer.runs import checkpoint_marker, provenance, upload_note
-from trainer.runs.remote_files import checkpoint_folder
-from trainer.runs.upload_note import wait_for_upload, write_note
+from trainer.runs import checkpoint_marker, provenance
+from trainer.store import upload_note
+from trainer.store.remote_files import checkpoint_folder
+from trainer.store.upload_note import wait_for_upload, write_note
 from trainer.worker.before_commit import before_commit
 from trainer.worker.context import WorkerContext
 

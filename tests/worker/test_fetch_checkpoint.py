@@ -12,11 +12,12 @@ from tests.support.object_stores import MemoryStore
 from trainer.cluster.spec import RAY, Cluster, ProcessId
 from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
 from trainer.errors import CheckpointError
-from trainer.runs import checkpoint_marker, remote_files
+from trainer.runs import checkpoint_marker
 from trainer.runs.checkpoint_marker import committed_steps, marker_digest
-from trainer.runs.lease import Lease
-from trainer.runs.object_store import StoreError
-from trainer.runs.upload_note import write_note
+from trainer.store import remote_files
+from trainer.store.lease import Lease
+from trainer.store.object_store import StoreError
+from trainer.store.upload_note import write_note
 from trainer.worker import fetch_checkpoint
 
 DECLARED = "TF_CONFIG"

@@ -10,10 +10,10 @@ from pathlib import Path
 from trainer.cluster.stop_requests import StopRequests
 from trainer.config.schema import Experiment
 from trainer.launch.display.console import Console
-from trainer.launch.mirror import Mirror
-from trainer.runs.lease import is_renewed, read_manifest
-from trainer.runs.object_store import StoreError, retry
-from trainer.runs.stores import open_store
+from trainer.store.lease import is_renewed, read_manifest
+from trainer.store.mirror import Mirror
+from trainer.store.object_store import StoreError, retry
+from trainer.store.stores import open_store
 
 _POLL_SECS = 0.1
 _QUIET_SECS = 2.0  # most uploads take less, and are not worth a line

@@ -18,15 +18,15 @@ from trainer.errors import CRASHED, ConfigError, DamagedError, StorageError
 from trainer.files import Lock, LockedError, read_json, write_json, writing
 from trainer.launch import last_upload
 from trainer.launch.display.console import Console
-from trainer.launch.mirror import Mirror
 from trainer.launch.run_opening import when_free
-from trainer.runs import remote_files
 from trainer.runs.directory import RunInUseError
-from trainer.runs.lease import BEATS, Lease, LeaseHeldError, read_manifest
 from trainer.runs.location import joined_path, run_address, run_path
-from trainer.runs.object_store import Store, StoreError, retry
-from trainer.runs.remote_record import download_record
-from trainer.runs.stores import open_store
+from trainer.store import remote_files
+from trainer.store.lease import BEATS, Lease, LeaseHeldError, read_manifest
+from trainer.store.mirror import Mirror
+from trainer.store.object_store import Store, StoreError, retry
+from trainer.store.remote_record import download_record
+from trainer.store.stores import open_store
 from trainer.strategies.base import Strategy
 
 _LOCK_WAIT_SECS = 5.0

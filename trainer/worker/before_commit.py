@@ -10,8 +10,8 @@ from trainer.runs import provenance
 from trainer.runs.directory import lock_file
 from trainer.runs.location import run_address
 from trainer.runs.take_over import check_holder
-from trainer.runs.upload_note import wait_for_upload
 from trainer.runs.user_code import ImportedCode
+from trainer.store.upload_note import wait_for_upload
 from trainer.worker.context import WorkerContext
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps, marker_digest, remove, verify
-from trainer.runs.lease import read_manifest
 from trainer.runs.location import run_address
-from trainer.runs.object_store import Store, StoreError, retry
-from trainer.runs.remote_files import checkpoint_folder, download_checkpoint, folder_of
-from trainer.runs.stores import open_store
-from trainer.runs.upload_note import is_away
+from trainer.store.lease import read_manifest
+from trainer.store.object_store import Store, StoreError, retry
+from trainer.store.remote_files import checkpoint_folder, download_checkpoint, folder_of
+from trainer.store.stores import open_store
+from trainer.store.upload_note import is_away
 from trainer.worker.context import WorkerContext
 
 _POLL_SECS = 0.5

@@ -8,8 +8,8 @@ from tests.support.command_line import run_apart, run_here
 from tests.support.object_stores import MemoryStore, upload_run, write_checkpoint
 from trainer import main
 from trainer.cli.compose import compose
-from trainer.runs import remote_view
 from trainer.runs.directory import open_run
+from trainer.store import remote_view
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ import pytest
 
 from tests.support.command_line import run_here
 from tests.support.object_stores import MemoryStore, upload_run, write_checkpoint
-from trainer.runs import process_status, remote_view
+from trainer.runs import process_status
 from trainer.runs.process_status import HostStatus, ProcessStatus
 from trainer.runs.status import record_failure
+from trainer.store import remote_view
 
 CLUSTER = ["worker-0", "worker-1"]
 

@@ -12,7 +12,7 @@ from trainer.cli.report.data import Run
 from trainer.config import addresses
 from trainer.errors import DONE, ConfigError
 from trainer.files import write_atomically
-from trainer.runs import remote_view
+from trainer.store import remote_view
 from trainer.text import short_keys
 
 _FILE = "report.html"

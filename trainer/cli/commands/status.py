@@ -13,10 +13,11 @@ from trainer.cli.commands.arguments import Parser, run_at
 from trainer.cli.commands.runs import age
 from trainer.config import addresses
 from trainer.errors import DONE, ConfigError
-from trainer.runs import process_status, provenance, remote_view
+from trainer.runs import process_status, provenance
 from trainer.runs.process_status import HostStatus
-from trainer.runs.remote_view import RemoteView
 from trainer.runs.status import RunStatus, State, run_status
+from trainer.store import remote_view
+from trainer.store.remote_view import RemoteView
 from trainer.text import align_columns, printable
 
 _HEAD = ("process", "host", "phase", "step", "age")

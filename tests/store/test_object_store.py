@@ -19,10 +19,10 @@ from tests.support.object_stores import (
     s3_server,
     server,
 )
-from trainer.runs import s3_store
-from trainer.runs.lease import Lease, LeaseLostError, read_manifest
-from trainer.runs.object_store import ConflictError, MissingObjectError, StoreError, retry
-from trainer.runs.stores import open_store
+from trainer.store import s3_store
+from trainer.store.lease import Lease, LeaseLostError, read_manifest
+from trainer.store.object_store import ConflictError, MissingObjectError, StoreError, retry
+from trainer.store.stores import open_store
 
 ROUNDS = 12
 WRITERS = 8

@@ -12,11 +12,12 @@ from dataclasses import replace
 import pytest
 
 from tests.support.object_stores import MemoryStore, write_checkpoint
-from trainer.launch.mirror import Mirror
-from trainer.runs import checkpoint_marker, remote_files
-from trainer.runs.lease import Lease, LeaseHeldError, LeaseLostError, Manifest, read_manifest
-from trainer.runs.object_store import StoreError, retry
-from trainer.runs.upload_note import is_away, wait_for_upload
+from trainer.runs import checkpoint_marker
+from trainer.store import remote_files
+from trainer.store.lease import Lease, LeaseHeldError, LeaseLostError, Manifest, read_manifest
+from trainer.store.mirror import Mirror
+from trainer.store.object_store import StoreError, retry
+from trainer.store.upload_note import is_away, wait_for_upload
 
 SCHEDULES = 200
 

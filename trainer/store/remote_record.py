@@ -7,10 +7,10 @@ from typing import Any
 
 from trainer.errors import ConfigError
 from trainer.files import parse_json
-from trainer.runs.lease import read_manifest
-from trainer.runs.object_store import MissingObjectError, Store, StoreError, retry
-from trainer.runs.remote_files import file_object
-from trainer.runs.stores import open_store
+from trainer.store.lease import read_manifest
+from trainer.store.object_store import MissingObjectError, Store, StoreError, retry
+from trainer.store.remote_files import file_object
+from trainer.store.stores import open_store
 
 _RETRY_SECS = 30.0
 _RECORD = ("run.json", "result.json", "dataset.json")

@@ -1,6 +1,6 @@
 """The files of a run between its folder on this machine and its objects in a store.
 
-manifest.json                            what exists; see `trainer.runs.lease`
+manifest.json                            what exists; see `trainer.store.lease`
 files/<lease>/<path>                     a file, as uploaded under that lease
 checkpoints/ckpt-<step>-<hash>/<name>    a checkpoint: data, marker; the hash is that of the marker
 
@@ -20,8 +20,8 @@ from pathlib import Path
 
 from trainer.files import component, inner_path, write_atomically
 from trainer.runs.checkpoint_marker import marker_digest, marker_file, read_marker, verify
-from trainer.runs.lease import Manifest
-from trainer.runs.object_store import MissingObjectError, Store
+from trainer.store.lease import Manifest
+from trainer.store.object_store import MissingObjectError, Store
 
 CHECKPOINTS = "checkpoints"
 _SAVED = ".saved"

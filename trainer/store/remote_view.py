@@ -17,10 +17,10 @@ from trainer.errors import ConfigError
 from trainer.files import Lock
 from trainer.runs.checkpoint_marker import marker_file
 from trainer.runs.directory import lock_file, trained_config
-from trainer.runs.lease import Manifest, is_renewed, read_manifest
-from trainer.runs.object_store import MissingObjectError, Store, StoreError, retry
-from trainer.runs.remote_files import CHECKPOINTS, file_object
-from trainer.runs.stores import open_store
+from trainer.store.lease import Manifest, is_renewed, read_manifest
+from trainer.store.object_store import MissingObjectError, Store, StoreError, retry
+from trainer.store.remote_files import CHECKPOINTS, file_object
+from trainer.store.stores import open_store
 
 _RETRY_SECS = 30.0
 _RECORDS = {".json", ".jsonl", ".yaml", ".txt", ".png"}

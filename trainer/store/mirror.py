@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from trainer.runs import remote_files
 from trainer.runs.checkpoint_marker import committed_steps, marker_file
-from trainer.runs.lease import Lease, LeaseLostError, Manifest
-from trainer.runs.object_store import Store, StoreError
-from trainer.runs.remote_files import CHECKPOINTS
-from trainer.runs.upload_note import write_note
+from trainer.store import remote_files
+from trainer.store.lease import Lease, LeaseLostError, Manifest
+from trainer.store.object_store import Store, StoreError
+from trainer.store.remote_files import CHECKPOINTS
+from trainer.store.upload_note import write_note
 
 _POLL_SECS = 0.1
 _FILES_SECS = 30.0  # between two uploads of logs and metrics while there is no new checkpoint

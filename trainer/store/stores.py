@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainer.config import addresses
-from trainer.runs.object_store import Store
+from trainer.store.object_store import Store
 
 
 def open_store(address: str) -> Store:
@@ -14,9 +14,9 @@ def open_store(address: str) -> Store:
     """
     scheme, bucket, path = addresses.split(address)
     if scheme == "s3":
-        from trainer.runs.s3_store import S3Store  # imports its client, an optional package
+        from trainer.store.s3_store import S3Store  # imports its client, an optional package
 
         return S3Store(bucket, path)
-    from trainer.runs.gcs_store import GcsStore
+    from trainer.store.gcs_store import GcsStore
 
     return GcsStore(bucket, path)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from trainer.files import component, inner_path
-from trainer.runs.object_store import ConflictError, MissingObjectError, Store, StoreError
+from trainer.store.object_store import ConflictError, MissingObjectError, Store, StoreError
 
 MANIFEST = "manifest.json"
 BEATS = 3

@@ -12,13 +12,13 @@ from google.auth.exceptions import GoogleAuthError
 from google.cloud import storage
 from google.cloud.storage.exceptions import DataCorruption
 
-from trainer.runs.object_store import ConflictError, MissingObjectError, StoreError
+from trainer.store.object_store import ConflictError, MissingObjectError, StoreError
 
 _TIMEOUT_SECS = 60
 
 
 class GcsStore:
-    """The objects of a bucket below a path; see `trainer.runs.object_store.Store`.
+    """The objects of a bucket below a path; see `trainer.store.object_store.Store`.
 
     Credentials are the application default credentials of this process.
 

@@ -11,7 +11,7 @@ from boto3.exceptions import Boto3Error
 from botocore import exceptions
 from botocore.config import Config
 
-from trainer.runs.object_store import ConflictError, MissingObjectError, StoreError
+from trainer.store.object_store import ConflictError, MissingObjectError, StoreError
 
 _MISSING = {"NoSuchKey", "404"}
 _CONFLICT = {"PreconditionFailed", "ConditionalRequestConflict", "412"}
@@ -32,7 +32,7 @@ _DELETE_LIMIT = 1000  # of one request, by the protocol
 
 
 class S3Store:
-    """The objects of a bucket below a path; see `trainer.runs.object_store.Store`.
+    """The objects of a bucket below a path; see `trainer.store.object_store.Store`.
 
     Endpoint and credentials are those of the AWS configuration of this process.
 

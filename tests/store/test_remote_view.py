@@ -10,12 +10,12 @@ from tests.support.object_stores import MemoryStore, upload_run, write_checkpoin
 from trainer.cli.compose import compose
 from trainer.errors import ConfigError
 from trainer.files import is_locked
-from trainer.runs import remote_files, remote_view
 from trainer.runs.checkpoint_marker import verify
 from trainer.runs.directory import lock_file, open_run
-from trainer.runs.lease import Manifest
-from trainer.runs.object_store import MissingObjectError, StoreError
 from trainer.runs.status import State, run_status
+from trainer.store import remote_files, remote_view
+from trainer.store.lease import Manifest
+from trainer.store.object_store import MissingObjectError, StoreError
 
 ADDRESS = "s3://bucket/runs/a-1"
 HOLDER = "node-1:7:a"

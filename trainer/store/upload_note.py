@@ -15,7 +15,7 @@ from pathlib import Path
 from trainer.errors import DamagedError
 from trainer.files import read_text, write_atomically
 from trainer.runs.checkpoint_marker import committed_steps
-from trainer.runs.remote_files import CHECKPOINTS, checkpoint_folder
+from trainer.store.remote_files import CHECKPOINTS, checkpoint_folder
 
 _NOTE = ".uploaded"
 _AWAY = "away"

@@ -1,0 +1,1 @@
+"""Runs in an object store: objects, the lease on a run, and its files."""
