@@ -9,8 +9,8 @@ import pytest
 from tests.support.command_line import run_here
 from tests.support.toy_gan import CONF
 from trainer.cli.compose import Composer, compose
-from trainer.config import targets
 from trainer.config.instantiate import instantiate
+from trainer.config.options import targets
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.nodes import ModelNode, ScheduleNode

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from trainer.cli.compose import compose
-from trainer.config import loading, schema, targets
+from trainer.config import loading, schema
+from trainer.config.options import targets
 from trainer.runs import migrations, normalization
 from trainer.runs.directory import trained_config
 from trainer.runs.identity import Change, changes, run_name

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import NoReturn
 
 import trainer
-from trainer.config.constraints import did_you_mean, violation
+from trainer.config.options.constraints import did_you_mean, violation
 from trainer.config.schema import GROUPS, Experiment
 from trainer.errors import ConfigError
 

@@ -29,7 +29,7 @@ from trainer.cli.error_messages import USER_ERRORS, explain, reading_configurati
 from trainer.cli.overrides import override_key, rewrite
 from trainer.cli.recipes import drop_replaced
 from trainer.config import loading
-from trainer.config.constraints import did_you_mean
+from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 

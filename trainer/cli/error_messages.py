@@ -22,12 +22,12 @@ from omegaconf.errors import (
 )
 
 from trainer.cli.commands import COMMANDS
-from trainer.config import constraints
-from trainer.config.constraints import did_you_mean, unknown_key
 from trainer.config.loading import plain
+from trainer.config.options import constraints
+from trainer.config.options.constraints import did_you_mean, unknown_key
 from trainer.config.other_names import choice_hint
+from trainer.config.rules.validation import unknown_name
 from trainer.config.schema import GROUPS, ONE_CHOICE, USED, Experiment
-from trainer.config.validation import unknown_name
 from trainer.errors import ConfigError
 from trainer.text import printable
 

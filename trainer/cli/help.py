@@ -12,7 +12,7 @@ from typing import Any
 
 from trainer.cli.choices import Choices
 from trainer.cli.commands import COMMANDS
-from trainer.config import validation
+from trainer.config.rules import validation
 from trainer.config.schema import GROUPS, Experiment, Fault
 from trainer.errors import ConfigError
 

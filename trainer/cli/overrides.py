@@ -9,8 +9,8 @@ from typing import Any
 
 from trainer.cli.error_messages import reading_configuration
 from trainer.config import addresses
+from trainer.config.rules.validation import run_problem
 from trainer.config.schema import GROUPS, ONE_CHOICE, PAIRS, USED
-from trainer.config.validation import run_problem
 from trainer.errors import ConfigError
 from trainer.runs.provenance import latest_command, read
 from trainer.runs.secret_masking import MASK

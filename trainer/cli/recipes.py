@@ -13,8 +13,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from trainer.cli.overrides import override_key, section
-from trainer.config import targets
-from trainer.config.validation import TARGET_GROUPS
+from trainer.config.options import targets
+from trainer.config.rules.validation import TARGET_GROUPS
 
 
 def drop_replaced(config: DictConfig, overrides: Sequence[str], loader: Any) -> None:

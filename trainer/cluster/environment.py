@@ -13,7 +13,7 @@ from glob import glob
 
 import trainer
 from trainer.cluster.spec import Cluster
-from trainer.config import signatures
+from trainer.config.options import signatures
 
 _DEFAULTS = {
     "TF_CPP_MIN_LOG_LEVEL": "1",

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from trainer.cluster.fault_injection import SIGNALS, knows_when
 from trainer.cluster.spec import ProcessId
-from trainer.config.constraints import did_you_mean
+from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Experiment, Fault
 from trainer.errors import ConfigError
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainer.cluster.spec import ACTOR, BESIDE, EVALUATOR
-from trainer.config import constraints
+from trainer.config.options import constraints
 
 JOBS = ("chief", "worker", "ps", EVALUATOR, ACTOR)
 

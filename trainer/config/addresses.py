@@ -6,7 +6,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-from trainer.config.constraints import did_you_mean
+from trainer.config.options.constraints import did_you_mean
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)")
 _CLIENTS = {

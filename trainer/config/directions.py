@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainer.config import signatures
-from trainer.config.constraints import did_you_mean
+from trainer.config.options import signatures
+from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Experiment, Sweep
 
 _ATTRIBUTES = ("direction", "primary_metric")

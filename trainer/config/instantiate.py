@@ -12,7 +12,7 @@ from typing import Any
 
 import hydra
 
-from trainer.config import targets
+from trainer.config.options import targets
 from trainer.errors import ConfigError
 from trainer.nodes import ModelNode, Node, OptimizerNode, ScheduleNode
 

@@ -12,9 +12,10 @@ from typing import Any, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from trainer.config import constraints, environments, own_loop, targets
+from trainer.config.options import constraints, targets
+from trainer.config.rules import env, loop
+from trainer.config.rules.validation import OPTIONAL_GROUPS, TARGET_GROUPS, check
 from trainer.config.schema import GROUPS, Experiment, Fault
-from trainer.config.validation import OPTIONAL_GROUPS, TARGET_GROUPS, check
 from trainer.errors import ConfigError
 
 
@@ -52,13 +53,13 @@ def load(
     if isinstance(experiment.dataset, Mapping) and experiment.dataset.get("validation", 0) is None:
         experiment.dataset = {**experiment.dataset}
         del experiment.dataset["validation"]  # as where nobody wrote it: it names the same run
-    own_loop.remove_unused(experiment)
-    environments.remove_unused(experiment)
-    if own_loop.name_of(experiment) is None:
+    loop.remove_unused(experiment)
+    env.remove_unused(experiment)
+    if loop.name_of(experiment) is None:
         problems += _check_left_out(experiment, choices)
     problems += [
-        *own_loop.check(experiment, overrides),
-        *environments.check(experiment, overrides),
+        *loop.check(experiment, overrides),
+        *env.check(experiment, overrides),
         *check(experiment),
     ]
     if problems:

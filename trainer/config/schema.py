@@ -2,7 +2,7 @@
 
 Groups whose choices name a `_target_` (model, dataset, augment, env, buffer, task, metrics,
 optimizer, schedule, strategy, callbacks, writers, loop) are free mappings here: their schema is the
-target's signature, read by `trainer.config.targets`. No TensorFlow.
+target's signature, read by `trainer.config.options.targets`. No TensorFlow.
 """
 
 # ruff: noqa: RUF009  (`key` is `dataclasses.field` with its metadata spelled out)
@@ -39,7 +39,7 @@ def key(default: Any, help: str, rule: str | None = None) -> Any:
     Args:
         default: a value, or the class of a section.
         help: one line of explanation, shown by `--help` and in the reference.
-        rule: the allowed values, in the language of `trainer.config.constraints`.
+        rule: the allowed values, in the language of `trainer.config.options.constraints`.
     """
     metadata = {"help": help, "rule": rule}
     if isinstance(default, list):

@@ -13,7 +13,7 @@ from trainer.cluster import discovery, environment, network_namespace, scheduler
 from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import ACTOR, EVALUATOR, Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
-from trainer.config import batch_sizes
+from trainer.config.rules import batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError
 from trainer.files import clear_temporaries

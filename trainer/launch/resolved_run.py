@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from trainer.cluster import discovery, environment, fault_check, network_namespace
 from trainer.cluster.network_namespace import IsolationError, Namespace
 from trainer.cluster.spec import ACTOR, BESIDE, EVALUATOR, Cluster, ProcessId
-from trainer.config import batch_sizes, own_loop
+from trainer.config.rules import batch_sizes, loop
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch.engines import ray_check, ray_connection
@@ -132,7 +132,7 @@ def check(experiment: Experiment, run: ResolvedRun) -> ResolvedRun:
             f"strategy.min_workers ({strategy.min_workers}) needs a batch that is the same with "
             "fewer workers; use batch.global_size instead of batch.per_replica"
         )
-    loop = own_loop.name_of(experiment)
+    loop = loop.name_of(experiment)
     if loop is not None:
         _check_loop(loop, experiment, strategy)
     elif strategy.refuses_streams and (experiment.dataset or {}).get("_target_") == _STREAM:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.config import constraints
+from trainer.config.options import constraints
 from trainer.engine.graph.state.train_state import optimizer_trackables
 from trainer.engine.graph.step.step_options import Optimizer, fused_class
 from trainer.errors import ConfigError

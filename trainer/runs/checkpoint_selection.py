@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainer.config.constraints import did_you_mean
+from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Checkpoint
 from trainer.errors import ConfigError
 from trainer.runs import metric_directions

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.config import constraints, environments, own_loop
+from trainer.config.options import constraints
+from trainer.config.rules import env, loop
 from trainer.config.schema import Experiment
 from trainer.runs import normalization
 
@@ -128,9 +129,9 @@ def names_run(key: str) -> bool:
 
 def run_name(experiment: Experiment) -> str:
     """Return the name of the run directory, `<name>-<hash>`."""
-    data = environments.data_group(experiment)
+    data = env.data_group(experiment)
     dataset = (experiment.choices or {}).get(data, data)
-    loop = own_loop.name_of(experiment)
+    loop = loop.name_of(experiment)
     name = experiment.name or loop or f"{trained_choice(experiment)}-{dataset}".replace("/", "-")
     naming = {
         key: value
@@ -183,7 +184,7 @@ def change_problems(path: Path, differing: Sequence[Change], experiment: Experim
         differing: all changes.
         experiment: the configuration that continues the run.
     """
-    loop = own_loop.name_of(experiment)
+    loop = loop.name_of(experiment)
     if loop is not None and any(entry(change.key) == "strategy" for change in differing):
         return [
             f"{path} was trained with another strategy, and a run of loop ({loop}) keeps its own: "

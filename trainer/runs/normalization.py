@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from trainer.config import loading, targets
+from trainer.config import loading
+from trainer.config.options import targets
 from trainer.config.schema import GROUPS, Experiment, Fault
 from trainer.runs import migrations
 

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.config.rules.validation import selecting_split
 from trainer.config.schema import Experiment
-from trainer.config.validation import selecting_split
 from trainer.errors import ConfigError, DamagedError
 from trainer.files import read_bytes, read_json
 from trainer.protocols import Dataset, HasFiles, Split

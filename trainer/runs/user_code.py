@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.config import signatures
+from trainer.config.options import signatures
 
 _MAX_NAMES = 5
 

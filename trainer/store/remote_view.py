@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from trainer.config import addresses
-from trainer.config.constraints import did_you_mean
+from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Store as StoreOptions
 from trainer.errors import ConfigError
 from trainer.files import Lock

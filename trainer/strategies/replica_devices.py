@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from trainer.config.constraints import format_value, violation
+from trainer.config.options.constraints import format_value, violation
 from trainer.errors import ConfigError
 from trainer.logical_devices import DeviceGroups
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import constraints, model_kind
+from trainer.config import model_kind
+from trainer.config.options import constraints
 from trainer.config.schema import Experiment
 
 if TYPE_CHECKING:

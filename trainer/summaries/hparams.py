@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trainer.config import constraints
+from trainer.config.options import constraints
 from trainer.config.schema import Experiment
 from trainer.files import regular_file, writing
 from trainer.runs import identity, normalization

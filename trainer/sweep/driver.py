@@ -19,8 +19,8 @@ from trainer.cluster.messages import (
 )
 from trainer.cluster.signals import forward_to
 from trainer.cluster.stop_requests import LEAVE, STOP, Decision, StopRequests
+from trainer.config.rules.validation import selecting_split
 from trainer.config.schema import Sweep
-from trainer.config.validation import selecting_split
 from trainer.errors import CRASHED, DONE, WRONG_INPUT
 from trainer.launch.display.terminal import is_attended
 from trainer.launch.processes.fork_server import ForkServer

@@ -10,7 +10,7 @@ from hydra.core.override_parser.types import Override
 
 from trainer.cli.compose import Composer
 from trainer.config import loading
-from trainer.config.constraints import format_value
+from trainer.config.options.constraints import format_value
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.runs import normalization

@@ -8,7 +8,7 @@ from hydra.core.object_type import ObjectType
 
 from trainer.cli.config_loader import config_loader
 from trainer.cluster.spec import Cluster
-from trainer.config.constraints import did_you_mean
+from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 

@@ -21,8 +21,8 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
+from trainer.config.rules.validation import selecting_split
 from trainer.config.schema import Experiment
-from trainer.config.validation import selecting_split
 from trainer.errors import ConfigError
 from trainer.files import Lock, writing
 from trainer.runs.status import RunStatus, State, read_evaluations

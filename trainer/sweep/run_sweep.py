@@ -10,7 +10,8 @@ from hydra.core.override_parser.types import Override
 from trainer.cli.compose import Composer
 from trainer.cluster import environment
 from trainer.cluster.spec import Cluster
-from trainer.config import directions, validation
+from trainer.config import directions
+from trainer.config.rules import validation
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
 from trainer.launch import launcher

@@ -16,7 +16,7 @@ from tests.support.command_line import run_here
 from tests.support.processes import ROOT
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
-from trainer.config import validation
+from trainer.config.rules import validation
 from trainer.summaries.writers.opening import open_writers
 
 KILLED = """

@@ -10,7 +10,7 @@ from tests.support.training import SMALL, engine
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel, Line
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.config.batch_sizes import BatchSizes
+from trainer.config.rules.batch_sizes import BatchSizes
 from trainer.strategies import devices
 from trainer.strategies.parameter_server import ParameterServer
 from trainer.worker.building import announcement, build

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from trainer.cli.commands import COMMANDS
 from trainer.config import addresses
-from trainer.config.constraints import did_you_mean
+from trainer.config.options.constraints import did_you_mean
 from trainer.errors import ConfigError
 from trainer.runs import directory
 

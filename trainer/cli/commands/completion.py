@@ -15,7 +15,7 @@ from pathlib import Path
 from trainer.cli import completion
 from trainer.cli.commands import COMMANDS
 from trainer.cli.commands.arguments import Parser
-from trainer.config.constraints import did_you_mean
+from trainer.config.options.constraints import did_you_mean
 from trainer.errors import DONE, ConfigError
 
 _QUERY = "query"

@@ -17,8 +17,8 @@ from typing import Any
 from trainer.cli.commands.arguments import Parser
 from trainer.cli.compose import compose
 from trainer.cluster import environment
-from trainer.config.constraints import check_value, did_you_mean
 from trainer.config.instantiate import instantiate
+from trainer.config.options.constraints import check_value, did_you_mean
 from trainer.errors import DONE, ConfigError
 from trainer.files import Lock, LockedError, writing
 from trainer.labels import IN_WORDS, label_kind_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainer.cli.commands.arguments import Parser, run_at
-from trainer.config import constraints
+from trainer.config.options import constraints
 from trainer.runs import identity
 from trainer.runs.directory import trained_config
 from trainer.text import align_columns, printable

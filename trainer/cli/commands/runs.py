@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.cli.commands.arguments import Parser, is_run, runs_in
-from trainer.config.constraints import did_you_mean
 from trainer.config.directions import Directions
+from trainer.config.options.constraints import did_you_mean
 from trainer.errors import DONE, ConfigError
 from trainer.runs import metric_directions, provenance
 from trainer.runs.ledger import Ledger, format_sizes

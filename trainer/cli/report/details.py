@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainer.cli.report.data import Confusion, Run
-from trainer.config.constraints import format_value
+from trainer.config.options.constraints import format_value
 from trainer.runs import provenance
 from trainer.runs.ledger import TimeSummary, format_sizes
 from trainer.runs.time_tally import CATEGORIES

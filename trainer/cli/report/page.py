@@ -12,7 +12,7 @@ from trainer.cli.report.charts import Line, colors_of, line_chart
 from trainer.cli.report.data import Run, differing, main_metric
 from trainer.cli.report.document import document, section
 from trainer.cli.report.workers import workers
-from trainer.config.constraints import format_value
+from trainer.config.options.constraints import format_value
 from trainer.text import format_duration
 from trainer.text import format_metric as format_number
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from trainer.config.constraints import did_you_mean
 from trainer.config.directions import Directions
+from trainer.config.options.constraints import did_you_mean
+from trainer.config.rules.validation import selections
 from trainer.config.schema import Experiment
-from trainer.config.validation import selections
 from trainer.errors import ConfigError
 from trainer.labels import IN_WORDS, LabelKind, label_kind_of
 from trainer.metric_protocols import Metric

@@ -17,7 +17,8 @@ from trainer.cli.overrides import override_key
 from trainer.cluster import discovery
 from trainer.cluster.schedulers import kubernetes_allocation
 from trainer.cluster.spec import Cluster
-from trainer.config import addresses, constraints
+from trainer.config import addresses
+from trainer.config.options import constraints
 from trainer.config.schema import Experiment
 from trainer.errors import DONE, ConfigError
 from trainer.launch import remote_run

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.cluster import environment
-from trainer.config.batch_sizes import BatchSizes, resolve_batch_sizes
+from trainer.config.rules.batch_sizes import BatchSizes, resolve_batch_sizes
 from trainer.config.schema import Experiment, Summary
 from trainer.strategies.base import Strategy
 

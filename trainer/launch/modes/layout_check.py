@@ -15,7 +15,7 @@ from typing import Any
 
 from trainer.cluster import environment
 from trainer.config import loading
-from trainer.config.batch_sizes import resolve_batch_sizes
+from trainer.config.rules.batch_sizes import resolve_batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, ConfigError
 from trainer.launch.modes.run_comparison import Outcome, differences, first_step, read

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainer.cluster import environment
-from trainer.config.batch_sizes import BatchSizes, resolve_batch_sizes
 from trainer.config.loading import plain
+from trainer.config.rules.batch_sizes import BatchSizes, resolve_batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
 from trainer.launch.processes.module_process import ask_module

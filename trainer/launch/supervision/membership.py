@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from trainer.cluster.messages import Availability
-from trainer.config.batch_sizes import divides
+from trainer.config.rules.batch_sizes import divides
 from trainer.config.schema import Batch, Experiment
 from trainer.strategies.base import Strategy
 

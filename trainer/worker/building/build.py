@@ -16,10 +16,10 @@ import tensorflow as tf
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster
-from trainer.config import batch_sizes
 from trainer.config.directions import Directions
+from trainer.config.rules import batch_sizes
+from trainer.config.rules.validation import selecting_split
 from trainer.config.schema import Experiment
-from trainer.config.validation import selecting_split
 from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
 from trainer.engine.engine import Engine
 from trainer.engine.graph.asynchronous.async_loops import AsyncLoops

@@ -8,9 +8,9 @@ from pathlib import Path
 import tensorflow as tf
 
 from trainer.cluster.messages import Channel
-from trainer.config import batch_sizes
+from trainer.config.rules import batch_sizes
+from trainer.config.rules.validation import selecting_split
 from trainer.config.schema import Experiment
-from trainer.config.validation import selecting_split
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.evaluation.evaluator import AnyEvaluator
 from trainer.engine.graph.checks.graph_check import GraphCheck

@@ -10,9 +10,9 @@ from functools import partial
 import tensorflow as tf
 
 from trainer.cluster.environment import default_threads
-from trainer.config.augment import augmented
-from trainer.config.batch_sizes import BatchSizes
 from trainer.config.instantiate import instantiate
+from trainer.config.rules.augmentation import augmented
+from trainer.config.rules.batch_sizes import BatchSizes
 from trainer.config.schema import Experiment
 from trainer.engine.graph.randomness.random_functions import convert_draws
 from trainer.engine.graph.randomness.random_layers import layers_of, make_stateless

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from trainer.acting import EnvSpec
 from trainer.config.instantiate import instantiate
+from trainer.config.options.targets import ENGINE_KEYS
 from trainer.config.schema import Experiment
-from trainer.config.targets import ENGINE_KEYS
 from trainer.engine.graph.step.grouped_optimizer import GroupedOptimizer, GroupRules
 from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup

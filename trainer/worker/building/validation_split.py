@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.config.constraints import format_value
+from trainer.config.options.constraints import format_value
 from trainer.engine.evaluation.subset import ChosenExamples
 from trainer.errors import ConfigError
 from trainer.protocols import Dataset

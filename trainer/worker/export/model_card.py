@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.config import constraints
+from trainer.config.options import constraints
 from trainer.config.schema import Experiment
 from trainer.files import read_json
 from trainer.labels import LabelKind, label_kind_of

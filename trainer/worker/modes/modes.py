@@ -11,7 +11,7 @@ from trainer.cluster.messages import Channel
 from trainer.cluster.signals import Signals
 from trainer.cluster.spec import BESIDE, Cluster
 from trainer.cluster.stop_requests import STOP
-from trainer.config import own_loop
+from trainer.config.rules import loop
 from trainer.config.schema import Experiment
 from trainer.engine.engine import Engine
 from trainer.engine.initial_weights.initial_weights import restore_weights
@@ -109,7 +109,7 @@ def run(
         Ledger(run_dir, writes=cluster.is_chief).mark("start", at=began, workers=workers)
     if reason:
         channel.line(reason)
-    if own_loop.name_of(experiment) is not None:
+    if loop.name_of(experiment) is not None:
         return run_own_loop(context, strategy, faults, signals)
     return _run_engine(context, strategy, faults, signals)
 

@@ -109,7 +109,7 @@ def _check_replicas(context: WorkerContext, now: int) -> None:
         )
     if context.cluster.is_chief:
         steps = context.experiment.train.steps
-        assert steps is not None, "trainer.config.own_loop requires it"
+        assert steps is not None, "trainer.config.rules.loop requires it"
         provenance.complete(context.run_dir, devices.names(), now, steps)
 
 
@@ -134,7 +134,7 @@ def _session(
             ),
         )
 
-    assert experiment.train.steps is not None, "trainer.config.own_loop requires it"
+    assert experiment.train.steps is not None, "trainer.config.rules.loop requires it"
     return Session(
         total_steps=experiment.train.steps,
         save_every=checkpoint.every_steps,

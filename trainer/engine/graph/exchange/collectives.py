@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.config import constraints
+from trainer.config.options import constraints
 from trainer.engine.graph.exchange.collective_log import CollectiveLog
 from trainer.engine.graph.placement.step_devices import beside, numbers_of
 from trainer.errors import ConfigError

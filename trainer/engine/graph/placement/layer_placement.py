@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from trainer.config.constraints import did_you_mean
+from trainer.config.options.constraints import did_you_mean
 from trainer.engine.graph.placement import layer_costs
 from trainer.errors import ConfigError
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from trainer.config.constraints import did_you_mean
+from trainer.config.options.constraints import did_you_mean
 from trainer.engine.graph.placement.placed_model import variables_beside
 from trainer.engine.graph.placement.step_devices import beside
 from trainer.engine.graph.state.variables import LossScale, replicated, split_alike

@@ -9,7 +9,7 @@ from functools import partial
 
 import tensorflow as tf
 
-from trainer.config import constraints
+from trainer.config.options import constraints
 from trainer.engine.graph.placement.requested_devices import check_operations
 from trainer.engine.graph.placement.step_devices import backward_pass, forward_pass
 from trainer.engine.graph.randomness import randomness

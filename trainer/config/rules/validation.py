@@ -12,20 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trainer.config import (
-    addresses,
-    augment,
-    constraints,
-    environments,
-    finetuning,
-    own_loop,
-    run_folder,
-    targets,
-)
+from trainer.config import addresses
 from trainer.config import (
     directions as directions_of,
 )
-from trainer.config.constraints import format_value
+from trainer.config.options import constraints, targets
+from trainer.config.options.constraints import format_value
+from trainer.config.rules import augmentation, env, finetuning, loop, run_folder
 from trainer.config.schema import MODES, PAIRS, Experiment
 from trainer.files import component
 
@@ -73,7 +66,7 @@ def check(experiment: Experiment) -> list[str]:
         *_check_divergence(experiment),
         *_check_targets(experiment),
         *finetuning.check(experiment),
-        *augment.check(experiment),
+        *augmentation.check(experiment),
     ]
 
 
@@ -199,7 +192,7 @@ def _check_checkpoint(experiment: Experiment) -> Iterator[str]:
 
 def _check_directions(experiment: Experiment) -> Iterator[str]:
     """Refuse to select by a metric whose direction nothing declares, as far as sources tell."""
-    if not experiment.trains or own_loop.name_of(experiment) is not None:
+    if not experiment.trains or loop.name_of(experiment) is not None:
         return
     directions: directions_of.Directions | None = None
     for key, metric, mode_key, mode in selections(experiment):
@@ -345,10 +338,10 @@ def _check_divergence(experiment: Experiment) -> Iterator[str]:
 
 
 def _check_targets(experiment: Experiment) -> Iterator[str]:
-    groups = TARGET_GROUPS if own_loop.name_of(experiment) is None else ("strategy", "loop")
+    groups = TARGET_GROUPS if loop.name_of(experiment) is None else ("strategy", "loop")
     for group in groups:
         node = getattr(experiment, group)
-        if node is not None or group not in (*OPTIONAL_GROUPS, *environments.absent(experiment)):
+        if node is not None or group not in (*OPTIONAL_GROUPS, *env.absent(experiment)):
             yield from _check_target(node, group, group)
     for section in ("callbacks", "metrics", "writers"):
         nodes = getattr(experiment, section)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trainer.cli.compose import compose
-from trainer.config.augment import augmented
+from trainer.config.rules.augmentation import augmented
 from trainer.errors import ConfigError
 
 FLIP = {"_target_": "trainer.datasets.augment.Augmentation", "flip": True}

@@ -17,7 +17,8 @@ from tests.support.command_line import ROOT
 from trainer.cli.choices import first_comment, key_comments
 from trainer.cli.compose import compose
 from trainer.cli.overrides import rewrite
-from trainer.config import loading, signatures
+from trainer.config import loading
+from trainer.config.options import signatures
 from trainer.config.schema import GROUPS, Experiment
 from trainer.errors import ConfigError
 
@@ -494,7 +495,7 @@ def test_resume_accepts_auto_and_never(resume: str) -> None:
 
 def test_unwritable_runs_dir_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Permissions do not bind root, so the answer of the system is imitated.
-    monkeypatch.setattr("trainer.config.run_folder.os.access", lambda path, mode: False)
+    monkeypatch.setattr("trainer.config.rules.run_folder.os.access", lambda path, mode: False)
     assert problems(f"runs_dir={tmp_path}/a/b") == (
         (
             f"runs_dir ({tmp_path}/a/b) must be writable, but {tmp_path} is not; choose "

@@ -3,7 +3,8 @@
 import pytest
 
 from trainer.cli.compose import compose
-from trainer.config import loading, own_loop
+from trainer.config import loading
+from trainer.config.rules import loop
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch.resolved_run import resolve
@@ -13,13 +14,13 @@ LOOP = ("loop._target_=tests.support.loops.call", "train.steps=8")
 
 
 def test_experiment_without_a_loop_uses_the_built_in_one():
-    assert own_loop.name_of(compose([])) is None
-    assert own_loop.name_of(Experiment()) is None
+    assert loop.name_of(compose([])) is None
+    assert loop.name_of(Experiment()) is None
 
 
 def test_groups_of_the_built_in_loop_are_left_out():
     experiment = compose([*LOOP])
-    assert own_loop.name_of(experiment) == "tests.support.loops.call"
+    assert loop.name_of(experiment) == "tests.support.loops.call"
     assert experiment.model is None
     assert experiment.callbacks == {}
     assert experiment.choices["dataset"] is None

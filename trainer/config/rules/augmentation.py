@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainer.config import targets
+from trainer.config.options import targets
 from trainer.config.schema import Experiment
 
 

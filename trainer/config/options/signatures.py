@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainer.config.constraints import did_you_mean
+from trainer.config.options.constraints import did_you_mean
 
 # They create their names at import, so that their source does not show them. The worker checks
 # these targets once it has imported them.

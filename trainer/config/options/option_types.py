@@ -9,7 +9,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.config import constraints
+from trainer.config.options import constraints
 
 NODES = {"ModelNode": "model", "OptimizerNode": "optimizer", "ScheduleNode": "schedule"}
 """Annotations of the options that are nodes of a task -> the group of their choices."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainer.config import targets
+from trainer.config.options import targets
 
 MODULE = '''
 """A user's module; it must never be imported by a check."""

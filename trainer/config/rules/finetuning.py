@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from trainer.config import constraints, targets
-from trainer.config.constraints import format_value
+from trainer.config.options import constraints, targets
+from trainer.config.options.constraints import format_value
 from trainer.config.schema import Experiment
 
 _TIMES = re.compile(r"\d+(\.\d*)?(e-?\d+)?x")

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
-from trainer.config import constraints, option_types, signatures
-from trainer.config.signatures import Option, Signature
+from trainer.config.options import constraints, option_types, signatures
+from trainer.config.options.signatures import Option, Signature
 
 ENGINE_KEYS: Mapping[str, Mapping[str, str]] = {
     "dataset": {"validation": "float | str | None"},

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config import constraints
+from trainer.config.options import constraints
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Options of a `_target_`: read from its signature, and checked."""

@@ -1,0 +1,1 @@
+"""Rules across keys: a file a section of the configuration."""
