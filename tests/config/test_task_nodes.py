@@ -18,7 +18,7 @@ from trainer.runs import identity
 from trainer.runs.identity import Change, Kind, changes, run_name
 from trainer.runs.normalization import leaves
 from trainer.summaries.hparams import hyperparameters
-from trainer.sweep.grid_search import expand
+from trainer.sweep.search.grid_search import expand
 
 COMPOSER = Composer(str(CONF))
 

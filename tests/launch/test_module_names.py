@@ -30,7 +30,7 @@ def test_every_process_is_started_by_the_name_of_its_module():
     assert {
         "launch/processes/worker_process.py",
         "launch/modes/verify.py",
-        "sweep/point_process.py",
+        "sweep/points/point_process.py",
     } <= {file for file, _ in NAMED}
 
 

@@ -13,7 +13,7 @@ from trainer.cli.compose import compose as compose_with_hydra
 from trainer.config.directions import resolved
 from trainer.errors import ConfigError
 from trainer.runs.status import RunStatus, State
-from trainer.sweep.search import create_search
+from trainer.sweep.search.search import create_search
 
 optuna = pytest.importorskip("optuna")
 

@@ -17,10 +17,11 @@ from trainer.cluster import environment
 from trainer.cluster.messages import ErrorLine, Evaluated, Exit, Message, Problem
 from trainer.cluster.stop_requests import LEAVE, SAVES
 from trainer.runs.status import State
-from trainer.sweep import driver, resources, run_sweep
-from trainer.sweep.grid_search import GridSearch
-from trainer.sweep.points import Point
-from trainer.sweep.resources import ResourceShare
+from trainer.sweep import driver, run_sweep
+from trainer.sweep.points import resources
+from trainer.sweep.points.points import Point
+from trainer.sweep.points.resources import ResourceShare
+from trainer.sweep.search.grid_search import GridSearch
 
 Behavior = Callable[["FakeProcess"], None]
 COMPOSER = Composer(None)  # shared by all tests: it caches what it has composed

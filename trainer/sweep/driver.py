@@ -27,9 +27,9 @@ from trainer.launch.processes.fork_server import ForkServer
 from trainer.runs.directory import read_result
 from trainer.runs.status import RunStatus, State, run_status
 from trainer.sweep.live_table import LiveTable
-from trainer.sweep.point_process import PointMessages, PointProcess
-from trainer.sweep.points import Point, PointResult, SearchMethod
-from trainer.sweep.resources import ResourceShare
+from trainer.sweep.points.point_process import PointMessages, PointProcess
+from trainer.sweep.points.points import Point, PointResult, SearchMethod
+from trainer.sweep.points.resources import ResourceShare
 
 
 class Driver:

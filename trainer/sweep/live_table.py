@@ -15,7 +15,7 @@ from trainer.launch.display.process_table import ACTIVITIES
 from trainer.launch.display.terminal import DRAW_SECS, Screen, cut
 from trainer.runs import crash_report
 from trainer.runs.status import RunStatus, State
-from trainer.sweep.points import Point
+from trainer.sweep.points.points import Point
 from trainer.sweep.summary import count_states, varied_keys
 from trainer.text import align_columns, format_metric, short_keys, without_classes
 

@@ -19,16 +19,16 @@ from trainer.launch.resolved_run import Command, resolve
 from trainer.runs.location import run_address
 from trainer.runs.provenance import code_warning
 from trainer.runs.status import run_status
-from trainer.sweep import resources
 from trainer.sweep.driver import Driver
-from trainer.sweep.grid_search import GridSearch, compose_first, expand
-from trainer.sweep.hydra_launchers import check_launcher, split_overrides
-from trainer.sweep.launcher_driver import LauncherDriver
+from trainer.sweep.launchers.hydra_launchers import check_launcher, split_overrides
+from trainer.sweep.launchers.launcher_driver import LauncherDriver
 from trainer.sweep.live_table import LiveTable
-from trainer.sweep.point_factory import compose_point
-from trainer.sweep.points import Point, PointResult, SearchMethod
-from trainer.sweep.resources import ResourceShare
-from trainer.sweep.search import create_search
+from trainer.sweep.points import resources
+from trainer.sweep.points.point_factory import compose_point
+from trainer.sweep.points.points import Point, PointResult, SearchMethod
+from trainer.sweep.points.resources import ResourceShare
+from trainer.sweep.search.grid_search import GridSearch, compose_first, expand
+from trainer.sweep.search.search import create_search
 from trainer.sweep.summary import summary_folder, write_summary
 
 

@@ -19,7 +19,7 @@ from trainer.config.schema import Experiment, Sweep
 from trainer.files import write_atomically, writing
 from trainer.runs import identity
 from trainer.runs.status import State
-from trainer.sweep.points import Point, PointResult
+from trainer.sweep.points.points import Point, PointResult
 from trainer.text import align_columns, format_metric, short_keys
 
 _MAX_NAME_CHARS = 48

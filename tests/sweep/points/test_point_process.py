@@ -17,10 +17,10 @@ from trainer.cluster import environment
 from trainer.cluster.messages import Crash, ErrorLine, Exit, Line, Message, Problem
 from trainer.launch.processes.fork_server import ForkServer
 from trainer.launch.processes.forked_process import ForkedProcess
-from trainer.sweep.point_main import ForwardingConsole
-from trainer.sweep.point_process import PointMessages, PointProcess, without_sweep_overrides
-from trainer.sweep.points import Point
-from trainer.sweep.resources import ResourceShare
+from trainer.sweep.points.point_main import ForwardingConsole
+from trainer.sweep.points.point_process import PointMessages, PointProcess, without_sweep_overrides
+from trainer.sweep.points.points import Point
+from trainer.sweep.points.resources import ResourceShare
 
 
 @pytest.fixture(params=["fresh", "forked"])
@@ -67,7 +67,7 @@ def test_point_process_ends_when_its_parent_closes_the_socket(tmp_path: Path) ->
     with parent_socket, child_socket:
         descriptor = child_socket.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "trainer.sweep.point_main", str(descriptor)],
+            [sys.executable, "-P", "-m", "trainer.sweep.points.point_main", str(descriptor)],
             pass_fds=(descriptor,),
             cwd=tmp_path,
             env=environment.point_environment(None, None),

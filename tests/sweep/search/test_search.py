@@ -15,7 +15,7 @@ from tests.sweep.simulated_search import (
     train,
 )
 from trainer.errors import ConfigError
-from trainer.sweep.search import create_search
+from trainer.sweep.search.search import create_search
 
 METHODS = pytest.mark.parametrize("method", ["random", "optuna"])
 
@@ -85,7 +85,7 @@ def test_point_has_the_overrides_of_its_own_command(tmp_path, method):
 
 
 def test_optuna_is_an_optional_package(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer.sweep.search.find_spec", lambda name: None)
+    monkeypatch.setattr("trainer.sweep.search.search.find_spec", lambda name: None)
     with pytest.raises(ConfigError) as raised:
         open_search(tmp_path)
     assert raised.value.problems == (

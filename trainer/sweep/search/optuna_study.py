@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.runs.identity import run_name
-from trainer.sweep.search_space import SearchSpace
+from trainer.sweep.search.search_space import SearchSpace
 
 FILE = "study.db"
 _STARTUP_TRIALS = 5

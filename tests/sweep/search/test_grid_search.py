@@ -10,8 +10,8 @@ from trainer.cli.compose import Composer
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.runs.identity import run_name
-from trainer.sweep.grid_search import expand as expand_parsed
-from trainer.sweep.points import Point
+from trainer.sweep.points.points import Point
+from trainer.sweep.search.grid_search import expand as expand_parsed
 
 COMPOSER = Composer(None)  # shared by all tests: it caches what it has composed
 

@@ -6,8 +6,8 @@ import pytest
 
 from trainer.cluster import environment
 from trainer.errors import ConfigError
-from trainer.sweep import resources
-from trainer.sweep.resources import ResourceShare, divide
+from trainer.sweep.points import resources
+from trainer.sweep.points.resources import ResourceShare, divide
 
 
 def test_single_point_gets_all_resources() -> None:

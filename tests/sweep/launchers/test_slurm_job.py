@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainer.cluster.slurm_job import is_requeued
+from trainer.sweep.launchers.slurm_job import is_requeued
 
 
 @pytest.fixture

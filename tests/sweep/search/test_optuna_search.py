@@ -159,7 +159,7 @@ def test_repeated_search_continues_unfinished_points(tmp_path):
 
 
 def test_folder_is_locked_while_it_is_searched(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer.sweep.optuna_search._LOCK_WAIT_SECS", 0)
+    monkeypatch.setattr("trainer.sweep.search.optuna_search._LOCK_WAIT_SECS", 0)
     search = open_search(tmp_path)
     message = "is searched by another command; wait for it, or stop it"
     with pytest.raises(ConfigError, match=message):

@@ -22,8 +22,8 @@ from trainer.files import making_temporary_files
 from trainer.launch.processes.fork_server import ForkServer
 from trainer.launch.processes.forked_process import ForkedProcess, start_process
 from trainer.launch.supervision import exit_codes
-from trainer.sweep.points import Point
-from trainer.sweep.resources import ResourceShare
+from trainer.sweep.points.points import Point
+from trainer.sweep.points.resources import ResourceShare
 
 _SWEEP_GROUPS = ("sweep", "search", "hydra")
 _MAX_OUTPUT_BYTES = 1_000_000
@@ -33,7 +33,7 @@ PointMessages: TypeAlias = "queue.SimpleQueue[tuple[int | None, Message]]"
 
 
 class PointProcess:
-    """A process of `trainer.sweep.point_main`, which runs one point and ends with its parent.
+    """A process of `trainer.sweep.points.point_main`, which runs one point and ends with its parent.
 
     Args:
         point: the point to run.
@@ -66,7 +66,13 @@ class PointProcess:
         def start_fresh() -> subprocess.Popen[bytes]:
             with signals.blocked():  # until it handles them: a scheduler signals all processes
                 return subprocess.Popen(
-                    [sys.executable, "-P", "-m", "trainer.sweep.point_main", str(descriptor)],
+                    [
+                        sys.executable,
+                        "-P",
+                        "-m",
+                        "trainer.sweep.points.point_main",
+                        str(descriptor),
+                    ],
                     stdin=subprocess.DEVNULL,
                     stdout=self._output,
                     stderr=self._output,
@@ -80,7 +86,7 @@ class PointProcess:
         connection = None
         if server:
             descriptors = (descriptor, output, output)
-            command = ["trainer.sweep.point_main", SOCKET]
+            command = ["trainer.sweep.points.point_main", SOCKET]
             connection = server.fork(command, variables, "", descriptors)
         self._process = start_process(connection, point_socket.close, start_fresh)
         assignment = {

@@ -29,10 +29,10 @@ from trainer.files import Lock
 from trainer.launch.display.terminal import is_attended
 from trainer.runs.directory import read_result
 from trainer.runs.status import State, run_status
-from trainer.sweep.hydra_launchers import launcher_name
-from trainer.sweep.launcher_job import LauncherJob
-from trainer.sweep.points import Point, PointResult
-from trainer.sweep.sweep_lock import SweepLock
+from trainer.sweep.launchers.hydra_launchers import launcher_name
+from trainer.sweep.launchers.launcher_job import LauncherJob
+from trainer.sweep.points.points import Point, PointResult
+from trainer.sweep.points.sweep_lock import SweepLock
 
 _MAX_TIMEOUTS = 100
 """How often a job whose time is over is started again by default; submitit's default is never."""

@@ -16,17 +16,18 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from trainer.cluster import environment, slurm_job
+from trainer.cluster import environment
 from trainer.cluster.messages import Crash, ErrorLine, Exit, Line, Message, Problem
 from trainer.cluster.stop_requests import REQUESTS, SAVES, STOP, Decision, StopRequests
 from trainer.config import loading
 from trainer.errors import CRASHED, DONE, WRONG_INPUT
 from trainer.runs.location import run_path
 from trainer.runs.status import run_status
-from trainer.sweep.point_process import PointMessages, PointProcess
-from trainer.sweep.points import Point
-from trainer.sweep.resources import ResourceShare
-from trainer.sweep.sweep_lock import SweepLock
+from trainer.sweep.launchers import slurm_job
+from trainer.sweep.points.point_process import PointMessages, PointProcess
+from trainer.sweep.points.points import Point
+from trainer.sweep.points.resources import ResourceShare
+from trainer.sweep.points.sweep_lock import SweepLock
 from trainer.text import printable
 
 _POLL_SECS = 1.0  # between two checks whether the sweep still runs

@@ -14,9 +14,9 @@ from trainer.cli.compose import compose
 from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
 from trainer.runs.status import State, run_status
-from trainer.sweep import hydra_launchers
-from trainer.sweep.launcher_job import LauncherJob
-from trainer.sweep.sweep_lock import SweepLock
+from trainer.sweep.launchers import hydra_launchers
+from trainer.sweep.launchers.launcher_job import LauncherJob
+from trainer.sweep.points.sweep_lock import SweepLock
 
 WAITER = '''
 import pathlib, threading

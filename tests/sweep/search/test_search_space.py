@@ -6,7 +6,7 @@ import pytest
 
 from tests.sweep.simulated_search import parse
 from trainer.errors import ConfigError
-from trainer.sweep.search_space import Choice, NumberRange, parse_search_space
+from trainer.sweep.search.search_space import Choice, NumberRange, parse_search_space
 
 
 @pytest.mark.parametrize(

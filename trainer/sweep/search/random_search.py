@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trainer.runs.status import RunStatus
-from trainer.sweep.point_factory import PointFactory
-from trainer.sweep.points import Point
+from trainer.sweep.points.point_factory import PointFactory
+from trainer.sweep.points.points import Point
 
 
 class RandomSearch:

@@ -11,10 +11,10 @@ from hydra.core.override_parser.types import Override
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.runs.identity import run_name
-from trainer.sweep.point_factory import Compose, PointFactory
-from trainer.sweep.points import SearchMethod
-from trainer.sweep.random_search import RandomSearch
-from trainer.sweep.search_space import SearchSpace, parse_search_space
+from trainer.sweep.points.point_factory import Compose, PointFactory
+from trainer.sweep.points.points import SearchMethod
+from trainer.sweep.search.random_search import RandomSearch
+from trainer.sweep.search.search_space import SearchSpace, parse_search_space
 
 
 def create_search(
@@ -47,7 +47,7 @@ def create_search(
     total = int(min(base.search.trials, space.size))
     if base.search.method == "random":
         return RandomSearch(factory, total, base.search.seed)
-    from trainer.sweep.optuna_search import OptunaSearch  # needs an optional package
+    from trainer.sweep.search.optuna_search import OptunaSearch  # needs an optional package
 
     return OptunaSearch(space, factory, base, folder)
 

@@ -16,8 +16,8 @@ from trainer.errors import ConfigError
 from trainer.runs import normalization
 from trainer.runs.location import run_path
 from trainer.runs.status import RunStatus
-from trainer.sweep.point_factory import compose_point
-from trainer.sweep.points import Point
+from trainer.sweep.points.point_factory import compose_point
+from trainer.sweep.points.points import Point
 
 _MAX_WRONG = 20
 """After how many wrong points no further ones are composed: hundreds would take a minute."""

@@ -12,8 +12,8 @@ from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch.resolved_run import resolve
 from trainer.runs.location import run_path
-from trainer.sweep.points import Point
-from trainer.sweep.search_space import SearchSpace
+from trainer.sweep.points.points import Point
+from trainer.sweep.search.search_space import SearchSpace
 
 Compose = Callable[[list[str]], Experiment]
 """Composes and checks an experiment from overrides; raises ConfigError."""

@@ -5,11 +5,10 @@ from contextlib import closing
 
 import pytest
 
-from trainer.cluster import slurm_job
 from trainer.cluster.stop_requests import REQUESTS
-from trainer.sweep import launcher_job
-from trainer.sweep.launcher_job import JobRequests
-from trainer.sweep.sweep_lock import SweepLock
+from trainer.sweep.launchers import launcher_job, slurm_job
+from trainer.sweep.launchers.launcher_job import JobRequests
+from trainer.sweep.points.sweep_lock import SweepLock
 
 
 @pytest.fixture(autouse=True)

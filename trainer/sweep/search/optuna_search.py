@@ -26,11 +26,11 @@ from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.files import Lock, writing
 from trainer.runs.status import RunStatus, State, read_evaluations
-from trainer.sweep.optuna_study import FILE, open_study, recorded_trials
-from trainer.sweep.point_factory import PointFactory
-from trainer.sweep.points import Point
-from trainer.sweep.search_space import Choice, SearchSpace
-from trainer.sweep.sweep_lock import SweepLock
+from trainer.sweep.points.point_factory import PointFactory
+from trainer.sweep.points.points import Point
+from trainer.sweep.points.sweep_lock import SweepLock
+from trainer.sweep.search.optuna_study import FILE, open_study, recorded_trials
+from trainer.sweep.search.search_space import Choice, SearchSpace
 
 _LOCK_WAIT_SECS = 5.0
 """The children of a killed command may hold the lock for a moment longer."""

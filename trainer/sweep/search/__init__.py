@@ -1,0 +1,1 @@
+"""Search methods: which points a sweep tries."""
