@@ -18,8 +18,8 @@ import tensorflow as tf
 import yaml
 from PIL import Image
 
-from trainer.datasets.augment import Augmentation
 from trainer.datasets.image_folder import image_folder
+from trainer.datasets.operations.augment import Augmentation
 
 IMAGES = 64
 BATCH = 32

@@ -23,12 +23,12 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from trainer.datasets.augment import Augmentation
-from trainer.datasets.framing import Framing
-from trainer.datasets.image_files import CorruptFiles, FileSplit
-from trainer.datasets.record_features import Features, read_features
-from trainer.datasets.record_index import RecordIndex, masked_crc
-from trainer.datasets.record_split import CorruptRecords, RecordSplit
+from trainer.datasets.images.framing import Framing
+from trainer.datasets.images.image_files import CorruptFiles, FileSplit
+from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.records.record_features import Features, read_features
+from trainer.datasets.records.record_index import RecordIndex, masked_crc
+from trainer.datasets.records.record_split import CorruptRecords, RecordSplit
 from trainer.datasets.tfrecord import tfrecord
 from trainer.engine.graph.input.feed import Pipeline, SampleOrder, Source
 

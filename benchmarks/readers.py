@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.datasets.fields import Fields
 from trainer.datasets.indexed import indexed
+from trainer.datasets.records.fields import Fields
 from trainer.engine.graph.input.feed import Pipeline, SampleOrder, Source
 
 BATCH = 64

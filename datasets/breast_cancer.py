@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 from trainer.datasets.table import table
-from trainer.datasets.table_dataset import TableDataset
+from trainer.datasets.tables.table_dataset import TableDataset
 
 
 def breast_cancer(*, test_fraction: Annotated[float, "> 0, < 1"] = 0.2) -> TableDataset:

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from trainer.datasets.arrays import ArraySplit, check_pair
-from trainer.datasets.augment import Augmentation
-from trainer.datasets.images import ImageDataset
-from trainer.datasets.keras_cache import keras_datasets
-from trainer.datasets.normalise import Normalisation
+from trainer.datasets.cache.keras_cache import keras_datasets
+from trainer.datasets.images.images import ImageDataset
+from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.splits.arrays import ArraySplit, check_pair
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
 SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"  # of the archive

@@ -13,10 +13,10 @@ from typing import Annotated
 
 import numpy as np
 
-from trainer.datasets.arrays import ArraySplit, read_npz
-from trainer.datasets.augment import Augmentation
-from trainer.datasets.images import ImageDataset
-from trainer.datasets.normalise import Normalisation
+from trainer.datasets.images.images import ImageDataset
+from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.splits.arrays import ArraySplit, read_npz
 
 NUM_TRAIN = 1437
 

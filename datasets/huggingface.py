@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from trainer.datasets.arrays import ArrayDataset
-from trainer.datasets.augment import Augmentation
-from trainer.datasets.extras import import_extra
-from trainer.datasets.fields import FEATURES, LABELS, Fields
-from trainer.datasets.images import ImageDataset
+from trainer.datasets.images.images import ImageDataset
+from trainer.datasets.images.normalize import Normalisation
 from trainer.datasets.indexed import Sources, from_sources
-from trainer.datasets.normalise import Normalisation
-from trainer.datasets.paths import find_files
+from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.records.fields import FEATURES, LABELS, Fields
+from trainer.datasets.splits.arrays import ArrayDataset
+from trainer.datasets.splits.extras import import_extra
+from trainer.datasets.splits.paths import find_files
 
 _EXTRA = "huggingface"
 _CHOICE = "dataset=huggingface"

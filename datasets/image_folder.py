@@ -13,13 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from trainer.datasets.augment import Augmentation
-from trainer.datasets.example_cache import with_cache
-from trainer.datasets.framing import Framing
-from trainer.datasets.hashed_split import hash_text
-from trainer.datasets.image_files import CorruptFiles, FileSplit
-from trainer.datasets.images import ImageDataset, check_size
-from trainer.datasets.normalise import Normalisation
+from trainer.datasets.cache.example_cache import with_cache
+from trainer.datasets.images.framing import Framing
+from trainer.datasets.images.image_files import CorruptFiles, FileSplit
+from trainer.datasets.images.images import ImageDataset, check_size
+from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.splits.hashed_split import hash_text
 
 EXTENSIONS = (".jpg", ".jpeg", ".png")
 _LAYOUT = "it must hold <class>/<name>.jpg, .jpeg or .png, or such trees in train/ and test/"

@@ -15,15 +15,15 @@ from typing import Annotated
 import numpy as np
 import tensorflow as tf
 
-from trainer.datasets.augment import Augmentation
-from trainer.datasets.decoding import decode_batch
-from trainer.datasets.framing import Framing
-from trainer.datasets.hashed_split import divide, hash_texts
-from trainer.datasets.image_files import CorruptFiles, decode
 from trainer.datasets.image_folder import EXTENSIONS
-from trainer.datasets.images import check_size
-from trainer.datasets.masks import IGNORED, MaskDataset
-from trainer.datasets.normalise import Normalisation
+from trainer.datasets.images.decoding import decode_batch
+from trainer.datasets.images.framing import Framing
+from trainer.datasets.images.image_files import CorruptFiles, decode
+from trainer.datasets.images.images import check_size
+from trainer.datasets.images.masks import IGNORED, MaskDataset
+from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.splits.hashed_split import divide, hash_texts
 
 _LAYOUT = "it must hold images/<name>.jpg or .png and masks/<name>.png, or both in train/ and test/"
 _GREY_OF_8_BITS = b"\x08\x00"

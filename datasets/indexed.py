@@ -10,17 +10,17 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from trainer.datasets.arrays import ArrayDataset
-from trainer.datasets.augment import Augmentation
-from trainer.datasets.fields import Fields, Layout
-from trainer.datasets.framing import Framing
-from trainer.datasets.hashed_split import divide, hash_numbers
-from trainer.datasets.image_files import CorruptFiles
-from trainer.datasets.images import ImageDataset
-from trainer.datasets.indexed_split import IndexedSplit, Read
-from trainer.datasets.normalise import Normalisation
-from trainer.datasets.reading_processes import ReadingProcesses
-from trainer.datasets.record_reader import Indexable, RecordReader
+from trainer.datasets.images.framing import Framing
+from trainer.datasets.images.image_files import CorruptFiles
+from trainer.datasets.images.images import ImageDataset
+from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.records.fields import Fields, Layout
+from trainer.datasets.records.indexed_split import IndexedSplit, Read
+from trainer.datasets.records.reading_processes import ReadingProcesses
+from trainer.datasets.records.record_reader import Indexable, RecordReader
+from trainer.datasets.splits.arrays import ArrayDataset
+from trainer.datasets.splits.hashed_split import divide, hash_numbers
 
 
 def indexed(  # noqa: PLR0913 - every option is a key of the configuration

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.datasets.hashed_split import hash_numbers
+from trainer.datasets.splits.hashed_split import hash_numbers
 
 _LONGEST_PERIOD = 2**20
 _CHOOSE = "write +dataset@dataset.sources.<name>=<choice>"

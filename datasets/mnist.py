@@ -8,11 +8,11 @@ from typing import Annotated
 
 import tensorflow as tf
 
-from trainer.datasets.arrays import ArraySplit, check_pair, read_npz
-from trainer.datasets.augment import Augmentation
-from trainer.datasets.images import ImageDataset
-from trainer.datasets.keras_cache import keras_datasets
-from trainer.datasets.normalise import Normalisation
+from trainer.datasets.cache.keras_cache import keras_datasets
+from trainer.datasets.images.images import ImageDataset
+from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.splits.arrays import ArraySplit, check_pair, read_npz
 
 
 def mnist(

@@ -17,8 +17,8 @@ from typing import Annotated
 
 import numpy as np
 
-from trainer.datasets import tokenization
 from trainer.datasets.text_windows import WindowDataset, divided
+from trainer.datasets.texts import tokenization
 
 Rules = dict[str, list[tuple[float, list[str]]]]
 """Symbol -> what it may become: a probability, and parts, of which every second is a symbol."""

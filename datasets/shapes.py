@@ -6,10 +6,10 @@ from typing import Annotated
 
 import numpy as np
 
-from trainer.datasets.augment import Augmentation
-from trainer.datasets.images import check_size
-from trainer.datasets.masks import MaskDataset, MaskSplit
-from trainer.datasets.normalise import Normalisation
+from trainer.datasets.images.images import check_size
+from trainer.datasets.images.masks import MaskDataset, MaskSplit
+from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.operations.augment import Augmentation
 
 CLASS_NAMES = ("background", "disc", "square")
 

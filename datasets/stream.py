@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from trainer.datasets.arrays import ArrayDataset, ArraySplit
+from trainer.datasets.splits.arrays import ArrayDataset, ArraySplit
 
 
 class StreamSplit:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import numpy as np
 
-from trainer.datasets.arrays import ArraySplit
-from trainer.datasets.augment import Augmentation
-from trainer.datasets.images import ImageDataset, check_size
-from trainer.datasets.normalise import Normalisation
+from trainer.datasets.images.images import ImageDataset, check_size
+from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.splits.arrays import ArraySplit
 
 _CHUNK = 256
 

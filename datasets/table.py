@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
-from trainer.datasets.paths import find_files
-from trainer.datasets.table_dataset import TableDataset, TableFiles
-from trainer.datasets.table_files import SUFFIXES
-from trainer.datasets.table_fit import check_kinds
+from trainer.datasets.splits.paths import find_files
+from trainer.datasets.tables.table_dataset import TableDataset, TableFiles
+from trainer.datasets.tables.table_files import SUFFIXES
+from trainer.datasets.tables.table_fit import check_kinds
 
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
 """Texts of a file that stand for a missing value."""

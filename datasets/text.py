@@ -18,9 +18,10 @@ from typing import Annotated, Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.datasets import text_files, token_cache, tokenization
-from trainer.datasets.hashed_split import hash_text, hash_texts
-from trainer.datasets.token_cache import Corpus, Tokens
+from trainer.datasets.cache import token_cache
+from trainer.datasets.cache.token_cache import Corpus, Tokens
+from trainer.datasets.splits.hashed_split import hash_text, hash_texts
+from trainer.datasets.texts import text_files, tokenization
 
 logger = logging.getLogger(__name__)
 

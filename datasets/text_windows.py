@@ -16,7 +16,8 @@ from typing import Annotated, Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.datasets import text_files, token_cache, tokenization
+from trainer.datasets.cache import token_cache
+from trainer.datasets.texts import text_files, tokenization
 
 _IN_MEMORY = 2**28  # bytes of tokens that are held in memory; of more, a batch's alone are read
 _BATCH = 1000  # texts that are encoded at a time

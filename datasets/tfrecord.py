@@ -13,22 +13,22 @@ from typing import Annotated, Any
 
 import tensorflow as tf
 
-from trainer.datasets.arrays import ArrayDataset
-from trainer.datasets.augment import Augmentation
-from trainer.datasets.example_cache import with_cache
-from trainer.datasets.framing import Framing
-from trainer.datasets.images import ImageDataset, check_size
-from trainer.datasets.normalise import Normalisation
-from trainer.datasets.record_features import (
+from trainer.datasets.cache.example_cache import with_cache
+from trainer.datasets.images.framing import Framing
+from trainer.datasets.images.images import ImageDataset, check_size
+from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.records.record_features import (
     Feature,
     Features,
     describe_record,
     read_features,
     suggest,
 )
-from trainer.datasets.record_folder import find_splits
-from trainer.datasets.record_index import RecordIndex, open_index
-from trainer.datasets.record_split import CorruptRecords, RecordSplit, read_record
+from trainer.datasets.records.record_folder import find_splits
+from trainer.datasets.records.record_index import RecordIndex, open_index
+from trainer.datasets.records.record_split import CorruptRecords, RecordSplit, read_record
+from trainer.datasets.splits.arrays import ArrayDataset
 
 _TRIED = 16  # records that may be damaged before the first one that tells what is in them
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
-from trainer.models.inputs import check_images
+from trainer.models.layers.inputs import check_images
 
 
 def cnn(

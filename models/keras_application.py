@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import tensorflow as tf
 
-from trainer.models.backbones import Head, set_normalisation
-from trainer.models.inputs import MIN_SIZE, image_input
+from trainer.models.layers.backbones import Head, set_normalisation
+from trainer.models.layers.inputs import MIN_SIZE, image_input
 
 Name = Literal[
     "ConvNeXtBase", "ConvNeXtLarge", "ConvNeXtSmall", "ConvNeXtTiny", "ConvNeXtXLarge",

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import tensorflow as tf
 
-from trainer.models.backbones import Head, set_normalisation
-from trainer.models.inputs import image_input
+from trainer.models.layers.backbones import Head, set_normalisation
+from trainer.models.layers.inputs import image_input
 
 
 def mobilenet(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
-from trainer.models.inputs import check_images
+from trainer.models.layers.inputs import check_images
 
 _EPSILON = 1e-5
 _STAGES = {

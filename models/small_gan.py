@@ -6,8 +6,8 @@ from typing import Annotated
 
 import tensorflow as tf
 
-from trainer.models.images import require_images
-from trainer.models.spectral import SpectralConv2D, SpectralDense
+from trainer.models.layers.image_shapes import require_images
+from trainer.models.layers.spectral import SpectralConv2D, SpectralDense
 
 
 def small_generator(

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import tensorflow as tf
 
-from trainer.models.images import require_images
-from trainer.models.spectral import SpectralConv2D, SpectralDense
+from trainer.models.layers.image_shapes import require_images
+from trainer.models.layers.spectral import SpectralConv2D, SpectralDense
 
 _ENLARGED = 8
 """A generator doubles its image three times, so its sides are multiples of this."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
-from trainer.models.transformer_layers import Sizes, TokenEmbedding, check, stack
+from trainer.models.layers.transformer_layers import Sizes, TokenEmbedding, check, stack
 
 
 def transformer(  # noqa: PLR0913 - every option is a key of the configuration

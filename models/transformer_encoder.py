@@ -6,7 +6,13 @@ from typing import Annotated
 
 import tensorflow as tf
 
-from trainer.models.transformer_layers import PaddingMask, Sizes, TokenEmbedding, check, stack
+from trainer.models.layers.transformer_layers import (
+    PaddingMask,
+    Sizes,
+    TokenEmbedding,
+    check,
+    stack,
+)
 
 
 def transformer_encoder(  # noqa: PLR0913 - every option is a key of the configuration

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import tensorflow as tf
 
-from trainer.models.images import require_images
-from trainer.models.transformer_layers import Positions, Sizes, check_heads, stack
+from trainer.models.layers.image_shapes import require_images
+from trainer.models.layers.transformer_layers import Positions, Sizes, check_heads, stack
 
 
 def vit(  # noqa: PLR0913 - every option is a key of the configuration

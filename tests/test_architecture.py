@@ -255,7 +255,7 @@ def test_environment_is_read_in_one_module():
         and node.attr in ("environ", "environb", "getenv", "putenv", "unsetenv")
     }
     # Datasets import nothing of the engine; the variable names Keras' folder.
-    assert found == {"trainer/cluster/environment.py", "datasets/keras_cache.py"}
+    assert found == {"trainer/cluster/environment.py", "datasets/cache/keras_cache.py"}
 
 
 @pytest.mark.parametrize("path", EVERYTHING, ids=lambda path: str(path.relative_to(ROOT)))

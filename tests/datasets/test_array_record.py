@@ -13,7 +13,7 @@ import tensorflow as tf
 from tests.support.dataset_contract import check_dataset
 from tests.support.toy_sources import everything, png
 from trainer.datasets.array_record import array_record, example
-from trainer.datasets.fields import Fields
+from trainer.datasets.records.fields import Fields
 
 pytest.importorskip("array_record")
 

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from tests.support.dataset_contract import check_dataset, check_split
-from trainer.datasets.arrays import ArraySplit
-from trainer.datasets.augment import Augmentation
 from trainer.datasets.digits import digits
+from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.splits.arrays import ArraySplit
 from trainer.datasets.synthetic import synthetic
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
-from trainer.datasets.augment import Augmentation
+from trainer.datasets.operations.augment import Augmentation
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 FILES = sorted([*(CONF / "dataset").rglob("*.yaml"), *(CONF / "model").glob("*.yaml")])
 AUGMENTATIONS = sorted((CONF / "augment").glob("*.yaml"))
 SHARED = {
-    "dataset/normalise/default": "trainer.datasets.normalise.Normalisation",
-    "dataset/fields/default": "trainer.datasets.fields.Fields",
+    "dataset/normalise/default": "trainer.datasets.images.normalize.Normalisation",
+    "dataset/fields/default": "trainer.datasets.records.fields.Fields",
     "model/resnet50": "trainer.models.keras_application.keras_application",
 }
 """Groups within the datasets and choices of another's target, and their targets."""

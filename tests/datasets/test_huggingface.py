@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.support.toy_sources import everything
-from trainer.datasets.extras import import_extra
-from trainer.datasets.fields import Fields
 from trainer.datasets.huggingface import huggingface
+from trainer.datasets.records.fields import Fields
+from trainer.datasets.splits.extras import import_extra
 
 
 @pytest.fixture(scope="module")

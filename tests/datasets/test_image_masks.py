@@ -8,8 +8,8 @@ import tensorflow as tf
 from PIL import Image
 
 from tests.support.dataset_contract import arrays, check_dataset
-from trainer.datasets.augment import Augmentation
 from trainer.datasets.image_masks import image_masks
+from trainer.datasets.operations.augment import Augmentation
 
 NAMES = ["ground", "thing"]
 OPTIONS = {"class_names": NAMES, "image_size": [4, 6]}

@@ -14,12 +14,12 @@ from PIL import Image
 
 from tests.support.dataset_contract import check_dataset
 from tests.support.toy_sources import Batches, Records, everything, png
-from trainer.datasets.arrays import ArrayDataset
-from trainer.datasets.augment import Augmentation
-from trainer.datasets.fields import Fields
-from trainer.datasets.images import ImageDataset
+from trainer.datasets.images.images import ImageDataset
+from trainer.datasets.images.normalize import Normalisation
 from trainer.datasets.indexed import indexed
-from trainer.datasets.normalise import Normalisation
+from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.records.fields import Fields
+from trainer.datasets.splits.arrays import ArrayDataset
 from trainer.engine.graph.input.feed import SampleOrder, Source
 
 COUNT = 8

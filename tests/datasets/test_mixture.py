@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 
 from tests.support.dataset_contract import check_dataset
-from trainer.datasets.arrays import ArrayDataset, ArraySplit
-from trainer.datasets.augment import Augmentation
-from trainer.datasets.images import ImageDataset
+from trainer.datasets.images.images import ImageDataset
+from trainer.datasets.images.normalize import Normalisation
 from trainer.datasets.mixture import mixture, reduced
-from trainer.datasets.normalise import Normalisation
+from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.splits.arrays import ArrayDataset, ArraySplit
 from trainer.datasets.stream import StreamSplit
 
 RANDOM = np.random.RandomState(0)

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.dataset_contract import check_dataset
 from tests.support.toy_sources import everything, write_npy
-from trainer.datasets.fields import Fields
 from trainer.datasets.npy import npy
+from trainer.datasets.records.fields import Fields
 
 IMAGES = np.arange(20 * 16, dtype=np.int64).reshape(20, 16).astype(np.uint8)
 LABELS = np.arange(20) % 4

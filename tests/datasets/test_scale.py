@@ -17,13 +17,13 @@ from benchmarks.input import ours, record_split, sparse_record_file
 from tests.support.records import image_records, vector_records, write
 from tests.support.toy_sources import png
 from tests.support.training import engine
-from trainer.datasets.fields import Fields
-from trainer.datasets.framing import Framing
-from trainer.datasets.image_files import CorruptFiles, FileSplit
+from trainer.datasets.images.framing import Framing
+from trainer.datasets.images.image_files import CorruptFiles, FileSplit
 from trainer.datasets.indexed import indexed
 from trainer.datasets.mixture import MixtureSplit
-from trainer.datasets.record_index import RecordIndex, open_index
-from trainer.datasets.record_split import CorruptRecords, RecordSplit
+from trainer.datasets.records.fields import Fields
+from trainer.datasets.records.record_index import RecordIndex, open_index
+from trainer.datasets.records.record_split import CorruptRecords, RecordSplit
 from trainer.datasets.text_windows import WindowSplit
 from trainer.datasets.tfrecord import tfrecord
 from trainer.engine.graph.input.feed import Pipeline, Source

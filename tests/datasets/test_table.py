@@ -15,8 +15,8 @@ from tests.support.dataset_contract import check_dataset
 from tests.support.toy_sources import everything
 from trainer.datasets.breast_cancer import breast_cancer
 from trainer.datasets.table import table
-from trainer.datasets.table_dataset import TableDataset
-from trainer.datasets.table_files import read_rows
+from trainer.datasets.tables.table_dataset import TableDataset
+from trainer.datasets.tables.table_files import read_rows
 
 TRAIN = """id,age,city,since,member,label
 a,10,Bern,2024-01-01,yes,no

@@ -12,8 +12,9 @@ import pytest
 import tensorflow as tf
 
 from tests.support.dataset_contract import check_dataset
-from trainer.datasets import text_files, token_cache
+from trainer.datasets.cache import token_cache
 from trainer.datasets.text import TextDataset, text
+from trainer.datasets.texts import text_files
 
 TEXTS = ["a cat", "two dogs", "ein Käfer", "", "a much longer text than the others"]
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tests.support.dataset_contract import check_dataset
 from trainer.datasets import text_windows as module
-from trainer.datasets import token_cache
+from trainer.datasets.cache import token_cache
 from trainer.datasets.text_windows import text_windows
 
 TEXT = "".join(f"{number} bottles of tea;\n" for number in range(40))

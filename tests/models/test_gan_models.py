@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainer.models.layers.spectral import SpectralConv2D, SpectralDense
 from trainer.models.small_gan import small_discriminator, small_generator
 from trainer.models.sngan import sngan_discriminator, sngan_generator
-from trainer.models.spectral import SpectralConv2D, SpectralDense
 
 
 @pytest.mark.parametrize(

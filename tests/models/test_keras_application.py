@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from tests.support.model_runs import assert_continues
 from trainer.models import keras_application as module
-from trainer.models.backbones import load_weights
 from trainer.models.keras_application import keras_application
+from trainer.models.layers.backbones import load_weights
 
 IMAGES = np.random.RandomState(0).uniform(size=(2, 32, 32, 3)).astype(np.float32)
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.datasets.arrays import ArraySplit
 from trainer.datasets.digits import digits
-from trainer.datasets.images import ImageDataset
+from trainer.datasets.images.images import ImageDataset
+from trainer.datasets.splits.arrays import ArraySplit
 
 
 class WeightedSplit(ArraySplit):

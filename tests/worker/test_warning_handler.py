@@ -9,7 +9,7 @@ from trainer.worker.warning_handler import Warnings
 def test_warnings_are_shown_but_not_those_about_sending():
     messages = []
     handler = Warnings(messages.append)
-    for name in ("trainer.datasets.image_files", "trainer.cluster.messages"):
+    for name in ("trainer.datasets.images.image_files", "trainer.cluster.messages"):
         logger = logging.getLogger(name)
         logger.addHandler(handler)
         logger.warning("skipped %s", "a.jpg")

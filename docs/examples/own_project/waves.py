@@ -4,7 +4,7 @@ from typing import Annotated
 
 import numpy as np
 
-from trainer.datasets.arrays import ArrayDataset, ArraySplit
+from trainer.datasets.splits.arrays import ArrayDataset, ArraySplit
 
 SAMPLES = 64
 

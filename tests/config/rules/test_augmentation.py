@@ -8,7 +8,7 @@ from trainer.cli.compose import compose
 from trainer.config.rules.augmentation import augmented
 from trainer.errors import ConfigError
 
-FLIP = {"_target_": "trainer.datasets.augment.Augmentation", "flip": True}
+FLIP = {"_target_": "trainer.datasets.operations.augment.Augmentation", "flip": True}
 NONE = {**FLIP, "flip": False}
 DIGITS = {"_target_": "trainer.datasets.digits.digits"}
 STREAM = {"_target_": "trainer.datasets.stream.stream"}

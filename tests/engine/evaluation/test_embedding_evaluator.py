@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.datasets.arrays import ArraySplit
+from trainer.datasets.splits.arrays import ArraySplit
 from trainer.engine.evaluation.embedding_evaluator import nearest_classes
 from trainer.engine.evaluation.subset import SpreadExamples
 

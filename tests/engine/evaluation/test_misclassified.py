@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from trainer.datasets.arrays import ArrayDataset, ArraySplit
 from trainer.datasets.digits import digits
+from trainer.datasets.splits.arrays import ArrayDataset, ArraySplit
 from trainer.engine.evaluation.misclassified import MisclassifiedExamples, batch_spec
 from trainer.errors import ConfigError
 from trainer.summaries.figures import add_captions

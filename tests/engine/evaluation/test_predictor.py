@@ -7,8 +7,8 @@ import tensorflow as tf
 from tests.support.training import ROUNDING, assert_same_bits, engine, variables
 from tests.tasks.test_tasks import GAN
 from trainer.datasets.digits import digits
-from trainer.datasets.framing import Framing
-from trainer.datasets.image_files import CorruptFiles, FileSplit
+from trainer.datasets.images.framing import Framing
+from trainer.datasets.images.image_files import CorruptFiles, FileSplit
 from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph.input.feed import Source, feed
 from trainer.engine.graph.loops.predict_loop import PredictLoop

@@ -12,7 +12,7 @@ from tests.support.training import SMALL as DIGITS
 from tests.tasks.test_language_model import SMALL, TWO
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
-from trainer.datasets import tokenization
+from trainer.datasets.texts import tokenization
 from trainer.engine.evaluation.text_samples import FilePrompts
 from trainer.errors import ConfigError
 from trainer.worker.building import build

@@ -15,8 +15,8 @@ from tests.support.small_runs import SMALL, engine
 from tests.support.toy_sources import everything
 from tests.support.training import assert_same_bits, variables
 from trainer.cli.compose import compose
-from trainer.datasets.arrays import ArraySplit
 from trainer.datasets.mixture import mixture
+from trainer.datasets.splits.arrays import ArraySplit
 from trainer.engine.engine import Engine
 from trainer.errors import ConfigError
 from trainer.runs.identity import run_name

@@ -80,7 +80,7 @@ def _convert(node: Mapping[str, Any], folder: Path, format_name: str, shard_byte
     dataset = instantiate(node, "dataset", leave_out=("validation",))
     _check_labels(dataset)
     # By name: packages of the trainer do not import datasets.
-    conversion = importlib.import_module("trainer.datasets.conversion")
+    conversion = importlib.import_module("trainer.datasets.records.conversion")
     try:
         with writing(folder):
             kept = conversion.Conversion(

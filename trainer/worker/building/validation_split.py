@@ -78,7 +78,7 @@ def _numbers(split: Any) -> np.ndarray:
     split already. Otherwise it is one of its number.
     """
     # By name: packages of the trainer do not import datasets.
-    hashed_split = importlib.import_module("trainer.datasets.hashed_split")
+    hashed_split = importlib.import_module("trainer.datasets.splits.hashed_split")
     keys = np.arange(split.num_examples)
     if (hashes := getattr(split, "hashes", None)) is not None:
         keys = (np.asarray(hashes) * 2.0**48).astype(np.int64)

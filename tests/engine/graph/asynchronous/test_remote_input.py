@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.datasets.arrays import ArraySplit
+from trainer.datasets.splits.arrays import ArraySplit
 from trainer.engine.graph.asynchronous.remote_input import RemoteFeed, RemotePipelineFeed
 from trainer.engine.graph.input.feed import SampleOrder, Source
 from trainer.errors import ConfigError

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.datasets.arrays import ArraySplit
+from trainer.datasets.splits.arrays import ArraySplit
 from trainer.engine.graph.input.feed import InGraph, Pipeline, SampleOrder, Source, feed
 
 N = 23

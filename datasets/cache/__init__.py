@@ -1,0 +1,1 @@
+"""Caches of decoded examples and of tokens."""

@@ -1,0 +1,178 @@
+"""A cache of examples as `fetch` returns them: read and decoded, before any augmentation.
+
+It fills as examples are trained on or evaluated, so nothing is read before it is needed, and what
+an interrupted run has read is there for the next one. Every example has a checksum, which is
+written last: whatever is half written, or damaged on the disk, counts as absent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.datasets.cache.cache_storage import open_bytes
+from trainer.datasets.images.images import ImageDataset
+from trainer.datasets.splits.arrays import ArrayDataset
+
+_VERSION = 1  # of the layout; part of the name
+_ALIGNMENT = 64
+
+_Dataset = TypeVar("_Dataset", ImageDataset, ArrayDataset)
+
+
+def with_cache(dataset: _Dataset, kind: str) -> _Dataset:
+    """Return the dataset with a cache of each split, whose `identity` names its contents.
+
+    Args:
+        dataset: the dataset.
+        kind: `none`, `memory` or `disk`.
+
+    Raises:
+        ValueError: examples depend on random numbers, or they do not fit.
+    """
+    if kind == "none":
+        return dataset
+    if dataset.train.augments:
+        raise ValueError(
+            f"cache ({kind}): with augment.min_area another part of an image is decoded each "
+            "time; set augment.min_area=0, or dataset.cache=none"
+        )
+    return replace(
+        dataset, train=CachedSplit(dataset.train, kind), test=CachedSplit(dataset.test, kind)
+    )
+
+
+class CachedSplit:
+    """A split whose examples are kept once they were fetched.
+
+    Attributes:
+        uncached: the split itself.
+        num_examples: how many examples there are.
+        in_memory: False, `fetch` may have to read.
+        augments: False, `fetch` takes no random numbers.
+    """
+
+    in_memory = False
+    augments = False
+
+    def __init__(self, split: Any, kind: str) -> None:
+        """Take the split, and open its cache.
+
+        Raises:
+            ValueError: it does not fit.
+        """
+        self.uncached = split
+        self.num_examples: int = split.num_examples
+        traced = tf.function(split.fetch).get_concrete_function(tf.TensorSpec([1], tf.int64))
+        self._spec: dict[str, tf.Tensor] = dict(sorted(traced.structured_outputs.items()))
+        self._table = _open_table(split, self._spec, kind)
+
+    @property
+    def labels(self) -> Any:
+        """The labels of all examples, as the split has them."""
+        return getattr(self.uncached, "labels", None)
+
+    @property
+    def hashes(self) -> Any:
+        """What chooses a validation split, as the split has it."""
+        return getattr(self.uncached, "hashes", None)
+
+    def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return what `fetch` of the split returns for the examples `indices`, [B] int64."""
+        table = self._table
+        if table is None:
+            batch: dict[str, tf.Tensor] = self.uncached.fetch(indices)
+            return batch
+        with tf.device("CPU:0"):
+            types = [values.dtype for values in self._spec.values()]
+            is_kept, *kept = tf.numpy_function(table.read, [indices], [tf.bool, *types])
+
+            def fetch() -> list[tf.Tensor]:
+                batch = self.uncached.fetch(indices)
+                values = [batch[name] for name in self._spec]
+                written = tf.numpy_function(table.write, [indices, *values], [])
+                with tf.control_dependencies([written]):
+                    return [tf.identity(value) for value in values]
+
+            result = tf.cond(is_kept, lambda: kept, fetch)
+            for values, spec in zip(result, self._spec.values(), strict=True):
+                values.set_shape([*indices.shape, *spec.shape[1:]])
+            return dict(zip(self._spec, result, strict=True))
+
+
+class _Table:
+    """Examples in bytes that are shared with other processes.
+
+    Several may write the same example: all write the same.
+    """
+
+    def __init__(self, content: np.ndarray, columns: dict[str, tuple[np.dtype, tuple[int, ...]]]):
+        """Take the bytes, [num_bytes] uint8, and the type and shape, [N, ...], of the columns."""
+        self._is_writable = content.flags.writeable
+        self._names = [name for name in columns if name != "checksum"]
+        self._arrays: dict[str, np.ndarray] = {}
+        start = 0
+        for name, (dtype, shape) in columns.items():
+            end = start + num_bytes(dtype, shape)
+            self._arrays[name] = content[start:end].view(dtype)[: np.prod(shape)].reshape(shape)
+            start = end
+
+    def read(self, indices: np.ndarray) -> list[Any]:
+        """Return whether all examples are there, and their columns, [B, ...]; else empty ones."""
+        expected = self._arrays["checksum"][indices]
+        if expected.all():
+            columns = [np.take(self._arrays[name], indices, axis=0) for name in self._names]
+            if (_checksums(columns) == expected).all():
+                return [np.bool_(True), *columns]
+        return [np.bool_(False), *(self._arrays[name][:0] for name in self._names)]
+
+    def write(self, indices: np.ndarray, *columns: np.ndarray) -> None:
+        """Keep examples; not those without weight, so that damaged files are told again."""
+        if not self._is_writable:
+            return
+        checksums = _checksums(columns)
+        if "weight" in self._names:
+            good = columns[self._names.index("weight")] != 0
+            indices, checksums = indices[good], checksums[good]
+            columns = tuple(column[good] for column in columns)
+        for name, values in zip(self._names, columns, strict=True):
+            self._arrays[name][indices] = values
+        self._arrays["checksum"][indices] = checksums
+
+
+def num_bytes(dtype: np.dtype, shape: tuple[int, ...]) -> int:
+    """Return the room of a column."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _checksums(columns: Any) -> np.ndarray:
+    """Return a number for each row of columns, [B, ...] each, never 0; [B] uint32."""
+    sums = []
+    for row in zip(*(np.ascontiguousarray(column) for column in columns), strict=True):
+        value = 0
+        for part in row:
+            value = zlib.crc32(part, value)
+        sums.append(value or 1)
+    return np.array(sums, np.uint32)
+
+
+def _open_table(split: Any, spec: dict[str, tf.Tensor], kind: str) -> _Table | None:
+    columns = {"checksum": (np.dtype(np.uint32), (split.num_examples,))}
+    for name, values in spec.items():
+        columns[name] = (
+            np.dtype(values.dtype.as_numpy_dtype),
+            (split.num_examples, *values.shape[1:]),
+        )
+    told = {name: [dtype.str, shape] for name, (dtype, shape) in columns.items()}
+    # Another version of TensorFlow may decode differently.
+    rule = json.dumps([_VERSION, tf.__version__, told])
+    name = hashlib.sha256(f"{rule}\n{split.identity()}".encode()).hexdigest()[:24]
+    content = open_bytes(kind, name, sum(num_bytes(*column) for column in columns.values()))
+    return None if content is None else _Table(content, columns)

@@ -1,0 +1,1 @@
+"""What datasets of images share: files, framing, decoding, normalization."""

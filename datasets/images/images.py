@@ -1,0 +1,140 @@
+"""What all image datasets share: the splits, and the preprocessing from pixels to model input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.datasets.images.framing import Framing
+from trainer.datasets.images.image_files import CorruptFiles, FileSplit, decode
+from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.operations.augment import Augmentation
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageDataset:
+    """Images and labels with their preprocessing: resizing, augmentation, normalisation.
+
+    Attributes:
+        train: the split that is trained on.
+        test: the split that is evaluated.
+        image_shape: (height, width, channels) of what `fetch` of the splits returns.
+        num_classes: how many classes `label` counts.
+        class_names: their names, in order; None: they have none but their numbers.
+        label_kind: `class`, `number` or `multilabel`, as in `ArrayDataset`.
+        max_value: the stored value that stands for white; pixels are divided by it.
+        image_size: resize to (height, width), or None. All that follows counts resized pixels.
+        framing: which part of an image file becomes an example.
+        augment: random changes in training; None: none.
+        normalise: what is subtracted and divided by last; None: nothing.
+
+    Raises:
+        ValueError: an option does not suit images of this shape.
+    """
+
+    train: Any
+    test: Any
+    image_shape: tuple[int, int, int]
+    num_classes: int
+    class_names: Sequence[str] | None = None
+    label_kind: str = "class"
+    max_value: float = 255.0
+    image_size: Sequence[int] | None = None
+    framing: Framing = field(default_factory=Framing)
+    augment: Augmentation | None = None
+    normalise: Normalisation | None = None
+
+    def __post_init__(self) -> None:
+        if self.image_size is not None:
+            check_size(self.image_size)
+        if self.augment is not None:
+            self.augment.check(self.input_shape)
+            if self.group_size > 1 and self.label_kind != "class":
+                raise ValueError(
+                    "augment.mixup and augment.cutmix mix classes, and the labels are none; set "
+                    "both to 0"
+                )
+        if self.normalise is not None:
+            self.normalise.check(self.image_shape[2])
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(height, width, channels) as the model sees them."""
+        return (*(self.image_size or self.image_shape[:2]), self.image_shape[2])
+
+    @property
+    def num_draws(self) -> int:
+        """How many random numbers `transform` takes for each example."""
+        return 0 if self.augment is None else self.augment.num_draws
+
+    @property
+    def group_size(self) -> int:
+        """How many neighbours in a batch `transform` joins in training; 1: none."""
+        return 1 if self.augment is None else self.augment.group_size
+
+    def decode(self, content: tf.Tensor) -> tf.Tensor:
+        """Decode the bytes of an image file, scalar string, to one example, [*image_shape]."""
+        return decode(content, self.image_shape, self.framing, max_value=self.max_value)
+
+    def files(self, paths: Sequence[Path]) -> FileSplit:
+        """Return an unlabelled split of image files; unreadable files have weight 0."""
+        return FileSplit(
+            paths,
+            None,
+            self.image_shape,
+            framing=replace(self.framing, min_area=0.0),
+            corrupt=CorruptFiles(len(paths)),
+            max_value=self.max_value,
+        )
+
+    def transform(self, batch: dict[str, Any], draws: tf.Tensor | None) -> dict[str, Any]:
+        """Turn a fetched batch into what the model sees.
+
+        Args:
+            batch: with `features` [B, *image_shape], uint8 or float32 in [0, max_value]. All other
+                entries are returned unchanged.
+            draws: [B, num_draws] float32 in [0, 1); None in evaluation, without augmentation.
+
+        Returns:
+            The batch with `features` [B, *input_shape] float32, in [0, 1] unless normalised. With
+            mixup or CutMix `label` is [B, num_classes] float32, the share of each class. With
+            `two_views` there are `views`, [B, 2, *input_shape]; the first are the features.
+        """
+        images = tf.cast(batch["features"], tf.float32) / self.max_value
+        if self.input_shape != self.image_shape:
+            images = resize(images, self.input_shape[:2])
+        if draws is None or self.augment is None:
+            return {**batch, "features": self._normalised(images)}
+        is_cut = getattr(self.train, "augments", False)
+        fill = (0.0,) if self.normalise is None else self.normalise.mean
+        views = [
+            self._normalised(self.augment.apply(images, own, is_cut=is_cut, fill=fill))
+            for own in self.augment.views(draws)
+        ]
+        batch = {**batch, "features": views[0]}
+        if len(views) > 1:
+            batch["views"] = tf.stack(views, axis=1)
+        return self.augment.mix(batch, draws, self.num_classes)
+
+    def _normalised(self, images: tf.Tensor) -> tf.Tensor:
+        return images if self.normalise is None else self.normalise.apply(images)
+
+
+def resize(images: tf.Tensor, size: Sequence[int]) -> tf.Tensor:
+    """Resize images [B, H, W, C] to `size` (height, width), bilinear, as float32."""
+    # Not antialiased: that kernel exists for CPUs only, and XLA does not know it.
+    return tf.image.resize(images, size)
+
+
+def check_size(size: Sequence[int]) -> None:
+    """Raise if an `image_size` is not two positive numbers.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if len(size) != 2 or min(size) < 1:
+        raise ValueError(f"image_size ({list(size)}) must be [height, width], both at least 1")

@@ -1,0 +1,1 @@
+"""Augmentation: random changes of a batch of images in training."""

@@ -1,0 +1,1 @@
+"""What datasets of records share: files, their index, fields, and conversion."""

@@ -1,0 +1,1 @@
+"""What all datasets share: arrays, paths, and division into splits."""

@@ -1,0 +1,1 @@
+"""What datasets of tables share: files, columns, labels."""

@@ -1,0 +1,1 @@
+"""What datasets of texts share: files and tokenizers."""

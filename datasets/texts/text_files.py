@@ -1,0 +1,224 @@
+"""Labelled texts in files: CSV, JSON lines, Parquet, or a folder of `.txt` for each class.
+
+A row is known by a name, `<file>:<number>` or the file's own, relative to the folder: which split
+it belongs to follows from that alone, on every machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.datasets.splits.extras import import_extra
+from trainer.datasets.splits.paths import find_files
+from trainer.datasets.tables import table_files
+
+EXTENSIONS = (".csv", ".jsonl", ".parquet", ".txt")
+LAYOUT = "give a file .csv, .jsonl or .parquet, or a folder of these or of <class>/<name>.txt"
+PLAIN_LAYOUT = "give a file .txt, .csv, .jsonl or .parquet, a folder of these, or a pattern with *"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A text with its label, None where there is none, and the name of the row."""
+
+    name: str
+    text: str
+    label: str | int | None
+
+
+def split_roots(train: str, test: str | None) -> tuple[Path, Path | None]:
+    """Return where the texts to train on are, and those to test on; None: in the same place.
+
+    Raises:
+        ValueError: a folder has a test split alone.
+    """
+    path = Path(train).expanduser()
+    if test is not None:
+        return path, Path(test).expanduser()
+    if not path.is_dir():
+        return path, None
+    held_out = next((path / name for name in ("test", "val") if (path / name).is_dir()), None)
+    if not (path / "train").is_dir():
+        if held_out is not None:
+            raise ValueError(f"path ({path}) has {held_out.name}/ but no train/; {LAYOUT}")
+        return path, None
+    return path / "train", held_out
+
+
+def find(root: Path, layout: str = LAYOUT) -> list[Path]:
+    """Return the files of texts at or below a path, sorted; hidden ones are left out.
+
+    Args:
+        root: a file, a folder, or a pattern with `*`.
+        layout: what may be given, for messages.
+
+    Raises:
+        FileNotFoundError: there is no such file or folder.
+        ValueError: there are no texts, or of several kinds.
+    """
+    if root.is_file():
+        files = [root]
+    elif root.is_dir():
+        files = sorted(
+            path
+            for path in root.rglob("*")
+            if path.suffix in EXTENSIONS
+            and path.is_file()
+            and not any(part.startswith(".") for part in path.relative_to(root).parts)
+        )
+    elif "*" in str(root):
+        files = find_files(str(root), EXTENSIONS)
+    else:
+        raise FileNotFoundError(f"path ({root}): no such file or folder; {layout}")
+    kinds = sorted({path.suffix for path in files})
+    if not files or not set(kinds) <= set(EXTENSIONS):
+        raise ValueError(f"path ({root}) holds no texts; {layout}")
+    if len(kinds) > 1:
+        raise ValueError(f"path ({root}) holds files {' and '.join(kinds)}; keep one kind")
+    return files
+
+
+def have_labels(files: list[Path], root: Path, text: str, label: str) -> bool:
+    """Return whether files have labels: the first row decides, or a folder for a class.
+
+    Args:
+        files: as `find` returns them, of one kind.
+        root: what they are below.
+        text: the key or column of the text.
+        label: that of the label.
+    """
+    if files[0].suffix == ".txt":
+        return any(root not in (path, path.parent) for path in files)
+    _, row = next(_records(files[0], text, label), (0, None))
+    return not isinstance(row, dict) or label in row
+
+
+def read(files: list[Path], root: Path, text: str, label: str | None) -> Iterator[Row]:
+    """Yield the rows of files below `root`, in order.
+
+    Args:
+        files: as `find` returns them, of one kind.
+        root: what names are relative to.
+        text: the key or column of the text.
+        label: that of the label, a string or an integer; None: labels are not read.
+
+    Raises:
+        ValueError: a file is damaged, or a row lacks a value; names the file and the row.
+    """
+    for path in files:
+        name = path.relative_to(root).as_posix() if path != root else path.name
+        if path.suffix == ".txt":
+            if path.parent == root and label is not None:
+                raise ValueError(
+                    f"{path} is in no folder of a class; {LAYOUT}, so that it has a label"
+                )
+            yield Row(name, _decoded(path), None if label is None else path.parent.name)
+            continue
+        for number, row in _records(path, *filter(None, (text, label))):
+            yield Row(f"{name}:{number}", *_values(f"{path}, row {number}", row, text, label))
+
+
+def read_plain(files: list[Path], text: str) -> Iterator[str]:
+    """Yield the texts of files, in order, without labels.
+
+    Args:
+        files: as `find` returns them, of one kind.
+        text: the key or column of the text.
+
+    Raises:
+        ValueError: a file is damaged, or a row lacks a text; names the file and the row.
+    """
+    for path in files:
+        if path.suffix == ".txt":
+            yield _decoded(path)
+            continue
+        for number, row in _records(path, text):
+            yield _text(f"{path}, row {number}", row, text=text)
+
+
+def _records(path: Path, *columns: str) -> Iterator[tuple[int, Any]]:
+    """Return the number of each row in a file, and its values by key."""
+    if path.suffix == ".csv":
+        return _csv(path)
+    return _json_lines(path) if path.suffix == ".jsonl" else _parquet(path, *columns)
+
+
+def _values(place: str, row: Any, text: str, label: str | None) -> tuple[str, str | int | None]:
+    if label is None:
+        return _text(place, row, text=text), None
+    content = _text(place, row, text=text, label=label)
+    value = row[label]
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(
+            f"{place}: '{label}' is {value!r}, a label must be a text or an integer; "
+            "mend or remove it"
+        )
+    return content, value
+
+
+def _text(place: str, row: Any, **columns: str) -> str:
+    """Return the text of a row, which must have all the columns, by the option of each."""
+    if not isinstance(row, dict):
+        raise ValueError(f"{place}: {type(row).__name__} is no object with keys; mend or remove it")
+    for option, key in columns.items():
+        if key not in row:
+            raise ValueError(
+                f"{place} has no '{key}', it has {', '.join(row)}; set dataset.{option}=<key>"
+            )
+    content = row[columns["text"]]
+    if not isinstance(content, str):
+        raise ValueError(
+            f"{place}: '{columns['text']}' is no text but {content!r}; mend or remove it"
+        )
+    return content
+
+
+def _decoded(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text: {error.reason}; save it as UTF-8") from None
+
+
+def _csv(path: Path) -> Iterator[tuple[int, Any]]:
+    names = table_files.column_names(path, ",")
+    number = 0
+    for rows in table_files.read_rows([path], names, ",", ()):
+        for values in zip(*(rows.columns[name] for name in names), strict=True):
+            number += 1
+            yield number, dict(zip(names, values, strict=True))
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield number, json.loads(line)
+            except ValueError as error:
+                raise ValueError(
+                    f"{path}, row {number} is not JSON ({error}); mend or remove the line"
+                ) from None
+
+
+def _parquet(path: Path, *keys: str) -> Iterator[tuple[int, Any]]:
+    arrow = import_extra("pyarrow", "parquet", str(path))
+    library = import_extra("pyarrow.parquet", "parquet", str(path))
+    number = 0
+    try:
+        with library.ParquetFile(path) as file:
+            columns = [name for name in keys if name in file.schema_arrow.names]
+            # With a column missing, all names are wanted for the message.
+            chosen = columns if len(columns) == len(keys) else None
+            for batch in file.iter_batches(columns=chosen):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except (OSError, arrow.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path} cannot be read as Parquet: {reason}") from error

@@ -1,0 +1,287 @@
+"""Decoded examples that are kept, in memory or on the disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.toy_sources import png
+from trainer.datasets.cache import cache_storage
+from trainer.datasets.cache.cache_storage import open_bytes
+from trainer.datasets.image_folder import image_folder
+from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.tfrecord import tfrecord
+from trainer.engine.graph.input.feed import Pipeline, SampleOrder, Source
+
+ROOT = Path(__file__).resolve().parents[2]
+COUNT = 12
+SIZE = 1000
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def content(number: int) -> bytes:
+    random = np.random.default_rng(number)
+    return bytes(tf.io.encode_png(random.integers(0, 256, (9, 7, 3)).astype(np.uint8)).numpy())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for split in ("train", "test"):
+        for number in range(COUNT):
+            path = tmp_path / "images" / split / "ab"[number % 2] / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content(number))
+    return tmp_path / "images"
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    file = tmp_path / "a.tfrecord"
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for number in range(COUNT):
+            image = tf.train.BytesList(value=[content(number)])
+            features = {
+                "image": tf.train.Feature(bytes_list=image),
+                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[number % 3])),
+            }
+            example = tf.train.Example(features=tf.train.Features(feature=features))
+            writer.write(example.SerializeToString())
+    return file
+
+
+def open_records(file: Path, cache: str) -> Any:
+    return tfrecord(
+        path=str(file),
+        test_path=str(file),
+        features={"image": "image", "label": "int"},
+        num_classes=3,
+        image_size=[6, 6],
+        cache=cache,
+    )
+
+
+def batches(split: Any) -> list[dict[str, np.ndarray]]:
+    """Return the batches of two epochs of training."""
+    source = Source(split, 4, 1, SampleOrder(split.num_examples, seed=1))
+    iterator = Pipeline(source, tf.distribute.get_strategy()).open(0)
+    return [
+        {name: tensor.numpy() for name, tensor in next(iterator)[0].items()}
+        for _ in range(2 * COUNT // 4)
+    ]
+
+
+def fetch(split: Any, *indices: int) -> dict[str, np.ndarray]:
+    return {n: t.numpy() for n, t in split.fetch(tf.constant(indices, tf.int64)).items()}
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_batches_have_the_same_bits_with_and_without(kind: str, records: Path) -> None:
+    plain, cached, again = (open_records(records, cache) for cache in ("none", kind, kind))
+    expected = batches(plain.train)
+    for batch, other in zip(expected, batches(cached.train), strict=True):
+        assert batch.keys() == other.keys()
+        for name, values in batch.items():
+            assert values.dtype == other[name].dtype
+            np.testing.assert_array_equal(values, other[name])
+    everything = range(COUNT)
+    np.testing.assert_equal(fetch(again.train, *everything), fetch(plain.train, *everything))
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_kept_examples_are_not_read_again(kind: str, folder: Path) -> None:
+    data, other = (image_folder(path=str(folder), image_size=[6, 6], cache=kind) for _ in range(2))
+    first = fetch(data.train, 3, 0, 3)
+    for file in (folder / "train").rglob("*.png"):
+        file.write_bytes(b"no image")
+    for split in (data.train, other.train):
+        np.testing.assert_equal(fetch(split, 0, 3), {n: v[[1, 0]] for n, v in first.items()})
+    with pytest.raises((tf.errors.OpError, ValueError), match=r"cannot read .* as a JPEG or PNG"):
+        fetch(data.train, 0, 4)
+    # Files that have changed are others.
+    changed = image_folder(path=str(folder), image_size=[6, 6], cache=kind)
+    with pytest.raises((tf.errors.OpError, ValueError), match=r"cannot read .* as a JPEG or PNG"):
+        fetch(changed.train, 0)
+
+
+def test_damaged_files_are_told_in_each_process(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "train" / "a" / "4.png").write_bytes(png(0)[:20])
+    for _ in range(2):
+        data = image_folder(path=str(folder), image_size=[6, 6], max_corrupt_files=1, cache="disk")
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            weights = fetch(data.train, *range(COUNT))["weight"].tolist()
+        assert (sum(weights), len(caplog.messages)) == (COUNT - 1, 1)
+
+
+def test_damage_of_the_cache_is_found(folder: Path, home: Path) -> None:
+    data = image_folder(path=str(folder), image_size=[6, 6], cache="disk")
+    expected = fetch(data.train, *range(COUNT))
+    for file in (home / ".cache/steadfast").glob("*.bin"):
+        whole = file.read_bytes()
+        with file.open("r+b") as opened:
+            opened.seek(100)  # after the checksums
+            opened.write(bytes(255 - byte for byte in whole[100:]))
+    np.testing.assert_equal(fetch(data.train, *range(COUNT)), expected)
+    for file in (folder / "train").rglob("*.png"):  # it is mended, so these are not needed
+        file.unlink()
+    np.testing.assert_equal(fetch(data.train, *range(COUNT)), expected)
+
+
+def test_augmentation_stays_after_the_cache(folder: Path) -> None:
+    data = image_folder(
+        path=str(folder), image_size=[6, 6], cache="disk", augment=Augmentation(flip=True)
+    )
+    batch = data.train.fetch(tf.constant([1, 1], tf.int64))
+    draws = tf.constant([[0.1] * data.num_draws, [0.9] * data.num_draws], tf.float32)
+    one, two = data.transform(batch, draws)["features"].numpy()
+    np.testing.assert_array_equal(one, two[:, ::-1])
+    with pytest.raises(ValueError, match=r"cache \(disk\): with augment.min_area another part"):
+        image_folder(path=str(folder), cache="disk", augment=Augmentation(min_area=0.5))
+
+
+def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"cache \(disk\) needs 9\d+\.\d+ GiB, but .* free"):
+        open_bytes("disk", "a", 10**18)
+    monkeypatch.setattr(cache_storage, "available_memory", lambda: 1999)
+    with pytest.raises(ValueError, match=r"cache \(memory\) needs 0.00 GiB, more than half"):
+        open_bytes("memory", "a", SIZE)
+    monkeypatch.setattr(cache_storage, "available_memory", lambda: 2000)
+    assert open_bytes("memory", "a", SIZE) is not None
+
+
+def test_memory_of_a_group_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "memory.max").write_text("3000000\n")
+    (tmp_path / "memory.current").write_text("1000000\n")
+    monkeypatch.setattr(cache_storage, "_GROUP", tmp_path)
+    assert cache_storage.available_memory() == 2_000_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert cache_storage.available_memory() > 2_000_000
+
+
+def test_folder_that_cannot_be_made_is_a_warning(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    home.write_text("a file")
+    with caplog.at_level(logging.WARNING):
+        assert open_bytes("disk", "a", SIZE) is None
+    assert "they are not cached" in caplog.text
+
+
+def test_file_of_somebody_else_is_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = open_bytes("disk", "a", SIZE)
+    assert content is not None
+    content[7] = 3
+
+    def read_only(*_: Any) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(cache_storage, "_locked", read_only)
+    other = open_bytes("disk", "a", SIZE)
+    assert other is not None
+    assert (other[7], other.flags.writeable) == (3, False)
+
+
+_OTHER = """
+import sys
+from trainer.datasets.cache.cache_storage import open_bytes
+content = open_bytes(sys.argv[1], "a", 1000)
+print(int(content[7]), flush=True)
+content[8] = 4
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_processes_share_what_is_kept(kind: str, start: Callable[[str], Any], home: Path) -> None:
+    content = open_bytes(kind, "a", SIZE)
+    assert content is not None
+    content[7] = 3
+    first = start(kind)
+    assert (first.stdout.readline(), first.stdout.readline()) == ("3\n", "written\n")
+    assert content[8] == 4
+    # A process that finds nobody but one that is not the first.
+    if kind == "memory":
+        registry = home / f".cache/steadfast/memory-a-{socket.gethostname()}.lock"
+        lines = registry.read_text().splitlines()
+        others = [line for line in lines if not line.startswith(f"{os.getpid()} ")]
+        registry.write_text("\n".join(others))
+    assert start(kind).stdout.readline() == "3\n"
+
+
+def test_hosts_that_share_a_home_keep_their_own(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_bytes("memory", "a", SIZE)
+    registry = home / f".cache/steadfast/memory-a-{socket.gethostname()}.lock"
+    kept = registry.read_bytes()
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
+    there = open_bytes("memory", "a", SIZE)
+    assert here is not None
+    assert there is not None
+    here[0] = 7
+    assert (there[0], registry.read_bytes()) == (0, kept)
+
+
+def test_other_memory_at_the_recorded_place_is_not_taken(home: Path) -> None:
+    descriptor = os.memfd_create("of another program")
+    os.ftruncate(descriptor, SIZE)
+    status = os.fstat(descriptor)
+    registry = home / f".cache/steadfast/memory-a-{socket.gethostname()}.lock"
+    registry.parent.mkdir(parents=True)
+    registry.write_text(f"damaged\n{os.getpid()} {descriptor} {status.st_dev} {status.st_ino}")
+    content = open_bytes("memory", "a", SIZE)
+    assert content is not None
+    content[0] = 7
+    assert os.pread(descriptor, 1, 0) == b"\0"
+
+
+def test_memory_ends_with_the_last_process(start: Callable[[str], Any]) -> None:
+    first = start("memory")
+    assert first.stdout.readline() == "0\n"
+    assert first.stdout.readline() == "written\n"
+    first.kill()
+    first.wait(60)
+    content = open_bytes("memory", "a", SIZE)
+    assert content is not None
+    assert content[8] == 0
+
+
+@pytest.fixture
+def start() -> Any:
+    """Start processes that open the bytes, and end them at last."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(kind: str) -> subprocess.Popen[str]:
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-c", _OTHER, kind],
+                cwd=ROOT,
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+        )
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate(timeout=60)

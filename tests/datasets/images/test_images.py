@@ -1,0 +1,204 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from trainer.datasets.images.images import ImageDataset
+from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.splits.arrays import ArraySplit
+
+RANDOM = np.random.RandomState(0)
+SPLIT = ArraySplit(RANDOM.randint(0, 256, (8, 6, 7, 3), np.uint8), np.arange(8))
+ALL = tf.range(8, dtype=tf.int64)
+EVERYTHING: dict[str, Any] = {
+    "image_size": [9, 8],
+    "augment": Augmentation(flip=True, crop=2, brightness=0.3),
+    "normalise": Normalisation(mean=[0.1, 0.2, 0.3], std=[0.7, 0.8, 0.9]),
+}
+
+
+def dataset(**options: Any) -> ImageDataset:
+    return ImageDataset(train=SPLIT, test=SPLIT, image_shape=(6, 7, 3), num_classes=8, **options)
+
+
+def test_transform_scales_pixels_to_fractions() -> None:
+    plain = dataset()
+    batch = plain.transform({**SPLIT.fetch(ALL), "id": ALL}, tf.zeros([8, 0]))
+    np.testing.assert_array_equal(
+        batch["features"], SPLIT.fetch(ALL)["features"].numpy().astype(np.float32) / np.float32(255)
+    )
+    np.testing.assert_array_equal(batch["id"], ALL)
+    assert (plain.input_shape, plain.num_draws) == ((6, 7, 3), 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "num_draws"),
+    [
+        ({}, 0),
+        ({"flip": True}, 1),
+        ({"crop": 1}, 3),
+        ({"brightness": 0.1}, 4),
+        ({"flip": True, "crop": 1}, 3),
+    ],
+)
+def test_num_draws_covers_the_last_column_in_use(options: dict[str, Any], num_draws: int) -> None:
+    changed = dataset(augment=Augmentation(**options))
+    assert changed.num_draws == num_draws
+    changed.transform(SPLIT.fetch(ALL), tf.zeros([8, num_draws]))
+
+
+def test_augmentations_draw_independently_of_one_another() -> None:
+    draws = tf.constant(RANDOM.uniform(size=(8, 4)), tf.float32)
+    batch = SPLIT.fetch(ALL)
+    flipped = dataset(augment=Augmentation(flip=True)).transform(batch, draws[:, :1])
+    both = dataset(augment=Augmentation(flip=True, crop=1)).transform(
+        batch, tf.concat([draws[:, :1], tf.fill([8, 2], 0.5)], axis=1)
+    )
+    np.testing.assert_array_equal(both["features"], flipped["features"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"flip": True, "crop": 2, "min_area": 0.1},
+        {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1},
+        {"randaugment": 2, "magnitude": 9.0},
+        {"mixup": 0.2, "cutmix": 1.0},
+    ],
+    ids=lambda options: "+".join(options),
+)
+def test_examples_are_the_same_bits_in_any_even_part_of_the_batch(options: dict[str, Any]) -> None:
+    changed = dataset(
+        augment=Augmentation(**options), normalise=Normalisation(mean=[0.4], std=[0.3])
+    )
+    draws = tf.constant(RANDOM.uniform(size=(8, changed.num_draws)), tf.float32)
+    batch = SPLIT.fetch(ALL)
+    # Always in a graph, as in training: there a division by a constant becomes a multiplication.
+    whole = tf.function(changed.transform, autograph=False)(batch, draws)
+    assert not np.array_equal(whole["features"], dataset().transform(batch, None)["features"])
+    for size in (2, 4):  # of a replica, or a shard
+        part = tf.function(changed.transform, autograph=False)
+        parts = [
+            part({name: value[i : i + size] for name, value in batch.items()}, draws[i : i + size])
+            for i in range(0, 8, size)
+        ]
+        for name, value in whole.items():
+            joined = tf.concat([part[name] for part in parts], axis=0)
+            np.testing.assert_array_equal(joined, value, err_msg=f"{name} of {size}")
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (
+            {"magnitude": 9.0},
+            r"magnitude \(9.0\) is that of RandAugment; add augment.randaugment=2",
+        ),
+        (
+            {"randaugment": 2},
+            r"magnitude \(0.0\) must be > 0 and <= 10 with randaugment \(2\); add",
+        ),
+    ],
+)
+def test_randaugment_and_its_magnitude_belong_together(options: dict[str, Any], line: str) -> None:
+    with pytest.raises(ValueError, match=line):
+        Augmentation(**options)
+
+
+def test_colour_is_refused_for_grey_images() -> None:
+    with pytest.raises(ValueError, match=r"augment\.hue \(0\.1\) needs images of 3 channels"):
+        Augmentation(hue=0.1).check((8, 8, 1))
+
+
+def test_evaluation_is_not_augmented() -> None:
+    everything = dataset(**EVERYTHING)
+    plain = dataset(**{**EVERYTHING, "augment": None})
+    batch = SPLIT.fetch(ALL)
+    evaluated = everything.transform(batch, None)["features"]
+    np.testing.assert_array_equal(evaluated, plain.transform(batch, None)["features"])
+    assert evaluated.shape == (8, *everything.input_shape) == (8, 9, 8, 3)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_transform_of_an_example_is_the_same_bits_in_any_batch(compiled: bool) -> None:
+    everything = dataset(**EVERYTHING)
+    transform = tf.function(everything.transform) if compiled else everything.transform
+    draws = tf.constant(RANDOM.uniform(size=(8, everything.num_draws)), tf.float32)
+    whole = transform(SPLIT.fetch(ALL), draws)["features"].numpy()
+    for order in ([5], [7, 0, 5], [3, 5, 1, 2, 0]):
+        part = transform(SPLIT.fetch(tf.constant(order, tf.int64)), tf.gather(draws, order))[
+            "features"
+        ].numpy()
+        np.testing.assert_array_equal(part, whole[order])
+
+
+def test_transform_compiles_under_xla() -> None:
+    everything = dataset(**EVERYTHING)
+    draws = tf.constant(RANDOM.uniform(size=(8, everything.num_draws)), tf.float32)
+    batch = SPLIT.fetch(ALL)
+    compiled = tf.function(everything.transform, jit_compile=True)(batch, draws)["features"]
+    np.testing.assert_allclose(compiled, everything.transform(batch, draws)["features"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image_size": [9]}, r"image_size \(\[9\]\) must be \[height, width\], both at least 1"),
+        ({"image_size": [9, 0]}, r"image_size \(\[9, 0\]\) must be"),
+        (
+            {"augment": Augmentation(crop=6)},
+            r"augment\.crop \(6\) must be less than the images' shorter side, 6",
+        ),
+        (
+            {"augment": Augmentation(crop=4), "image_size": [4, 9]},
+            r"augment\.crop \(4\) must be less than the images' shorter side, 4",
+        ),
+        (
+            {"normalise": Normalisation(mean=[0.1, 0.2])},
+            r"normalise\.mean \(\[0\.1, 0\.2\]\) must have one number, or one for each of the 3 ch",
+        ),
+        (
+            {"normalise": Normalisation(std=[])},
+            r"normalise\.std \(\[\]\) must have one number",
+        ),
+        (
+            {"normalise": Normalisation(std=[0.5, 0.0, 0.5])},
+            r"normalise\.std \(\[0\.5, 0\.0, 0\.5\]\) must be positive",
+        ),
+    ],
+)
+def test_image_dataset_refuses_impossible_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataset(**options)
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "bmp", "gif"])
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+@pytest.mark.parametrize("shape", [(8, 9, 1), (8, 9, 3)])
+def test_image_files_of_every_format_are_decoded(
+    tmp_path: Path, suffix: str, mode: str, shape: tuple[int, int, int]
+) -> None:
+    colour = 204 if mode == "L" else (204, 204, 204)
+    Image.new(mode, (5, 4), colour).save(tmp_path / f"image.{suffix}")
+    small = ImageDataset(train=SPLIT, test=SPLIT, image_shape=shape, num_classes=8, max_value=16.0)
+    batch = small.files([tmp_path / f"image.{suffix}"]).fetch(ALL[:1])
+    assert sorted(batch) == ["features", "weight"]
+    assert batch["weight"].numpy() == 1
+    np.testing.assert_array_equal(
+        batch["features"][0], small.decode(tf.io.read_file(str(tmp_path / f"image.{suffix}")))
+    )
+    np.testing.assert_allclose(
+        small.transform(dict(batch), None)["features"], np.full([1, *shape], 0.8), atol=1 / 255
+    )
+
+
+def test_unreadable_image_files_have_weight_zero(tmp_path: Path) -> None:
+    for name in ("a.png", "b.gif", "c.bmp"):
+        (tmp_path / name).write_bytes({"a.png": b"", "b.gif": b"GIF89a", "c.bmp": b"BM"}[name])
+    batch = dataset().files(sorted(tmp_path.iterdir())).fetch(ALL[:3])
+    assert batch["weight"].numpy().tolist() == [0, 0, 0]
+    assert batch["features"].dtype == tf.uint8
