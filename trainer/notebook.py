@@ -20,8 +20,8 @@ from pathlib import Path
 
 import trainer
 from trainer.cli.commands import COMMANDS
-from trainer.cli.report import data
-from trainer.cli.report.data import Points
+from trainer.cli.report import run_data
+from trainer.cli.report.run_data import Points
 from trainer.cluster.signals import forward_to
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
 from trainer.runs.status import RunStatus, run_status
@@ -72,7 +72,7 @@ class Run:
     @cached_property
     def curves(self) -> Mapping[tuple[str, str], Points]:
         """Pairs of step and value by split and metric: `curves["train", "loss"]`."""
-        return data.read(self.directory, self.directory.name).curves
+        return run_data.read(self.directory, self.directory.name).curves
 
 
 def run(*overrides: str, config_dir: str | Path | None = None) -> Run:

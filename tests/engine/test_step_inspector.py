@@ -13,7 +13,7 @@ from tests.support.training import RANDOM, ROUNDING, assert_same_bits, engine, t
 from tests.tasks.test_tasks import GAN
 from trainer.engine.step_inspector import MAX_IMAGES, StepInspector, as_images
 from trainer.errors import ConfigError
-from trainer.summaries.writers.base import Writer
+from trainer.summaries.writers.writer import Writer
 from trainer.tasks.classification import Classification
 
 ONE, TWO = ["strategy=one_device"], ["strategy=mirrored", "strategy.virtual_devices=2"]

@@ -23,8 +23,8 @@ from trainer.config.instantiate import instantiate
 from trainer.engine.graph.keras3.keras3_model import Keras3Model
 from trainer.errors import ConfigError
 from trainer.strategies import compatibility, devices, select
-from trainer.strategies.base import Strategy
 from trainer.strategies.multi_worker import MultiWorker
+from trainer.strategies.strategy import Strategy
 from trainer.worker.building import build
 
 STRATEGIES = {

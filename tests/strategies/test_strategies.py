@@ -11,7 +11,7 @@ from tests.support.command_line import run_apart
 from trainer.cli.compose import compose
 from trainer.errors import ConfigError
 from trainer.strategies import select
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 
 ROOT = Path(__file__).resolve().parents[2]
 CHOICES = sorted(path.stem for path in (ROOT / "conf" / "strategy").glob("*.yaml"))

@@ -19,7 +19,7 @@ from trainer.runs.ledger import Ledger
 from trainer.runs.worker_times import STALENESS_EDGES, StragglerWatch, WorkerRecord
 from trainer.summaries import resource_usage
 from trainer.summaries.profiler import Profiler
-from trainer.summaries.writers.base import Writer
+from trainer.summaries.writers.writer import Writer
 
 
 class Reporter:

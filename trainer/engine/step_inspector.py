@@ -20,7 +20,7 @@ from trainer.engine.graph.step.train_step import Step
 from trainer.engine.plan import Plan
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, LossFn, Metrics
-from trainer.summaries.writers.base import Writer
+from trainer.summaries.writers.writer import Writer
 
 MAX_IMAGES = 16
 """The most images that are shown at a time."""

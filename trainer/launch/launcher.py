@@ -36,7 +36,7 @@ from trainer.runs import checkpoint_selection, crash_report, prediction_table, p
 from trainer.runs.crash_report import Failure
 from trainer.runs.directory import RunDirectory
 from trainer.runs.ledger import Ledger, format_sizes, process_start_time
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 
 
 def run(

@@ -27,7 +27,7 @@ from trainer.store.mirror import Mirror
 from trainer.store.object_store import Store, StoreError, retry
 from trainer.store.remote_record import download_record
 from trainer.store.stores import open_store
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 
 _LOCK_WAIT_SECS = 5.0
 

@@ -15,7 +15,7 @@ from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch.engines import ray_check, ray_connection
 from trainer.strategies import compatibility, select
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 
 _STREAM = "trainer.datasets.stream.stream"
 

@@ -9,7 +9,7 @@ from trainer.config.schema import Experiment
 from trainer.launch.display.console import Console
 from trainer.launch.supervision.membership import Membership
 from trainer.runs.directory import RunDirectory
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 
 
 @dataclass(frozen=True)

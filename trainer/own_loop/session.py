@@ -22,7 +22,7 @@ from trainer.engine.pacing import StepPacer, Stopped
 from trainer.engine.plan import Timer
 from trainer.engine.process_group import ProcessGroup
 from trainer.runs.ledger import Ledger
-from trainer.summaries.writers.base import Writer
+from trainer.summaries.writers.writer import Writer
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

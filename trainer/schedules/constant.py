@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from trainer.schedules.base import Schedule, warmup_length
+from trainer.schedules.schedule import Schedule, warmup_length
 
 
 def constant(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
-from trainer.schedules.base import Schedule, warmup_length
+from trainer.schedules.schedule import Schedule, warmup_length
 
 
 def cosine_restarts(  # noqa: PLR0913 - every option is a key of the configuration

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
-from trainer.schedules.base import Schedule, warmup_length
+from trainer.schedules.schedule import Schedule, warmup_length
 
 
 def inverse_sqrt(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
-from trainer.schedules.base import Schedule
+from trainer.schedules.schedule import Schedule
 
 
 def one_cycle(

@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar
 
 from trainer.cluster.environment import tpu_configured
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.strategies.base import Strategy
 from trainer.strategies.mirrored import Mirrored
 from trainer.strategies.multi_worker import MultiWorker
 from trainer.strategies.one_device import OneDevice
 from trainer.strategies.parameter_server import ParameterServer
+from trainer.strategies.strategy import Strategy
 from trainer.strategies.tpu import Tpu
 
 

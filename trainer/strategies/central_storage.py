@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
 from trainer.strategies import devices
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from trainer.cluster.spec import Cluster
-    from trainer.strategies.base import Strategy
+    from trainer.strategies.strategy import Strategy
 
 _OF_WHOLE_LAYERS = (".lars", ".lamb", ".adafactor", ".muon")
 """Optimizers whose update depends on all of a layer's weights."""

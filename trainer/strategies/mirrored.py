@@ -9,7 +9,7 @@ from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
 from trainer.logical_devices import register
 from trainer.strategies import devices, replica_devices
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 from trainer.text import format_bytes
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import ConfigError
 from trainer.logical_devices import register
 from trainer.strategies import devices, replica_devices
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 
 if TYPE_CHECKING:
     import tensorflow as tf

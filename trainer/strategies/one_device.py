@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainer.cluster.spec import Cluster
 from trainer.strategies import devices
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 
 if TYPE_CHECKING:
     import tensorflow as tf

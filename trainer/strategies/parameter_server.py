@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import ConfigError
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 
 if TYPE_CHECKING:
     import tensorflow as tf

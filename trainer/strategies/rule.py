@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from trainer.cluster.spec import Cluster
-    from trainer.strategies.base import Strategy
+    from trainer.strategies.strategy import Strategy
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from functools import partial
 
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import Experiment
-from trainer.strategies.base import Strategy
 from trainer.strategies.one_device import OneDevice
+from trainer.strategies.strategy import Strategy
 
 
 def select_strategy(experiment: Experiment) -> Strategy:

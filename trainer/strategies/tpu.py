@@ -8,7 +8,7 @@ from trainer.cluster.environment import tpu_configured
 from trainer.cluster.ports import connect
 from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 from trainer.text import first_line
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from trainer.files import read_text
 from trainer.protocols import Task
 from trainer.runs import provenance
 from trainer.summaries.hparams import hyperparameters
-from trainer.summaries.writers.base import Writer
 from trainer.summaries.writers.opening import open_writers
+from trainer.summaries.writers.writer import Writer
 
 
 def write_run_summary(

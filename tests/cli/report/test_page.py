@@ -4,8 +4,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from trainer.cli.report.data import Confusion, Run
 from trainer.cli.report.page import metric_names, render
+from trainer.cli.report.run_data import Confusion, Run
 from trainer.config.directions import Directions
 from trainer.runs.ledger import TimeSummary
 from trainer.runs.status import RunStatus, State

@@ -14,7 +14,7 @@ from trainer.cluster.messages import Channel
 from trainer.datasets.digits import digits
 from trainer.errors import ConfigError
 from trainer.files import read_json
-from trainer.summaries.writers.base import Writer
+from trainer.summaries.writers.writer import Writer
 from trainer.tasks.classification import Classification
 from trainer.worker.building import build
 from trainer.worker.building.build_evaluation import sidecar

@@ -7,11 +7,11 @@ from trainer.cli.compose import compose
 from trainer.errors import ConfigError
 from trainer.launch.modes import plan_report
 from trainer.launch.resolved_run import resolve
-from trainer.strategies.base import Strategy
 from trainer.strategies.central_storage import CentralStorage
 from trainer.strategies.mirrored import Mirrored
 from trainer.strategies.multi_worker import MultiWorker
 from trainer.strategies.parameter_server import ParameterServer
+from trainer.strategies.strategy import Strategy
 
 
 def test_run_on_eight_devices_that_are_not_here(tmp_path, monkeypatch):

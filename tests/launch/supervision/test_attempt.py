@@ -16,7 +16,7 @@ from trainer.launch.display.console import Console
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import attempt, watchdog
 from trainer.launch.supervision.attempt import Attempt
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 
 PHASE, EXIT, SIGNAL, CRASH, PROBLEM = "phase", "exit", "signal", "crash", "problem"
 

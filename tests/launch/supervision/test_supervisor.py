@@ -14,7 +14,7 @@ from trainer.launch.supervision import supervisor
 from trainer.launch.supervision.supervisor import Supervisor
 from trainer.runs.crash_report import Failure
 from trainer.runs.ledger import Ledger
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from trainer.errors import StorageError
 from trainer.summaries.writers import background
 from trainer.summaries.writers.background import Background
-from trainer.summaries.writers.base import Writer
+from trainer.summaries.writers.writer import Writer
 
 
 class Recorder(Writer):

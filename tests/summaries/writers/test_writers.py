@@ -134,7 +134,7 @@ def test_open_writers_opens_the_configured_writers(tmp_path, names, files):
 
 
 OWN_WRITER = """
-from trainer.summaries.writers.base import Writer
+from trainer.summaries.writers.writer import Writer
 
 class Best(Writer):
     def __init__(self, run_dir, position, *, metric: str = "loss"):

@@ -36,7 +36,7 @@ from trainer.launch.resolved_run import Command
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import attempt
 from trainer.launch.supervision.attempt import Attempt
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 from trainer.worker.building import build_evaluation
 from trainer.worker.context import WorkerContext
 from trainer.worker.modes import sidecar_evaluator

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.cli.commands.arguments import Parser, run_at
+from trainer.cli.commands.command_arguments import Parser, run_at
 from trainer.config import loading
 from trainer.config.schema import Checkpoint
 from trainer.errors import CRASHED, DONE, DamagedError

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.cli import completion
+from trainer.cli import word_completion
 from trainer.cli.commands import COMMANDS
-from trainer.cli.commands.arguments import Parser
+from trainer.cli.commands.command_arguments import Parser
 from trainer.config.options.constraints import did_you_mean
 from trainer.errors import DONE, ConfigError
 
@@ -91,7 +91,7 @@ def run(arguments: Sequence[str]) -> int:
     """
     if arguments[:1] == [_QUERY]:
         commands = {**dict.fromkeys(COMMANDS, ()), "completion": tuple(_SCRIPTS)}
-        for word in completion.completions(arguments[1:], commands):
+        for word in word_completion.completions(arguments[1:], commands):
             if word.isprintable():  # it would become a part of the command line
                 print(word)
         return DONE

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainer.cli.commands.arguments import Parser
+from trainer.cli.commands.command_arguments import Parser
 from trainer.cli.compose import compose
 from trainer.cluster import environment
 from trainer.config.instantiate import instantiate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainer.cli.commands.arguments import Parser, run_at
+from trainer.cli.commands.command_arguments import Parser, run_at
 from trainer.config.options import constraints
 from trainer.runs import identity
 from trainer.runs.directory import trained_config

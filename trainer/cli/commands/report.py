@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from trainer.cli.commands.arguments import Parser, is_run, run_at, runs_in
-from trainer.cli.report import data, page
-from trainer.cli.report.data import Run
+from trainer.cli.commands.command_arguments import Parser, is_run, run_at, runs_in
+from trainer.cli.report import page, run_data
+from trainer.cli.report.run_data import Run
 from trainer.config import addresses
 from trainer.errors import DONE, ConfigError
 from trainer.files import write_atomically
@@ -65,12 +65,12 @@ def _read(arguments: Sequence[str]) -> Iterator[Run]:
                 if address not in seen:
                     seen.add(address)
                     with remote_view.view("report", address) as view:
-                        yield data.read(view.path, view.path.name, address)
+                        yield run_data.read(view.path, view.path.name, address)
             continue
         for path, label in _expanded(argument):
             if path.resolve() not in seen:
                 seen.add(path.resolve())
-                yield data.read(path, label)
+                yield run_data.read(path, label)
 
 
 def _expanded(argument: str) -> list[tuple[Path, str]]:

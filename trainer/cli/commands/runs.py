@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.cli.commands.arguments import Parser, is_run, runs_in
+from trainer.cli.commands.command_arguments import Parser, is_run, runs_in
 from trainer.config.directions import Directions
 from trainer.config.options.constraints import did_you_mean
 from trainer.errors import DONE, ConfigError

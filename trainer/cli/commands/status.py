@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.cli.commands.arguments import Parser, run_at
+from trainer.cli.commands.command_arguments import Parser, run_at
 from trainer.cli.commands.runs import age
 from trainer.config import addresses
 from trainer.errors import DONE, ConfigError

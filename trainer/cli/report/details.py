@@ -10,7 +10,7 @@ import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainer.cli.report.data import Confusion, Run
+from trainer.cli.report.run_data import Confusion, Run
 from trainer.config.options.constraints import format_value
 from trainer.runs import provenance
 from trainer.runs.ledger import TimeSummary, format_sizes

@@ -9,8 +9,8 @@ from typing import Any
 
 from trainer.cli.report import details
 from trainer.cli.report.charts import Line, colors_of, line_chart
-from trainer.cli.report.data import Run, differing, main_metric
 from trainer.cli.report.document import document, section
+from trainer.cli.report.run_data import Run, differing, main_metric
 from trainer.cli.report.workers import workers
 from trainer.config.options.constraints import format_value
 from trainer.text import format_duration

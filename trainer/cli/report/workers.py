@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from trainer.cli.report.data import Run
+from trainer.cli.report.run_data import Run
 from trainer.runs.worker_times import WorkerRecord, WorkerTime, staleness_bins
 
 _COLORS = {"steps": "#009e73", "waiting": "#e69f00"}

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 import yaml
 
-from trainer.cli.commands.arguments import Parser
+from trainer.cli.commands.command_arguments import Parser
 from trainer.cli.compose import compose
 from trainer.cli.overrides import override_key
 from trainer.cluster import discovery

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trainer.cluster.spec import Cluster
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 
 _MODES = ("train", "evaluate", "predict", "export", "plan")
 _LOCAL = "add launch=process"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainer.cli.commands.arguments import Parser
+from trainer.cli.commands.command_arguments import Parser
 from trainer.cli.compose import compose_config, split_hydra
 from trainer.cli.overrides import override_key, rewrite
 from trainer.cluster.spec import ProcessId

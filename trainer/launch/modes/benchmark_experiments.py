@@ -10,7 +10,7 @@ from typing import Any
 from trainer.cluster import environment
 from trainer.config.rules.batch_sizes import BatchSizes, resolve_batch_sizes
 from trainer.config.schema import Experiment, Summary
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 
 _ENDLESS_STEPS = 10**9
 _MOST_SIZES = 4

@@ -9,7 +9,7 @@ from functools import partial
 from trainer.cluster.messages import Availability
 from trainer.config.rules.batch_sizes import divides
 from trainer.config.schema import Batch, Experiment
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 
 
 def of(strategy: Strategy, experiment: Experiment) -> Membership | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from trainer.cluster.spec import BESIDE, ProcessId
 from trainer.launch.processes.managed_process import ManagedProcess
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 
 
 class ProcessSet(dict[ProcessId, ManagedProcess]):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from trainer.summaries.writers.base import Writer
+from trainer.summaries.writers.writer import Writer
 from trainer.text import first_line
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from trainer.files import read_bytes, regular_file, write_atomically, writing
-from trainer.summaries.writers.base import Writer
+from trainer.summaries.writers.writer import Writer
 
 
 class Csv(Writer):

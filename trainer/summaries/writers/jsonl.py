@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from trainer.files import regular_file, write_atomically, writing
 from trainer.runs.metric_lines import read_lines
-from trainer.summaries.writers.base import Writer
+from trainer.summaries.writers.writer import Writer
 
 _log = logging.getLogger(__name__)
 

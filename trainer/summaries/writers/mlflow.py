@@ -12,8 +12,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from trainer.files import write_atomically
-from trainer.summaries.writers.base import Writer
 from trainer.summaries.writers.jsonl import points
+from trainer.summaries.writers.writer import Writer
 
 _MAX_PARAMS = 100  # in one call, MLflow's limit
 

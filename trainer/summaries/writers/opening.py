@@ -10,8 +10,8 @@ from typing import Any
 from trainer.cluster.messages import Channel
 from trainer.config.instantiate import instantiate
 from trainer.summaries.writers.background import Background
-from trainer.summaries.writers.base import Writer
 from trainer.summaries.writers.jsonl import JsonLines
+from trainer.summaries.writers.writer import Writer
 
 
 def open_writers(

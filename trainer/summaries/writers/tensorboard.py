@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from trainer.files import writing
-from trainer.summaries.writers.base import Writer
+from trainer.summaries.writers.writer import Writer
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,8 +10,8 @@ from pathlib import Path
 import wandb
 
 from trainer.files import write_atomically
-from trainer.summaries.writers.base import Writer
 from trainer.summaries.writers.jsonl import points
+from trainer.summaries.writers.writer import Writer
 
 
 class WandB(Writer):

@@ -40,8 +40,8 @@ from trainer.errors import ConfigError
 from trainer.runs import checkpoint_retention, prediction_table, provenance
 from trainer.runs.ledger import Ledger
 from trainer.strategies import compatibility, devices
-from trainer.strategies.base import Strategy
 from trainer.strategies.select import select_strategy
+from trainer.strategies.strategy import Strategy
 from trainer.summaries.profiler import Profiler, boundary_steps
 from trainer.summaries.run_summary import writer_factory
 from trainer.worker.before_commit import before_commit

@@ -19,8 +19,8 @@ from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.plan import Epochs, make_plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.runs import provenance
-from trainer.strategies.base import Strategy
 from trainer.strategies.one_device import OneDevice
+from trainer.strategies.strategy import Strategy
 from trainer.worker.building.build_inference import Inference
 from trainer.worker.building.build_model import (
     Learner,

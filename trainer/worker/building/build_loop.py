@@ -24,8 +24,8 @@ from trainer.reinforcement.batched_inference import BatchedInference
 from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.reinforcement.learner_server import BatchLayout, LearnerServer
 from trainer.reinforcement.rollout import FLAGS
-from trainer.strategies.base import Strategy
 from trainer.strategies.one_device import OneDevice
+from trainer.strategies.strategy import Strategy
 from trainer.worker.building.build_model import Learner
 from trainer.worker.building.published_policy import acting_task, build_policy, policy_signature
 from trainer.worker.context import WorkerContext

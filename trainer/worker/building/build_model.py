@@ -27,7 +27,7 @@ from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.reinforcement.learner_server import COUNTS
 from trainer.runs import provenance
 from trainer.strategies import devices
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 from trainer.worker.building import fitted_dataset, members
 from trainer.worker.building.build_task import TaskBuilder
 from trainer.worker.building.task_parts import Parts, Schedule

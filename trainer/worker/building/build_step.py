@@ -12,7 +12,7 @@ from trainer.engine.graph.step.shard_tree import TreeExchange
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.process_group import ProcessGroup
 from trainer.engine.worker_clock import ExchangeTime
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 from trainer.worker.building.build_model import Learner
 
 

@@ -21,7 +21,7 @@ from trainer.labels import label_kind_of
 from trainer.nodes import ModelNode, OptimizerNode, ScheduleNode
 from trainer.protocols import Callback, Dataset
 from trainer.reinforcement.environment_data import EnvironmentData
-from trainer.schedules.base import adjust, scale, slow_down
+from trainer.schedules.schedule import adjust, scale, slow_down
 from trainer.worker.building import keras3_models, returned_model
 
 _log = logging.getLogger(__name__)

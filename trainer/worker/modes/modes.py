@@ -21,8 +21,8 @@ from trainer.runs import checkpoint_selection
 from trainer.runs.directory import write_result
 from trainer.runs.ledger import Ledger
 from trainer.strategies import devices
-from trainer.strategies.base import Strategy
 from trainer.strategies.select import select_strategy
+from trainer.strategies.strategy import Strategy
 from trainer.summaries.hparams import HParamsSession
 from trainer.text import without_classes
 from trainer.worker.building import build

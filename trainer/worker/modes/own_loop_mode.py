@@ -26,7 +26,7 @@ from trainer.runs import checkpoint_retention, provenance
 from trainer.runs.directory import write_result
 from trainer.runs.ledger import Ledger
 from trainer.strategies import devices
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 from trainer.summaries.hparams import HParamsSession
 from trainer.summaries.run_summary import writer_factory
 from trainer.worker.before_commit import before_commit

@@ -21,9 +21,9 @@ from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps, verify
 from trainer.runs.directory import read_result
 from trainer.runs.metric_lines import read_lines
-from trainer.summaries.writers.base import Writer
 from trainer.summaries.writers.jsonl import JsonLines
 from trainer.summaries.writers.opening import open_writers
+from trainer.summaries.writers.writer import Writer
 from trainer.worker.building.build_evaluation import CheckpointEvaluation
 
 _POLL_SECS = 1.0

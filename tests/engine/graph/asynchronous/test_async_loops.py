@@ -16,7 +16,7 @@ from trainer.datasets.digits import digits
 from trainer.engine.graph.asynchronous.chunks import ChunkScheduler
 from trainer.engine.graph.input.feed import SampleOrder
 from trainer.errors import NonFiniteError
-from trainer.strategies.base import Strategy
+from trainer.strategies.strategy import Strategy
 from trainer.worker.building import build
 
 OPTIONS = (

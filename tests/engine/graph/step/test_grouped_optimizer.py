@@ -20,8 +20,8 @@ from trainer.optimizers.muon import muon
 from trainer.optimizers.nadam import nadam
 from trainer.optimizers.rmsprop import rmsprop
 from trainer.optimizers.sgd import sgd
-from trainer.schedules.base import scale
 from trainer.schedules.cosine import cosine
+from trainer.schedules.schedule import scale
 
 STEPS = 6
 SLOTS = {

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.command_line import ROOT, run_apart, run_here
 from tests.support.toy_gan import CONF
-from trainer.cli.completion import completions
+from trainer.cli.word_completion import completions
 
 OWN = ROOT / "docs" / "examples" / "own_project" / "conf"
 COMMANDS = {"runs": (), "completion": ("bash", "fish")}

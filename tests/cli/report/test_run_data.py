@@ -5,7 +5,7 @@ import json
 import pytest
 
 from trainer.cli.compose import compose
-from trainer.cli.report.data import differing, read
+from trainer.cli.report.run_data import differing, read
 from trainer.runs import provenance
 from trainer.runs.directory import open_run
 from trainer.runs.identity import Change
