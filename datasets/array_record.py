@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from trainer.datasets.images.images import ImageDataset
-from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import Sources, from_sources
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.fields import Fields
@@ -66,7 +66,7 @@ def array_record(  # noqa: PLR0913 - every option is a key of the configuration
     max_corrupt_records: Annotated[int, ">= 0"] = 0,
     fields: Fields | None = None,
     augment: Augmentation | None = None,
-    normalise: Normalisation | None = None,
+    normalise: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """Records of ArrayRecord files; each is a `tf.train.Example`, or what `parse` makes of it.
 

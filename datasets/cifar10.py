@@ -14,7 +14,7 @@ import numpy as np
 
 from trainer.datasets.cache.keras_cache import keras_datasets
 from trainer.datasets.images.images import ImageDataset
-from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import ArraySplit, check_pair
 
@@ -32,7 +32,7 @@ def cifar10(
     path: Annotated[str | None, "exists"] = None,
     image_size: Annotated[list[int] | None, "each: >= 1"] = None,
     augment: Augmentation | None = None,
-    normalise: Normalisation | None = None,
+    normalise: Normalization | None = None,
 ) -> ImageDataset:
     """CIFAR-10, 50,000 images for training and 10,000 for testing, 32 x 32 x 3, ten classes.
 

@@ -8,19 +8,19 @@ import numpy as np
 
 from trainer.datasets.digits import read_digits
 from trainer.datasets.images.images import ImageDataset
-from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import ArraySplit
 
 _WHITE = 16.0
 
 
-def coloured_digits(
+def colored_digits(
     *,
     noise: Annotated[float, ">= 0"] = 0.05,
     seed: Annotated[int, ">= 0, < 4294967296"] = 0,
     augment: Augmentation | None = None,
-    normalise: Normalisation | None = None,
+    normalise: Normalization | None = None,
 ) -> ImageDataset:
     """The handwritten digits, 8 x 8 x 3, each of a random colour on another, with noise.
 

@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 
 from trainer.datasets.images.images import ImageDataset
-from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import ArraySplit, read_npz
 
@@ -25,7 +25,7 @@ def digits(
     *,
     image_size: Annotated[list[int] | None, "each: >= 1"] = None,
     augment: Augmentation | None = None,
-    normalise: Normalisation | None = None,
+    normalise: Normalization | None = None,
 ) -> ImageDataset:
     """Handwritten digits, 1,437 for training and 360 for testing, 8 x 8 x 1, ten classes.
 

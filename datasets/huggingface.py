@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from trainer.datasets.images.images import ImageDataset
-from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import Sources, from_sources
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.fields import FEATURES, LABELS, Fields
@@ -28,7 +28,7 @@ def huggingface(  # noqa: PLR0913 - every option is a key of the configuration
     max_corrupt_records: Annotated[int, ">= 0"] = 0,
     fields: Fields | None = None,
     augment: Augmentation | None = None,
-    normalise: Normalisation | None = None,
+    normalise: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """A data set as `save_to_disk` writes it, or Arrow or Parquet files.
 

@@ -17,7 +17,7 @@ from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles, FileSplit
 from trainer.datasets.images.images import ImageDataset, check_size
-from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.hashed_split import hash_text
 
@@ -36,7 +36,7 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
     max_corrupt_files: Annotated[int, ">= 0"] = 0,
     cache: Annotated[str, "none | memory | disk"] = "none",
     augment: Augmentation | None = None,
-    normalise: Normalisation | None = None,
+    normalise: Normalization | None = None,
 ) -> ImageDataset:
     """Images in folders: `<path>/<class>/<name>.jpg`, .jpeg or .png; labels are the sorted classes.
 

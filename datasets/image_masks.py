@@ -21,7 +21,7 @@ from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles, decode
 from trainer.datasets.images.images import check_size
 from trainer.datasets.images.masks import IGNORED, MaskDataset
-from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.hashed_split import divide, hash_texts
 
@@ -40,7 +40,7 @@ def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
     test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
     max_corrupt_files: Annotated[int, ">= 0"] = 0,
     augment: Augmentation | None = None,
-    normalise: Normalisation | None = None,
+    normalise: Normalization | None = None,
 ) -> MaskDataset:
     """Images with masks: `<path>/images/<name>.jpg` or .png and `<path>/masks/<name>.png`.
 

@@ -13,7 +13,7 @@ import numpy as np
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles
 from trainer.datasets.images.images import ImageDataset
-from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.fields import Fields, Layout
 from trainer.datasets.records.indexed_split import IndexedSplit, Read
@@ -32,7 +32,7 @@ def indexed(  # noqa: PLR0913 - every option is a key of the configuration
     processes: Annotated[int, ">= 0"] = 0,
     fields: Fields | None = None,
     augment: Augmentation | None = None,
-    normalise: Normalisation | None = None,
+    normalise: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """Records of any object with `__len__` and `__getitem__`, or `__getitems__` for a batch.
 
@@ -113,7 +113,7 @@ def from_sources(
     max_corrupt_records: int = 0,
     processes: int = 0,
     augment: Augmentation | None = None,
-    normalise: Normalisation | None = None,
+    normalise: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """Return a dataset of two sources; the options are those of `indexed`.
 

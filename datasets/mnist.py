@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from trainer.datasets.cache.keras_cache import keras_datasets
 from trainer.datasets.images.images import ImageDataset
-from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import ArraySplit, check_pair, read_npz
 
@@ -20,7 +20,7 @@ def mnist(
     path: Annotated[str | None, "file"] = None,
     image_size: Annotated[list[int] | None, "each: >= 1"] = None,
     augment: Augmentation | None = None,
-    normalise: Normalisation | None = None,
+    normalise: Normalization | None = None,
 ) -> ImageDataset:
     """MNIST, 60,000 images for training and 10,000 for testing, 28 x 28 x 1, ten classes.
 

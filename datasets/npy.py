@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from trainer.datasets.images.images import ImageDataset
-from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import Sources, from_sources
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.fields import Fields
@@ -64,7 +64,7 @@ def npy(
     test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
     fields: Fields | None = None,
     augment: Augmentation | None = None,
-    normalise: Normalisation | None = None,
+    normalise: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """Memory-mapped arrays: `features.npy` [N, ...] and `labels.npy` [N, ...] in a folder.
 

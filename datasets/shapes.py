@@ -8,7 +8,7 @@ import numpy as np
 
 from trainer.datasets.images.images import check_size
 from trainer.datasets.images.masks import MaskDataset, MaskSplit
-from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 
 CLASS_NAMES = ("background", "disc", "square")
@@ -23,7 +23,7 @@ def shapes(  # noqa: PLR0913 - every option is a key of the configuration
     noise: Annotated[float, ">= 0"] = 0.1,
     seed: Annotated[int, ">= 0, < 4294967296"] = 0,
     augment: Augmentation | None = None,
-    normalise: Normalisation | None = None,
+    normalise: Normalization | None = None,
 ) -> MaskDataset:
     """Discs and squares of random colours, sizes and places on grey, with their masks.
 

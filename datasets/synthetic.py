@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 
 from trainer.datasets.images.images import ImageDataset, check_size
-from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import ArraySplit
 
@@ -24,7 +24,7 @@ def synthetic(  # noqa: PLR0913 - every option is a key of the configuration
     noise: Annotated[float, ">= 0"] = 0.25,
     seed: Annotated[int, ">= 0, < 4294967296"] = 0,
     augment: Augmentation | None = None,
-    normalise: Normalisation | None = None,
+    normalise: Normalization | None = None,
 ) -> ImageDataset:
     """Synthetic images: each class has a random picture, an example is that picture plus noise.
 

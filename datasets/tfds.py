@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from trainer.datasets.images.images import ImageDataset
-from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import Sources, from_sources
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.fields import LABELS, Fields
@@ -24,7 +24,7 @@ def tfds(
     max_corrupt_records: Annotated[int, ">= 0"] = 0,
     fields: Fields | None = None,
     augment: Augmentation | None = None,
-    normalise: Normalisation | None = None,
+    normalise: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """A prepared data set of TensorFlow Datasets.
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.images import ImageDataset, check_size
-from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.record_features import (
     Feature,
@@ -49,7 +49,7 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
     max_corrupt_records: Annotated[int, ">= 0"] = 0,
     cache: Annotated[str, "none | memory | disk"] = "none",
     augment: Augmentation | None = None,
-    normalise: Normalisation | None = None,
+    normalise: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """TFRecord files: images, or numbers, and a class for each.
 
@@ -92,7 +92,7 @@ class _Images:
     channels: int
     framing: Framing
     augment: Augmentation | None
-    normalise: Normalisation | None
+    normalise: Normalization | None
 
     def dataset(
         self, train: RecordIndex, test: RecordIndex, corrupt: CorruptRecords

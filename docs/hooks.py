@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # mkdocs does not start in it
 
 from trainer.cli.choices import first_comment, key_comments  # noqa: E402
-from trainer.config.options import option_types, signatures
+from trainer.config.options import option_types, signatures  # noqa: E402
 from trainer.config.options.targets import ENGINE_KEYS  # noqa: E402
 from trainer.config.schema import GROUPS, Experiment, Fault  # noqa: E402
 from trainer.runs import identity  # noqa: E402

@@ -17,31 +17,31 @@ ORDER = (
     "sweep",
     "launch",
     "worker",
+    "own_loop",
     "strategies",
-    "tasks callbacks metrics optimizers schedules environments buffers",
+    "reinforcement",
+    "tasks callbacks metrics optimizers schedules",
     "engine",
     "engine.graph",
     "summaries",
     "cli",
+    "store",
     "cluster",
     "runs",
     "config",
+    "protocols",
     "base",
 )
 """A package imports only from rows below its own, and from itself."""
 
-BASE = {
-    "errors", "files", "text", "nodes", "protocols", "metric_protocols", "task_protocols",
-    "text_protocols", "labels", "keras_files",
-    "replicas", "logical_devices", "acting",
-}  # fmt: skip
+BASE = {"errors", "files", "text", "keras_files", "logical_devices"}
 """Modules that everybody may import; they stand at the top of `trainer/`."""
 
 ROW = {package: number for number, row in enumerate(ORDER) for package in row.split()}
 
 WITHOUT_TENSORFLOW = {
     "main", "notebook", "dispatch", "sweep", "launch", "strategies", "cli", "cluster", "runs",
-    "config", "base",
+    "config", "protocols", "base", "store",
     "worker.process", "worker.error_summary", "worker.parent_watch", "worker.warning_handler",
 }  # fmt: skip
 """Packages and modules that the parent process imports: nothing heavy at their top."""
@@ -73,7 +73,7 @@ MODULES = {module_name(path) for path in EVERYTHING}
 
 
 def package(module):
-    """Return the row entry of a module: `trainer.engine.graph.step.train_step` is in `engine.graph`."""
+    """Return the row entry of a module: `trainer.engine.graph.loops.x` is in `engine.graph`."""
     parts = module.split(".")[1:]
     if parts[:2] == ["engine", "graph"]:
         return "engine.graph"

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles, FileSplit, decode
-from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 
 
@@ -46,7 +46,7 @@ class ImageDataset:
     image_size: Sequence[int] | None = None
     framing: Framing = field(default_factory=Framing)
     augment: Augmentation | None = None
-    normalise: Normalisation | None = None
+    normalise: Normalization | None = None
 
     def __post_init__(self) -> None:
         if self.image_size is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.images.normalization import Normalization
 
 
 class ArraySplit:
@@ -158,7 +158,7 @@ class ArrayDataset:
     num_draws: int = 0
     class_names: Sequence[str] | None = None
     label_kind: str = "class"
-    normalise: Normalisation | None = None
+    normalise: Normalization | None = None
 
     def __post_init__(self) -> None:
         if self.normalise is not None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-_CHECKOUT = Path(__file__).resolve().parents[1]
+_CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def import_extra(name: str, extra: str, needed_by: str) -> ModuleType:

@@ -13,7 +13,7 @@ from trainer.config.instantiate import instantiate
 from trainer.config.options import targets
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
-from trainer.nodes import ModelNode, ScheduleNode
+from trainer.protocols import ModelNode, ScheduleNode
 from trainer.runs import identity
 from trainer.runs.identity import Change, Kind, changes, run_name
 from trainer.runs.normalization import leaves

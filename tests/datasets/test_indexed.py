@@ -15,7 +15,7 @@ from PIL import Image
 from tests.support.dataset_contract import check_dataset
 from tests.support.toy_sources import Batches, Records, everything, png
 from trainer.datasets.images.images import ImageDataset
-from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import indexed
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.fields import Fields
@@ -71,7 +71,7 @@ def test_vectors_are_cast_and_normalised() -> None:
         train_source=Records(records),
         test_source=Records(records),
         fields=Fields(num_classes=2),
-        normalise=Normalisation(mean=[1.0, 2.0], std=[2.0]),
+        normalise=Normalization(mean=[1.0, 2.0], std=[2.0]),
     )
     assert isinstance(data, ArrayDataset)
     assert data.input_shape == (2,)

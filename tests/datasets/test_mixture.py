@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.support.dataset_contract import check_dataset
 from trainer.datasets.images.images import ImageDataset
-from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.mixture import mixture, reduced
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import ArrayDataset, ArraySplit
@@ -32,7 +32,7 @@ def images(count: int, kind: type = ArraySplit, **options: Any) -> ImageDataset:
 def sources() -> dict[str, ImageDataset]:
     return {
         "a": images(5, augment=Augmentation(flip=True, crop=2)),
-        "b": images(8, Weighted, normalise=Normalisation(mean=[0.5])),
+        "b": images(8, Weighted, normalise=Normalization(mean=[0.5])),
     }
 
 

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from trainer.acting import EnvSpec
+from trainer.protocols import EnvSpec
 from trainer.reinforcement.batched_inference import BatchedInference, PolicyError
 
 SPEC = EnvSpec((2,), "float32", (), "int64", 3)

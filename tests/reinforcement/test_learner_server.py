@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.acting import EnvSpec
 from trainer.errors import ConfigError
+from trainer.protocols import EnvSpec
 from trainer.reinforcement.array_messages import receive, send
 from trainer.reinforcement.batched_inference import BatchedInference, PolicyError
 from trainer.reinforcement.buffers.queue import Queue

@@ -1,8 +1,8 @@
 """A server for Google's storage client that honours conditions, in this process.
 
 It speaks the part of the JSON API (https://cloud.google.com/storage/docs/json_api) that
-`trainer.store.gcs_store` uses: uploads in one request, downloads, metadata, lists and removals, each
-with `ifGenerationMatch`.
+`trainer.store.gcs_store` uses: uploads in one request, downloads, metadata, lists and removals,
+each with `ifGenerationMatch`.
 """
 
 from __future__ import annotations

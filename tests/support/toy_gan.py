@@ -8,8 +8,16 @@ from typing import Annotated
 import numpy as np
 import tensorflow as tf
 
-from trainer.nodes import ModelNode, OptimizerNode, ScheduleNode
-from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
+from trainer.protocols import (
+    Batch,
+    Metrics,
+    ModelNode,
+    OptimizerNode,
+    PerExample,
+    ScheduleNode,
+    StepContext,
+    TaskParts,
+)
 
 CONF = Path(__file__).parent / "gan_conf"
 """The directory of its choices, for `--config-dir`."""

@@ -33,7 +33,7 @@ TASKS = {
         "dataset.image_size=[16,16]", "model=unet", "model.width=2", "model.depth=1",
     ],
     "contrastive": [
-        "task=contrastive", "dataset=coloured_digits", "model=cnn", "model.width=4",
+        "task=contrastive", "dataset=colored_digits", "model=cnn", "model.width=4",
         "task.neighbours=0",
     ],
 }  # fmt: skip

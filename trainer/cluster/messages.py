@@ -1,7 +1,8 @@
 """The messages from a worker to its supervisor, and from a point of a sweep to the sweep.
 
 Each message is a dataclass, and one JSON object on a line of a socket of its own. TensorFlow's own
-output goes to the log; what the user should see is a message, which `trainer.launch.display.console` shows.
+output goes to the log; what the user should see is a message, which
+`trainer.launch.display.console` shows.
 """
 
 from __future__ import annotations

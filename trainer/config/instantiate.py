@@ -14,7 +14,7 @@ import hydra
 
 from trainer.config.options import targets
 from trainer.errors import ConfigError
-from trainer.nodes import ModelNode, Node, OptimizerNode, ScheduleNode
+from trainer.protocols import ModelNode, Node, OptimizerNode, ScheduleNode
 
 _NODES: Mapping[str, type[Node]] = {
     "model": ModelNode,

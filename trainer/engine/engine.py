@@ -28,7 +28,7 @@ from trainer.cluster.messages import Channel, evaluation_text
 from trainer.engine.agreement import Requests, agree
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.checkpoints.rollback import Rollback
-from trainer.engine.evaluation.evaluator import AnyEvaluator
+from trainer.engine.evaluation.evaluator import Evaluator
 from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph.exchange.collective_log import first_difference
 from trainer.engine.graph.loops.train_loop import TrainLoop
@@ -70,9 +70,9 @@ class Engine:
     run_dir: Path
     plan: Plan
     loop: TrainLoop
-    evaluator: AnyEvaluator
+    evaluator: Evaluator
     split: str
-    make_test_evaluator: Callable[[], AnyEvaluator] | None
+    make_test_evaluator: Callable[[], Evaluator] | None
     predictor: Predictor | None
     reporter: Reporter
     step_inspector: StepInspector | None
@@ -219,7 +219,7 @@ class Engine:
         self.checkpointer.restore_chosen(self.step)  # whoever reads the state now means the last
 
     def _evaluate_test(
-        self, evaluator: AnyEvaluator, step: int, stop_requested: Callable[[], bool]
+        self, evaluator: Evaluator, step: int, stop_requested: Callable[[], bool]
     ) -> None:
         """Evaluate the test split with the weights of a step; write it, but not a second time."""
         self._enter("evaluate")

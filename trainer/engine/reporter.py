@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.cluster.messages import Channel
-from trainer.engine.evaluation.evaluator import AnyEvaluator
+from trainer.engine.evaluation.evaluator import Evaluator
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.step.metric_sums import unpack
 from trainer.engine.plan import Plan
@@ -172,7 +172,7 @@ class Reporter:
         self._state.summary_sums.assign(tf.zeros_like(self._state.summary_sums))
 
     def write_evaluation(
-        self, split: str, step: int, metrics: Mapping[str, float], evaluator: AnyEvaluator
+        self, split: str, step: int, metrics: Mapping[str, float], evaluator: Evaluator
     ) -> None:
         """Write what an evaluation has shown.
 

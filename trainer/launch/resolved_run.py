@@ -132,16 +132,16 @@ def check(experiment: Experiment, run: ResolvedRun) -> ResolvedRun:
             f"strategy.min_workers ({strategy.min_workers}) needs a batch that is the same with "
             "fewer workers; use batch.global_size instead of batch.per_replica"
         )
-    loop = loop.name_of(experiment)
-    if loop is not None:
-        _check_loop(loop, experiment, strategy)
+    loop_name = loop.name_of(experiment)
+    if loop_name is not None:
+        _check_loop(loop_name, experiment, strategy)
     elif strategy.refuses_streams and (experiment.dataset or {}).get("_target_") == _STREAM:
         raise ConfigError(
             f"dataset (stream) cannot be used with strategy={experiment.choices['strategy']}: "
             f"{strategy.refuses_streams}; choose another strategy or dataset"
         )
     num_replicas = strategy.num_replicas()
-    if num_replicas is not None and loop is None:
+    if num_replicas is not None and loop_name is None:
         batch_sizes.resolve_batch_sizes(experiment.batch, num_replicas)
     return run
 
@@ -167,16 +167,16 @@ def _check_beside(experiment: Experiment, cluster: Cluster) -> None:
         )
 
 
-def _check_loop(loop: str, experiment: Experiment, strategy: Strategy) -> None:
+def _check_loop(name: str, experiment: Experiment, strategy: Strategy) -> None:
     """Refuse a strategy under which a loop of the user's own cannot run, or not be continued."""
     if strategy.refuses_loops is not None:
         raise ConfigError(
-            f"loop ({loop}) cannot be used with strategy={experiment.choices['strategy']}: "
+            f"loop ({name}) cannot be used with strategy={experiment.choices['strategy']}: "
             f"{strategy.refuses_loops}; choose another strategy"
         )
     if strategy.min_workers is not None:
         raise ConfigError(
-            f"strategy.min_workers ({strategy.min_workers}) cannot be used with loop ({loop}): "
+            f"strategy.min_workers ({strategy.min_workers}) cannot be used with loop ({name}): "
             "what a step of your own computes, and the part of a stream that each worker reads, "
             "depend on how many there are; add strategy.min_workers=null"
         )

@@ -1,4 +1,4 @@
 """Metrics of a whole split, in NumPy, one file each; `conf/metrics/<name>.yaml` selects it.
 
-They have the interface of Keras' metrics (`trainer.metric_protocols.Metric`).
+They have the interface of Keras' metrics (`trainer.protocols.Metric`).
 """

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from trainer.acting import EnvSpec
+from trainer.protocols import EnvSpec
 
 Outputs = Mapping[str, np.ndarray]
 """`action`, and what else an unroll has of each frame: name -> [N, ...]."""
@@ -29,7 +29,7 @@ class Policy(Protocol):
         """Take other weights."""
 
     def act(self, observations: np.ndarray, seed: np.ndarray, exploration: np.ndarray) -> Outputs:
-        """Return what it does; see `trainer.acting.Acts.act`."""
+        """Return what it does; see `trainer.protocols.Acts.act`."""
 
 
 @dataclass
@@ -82,7 +82,7 @@ class BatchedInference:
 
         Args:
             observations: [E, ...], those of one actor.
-            exploration: [E] float32; see `trainer.acting.Acts.act`.
+            exploration: [E] float32; see `trainer.protocols.Acts.act`.
 
         Raises:
             ValueError: the observations are those of another environment.

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from trainer.acting import Environment, EnvSpec
 from trainer.engine.evaluation.samples import NumberedSplit
-from trainer.protocols import Batch, Split
+from trainer.protocols import Batch, Environment, EnvSpec, Split
 from trainer.reinforcement.rollout import spec_of
 
 

@@ -93,7 +93,7 @@ class LearnerClient:
 
         Args:
             observations: [E, ...].
-            exploration: [E] float32; see `trainer.acting.Acts.act`.
+            exploration: [E] float32; see `trainer.protocols.Acts.act`.
 
         Raises:
             Closed: the training is over.

@@ -22,8 +22,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from trainer.acting import Buffer, Unroll
 from trainer.files import write_atomically
+from trainer.protocols import Buffer, Unroll
 from trainer.reinforcement.array_messages import receive, send
 from trainer.reinforcement.batched_inference import BatchedInference, PolicyError
 

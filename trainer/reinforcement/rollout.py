@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.acting import Environment, EnvSpec
 from trainer.errors import ConfigError
+from trainer.protocols import Environment, EnvSpec
 
 FLAGS = ("reward", "terminated", "is_step", "episode_end", "episode_return", "episode_length")
 """What is recorded of each frame besides the observation and what the policy returns."""
@@ -77,7 +77,7 @@ class EnvironmentGroup:
             actions: [E, ...]; that of an environment that is reset is ignored.
 
         Returns:
-            The row of an unroll, name -> [E] float32; see `trainer.acting`.
+            The row of an unroll, name -> [E] float32; see `trainer.protocols`.
         """
         count = len(self._environments)
         row = {

@@ -131,8 +131,10 @@ def run_name(experiment: Experiment) -> str:
     """Return the name of the run directory, `<name>-<hash>`."""
     data = env.data_group(experiment)
     dataset = (experiment.choices or {}).get(data, data)
-    loop = loop.name_of(experiment)
-    name = experiment.name or loop or f"{trained_choice(experiment)}-{dataset}".replace("/", "-")
+    loop_name = loop.name_of(experiment)
+    name = (
+        experiment.name or loop_name or f"{trained_choice(experiment)}-{dataset}".replace("/", "-")
+    )
     naming = {
         key: value
         for key, value in normalization.differing(normalization.leaves(experiment)).items()
@@ -184,11 +186,11 @@ def change_problems(path: Path, differing: Sequence[Change], experiment: Experim
         differing: all changes.
         experiment: the configuration that continues the run.
     """
-    loop = loop.name_of(experiment)
-    if loop is not None and any(entry(change.key) == "strategy" for change in differing):
+    loop_name = loop.name_of(experiment)
+    if loop_name is not None and any(entry(change.key) == "strategy" for change in differing):
         return [
-            f"{path} was trained with another strategy, and a run of loop ({loop}) keeps its own: "
-            "what a step computes and what streams give depends on the replicas and processes; "
+            f"{path} was trained with another strategy, and a run of loop ({loop_name}) keeps "
+            "its own: what a step computes and what streams give depends on the replicas and processes; "
             "leave the strategy as it was, or start a new run"
         ]
     semantic = [change.key for change in differing if change.kind is Kind.SEMANTIC]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from trainer.engine.graph.randomness.randomness import uniform
-from trainer.text_protocols import Sampling
+from trainer.protocols import Sampling
 
 
 def continue_tokens(

@@ -8,10 +8,9 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
+from trainer.protocols import Batch, Metrics, PerExample, Sampling, StepContext, TaskParts
 from trainer.tasks import model_outputs
 from trainer.tasks.generation import continue_tokens
-from trainer.text_protocols import Sampling
 
 
 class LanguageModel:

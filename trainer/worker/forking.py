@@ -1,8 +1,8 @@
 """The fork server: imports TensorFlow once, and forks a process whenever it is asked to.
 
-Started by `trainer.launch.processes.fork_server` as `python -m trainer.worker.forking`. The import takes
-4 seconds of processor time and 400 MB, a fork a few hundredths of a second, and pages that nobody
-writes to are shared.
+Started by `trainer.launch.processes.fork_server` as `python -m trainer.worker.forking`. The import
+takes 4 seconds of processor time and 400 MB, a fork a few hundredths of a second, and pages that
+nobody writes to are shared.
 
 A fork is sound only while nothing has been started that it does not copy: this process has one
 Python thread, creates no device and no context of TensorFlow, opens no GPU, and imports no code of

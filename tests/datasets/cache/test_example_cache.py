@@ -23,7 +23,7 @@ from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.tfrecord import tfrecord
 from trainer.engine.graph.input.feed import Pipeline, SampleOrder, Source
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 COUNT = 12
 SIZE = 1000
 

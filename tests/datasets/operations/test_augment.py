@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from trainer.datasets.images.images import ImageDataset, resize
-from trainer.datasets.images.normalize import Normalisation
+from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations import augment
 from trainer.datasets.splits.arrays import ArraySplit
 
@@ -60,14 +60,14 @@ def test_brightness_adds_and_clips() -> None:
 
 
 def test_normalisation_is_per_channel_or_for_all() -> None:
-    per_channel = Normalisation(mean=[0.1, 0.2, 0.3], std=[1.0, 2.0, 4.0])
+    per_channel = Normalization(mean=[0.1, 0.2, 0.3], std=[1.0, 2.0, 4.0])
     np.testing.assert_allclose(
         per_channel.apply(tf.constant(IMAGES)),
         (IMAGES - [0.1, 0.2, 0.3]) / [1.0, 2.0, 4.0],
         rtol=1e-5,
         atol=1e-7,
     )
-    for_all = Normalisation(mean=[0.5], std=[0.5])
+    for_all = Normalization(mean=[0.5], std=[0.5])
     np.testing.assert_allclose(
         for_all.apply(tf.constant(IMAGES)), IMAGES * 2 - 1, rtol=1e-5, atol=1e-6
     )

@@ -17,8 +17,8 @@ from trainer.engine.evaluation.metric_names import (
     validate_metrics,
 )
 from trainer.errors import ConfigError
-from trainer.labels import label_kind_of
 from trainer.metrics.per_class import PerClass
+from trainer.protocols import label_kind_of
 
 OF_LABELS = [
     file

@@ -134,7 +134,7 @@ class Process:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=opened,
-                cwd=watchdog.__file__[:-19],
+                cwd=ROOT / "trainer",
             )
         self.process.stdout.readline()
 
@@ -178,7 +178,7 @@ def test_report_has_the_position_of_all_and_the_stacks_of_the_hung_process(watch
             process.process.communicate()
 
 
-ROOT = Path(watchdog.__file__).parents[2]
+ROOT = Path(watchdog.__file__).parents[3]
 
 
 def functions_of(file):

@@ -1,6 +1,6 @@
 """The queue: order, capacity, and unrolls that are too old."""
 
-from trainer.acting import Unroll
+from trainer.protocols import Unroll
 from trainer.reinforcement.buffers.queue import Queue
 
 

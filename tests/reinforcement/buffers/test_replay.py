@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from trainer.acting import Unroll
 from trainer.errors import ConfigError
+from trainer.protocols import Unroll
 from trainer.reinforcement.buffers.replay import Replay
 
 

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.acting import EnvSpec
 from trainer.engine.graph.exchange.collective_log import CollectiveLog
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.graph.step.train_step import Step
 from trainer.errors import ConfigError
-from trainer.protocols import ModelNode, OptimizerNode
+from trainer.protocols import EnvSpec, ModelNode, OptimizerNode
 from trainer.reinforcement.tasks.d4pg import D4PG
 
 SPEC = EnvSpec(

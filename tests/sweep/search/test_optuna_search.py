@@ -247,7 +247,7 @@ def test_search_killed_at_any_commit_has_the_same_points(tmp_path):
     folder = tmp_path / "killed"
     num_kills = 0
     random = Random(0)
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
     while True:
         kill_at_commit = random.randint(1, 60) if num_kills < 3 else 0
         process = subprocess.run(

@@ -6,11 +6,10 @@ import pytest
 
 from tests.support.command_line import run_here
 from trainer.errors import ConfigError
-from trainer.metric_protocols import Metric
-from trainer.protocols import Callback, Dataset, Split, Task
+from trainer.protocols import Callback, Dataset, Metric, Split, Task
 from trainer.worker.building import members
 
-ADVICE = "; add what trainer/protocols.py describes"
+ADVICE = "; add what trainer/protocols/task.py describes"
 SPLIT = SimpleNamespace(num_examples=1, in_memory=True, fetch=lambda indices: {})
 DATASET = {
     "train": SPLIT,

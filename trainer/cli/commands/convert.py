@@ -21,7 +21,7 @@ from trainer.config.instantiate import instantiate
 from trainer.config.options.constraints import check_value, did_you_mean
 from trainer.errors import DONE, ConfigError
 from trainer.files import Lock, LockedError, writing
-from trainer.labels import IN_WORDS, label_kind_of
+from trainer.protocols import IN_WORDS, label_kind_of
 
 _FORMATS = ("tfrecord", "array_record")
 _SHARD_MB = 128

@@ -17,8 +17,7 @@ from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph.randomness import randomness
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
-from trainer.protocols import Batch, Dataset, Task
-from trainer.task_protocols import Embeds
+from trainer.protocols import Batch, Dataset, Embeds, Task
 
 FEATURES = "features"
 PROJECTIONS = "projections"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from trainer.cluster.messages import Channel
-from trainer.engine.evaluation.embedding_evaluator import EmbeddingEvaluator
 from trainer.engine.evaluation.extra_metrics import ExtraMetrics
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.loops.eval_loop import EvalLoop
@@ -17,10 +16,34 @@ from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.step.metric_sums import unpack
 from trainer.engine.pacing import PacedCalls
 from trainer.engine.process_group import ProcessGroup
-from trainer.reinforcement.episode_evaluator import EpisodeEvaluator
 
 
-class Evaluator:
+class Evaluator(Protocol):
+    """What evaluates a task on one split."""
+
+    @property
+    def images(self) -> Mapping[str, np.ndarray]:
+        """The images of the last evaluation, in the chief: name -> [N, H, W, 3] uint8."""
+
+    @property
+    def texts(self) -> Mapping[str, Sequence[str]]:
+        """The texts of the last evaluation, in the chief, by name."""
+
+    def evaluate(
+        self, stop_requested: Callable[[], bool], enter: Callable[[str], None] = lambda phase: None
+    ) -> dict[str, float]:
+        """Return the metrics over the whole split; collective.
+
+        Args:
+            stop_requested: whether a stop was requested of this process.
+            enter: called before each graph call with its phase, `compile` or `evaluate`.
+
+        Raises:
+            Stopped: a stop was requested of some process; the weights are as before.
+        """
+
+
+class SplitEvaluator:
     """Evaluates the test split with the averaged weights, if averages are kept.
 
     Args:
@@ -87,6 +110,3 @@ class Evaluator:
                 iterator, total, tf.constant(first, tf.int64), tf.constant(count, tf.int64)
             )
         return total.numpy()
-
-
-AnyEvaluator: TypeAlias = Evaluator | EpisodeEvaluator | EmbeddingEvaluator

@@ -12,8 +12,7 @@ from trainer.config.options.constraints import did_you_mean
 from trainer.config.rules.validation import selections
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
-from trainer.labels import IN_WORDS, LabelKind, label_kind_of
-from trainer.metric_protocols import Metric
+from trainer.protocols import IN_WORDS, LabelKind, Metric, label_kind_of
 
 _RESERVED = ("step", "split", "epoch")
 """Keys of a line of metrics.jsonl that are not metrics."""

@@ -12,9 +12,8 @@ from trainer.engine.evaluation.extra_metrics import ExtraMetrics
 from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.process_group import ProcessGroup
 from trainer.files import write_atomically
-from trainer.protocols import Batch, Dataset, Split
+from trainer.protocols import Batch, Dataset, HasPictures, Split
 from trainer.summaries import figures
-from trainer.task_protocols import HasPictures
 
 
 class Pictures(ExtraMetrics):

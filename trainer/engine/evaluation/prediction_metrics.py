@@ -22,9 +22,17 @@ from trainer.engine.graph.step.metric_sums import metric_names
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.files import write_json
-from trainer.labels import IN_WORDS, PREDICTIONS, LabelKind, label_kind_of
-from trainer.metric_protocols import HasFigures, Metric, SampleMetric
-from trainer.protocols import Dataset, Task
+from trainer.protocols import (
+    IN_WORDS,
+    PREDICTIONS,
+    Dataset,
+    HasFigures,
+    LabelKind,
+    Metric,
+    SampleMetric,
+    Task,
+    label_kind_of,
+)
 
 
 class PredictionMetrics(ExtraMetrics):

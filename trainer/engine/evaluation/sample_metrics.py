@@ -17,8 +17,7 @@ from trainer.engine.graph.step.metric_sums import metric_names
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.files import write_atomically
-from trainer.metric_protocols import Metric, SampleMetric
-from trainer.protocols import Dataset, Task
+from trainer.protocols import Dataset, Metric, SampleMetric, Task
 from trainer.summaries import figures
 
 GRID_COLUMNS = 8

@@ -13,8 +13,7 @@ from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.files import write_atomically
-from trainer.protocols import Batch, Split
-from trainer.text_protocols import Sampling, Tokenizer, WritesText
+from trainer.protocols import Batch, Sampling, Split, Tokenizer, WritesText
 
 FILE = "samples.txt"
 """File of the newest texts, in the run directory."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Annotated
 
-from trainer.acting import Unroll
+from trainer.protocols import Unroll
 
 
 class Queue:

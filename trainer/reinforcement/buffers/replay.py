@@ -6,8 +6,8 @@ from typing import Annotated
 
 import numpy as np
 
-from trainer.acting import Unroll
 from trainer.errors import ConfigError
+from trainer.protocols import Unroll
 
 
 class Replay:

@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar
 
 import tensorflow as tf
 
-from trainer.acting import EnvSpec
 from trainer.errors import ConfigError
 from trainer.protocols import (
     Batch,
+    EnvSpec,
     Metrics,
     ModelNode,
     OptimizerNode,

@@ -1,8 +1,8 @@
 """The process of one point: `python -m trainer.sweep.points.point_main <socket>`, or forked.
 
 It runs the point as a command of its own would, but sends its messages to the sweep's process,
-`trainer.sweep.points.point_process`. It ends, and with it its workers, as soon as that process is gone,
-even if it was killed.
+`trainer.sweep.points.point_process`. It ends, and with it its workers, as soon as that process is
+gone, even if it was killed.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ PointMessages: TypeAlias = "queue.SimpleQueue[tuple[int | None, Message]]"
 
 
 class PointProcess:
-    """A process of `trainer.sweep.points.point_main`, which runs one point and ends with its parent.
+    """A process of `point_main`, which runs one point and ends with its parent.
 
     Args:
         point: the point to run.
@@ -63,16 +63,12 @@ class PointProcess:
             environment.name_fork_server(variables, str(server.directory))
         descriptor = point_socket.fileno()
 
+        program = [sys.executable, "-P", "-m", "trainer.sweep.points.point_main"]
+
         def start_fresh() -> subprocess.Popen[bytes]:
             with signals.blocked():  # until it handles them: a scheduler signals all processes
                 return subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-P",
-                        "-m",
-                        "trainer.sweep.points.point_main",
-                        str(descriptor),
-                    ],
+                    [*program, str(descriptor)],
                     stdin=subprocess.DEVNULL,
                     stdout=self._output,
                     stderr=self._output,

@@ -12,7 +12,7 @@ from trainer.config.rules import batch_sizes
 from trainer.config.rules.validation import selecting_split
 from trainer.config.schema import Experiment
 from trainer.engine.checkpoints.checkpointer import Checkpointer
-from trainer.engine.evaluation.evaluator import AnyEvaluator
+from trainer.engine.evaluation.evaluator import Evaluator
 from trainer.engine.graph.checks.graph_check import GraphCheck
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.loops.loop_factory import Loops
@@ -56,7 +56,7 @@ class CheckpointEvaluation:
     """
 
     checkpointer: Checkpointer
-    evaluator: AnyEvaluator
+    evaluator: Evaluator
     epochs: Epochs
     split: str
 

@@ -17,7 +17,7 @@ from trainer.engine.evaluation.embedding_evaluator import (
     ViewEmbedder,
     refuse_classifier_options,
 )
-from trainer.engine.evaluation.evaluator import AnyEvaluator, Evaluator
+from trainer.engine.evaluation.evaluator import Evaluator, SplitEvaluator
 from trainer.engine.evaluation.extra_metrics import ExtraMetrics
 from trainer.engine.evaluation.metric_names import require_evaluated
 from trainer.engine.evaluation.misclassified import batch_spec
@@ -38,12 +38,19 @@ from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
-from trainer.metric_protocols import Metric
-from trainer.protocols import Dataset, Generates, Split
+from trainer.protocols import (
+    Dataset,
+    Embeds,
+    Generates,
+    HasPictures,
+    HasTokenizer,
+    Metric,
+    Split,
+    Tokenizer,
+    WritesText,
+)
 from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.reinforcement.episode_evaluator import EpisodeEvaluator
-from trainer.task_protocols import Embeds, HasPictures
-from trainer.text_protocols import HasTokenizer, Tokenizer, WritesText
 from trainer.worker.building import members
 from trainer.worker.context import WorkerContext
 
@@ -145,7 +152,7 @@ class Inference:
             decode=tokenizer.decode,
         )
 
-    def evaluator(self, source: Source, predictor: Predictor | None) -> AnyEvaluator:
+    def evaluator(self, source: Source, predictor: Predictor | None) -> Evaluator:
         """Return what evaluates a split, with the configured metrics; or whole episodes."""
         task = self.state.task
         if isinstance(self.dataset, EnvironmentData):
@@ -160,7 +167,7 @@ class Inference:
             )
         if isinstance(task, Embeds):
             return self._embedding_evaluator(source)
-        return Evaluator(
+        return SplitEvaluator(
             self.state,
             self.loops.evaluate(task, self.dataset, self.loops.feed(source)),
             source,

@@ -7,7 +7,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.acting import Acts, Buffer
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.spec import Cluster
 from trainer.config.instantiate import instantiate
@@ -17,6 +16,7 @@ from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.process_group import ProcessGroup
+from trainer.protocols import Acts, Buffer
 from trainer.reinforcement.actor_batches import ChiefBatches, RemoteBatches
 from trainer.reinforcement.actor_feed import ActorFeed
 from trainer.reinforcement.actor_loop import ActorTrainLoop

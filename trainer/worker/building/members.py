@@ -7,13 +7,21 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.acting import Acts
 from trainer.engine.evaluation.misclassified import batch_spec
 from trainer.errors import ConfigError
-from trainer.labels import IN_WORDS, LabelKind
-from trainer.metric_protocols import Metric, SampleMetric
-from trainer.protocols import Callback, Dataset, Split, Stream, Task
-from trainer.task_protocols import Embeds
+from trainer.protocols import (
+    IN_WORDS,
+    Acts,
+    Callback,
+    Dataset,
+    Embeds,
+    LabelKind,
+    Metric,
+    SampleMetric,
+    Split,
+    Stream,
+    Task,
+)
 
 _TASK_METHODS = ("build", "train_step", "eval_step")  # `predict_step` is optional
 _TASK_ATTRIBUTES = tuple(Task.__annotations__)

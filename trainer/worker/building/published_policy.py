@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.acting import Acts, EnvSpec
 from trainer.config.schema import Experiment
 from trainer.engine.plan import make_plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
-from trainer.protocols import Task
+from trainer.protocols import Acts, EnvSpec, Task
 from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.worker.building.build_task import TaskBuilder
 from trainer.worker.building.task_parts import Parts
@@ -58,7 +57,7 @@ class PublishedPolicy:
     def act(
         self, observations: np.ndarray, seed: np.ndarray, exploration: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Return what the policy does; see `trainer.acting.Acts.act`."""
+        """Return what the policy does; see `trainer.protocols.Acts.act`."""
         outputs = self._act(
             tf.constant(observations), tf.constant(seed, tf.int64), tf.constant(exploration)
         )
@@ -96,7 +95,7 @@ def acting_task(task: Any) -> Acts:
 
 
 def policy_signature(spec: EnvSpec) -> tuple[tf.TensorSpec, tf.TensorSpec, tf.TensorSpec]:
-    """Return shape and type of the arguments of `trainer.acting.Acts.act`."""
+    """Return shape and type of the arguments of `trainer.protocols.Acts.act`."""
     return (
         tf.TensorSpec([None, *spec.observation_shape], spec.observation_dtype),
         tf.TensorSpec([2], tf.int64),

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from trainer.acting import EnvSpec
 from trainer.config.instantiate import instantiate
 from trainer.config.options.targets import ENGINE_KEYS
 from trainer.config.schema import Experiment
@@ -17,9 +16,15 @@ from trainer.engine.graph.step.grouped_optimizer import GroupedOptimizer, GroupR
 from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
-from trainer.labels import label_kind_of
-from trainer.nodes import ModelNode, OptimizerNode, ScheduleNode
-from trainer.protocols import Callback, Dataset
+from trainer.protocols import (
+    Callback,
+    Dataset,
+    EnvSpec,
+    ModelNode,
+    OptimizerNode,
+    ScheduleNode,
+    label_kind_of,
+)
 from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.schedules.schedule import adjust, scale, slow_down
 from trainer.worker.building import keras3_models, returned_model

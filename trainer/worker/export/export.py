@@ -20,12 +20,10 @@ from trainer.cluster.messages import Channel
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.files import fsync_directory, writing
-from trainer.protocols import Dataset, Generates, Task
+from trainer.protocols import Dataset, Generates, Serves, Task, WritesText
 from trainer.runs import checkpoint_selection
 from trainer.runs.directory import fitted_file
-from trainer.task_protocols import Serves
 from trainer.text import first_line
-from trainer.text_protocols import WritesText
 from trainer.worker.building.build_evaluation import build_for_export
 from trainer.worker.export import model_card, text_export
 

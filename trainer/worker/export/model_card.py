@@ -9,8 +9,7 @@ from typing import Any
 from trainer.config.options import constraints
 from trainer.config.schema import Experiment
 from trainer.files import read_json
-from trainer.labels import LabelKind, label_kind_of
-from trainer.protocols import Dataset
+from trainer.protocols import Dataset, LabelKind, label_kind_of
 from trainer.runs import identity, normalization, provenance
 from trainer.runs.checkpoint_marker import read_marker
 

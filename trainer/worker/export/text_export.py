@@ -6,8 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.protocols import Dataset
-from trainer.text_protocols import Sampling, WritesText
+from trainer.protocols import Dataset, Sampling, WritesText
 
 
 def signatures(task: WritesText, dataset: Dataset, sampling: Sampling) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The largest difference of two checkpoints: `python -m trainer.worker.modes.checkpoint_difference`.
+"""The largest difference of two checkpoints, as a process of its own.
 
 Its arguments are the prefixes of their files. It prints JSON: the variable and the difference.
 """

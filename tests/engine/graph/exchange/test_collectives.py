@@ -24,7 +24,7 @@ from trainer.own_loop.shared_optimizer import SharedOptimizer
 from trainer.own_loop.user_step import UserStep
 from trainer.tasks.classification import Classification
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def mirrored(count):

@@ -158,7 +158,7 @@ def test_parts_of_parts_are_numbered_through():
 
 def test_private_names_of_keras_are_where_they_were():
     layer = tf.keras.layers.Dropout(RATE)
-    moved = "tf_keras has moved a private name that trainer.engine.graph.randomness.random_layers relies on"
+    moved = f"tf_keras has moved a private name that {LayerDraws.__module__} relies on"
     assert hasattr(layer, "_random_generator"), moved
     generator = layer._random_generator
     assert hasattr(generator, "_rng_type"), moved

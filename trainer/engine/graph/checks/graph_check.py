@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+import trainer
 from trainer.engine.graph.checks.called_functions import all_graphs, attributes_of
 from trainer.engine.graph.checks.loss_inputs import check_losses
 from trainer.engine.graph.checks.operation_stack import (
@@ -26,9 +27,9 @@ from trainer.engine.graph.checks.operation_stack import (
 from trainer.engine.graph.state.variables import parts_of
 from trainer.errors import ConfigError
 
-_PRODUCT = (f"{Path(__file__).parents[2]}{os.sep}",)
+_PRODUCT = (f"{Path(trainer.__file__).parent}{os.sep}",)
 # It calls the model: what reads a variable below it is a layer.
-_CALLS_MODEL = str(Path(__file__).with_name("keras3_model.py"))
+_CALLS_MODEL = str(Path(__file__).parents[1] / "keras3" / "keras3_model.py")
 _OPTIMIZERS = f"{os.sep}optimizers{os.sep}"
 
 _WARNINGS = {

@@ -35,7 +35,8 @@ _COLLECTIVES = {"all_reduce", "all_gather", "merge_call"}
 _COLLECTIVES_FILE = os.path.join("distribute", "distribute_lib.py")
 
 _OWN_DRAWS = tuple(
-    str(Path(__file__).with_name(f"{name}.py")) for name in ("random_layers", "randomness")
+    str(Path(__file__).parents[1] / "randomness" / f"{name}.py")
+    for name in ("random_layers", "randomness")
 )
 
 _UNCUT = "no Keras layer's own generator draws it, so it is not cut as the batch is"

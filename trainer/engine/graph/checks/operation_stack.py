@@ -12,7 +12,11 @@ from typing import Any
 
 import tensorflow as tf
 
-ENGINE = tuple(f"{Path(__file__).parents[2] / name}{os.sep}" for name in ("engine", "worker"))
+import trainer
+
+ENGINE = tuple(
+    f"{Path(trainer.__file__).parent / name}{os.sep}" for name in ("engine", "own_loop", "worker")
+)
 
 
 def place_of(operation: tf.Operation) -> str:

@@ -6,8 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.protocols import Metrics, PerExampleMetrics, Task
-from trainer.task_protocols import DerivesMetrics
+from trainer.protocols import DerivesMetrics, Metrics, PerExampleMetrics, Task
 
 Sums = dict[str, tuple[tf.Tensor, tf.Tensor]]
 """Name of a metric -> (sum, weight), float32 scalars."""

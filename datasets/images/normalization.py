@@ -1,4 +1,4 @@
-"""Normalisation of images: subtract a mean, divide by a standard deviation."""
+"""Normalization of images: subtract a mean, divide by a standard deviation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import tensorflow as tf
 
 
-class Normalisation:
+class Normalization:
     """(image - mean) / std, with one number for all channels or one per channel."""
 
     def __init__(

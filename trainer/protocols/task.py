@@ -1,29 +1,19 @@
-"""The protocols of datasets, tasks and callbacks: all that the engine uses of them.
-
-They are structural: a user's class needs no base class and imports nothing from here.
-"""
+"""The protocols of tasks and callbacks: all that the engine uses of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from trainer.acting import EnvSpec
-from trainer.labels import KnownLabels
-from trainer.nodes import ModelNode, OptimizerNode, ScheduleNode
-from trainer.replicas import Replica, Worker
+from trainer.protocols.acting import EnvSpec
+from trainer.protocols.data import Batch
+from trainer.protocols.labels import KnownLabels
+from trainer.protocols.nodes import ModelNode, OptimizerNode, ScheduleNode
+from trainer.protocols.replicas import Replica, Worker
 
 if TYPE_CHECKING:
+    import numpy as np
     import tensorflow as tf
-
-Batch: TypeAlias = dict[str, Any]
-"""Named tensors whose first dimension is the example.
-
-Two names are the engine's own and are in every batch that a task receives: `weight`, [B] float32, 0
-for an example that must not count (padding, a skipped image), else 1; and `id`, [B] int64, the
-example's index in its split.
-"""
 
 Metrics: TypeAlias = Mapping[str, tuple[Any, Any]]
 """Name -> (sum, weight), scalars.
@@ -31,87 +21,16 @@ Metrics: TypeAlias = Mapping[str, tuple[Any, Any]]
 The metric of any set of batches is the sum of the sums divided by the sum of the weights.
 """
 
+
 PerExampleMetrics: TypeAlias = "Mapping[str, tf.Tensor | tuple[tf.Tensor, tf.Tensor]]"
 """Name -> the metric of each example, [B]; or its sum and weight in each example, [B] both."""
+
 
 PerExample: TypeAlias = "tuple[tf.Tensor, PerExampleMetrics]"
 """What a loss function returns: the loss of each example, [B], and other metrics."""
 
+
 LossFn: TypeAlias = Callable[[Batch], PerExample]
-
-
-class Split(Protocol):
-    """One split of a dataset, by random access.
-
-    Attributes:
-        num_examples: number of examples.
-        in_memory: whether `fetch` only indexes memory, and so runs inside the compiled training
-            loop; if not, it runs in a prefetching tf.data pipeline. With a further attribute
-            `augments` that is true, it gets the draws of `Dataset.transform` too, in training. With
-            `parts`, each with `name`, `size` and `share`, it is a mixture of sources that lie in it
-            one after the other; in training each has its share of the positions. With `hashes`, [N]
-            in [0, 1), these choose what goes into the validation split: later examples change none.
-    """
-
-    num_examples: int
-    in_memory: bool
-
-    def fetch(self, indices: tf.Tensor) -> Batch:
-        """Return the examples at `indices`, [B] int64 in [0, num_examples), as a batch.
-
-        Runs in a graph, and must be stateless.
-        """
-
-
-@runtime_checkable
-class Stream(Protocol):
-    """A training split without random access: it has this method instead of `fetch`."""
-
-    def stream(self) -> tf.data.Dataset:
-        """Make a dataset of single examples, without an end; the same one whenever it is called."""
-
-
-class Dataset(Protocol):
-    """What a dataset function returns.
-
-    Attributes:
-        train: the training split.
-        test: the test split.
-        input_shape: shape of one example's `features` as the model receives them, without the batch
-            dimension.
-        num_classes: number of classes of `label`, or of its targets or labels.
-        num_draws: random numbers that `transform` uses for each example.
-
-    It may also have `class_names`, a name for each class; `max_value`, the value of white in the
-    images of its splits; and `decode`, a function from the bytes of a file, a scalar string, to one
-    example's `features` as `fetch` returns them. One whose `transform` joins neighbours in training
-    has `group_size`: a replica's part of the batch, or a shard, is a multiple of it. One that is
-    fitted to its training split has the methods of `trainer.worker.building.fitted_dataset.Fitted`. Labels
-    may be other than classes: `trainer.labels`.
-    """
-
-    train: Split
-    test: Split
-    input_shape: tuple[int, ...]
-    num_classes: int
-    num_draws: int
-
-    def transform(self, batch: Batch, draws: tf.Tensor | None) -> Batch:
-        """Turn a fetched batch into the model's input, on the replica's device.
-
-        Args:
-            batch: what `fetch` returned, at a static batch size.
-            draws: random numbers for augmentation, [B, num_draws] float32 in [0, 1), a pure
-                function of (seed, epoch, example); None in evaluation, where nothing is random.
-        """
-
-
-@runtime_checkable
-class HasFiles(Protocol):
-    """A dataset that can also read the user's image files."""
-
-    def files(self, paths: Sequence[Path]) -> Split:
-        """Return a split of these files, without labels; unreadable files have weight 0."""
 
 
 class TaskParts(KnownLabels, Worker, Protocol):
@@ -266,7 +185,7 @@ class Task(Protocol):
     def predict_step(self, batch: Batch) -> Mapping[str, tf.Tensor]:
         """Return the first model's predictions for one replica's batch, name -> [B, ...].
 
-        Their names are in `trainer.labels`. Without this method a task has no metrics but its own.
+        Their names are in `PREDICTIONS`. Without this method a task has no metrics but its own.
         """
 
 
@@ -308,4 +227,76 @@ class Callback(Protocol):
         Args:
             step: number of updates made.
             metrics: the metrics of the validation split; without one of the test split.
+        """
+
+
+@runtime_checkable
+class DerivesMetrics(Protocol):
+    """A task with metrics that are functions of others, each over the whole split.
+
+    So the mean of ratios is that of the split's ratios, not a mean over batches.
+
+    Attributes:
+        derived_metrics: names of these metrics; known after `build`.
+    """
+
+    derived_metrics: Sequence[str]
+
+    def derive_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return all metrics that are reported, from those in `metrics`, NaN where none counted."""
+
+
+@runtime_checkable
+class HasPictures(Protocol):
+    """A task whose predictions can be seen, as an image in TensorBoard and `<name>.png`.
+
+    Attributes:
+        num_pictures: how many examples of the test split are drawn, spread evenly over it.
+    """
+
+    num_pictures: int
+
+    def pictures(
+        self, examples: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]
+    ) -> Mapping[str, np.ndarray]:
+        """Draw examples with what is predicted of them.
+
+        Args:
+            examples: name -> [n, ...], as the model receives them.
+            predictions: name -> [n, ...], of `predict_step`.
+
+        Returns:
+            Name -> [H, W, 3] uint8.
+        """
+
+
+@runtime_checkable
+class Serves(Protocol):
+    """A task whose export returns more than a table of predictions holds."""
+
+    def serve_step(self, batch: Batch) -> Mapping[str, tf.Tensor]:
+        """Return what the exported model returns for a batch, name -> [B, ...]."""
+
+
+@runtime_checkable
+class Embeds(Protocol):
+    """A task that learns features from comparisons of examples with each other.
+
+    It needs no `eval_step`: an evaluation compares the examples of the whole test split, and finds
+    the class of each among its nearest neighbours of the training split.
+
+    Attributes:
+        neighbours: number of nearest neighbours; 0: no class is predicted.
+    """
+
+    neighbours: int
+
+    def project(self, batch: Batch) -> tf.Tensor:
+        """Return what is compared of both `views`, [B, 2, P] float32."""
+
+    def compare(self, projections: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        """Compare examples with each other; return name -> the metric of each, [N].
+
+        Args:
+            projections: [N, 2, P] float32.
         """

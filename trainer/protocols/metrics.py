@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     import numpy as np
 
-    from trainer.protocols import Dataset
+    from trainer.protocols.data import Dataset
 
 
 class Metric(Protocol):
@@ -20,7 +20,7 @@ class Metric(Protocol):
     It lives on the chief, outside the strategy, and receives every example once, in the order of
     the split. If it has an attribute `class_names`, that is set to the names of the classes, or to
     their numbers as text. One with an attribute `label_kind` is for tasks with such labels alone
-    (`trainer.labels`). One by which is selected has the attribute `direction`, a literal of the
+    (`trainer.protocols`). One by which is selected has the attribute `direction`, a literal of the
     class: `max` or `min`, or name -> one of them, where that of `recall` counts for `recall/cat`
     too.
     """

@@ -1,1 +1,0 @@
-"""Where the unrolls of actors wait to be trained on: a file a choice."""

@@ -1,1 +1,0 @@
-"""Environments of this project; any other of gymnasium can be chosen by its `_target_` too."""
