@@ -155,6 +155,6 @@ def test_deterministic_run_that_reads_its_data_reads_no_clock(tmp_path, monkeypa
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     code, out, err = run(
         tmp_path, "deterministic=true", "model=softmax", "train.steps=3",
-        "dataset._target_=tests.engine.graph.test_async_loops.files",
+        "dataset._target_=tests.engine.graph.asynchronous.test_async_loops.files",
     )  # fmt: skip
     assert code == 0, f"{out}\n{err}"

@@ -190,8 +190,8 @@ def change_problems(path: Path, differing: Sequence[Change], experiment: Experim
     if loop_name is not None and any(entry(change.key) == "strategy" for change in differing):
         return [
             f"{path} was trained with another strategy, and a run of loop ({loop_name}) keeps "
-            "its own: what a step computes and what streams give depends on the replicas and processes; "
-            "leave the strategy as it was, or start a new run"
+            "its own: what a step computes and what streams give depends on the replicas and "
+            "processes; leave the strategy as it was, or start a new run"
         ]
     semantic = [change.key for change in differing if change.kind is Kind.SEMANTIC]
     structural = [change.key for change in differing if change.kind is Kind.STRUCTURAL]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.engine.test_checkpointer import flip_a_bit
+from tests.engine.checkpoints.test_checkpointer import flip_a_bit
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.initial_weights.initial_weights import restore_weights
 from trainer.errors import CheckpointError

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from trainer.sweep.sweep_lock import SweepLock
+from trainer.sweep.points.sweep_lock import SweepLock
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from trainer.errors import ConfigError
 from trainer.protocols import Callback, Dataset, Metric, Split, Task
 from trainer.worker.building import members
 
-ADVICE = "; add what trainer/protocols/task.py describes"
+ADVICE = "; add what trainer/protocols/ describes"
 SPLIT = SimpleNamespace(num_examples=1, in_memory=True, fetch=lambda indices: {})
 DATASET = {
     "train": SPLIT,
@@ -92,9 +92,7 @@ def test_callback_and_metric_without_members_are_refused():
     assert raised.value.problems == (f"callbacks.mine (object) has no on_evaluate{ADVICE}",)
     with pytest.raises(ConfigError) as raised:
         members.check_metric("metrics.mine", SimpleNamespace(result=None))
-    problem = "metrics.mine (SimpleNamespace) has no update_state, reset_state" + (
-        ADVICE.replace("protocols", "metric_protocols")
-    )
+    problem = "metrics.mine (SimpleNamespace) has no update_state, reset_state" + (ADVICE)
     assert raised.value.problems == (problem,)
 
 

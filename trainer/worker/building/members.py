@@ -168,5 +168,5 @@ def _lacking(key: str, value: Any, names: Sequence[str], when: str = "") -> list
         return []
     return [
         f"{key} ({type(value).__name__}) has no {', '.join(missing)}{when}; "
-        f"add what trainer/{'metric_' if key.startswith('metrics.') else ''}protocols.py describes"
+        "add what trainer/protocols/ describes"
     ]

@@ -554,7 +554,7 @@ class Centred(Classification):
 
 
 CENTRED = [
-    "task._target_=tests.engine.graph.test_collectives.Centred",
+    "task._target_=tests.engine.graph.exchange.test_collectives.Centred",
     "~task.label_smoothing",
     "~task.class_weights",
     "~task.focal_gamma",

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.engine.graph.test_keras3_model import TWO, engine, options, train
+from tests.engine.graph.keras3.test_keras3_model import TWO, engine, options, train
 from tests.support import processes
 from tests.support.outputs import exported_outputs, predicted_rows
 from trainer.engine.graph.state.weight_paths import weights_of
