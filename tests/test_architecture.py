@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
     "main notebook",
     "dispatch",
+    "cli.commands",
     "sweep",
     "launch",
     "worker",
@@ -40,8 +41,8 @@ BASE = {"errors", "files", "text", "keras_files", "logical_devices"}
 ROW = {package: number for number, row in enumerate(ORDER) for package in row.split()}
 
 WITHOUT_TENSORFLOW = {
-    "main", "notebook", "dispatch", "sweep", "launch", "strategies", "cli", "cluster", "runs",
-    "config", "protocols", "base", "store",
+    "main", "notebook", "dispatch", "sweep", "launch", "strategies", "cli", "cli.commands",
+    "store", "cluster", "runs", "config", "protocols", "base",
     "worker.process", "worker.error_summary", "worker.parent_watch", "worker.warning_handler",
 }  # fmt: skip
 """Packages and modules that the parent process imports: nothing heavy at their top."""
@@ -75,8 +76,8 @@ MODULES = {module_name(path) for path in EVERYTHING}
 def package(module):
     """Return the row entry of a module: `trainer.engine.graph.loops.x` is in `engine.graph`."""
     parts = module.split(".")[1:]
-    if parts[:2] == ["engine", "graph"]:
-        return "engine.graph"
+    if ".".join(parts[:2]) in ("engine.graph", "cli.commands"):
+        return ".".join(parts[:2])
     if not parts or parts[0] in BASE:
         return "base"
     return parts[0]

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from trainer.cli import arguments, help
 from trainer.cli.arguments import Arguments
 from trainer.cli.choices import Choices
-from trainer.cli.commands import COMMANDS, LAUNCH_COMMANDS
+from trainer.cli.command_table import COMMANDS
 from trainer.cli.compose import Composition, compose_config, split_hydra, to_yaml
 from trainer.cli.error_messages import USER_ERRORS, explain
 from trainer.cli.overrides import override_key, rewrite
@@ -43,8 +43,7 @@ def main(server: ForkServer | None = None) -> NoReturn:
 def _dispatch(server: ForkServer | None) -> int:
     """Do what the command line asks for; return the exit code."""
     if (name := sys.argv[1:2]) and name[0] in COMMANDS:
-        package = "trainer.launch" if name[0] in LAUNCH_COMMANDS else "trainer.cli.commands"
-        module = importlib.import_module(f"{package}.{name[0]}")
+        module = importlib.import_module(f"trainer.cli.commands.{name[0]}")
         code: int = module.run(sys.argv[2:])
         return code
     args = arguments.parse(sys.argv[1:])

@@ -10,7 +10,7 @@ import sys
 from typing import NoReturn
 
 from trainer.cli import standard_streams
-from trainer.cli.commands import COMMANDS
+from trainer.cli.command_table import COMMANDS
 from trainer.cluster.signals import survive_saves
 from trainer.errors import CRASHED, WRONG_INPUT
 from trainer.launch.processes.fork_server import ForkServer

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 
 import trainer
-from trainer.cli.commands import COMMANDS
+from trainer.cli.command_table import COMMANDS
 from trainer.cli.report import run_data
 from trainer.cli.report.run_data import Points
 from trainer.cluster.signals import forward_to

@@ -13,7 +13,7 @@ import yaml
 from tests.support.choices import listed
 from tests.support.command_line import ROOT, run_apart, run_here
 from trainer.cli.choices import first_comment
-from trainer.cli.commands import COMMANDS
+from trainer.cli.command_table import COMMANDS
 from trainer.config.schema import GROUPS, Experiment
 
 MODELS = listed("model")

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.doc_pages import ROOT, Page, copy_checkout
 from tests.support.fork_server import fork_server_of
-from trainer.cli.commands import COMMANDS
+from trainer.cli.command_table import COMMANDS
 from trainer.cli.compose import compose
 from trainer.config.schema import GROUPS, Experiment, Fault
 

@@ -75,8 +75,8 @@ def longer_schema(monkeypatch):
 
 @pytest.fixture
 def rows(monkeypatch):
-    """Return a function that sets the table of migrations."""
-    return lambda *table: monkeypatch.setattr(migrations, "ROWS", table)
+    """Return a function that adds rows to the table of migrations."""
+    return lambda *table: monkeypatch.setattr(migrations, "ROWS", (*migrations.ROWS, *table))
 
 
 @pytest.mark.parametrize("command", IDENTITIES)

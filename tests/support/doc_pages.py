@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.cli.commands import COMMANDS
+from trainer.cli.command_table import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_SECS = 240

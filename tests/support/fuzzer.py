@@ -27,7 +27,7 @@ from typing import Any
 from unittest import mock
 
 from tests.support.command_line import ROOT, run_here
-from trainer.cli.commands import COMMANDS
+from trainer.cli.command_table import COMMANDS
 from trainer.config.schema import GROUPS, Experiment
 
 CPU_SECS = 5.0

@@ -21,7 +21,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from trainer.cli.commands import COMMANDS
+from trainer.cli.command_table import COMMANDS
 from trainer.config.loading import plain
 from trainer.config.options import constraints
 from trainer.config.options.constraints import did_you_mean, unknown_key

@@ -11,7 +11,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from trainer.cli.choices import Choices
-from trainer.cli.commands import COMMANDS
+from trainer.cli.command_table import COMMANDS
 from trainer.config.rules import validation
 from trainer.config.schema import GROUPS, Experiment, Fault
 from trainer.errors import ConfigError

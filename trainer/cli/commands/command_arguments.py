@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import NoReturn
 
-from trainer.cli.commands import COMMANDS
+from trainer.cli.command_table import COMMANDS
 from trainer.config import addresses
 from trainer.config.options.constraints import did_you_mean
 from trainer.errors import ConfigError

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.cli import word_completion
-from trainer.cli.commands import COMMANDS
+from trainer.cli.command_table import COMMANDS
 from trainer.cli.commands.command_arguments import Parser
 from trainer.config.options.constraints import did_you_mean
 from trainer.errors import DONE, ConfigError

@@ -62,7 +62,6 @@ class PointProcess:
         if server:
             environment.name_fork_server(variables, str(server.directory))
         descriptor = point_socket.fileno()
-
         program = [sys.executable, "-P", "-m", "trainer.sweep.points.point_main"]
 
         def start_fresh() -> subprocess.Popen[bytes]:

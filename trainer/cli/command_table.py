@@ -1,0 +1,23 @@
+"""The commands besides training: `python train.py <command> ...`."""
+
+COMMANDS = {
+    "runs": ("[folder]", "the runs of a folder (runs/): state, step, metric, age, what went wrong"),
+    "checkpoints": ("runs/<run>", "what a run has saved, verified"),
+    "diff": ("runs/<run> runs/<run>", "in which keys two runs differ"),
+    "report": ("runs/<run> ...", "what runs came to, as one HTML page that needs no network"),
+    "slurm": (
+        "... --<option>",
+        "the Slurm job script of a run; --submit: submit it",
+    ),
+    "kubernetes": (
+        "... --image IMAGE",
+        "the Job that trains on Kubernetes, as YAML for kubectl apply",
+    ),
+    "status": ("runs/<run>", "what each process of a run does, on whichever host"),
+    "convert": ("key=value ...", "a dataset, and writes it as TFRecord or ArrayRecord files"),
+    "completion": (
+        "bash|zsh|fish",
+        'completion by the tab key: eval "$(python train.py completion bash)"',
+    ),
+}
+"""The commands: name -> what it takes, and what it shows."""
