@@ -55,6 +55,16 @@ def test_fraction_divides_the_training_split_and_later_examples_move_none() -> N
     assert [number for number in more if number < 200] == validation
 
 
+def test_labels_of_a_split_may_be_a_list() -> None:
+    dataset = arrays(200)
+    split = dataset.train
+    dataset.train = SimpleNamespace(
+        num_examples=200, in_memory=True, fetch=split.fetch, labels=split.labels.tolist()
+    )
+    train, _ = divided(dataset)
+    assert dataset.train.labels.tolist() == [number % 3 for number in train]
+
+
 def test_examples_with_hashes_stay_where_they_are_whatever_comes_between() -> None:
     hashes = np.random.default_rng(0).random(200)
     few, many = arrays(100), arrays(200)
