@@ -15,6 +15,7 @@ from tests.support.small_runs import SMALL, engine
 from tests.support.toy_sources import everything
 from tests.support.training import assert_same_bits, variables
 from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
 from trainer.datasets.arrays import ArraySplit
 from trainer.datasets.mixture import mixture
 from trainer.engine.engine import Engine
@@ -195,6 +196,23 @@ def test_run_stopped_while_it_tests_the_best_weights_ends_alike(tmp_path: Path) 
     assert again.result()["best"] == straight.result()["best"]
     assert log(tmp_path / "stopped") == log(tmp_path / "straight")
     assert_same_bits(variables(again), kept)
+
+
+def test_damage_to_the_last_checkpoint_while_the_best_is_tested_is_told(tmp_path: Path) -> None:
+    trained = engine(tmp_path, *RUN, *BEST)
+    lines: list[str] = []
+    trained.channel = Channel(lambda message: lines.append(getattr(message, "text", "")))
+
+    def damage() -> bool:
+        if len(trained._test) == 1:
+            (tmp_path / "checkpoints" / "ckpt-8.index").write_bytes(b"")
+        return False
+
+    assert trained.train(damage)
+    (line,) = [line for line in lines if line.startswith("warning")]
+    assert line.startswith(
+        "warning: the checkpoint of step 8, the last, cannot be restored: ckpt-8"
+    )
 
 
 def test_two_replicas_divide_and_evaluate_to_the_same_bits(tmp_path: Path) -> None:
