@@ -71,6 +71,9 @@ def test_variable_that_is_not_saved_is_refused(wrap, trainable):
     assert "the step: ReadVariableOp in " in message
     assert "reads the variable scale:0 (shape [4]), which is neither trained nor saved" in message
     assert f"{__file__.rpartition('/')[2]}:" in message
+    assert (
+        "put the model that has it, such as a teacher, into the task's models, or make" in message
+    )
     assert check(function, {"scale": variable}) == []
     assert check(function, {"deep": {"list": [variable]}}) == []
 

@@ -36,7 +36,8 @@ IN_TASK = (
     "use tf.random.normal, uniform, truncated_normal, categorical, gamma or poisson, in no "
     "tf.function or tf.vectorized_map, of a static shape that begins with the batch, or else has "
     "nothing of its size; a batch cannot be shuffled",
-    "make it with self.add_weight(...) in a layer of the model",
+    "make it with self.add_weight(...) in a layer of the model, or put the model that has it, such "
+    "as a teacher, into the task's models",
 )
 """How a task should draw, and where it should have its variables."""
 
