@@ -27,7 +27,7 @@ REFUSED = {
     "softmax.subclassed": r"the probabilities of a softmax \(layer .*classifier.*\)",
     "softmax.sigmoid": r"takes one output \[B, 10\], the model returns \[B, 1\]; give its last",
     "softmax.too_many": r"takes one output \[B, 10\], the model returns \[B, 30\]; give its last",
-    "softmax.two_heads": r"the model returns 2 outputs: \[B, 10\], \[B, 1\]; give",
+    "softmax.two_heads": r"the model returns a list of 2: \[B, 10\], \[B, 1\]; give",
     "softmax.named_heads": r"a dict of 2: digit \[B, 10\], sum \[B, 1\]; give",
     "softmax.forgetful": r"the model returns None; give",
     "softmax.nothing": r"softmax.nothing\) must return a model of Keras, and returns None; add",

@@ -15,6 +15,7 @@ from tests.support.small_runs import SMALL, engine
 from tests.support.toy_sources import everything
 from tests.support.training import assert_same_bits, variables
 from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
 from trainer.datasets.arrays import ArraySplit
 from trainer.datasets.mixture import mixture
 from trainer.engine.engine import Engine
@@ -53,6 +54,16 @@ def test_fraction_divides_the_training_split_and_later_examples_move_none() -> N
     assert dataset.train.in_memory
     _, more = divided(arrays(300))
     assert [number for number in more if number < 200] == validation
+
+
+def test_labels_of_a_split_may_be_a_list() -> None:
+    dataset = arrays(200)
+    split = dataset.train
+    dataset.train = SimpleNamespace(
+        num_examples=200, in_memory=True, fetch=split.fetch, labels=split.labels.tolist()
+    )
+    train, _ = divided(dataset)
+    assert dataset.train.labels.tolist() == [number % 3 for number in train]
 
 
 def test_examples_with_hashes_stay_where_they_are_whatever_comes_between() -> None:
@@ -185,6 +196,23 @@ def test_run_stopped_while_it_tests_the_best_weights_ends_alike(tmp_path: Path) 
     assert again.result()["best"] == straight.result()["best"]
     assert log(tmp_path / "stopped") == log(tmp_path / "straight")
     assert_same_bits(variables(again), kept)
+
+
+def test_damage_to_the_last_checkpoint_while_the_best_is_tested_is_told(tmp_path: Path) -> None:
+    trained = engine(tmp_path, *RUN, *BEST)
+    lines: list[str] = []
+    trained.channel = Channel(lambda message: lines.append(getattr(message, "text", "")))
+
+    def damage() -> bool:
+        if len(trained._test) == 1:
+            (tmp_path / "checkpoints" / "ckpt-8.index").write_bytes(b"")
+        return False
+
+    assert trained.train(damage)
+    (line,) = [line for line in lines if line.startswith("warning")]
+    assert line.startswith(
+        "warning: the checkpoint of step 8, the last, cannot be restored: ckpt-8"
+    )
 
 
 def test_two_replicas_divide_and_evaluate_to_the_same_bits(tmp_path: Path) -> None:
