@@ -371,7 +371,8 @@ class TwoInputs:
 @pytest.mark.parametrize("as_dict", [False, True])
 def test_model_of_several_inputs_and_outputs_is_served(as_dict, predicts):
     left, right = (tf.keras.Input((2,), name=name) for name in ("left", "right"))
-    inputs = {"left": left, "right": right} if as_dict else [left, right]
+    # Not in alphabetical order, in which TensorFlow flattens a dict.
+    inputs = {"right": right, "left": left} if as_dict else [left, right]
     model = tf.keras.Model(inputs, [left + right, left - right])
     task = TwoInputs(model, predicts=predicts)
     function = export._signatures(Experiment(), task, None)["serving_default"]
