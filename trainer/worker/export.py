@@ -142,6 +142,8 @@ def _signatures(experiment: Experiment, task: Task, dataset: Dataset) -> dict[st
 def _several_inputs(model: Any) -> Any:
     """Return a model's inputs if it has several, a nest of symbolic tensors; None: it has one."""
     inputs = getattr(getattr(model, "keras_model", model), "input", None)
+    if isinstance(inputs, (list, tuple)) and len(inputs) == 1:
+        return None  # of Keras 3, which takes the input itself as well
     return inputs if isinstance(inputs, (dict, list, tuple)) else None
 
 
