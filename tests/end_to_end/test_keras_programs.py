@@ -34,6 +34,7 @@ REFUSED = {
     "train_step.custom_model": r"train_step.CustomModel overrides train_step, which is not called",
     "train_step.custom_loss": r"train_step.CustomLoss overrides compute_loss, which is not called",
     "unbuilt.pairs": r"Pairs\) has no variables yet, and calling it .* fails: .*; correct its call",
+    "unbuilt.named": r"Named\) has no variables yet, .* fails: AttributeError: .*; correct its",
 }
 STREAMS_REFUSED = {
     "batched": r"an element of train is \(float32\[\?,8,8,1\], int64\[\?\]\): it is a batch",

@@ -55,6 +55,13 @@ def test_first_fit_is_kept_and_restored(tmp_path: Path) -> None:
         assert (second.calls, fitted_file(tmp_path).read_bytes()) == (["restore 7"], kept)
 
 
+def test_empty_fit_is_restored_as_it_was(tmp_path: Path) -> None:
+    write_json(fitted_file(tmp_path), {"fitted": ""})
+    data = Mean("8")
+    prepare(data, context(tmp_path, []), None)
+    assert data.calls == ["restore "]
+
+
 def test_fit_of_an_earlier_version_is_restored_and_a_changed_one_refused(tmp_path: Path) -> None:
     fitted_file(tmp_path).write_text('{"mean": 7}')
     data = Mean("8")

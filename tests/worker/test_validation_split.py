@@ -17,6 +17,7 @@ from tests.support.training import assert_same_bits, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.datasets.arrays import ArraySplit
+from trainer.datasets.hashed_split import hash_numbers
 from trainer.datasets.mixture import mixture
 from trainer.engine.engine import Engine
 from trainer.errors import ConfigError
@@ -91,6 +92,16 @@ def test_mixture_keeps_its_shares_and_its_parts() -> None:
     start = many.validation.parts[0].size
     assert more[start:] == validation[sizes[0] :]
     assert [number for number in more[:start] if number < 60] == validation[: sizes[0]]
+
+
+def test_fraction_that_takes_all_of_a_source_is_refused() -> None:
+    sources = {name: arrays(9, num_draws=0) for name in ("a", "b")}
+    for source in sources.values():
+        source.transform = lambda batch, draws: batch
+    sources["b"].train.hashes = np.full(9, 0.5)  # of rows with one key, which stay together
+    (number,) = {*hash_numbers(np.array([2**47]))}
+    with pytest.raises(ConfigError, match="none of the 9 training examples of b in the train"):
+        divided(SimpleNamespace(**vars(mixture(sources=sources))), number + 1e-6)
 
 
 @pytest.mark.parametrize(

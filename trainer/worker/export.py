@@ -142,6 +142,8 @@ def _signatures(experiment: Experiment, task: Task, dataset: Dataset) -> dict[st
 def _several_inputs(model: Any) -> Any:
     """Return a model's inputs if it has several, a nest of symbolic tensors; None: it has one."""
     inputs = getattr(getattr(model, "keras_model", model), "input", None)
+    if isinstance(inputs, (list, tuple)) and len(inputs) == 1:
+        return None  # of Keras 3, which takes the input itself as well
     return inputs if isinstance(inputs, (dict, list, tuple)) else None
 
 
@@ -154,7 +156,12 @@ def _named(outputs: Any) -> dict[str, tf.Tensor]:
 
 def _trace_several(function: Callable[[Any], dict[str, tf.Tensor]], inputs: Any) -> Any:
     """Trace a function of a nest of features, each of which is an argument of its own."""
-    keys = inputs if isinstance(inputs, dict) else [f"input_{n + 1}" for n in range(len(inputs))]
+    # In the order in which TensorFlow flattens a dict.
+    keys = (
+        sorted(inputs)
+        if isinstance(inputs, dict)
+        else [f"input_{number}" for number in range(1, len(inputs) + 1)]
+    )
     specs = {
         key: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, key)
         for key, tensor in zip(keys, tf.nest.flatten(inputs), strict=True)

@@ -60,7 +60,8 @@ def _prepare(dataset: Fitted, context: WorkerContext | None, group: ProcessGroup
     is_kept = file.exists()
     if is_kept:
         # A run of an earlier version holds the text alone.
-        fitted = read_json(file).get("fitted") or read_text(file)
+        record = read_json(file)
+        fitted = record["fitted"] if "fitted" in record else read_text(file)
         dataset.restore(fitted)
     elif context.experiment.trains:
         # In every process, although one fit is used: wrong data are then an error in all of them.

@@ -50,7 +50,7 @@ def call_failure(model: Any, features: Any) -> str:
     """Build a model by calling it on a symbolic input; return why it cannot be, or nothing."""
     try:
         model(features)
-    except (NotImplementedError, TypeError, ValueError) as error:
+    except Exception as error:  # a call of the user's, which may be made for other inputs
         return error_cause(error).rstrip(".")
     return ""
 
