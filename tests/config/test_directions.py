@@ -23,6 +23,18 @@ class Undeclared:
 
 class Unreadable(Undeclared, some_factory()):
     metrics = ("loss", "score")
+
+class Extended(Base):
+    direction = {**Base.direction, "score": "max"}
+
+class Property(Base):
+    @property
+    def direction(self):
+        return {"score": "max"}
+
+class OfObject(Base):
+    def __init__(self):
+        self.direction = {"score": "max"}
 """
 
 
@@ -64,7 +76,20 @@ def test_class_inherits_a_declaration_and_a_name_tells_nothing() -> None:
     assert directions.mode("glossary_accuracy") == "max"
     assert (directions.primary, directions.is_complete) == ("glossary_accuracy", True)
     assert of_targets("own_directions.Undeclared", {}) == Directions()
-    assert not of_targets("own_directions.Unreadable", {}).is_complete
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize("name", ["Unreadable", "Extended", "Property", "OfObject"])
+def test_declaration_that_only_an_import_can_tell_is_left_to_the_worker(name: str) -> None:
+    assert not of_targets(f"own_directions.{name}", {}).is_complete
+
+
+@pytest.mark.parametrize("node", ["3", "{name:x}", "{_target_:3}", "{_target_:x}"])
+def test_metric_that_is_no_node_is_one_clear_problem_beside_a_selection(node: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose([f"+metrics.own={node}", "checkpoint.best.metric=accuracy"])
+    (problem,) = caught.value.problems
+    assert problem.startswith("metrics.own")
 
 
 @pytest.mark.usefixtures("own")

@@ -10,7 +10,6 @@ import functools
 import importlib.util
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -84,7 +83,7 @@ def read(target: str) -> Signature | None:
 def literals(target: str, names: Sequence[str]) -> dict[str, Any] | None:
     """Return those attributes of a class that it, or one that it extends, assigns as literals.
 
-    It is None if only an import could tell them.
+    It is None if only an import could tell them, or what an object has instead.
     """
     try:
         statement, bound = _locate(target)
@@ -99,13 +98,24 @@ def _literals(
     bases = [base.id if isinstance(base, ast.Name) else "" for base in reversed(node.bases)]
     inherited = [_inherited(base, bound, names) for base in bases]
     values = {name: value for base in inherited for name, value in (base or {}).items()}
+    if any(map(functools.partial(_is_computed, names=names), ast.walk(node))):
+        return None
     for statement in node.body:
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             if (name := ast.unparse(targets[0])) in names:
-                with suppress(ValueError):
+                try:
                     values[name] = ast.literal_eval(statement.value)
+                except (ValueError, TypeError):  # more than a literal
+                    return None
     return None if None in inherited and not values else values
+
+
+def _is_computed(node: ast.AST, names: Sequence[str]) -> bool:
+    """Return whether a part of a class is a property of such a name, or sets one on an object."""
+    if isinstance(node, ast.Attribute):
+        return isinstance(node.ctx, ast.Store) and node.attr in names
+    return isinstance(node, _Function) and node.name in names
 
 
 def _inherited(
