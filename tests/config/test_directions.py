@@ -32,6 +32,9 @@ class Property(Base):
     def direction(self):
         return {"score": "max"}
 
+class PrimaryAlone(some_factory()):
+    primary_metric = "score"
+
 class OfObject(Base):
     def __init__(self):
         self.direction = {"score": "max"}
@@ -79,7 +82,7 @@ def test_class_inherits_a_declaration_and_a_name_tells_nothing() -> None:
 
 
 @pytest.mark.usefixtures("own")
-@pytest.mark.parametrize("name", ["Unreadable", "Extended", "Property", "OfObject"])
+@pytest.mark.parametrize("name", ["Unreadable", "Extended", "Property", "PrimaryAlone", "OfObject"])
 def test_declaration_that_only_an_import_can_tell_is_left_to_the_worker(name: str) -> None:
     assert not of_targets(f"own_directions.{name}", {}).is_complete
 

@@ -14,7 +14,6 @@ from trainer.config import signatures
 from trainer.config.constraints import did_you_mean
 from trainer.config.schema import Experiment, Sweep
 
-_ATTRIBUTES = ("direction", "primary_metric")
 _KERAS_MIN = ("Error", "Crossentropy", "Hinge", "KLDivergence", "Poisson", "Negatives", "Positives")
 _KERAS_NEUTRAL = ("Mean", "MeanTensor", "Sum", "Metric")
 
@@ -83,12 +82,14 @@ def of_targets(task: str | None, metrics: Mapping[str, str]) -> Directions:
         task: the dotted path of the task; None: a loop of the user's own trains.
         metrics: those of the metrics, by name.
     """
-    source = {} if task is None else signatures.literals(task, _ATTRIBUTES)
+    source = {} if task is None else signatures.literals(task, ["direction"])
+    primary = {} if task is None else signatures.literals(task, ["primary_metric"])
     sources = {
-        name: _of_keras(target) or signatures.literals(target, _ATTRIBUTES)
+        name: _of_keras(target) or signatures.literals(target, ["direction"])
         for name, target in metrics.items()
     }
-    joined = _join(source or {}, {name: each or {} for name, each in sources.items()})
+    attributes = {**(source or {}), **(primary or {})}
+    joined = _join(attributes, {name: each or {} for name, each in sources.items()})
     return replace(joined, is_complete=None not in (source, *sources.values()))
 
 
