@@ -55,9 +55,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["experiment=diabetes", "metrics=regression"], "r2", "max"),
         (["task=language_model"], "perplexity", "min"),
         (["task=segmentation"], "iou/3", "max"),
-        (["metrics=[top_5,per_class,calibration]"], "top_5", "max"),
-        (["metrics=[top_5,per_class,calibration]"], "recall/cat", "max"),
-        (["metrics=[top_5,per_class,calibration]"], "calibration_error", "min"),
+        (["metrics=[per_class,calibration]"], "recall/cat", "max"),
+        (["metrics=[per_class,calibration]"], "calibration_error", "min"),
         (["+metrics.mse._target_=tensorflow.keras.metrics.MeanSquaredError"], "mse", "min"),
         (["+metrics.auc._target_=tensorflow.keras.metrics.AUC"], "auc", "max"),
         ([], "accuracy", "max"),
@@ -93,6 +92,12 @@ def test_metric_that_is_no_node_is_one_clear_problem_beside_a_selection(node: st
         compose([f"+metrics.own={node}", "checkpoint.best.metric=accuracy"])
     (problem,) = caught.value.problems
     assert problem.startswith("metrics.own")
+
+
+def test_direction_of_all_values_of_a_metric_leaves_their_names_to_the_worker() -> None:
+    directions = declared(compose(["metrics=top_5"]))
+    assert (directions.mode("top_5"), directions.is_complete) == ("max", False)
+    compose(["metrics=top_5", "metrics.top_5.k=3", "checkpoint.best.metric=top_3"])
 
 
 @pytest.mark.usefixtures("own")

@@ -90,7 +90,12 @@ def of_targets(task: str | None, metrics: Mapping[str, str]) -> Directions:
     }
     attributes = {**(source or {}), **(primary or {})}
     joined = _join(attributes, {name: each or {} for name, each in sources.items()})
-    return replace(joined, is_complete=None not in (source, *sources.values()))
+    unknown = None in (source, *sources.values()) or any(
+        # It is that of all values, whose names the object knows.
+        isinstance((each or {}).get("direction"), str) and not _of_keras(metrics[name])
+        for name, each in sources.items()
+    )
+    return replace(joined, is_complete=not unknown)
 
 
 def resolved(sweep: Sweep, experiment: Experiment) -> tuple[Sweep, str | None]:
