@@ -253,6 +253,8 @@ def biased_selection(experiment: Experiment, *others: str) -> list[str]:
 def _check_validation(experiment: Experiment) -> Iterator[str]:
     node = experiment.dataset if isinstance(experiment.dataset, Mapping) else {}
     value = node.get("validation")
+    if isinstance(value, bool) or value == "":
+        return  # refused already: every dataset declares the type of this key
     if isinstance(value, int | float) and not 0 < value < 1:
         yield f"dataset.validation ({value}) must be a fraction > 0 and < 1, or a path, or null"
     if isinstance(value, str) and targets.takes(str(node.get("_target_")), "test_path") is False:
