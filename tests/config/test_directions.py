@@ -6,6 +6,7 @@ import pytest
 
 from trainer.cli.compose import compose
 from trainer.config.directions import Directions, declared, of_targets, resolved
+from trainer.config.validation import biased_selection
 from trainer.errors import ConfigError
 
 OWN = """
@@ -134,3 +135,9 @@ def test_sweep_takes_the_tasks_primary_metric() -> None:
     }
     experiment = compose(["task=gan"])  # without gan_quality nothing tells how good examples are
     assert resolved(experiment.sweep, experiment)[0].metric == "loss"
+
+
+def test_only_what_selects_by_a_metric_is_said_to_select() -> None:
+    stops = compose(["callbacks=early_stopping", "+callbacks.log._target_=builtins.object"])
+    assert biased_selection(stops)[0].startswith("callbacks.early_stopping selects by test data")
+    assert biased_selection(compose(["+callbacks.log._target_=builtins.object"])) == []

@@ -199,7 +199,7 @@ def _check_checkpoint(experiment: Experiment) -> Iterator[str]:
 
 def _check_directions(experiment: Experiment) -> Iterator[str]:
     """Refuse to select by a metric whose direction nothing declares, as far as sources tell."""
-    if not experiment.trains or own_loop.name_of(experiment) is not None:
+    if experiment.mode not in _TRAINING or own_loop.name_of(experiment) is not None:
         return
     directions: directions_of.Directions | None = None
     for key, metric, mode_key, mode in selections(experiment):
@@ -241,13 +241,22 @@ def biased_selection(experiment: Experiment, *others: str) -> list[str]:
     if not experiment.trains or experiment.dataset is None:
         return []
     best = ["checkpoint.best"] if experiment.checkpoint.best.metric is not None else []
-    names = [*others, *best, *(f"callbacks.{name}" for name in experiment.callbacks or {})]
+    names = [*others, *best, *(f"callbacks.{name}" for name in _selecting_callbacks(experiment))]
     if not names or selecting_split(experiment) == "validation":
         return []
     return [
         f"{', '.join(names)} select{'s' if len(names) == 1 else ''} by test data, whose figures "
         "are then too good; dataset.validation=0.1 selects by a tenth of the training data"
     ]
+
+
+def _selecting_callbacks(experiment: Experiment) -> Iterator[str]:
+    for name, node in (experiment.callbacks or {}).items():
+        if isinstance(node, Mapping) and "metric" in {
+            **targets.defaults(node.get("_target_")),
+            **node,
+        }:
+            yield name
 
 
 def _check_validation(experiment: Experiment) -> Iterator[str]:

@@ -69,7 +69,7 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
                 {name: _output_types(function) for name, function in signatures.items()},
                 parameters={name: model.count_params()},
                 model_inputs={
-                    spec.name: spec.shape[1:].as_list()
+                    spec.name: (spec.shape[1:].as_list(), spec.dtype.name)
                     for spec in tf.nest.flatten(served.structured_input_signature)
                 },
             )
