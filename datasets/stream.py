@@ -113,8 +113,8 @@ def _problem(pair: Any, label_kind: str, num_classes: int) -> str:
         )
     if not fits:
         return (
-            f"the label must be {expected} (dataset.label_kind={label_kind}); cast it, or set "
-            "dataset.label_kind"
+            f"the label must be {expected} (dataset.label_kind={label_kind}); cast it or "
+            "reshape it, or set dataset.label_kind"
         )
     return "the shape of the features must be static; pad, crop or resize them in a map"
 

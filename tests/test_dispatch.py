@@ -6,6 +6,7 @@ import os
 import pytest
 
 from tests.support.command_line import run_here
+from trainer.cli import overrides
 from trainer.cli.commands import report, runs
 from trainer.errors import StorageError
 from trainer.sweep import run_sweep
@@ -18,6 +19,7 @@ STORAGE = [
     (PermissionError(errno.EACCES, os.strerror(errno.EACCES), "a"), "a: Permission denied"),
 ]
 BUGS = [ValueError("no"), KeyError("no"), FileNotFoundError(2, "gone", "a"), RecursionError("no")]
+READING = (overrides, "_saved_command", ["resume=runs/a"])
 COMMANDS = {
     "a subcommand": (runs, "run", ["runs", "."]),
     "another": (report, "run", ["report", "."]),
@@ -26,7 +28,7 @@ COMMANDS = {
 
 
 def failing(monkeypatch, command, error):
-    module, function, words = COMMANDS[command]
+    module, function, words = COMMANDS.get(command, READING)
 
     def fail(*arguments):
         raise error
@@ -35,7 +37,7 @@ def failing(monkeypatch, command, error):
     return run_here(*words)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, "a run that is read"])
 @pytest.mark.parametrize(("error", "line"), STORAGE)
 def test_error_of_storage_is_1_in_one_line(monkeypatch, command, error, line):
     outcome = failing(monkeypatch, command, error)

@@ -26,6 +26,10 @@ LINES = {
     "watchdog.stall_secs=1e-9": "watchdog.stall_secs (1e-09) must be >= 0.1",
     "+fault.x={}": "fault.x ({}) is empty; write "
     "+fault.x={action:kill,process:chief,phase:step,at:75}",
+    "dataset.validation=true": "dataset.validation (true) must be a float or a str or null",
+    "dataset.validation=''": "dataset.validation is empty, perhaps from an unset shell variable; "
+    "give a value, or write dataset.validation=null for none",
+    "writers=[jsonl, csv, jsonl]": "writers names jsonl twice; remove one of them",
     "writers=[jsonl,jsonl]": "writers names jsonl twice; remove one of them",
     "+writers.log._target_=trainer.summaries.writers.jsonl.JsonLines": "writers.log is the same as "
     "writers.jsonl; remove one of them",

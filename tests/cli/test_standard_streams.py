@@ -46,6 +46,44 @@ def test_command_needs_no_reader(redirection):
     assert command("--cfg job", redirection) == (0, [])
 
 
+def run_code(code, redirection, **env):
+    """Run Python code by the shell; return its exit code, output and errors."""
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f'{sys.executable} -c "$CODE" {redirection}'],
+        input="{}",
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "CODE": code, **env},
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(("value", "printed"), [("1", "one\n"), ("", "")])
+def test_python_may_be_asked_not_to_buffer(value, printed):
+    code = """if True:
+        import os
+        from trainer.cli import standard_streams
+        standard_streams.prepare()
+        print("one")
+        os._exit(0)
+    """
+    assert run_code(code, "| cat", PYTHONUNBUFFERED=value) == (0, printed, "")
+
+
+def test_run_of_a_verification_needs_no_reader():
+    code = """if True:
+        from unittest.mock import MagicMock
+        from trainer.launch import verify_run
+        verify_run.json = verify_run.loading = verify_run._end_with_parent = MagicMock()
+        verify_run.launcher.run = lambda command: print("one", flush=True) or 0
+        verify_run.main()
+    """
+    assert run_code(code, "| sleep 0") == (0, "", "")
+
+
 def test_full_disk_of_the_output_is_one_line():
     code, lines = command("--cfg job", "> /dev/full")
     assert code == 1

@@ -427,7 +427,7 @@ def test_writer_that_does_not_say_what_it_needs_may_use_the_network(tmp_path, mo
     monkeypatch.syspath_prepend(tmp_path)
     source = "class {}:\n{}    def __init__(self, run_dir, position):\n        assert False\n"
     (tmp_path / "unlike.py").write_text(
-        source.format("Silent", "") + source.format("Offline", "    network = None\n")
+        source.format("Silent(Offline)", "") + source.format("Offline", "    network = None\n")
     )
     assert environment.online_writer({"a": {"_target_": "unlike.Offline"}}) is None
     assert environment.online_writer({"a": {"_target_": "unlike.Silent"}}) == (

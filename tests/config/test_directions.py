@@ -6,6 +6,7 @@ import pytest
 
 from trainer.cli.compose import compose
 from trainer.config.directions import Directions, declared, of_targets, resolved
+from trainer.config.rules.validation import biased_selection
 from trainer.errors import ConfigError
 
 OWN = """
@@ -23,6 +24,21 @@ class Undeclared:
 
 class Unreadable(Undeclared, some_factory()):
     metrics = ("loss", "score")
+
+class Extended(Base):
+    direction = {**Base.direction, "score": "max"}
+
+class Property(Base):
+    @property
+    def direction(self):
+        return {"score": "max"}
+
+class PrimaryAlone(some_factory()):
+    primary_metric = "score"
+
+class OfObject(Base):
+    def __init__(self):
+        self.direction = {"score": "max"}
 """
 
 
@@ -40,9 +56,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["experiment=diabetes", "metrics=regression"], "r2", "max"),
         (["task=language_model"], "perplexity", "min"),
         (["task=segmentation"], "iou/3", "max"),
-        (["metrics=[top_5,per_class,calibration]"], "top_5", "max"),
-        (["metrics=[top_5,per_class,calibration]"], "recall/cat", "max"),
-        (["metrics=[top_5,per_class,calibration]"], "calibration_error", "min"),
+        (["metrics=[per_class,calibration]"], "recall/cat", "max"),
+        (["metrics=[per_class,calibration]"], "calibration_error", "min"),
         (["+metrics.mse._target_=tensorflow.keras.metrics.MeanSquaredError"], "mse", "min"),
         (["+metrics.auc._target_=tensorflow.keras.metrics.AUC"], "auc", "max"),
         ([], "accuracy", "max"),
@@ -64,7 +79,26 @@ def test_class_inherits_a_declaration_and_a_name_tells_nothing() -> None:
     assert directions.mode("glossary_accuracy") == "max"
     assert (directions.primary, directions.is_complete) == ("glossary_accuracy", True)
     assert of_targets("own_directions.Undeclared", {}) == Directions()
-    assert not of_targets("own_directions.Unreadable", {}).is_complete
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize("name", ["Unreadable", "Extended", "Property", "PrimaryAlone", "OfObject"])
+def test_declaration_that_only_an_import_can_tell_is_left_to_the_worker(name: str) -> None:
+    assert not of_targets(f"own_directions.{name}", {}).is_complete
+
+
+@pytest.mark.parametrize("node", ["3", "{name:x}", "{_target_:3}", "{_target_:x}"])
+def test_metric_that_is_no_node_is_one_clear_problem_beside_a_selection(node: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose([f"+metrics.own={node}", "checkpoint.best.metric=accuracy"])
+    (problem,) = caught.value.problems
+    assert problem.startswith("metrics.own")
+
+
+def test_direction_of_all_values_of_a_metric_leaves_their_names_to_the_worker() -> None:
+    directions = declared(compose(["metrics=top_5"]))
+    assert (directions.mode("top_5"), directions.is_complete) == ("max", False)
+    compose(["metrics=top_5", "metrics.top_5.k=3", "checkpoint.best.metric=top_3"])
 
 
 @pytest.mark.usefixtures("own")
@@ -101,3 +135,9 @@ def test_sweep_takes_the_tasks_primary_metric() -> None:
     }
     experiment = compose(["task=gan"])  # without gan_quality nothing tells how good examples are
     assert resolved(experiment.sweep, experiment)[0].metric == "loss"
+
+
+def test_only_what_selects_by_a_metric_is_said_to_select() -> None:
+    stops = compose(["callbacks=early_stopping", "+callbacks.log._target_=builtins.object"])
+    assert biased_selection(stops)[0].startswith("callbacks.early_stopping selects by test data")
+    assert biased_selection(compose(["+callbacks.log._target_=builtins.object"])) == []

@@ -27,13 +27,14 @@ REFUSED = {
     "softmax.subclassed": r"the probabilities of a softmax \(layer .*classifier.*\)",
     "softmax.sigmoid": r"takes one output \[B, 10\], the model returns \[B, 1\]; give its last",
     "softmax.too_many": r"takes one output \[B, 10\], the model returns \[B, 30\]; give its last",
-    "softmax.two_heads": r"the model returns 2 outputs: \[B, 10\], \[B, 1\]; give",
+    "softmax.two_heads": r"the model returns a list of 2: \[B, 10\], \[B, 1\]; give",
     "softmax.named_heads": r"a dict of 2: digit \[B, 10\], sum \[B, 1\]; give",
     "softmax.forgetful": r"the model returns None; give",
     "softmax.nothing": r"softmax.nothing\) must return a model of Keras, and returns None; add",
     "train_step.custom_model": r"train_step.CustomModel overrides train_step, which is not called",
     "train_step.custom_loss": r"train_step.CustomLoss overrides compute_loss, which is not called",
     "unbuilt.pairs": r"Pairs\) has no variables yet, and calling it .* fails: .*; correct its call",
+    "unbuilt.named": r"Named\) has no variables yet, .* fails: AttributeError: .*; correct its",
 }
 STREAMS_REFUSED = {
     "batched": r"an element of train is \(float32\[\?,8,8,1\], int64\[\?\]\): it is a batch",

@@ -27,6 +27,7 @@ OPTIONS = [
     "model=softmax", "train.steps=8", "batch.global_size=16", "checkpoint.every_steps=2",
     "checkpoint.every_epochs=null", "checkpoint.keep=9", "evaluate.every_steps=2",
     "summary.every_steps=2", "writers=[jsonl,csv]", "launch=inline",
+    "dataset.validation=0.2",
 ]  # fmt: skip
 NEWEST = "checkpoints/ckpt-6"
 FILES = [
@@ -35,6 +36,7 @@ FILES = [
     "metrics-train.csv", "metrics-test.csv", "samples.png", "evaluation-6.json", ".saved", ".lock",
     f"{NEWEST}.json", f"{NEWEST}.index", f"{NEWEST}.data-00000-of-00001", "logs/worker-0.log",
     "logs/status-worker-0.json", "checkpoints", "logs", "events", "events/train",
+    "events/validation", "metrics-validation.csv",
 ]  # fmt: skip
 READERS = [["runs"], ["status"], ["checkpoints"], ["diff"], ["report", "--output=page.html"]]
 
@@ -69,9 +71,12 @@ def trained(tmp_path_factory):
             file.unlink()
         shutil.copy(path / "result.json", path / "evaluation-6.json")
         shutil.copy(path / "metrics.jsonl", path / "evaluations.jsonl")
-        write_json(path / "result.json", {**read_json(path / "result.json"), "train": {}})
+        # Of a shorter training, so that this one is not finished.
+        result = {**read_json(path / "result.json"), "step": 6, "train": {"steps": 6}}
+        write_json(path / "result.json", result)
         (path / "logs").mkdir(exist_ok=True)
-        (path / "events/train").mkdir(parents=True)
+        for split in ("train", "validation"):
+            (path / "events" / split).mkdir(parents=True)
         (path / "logs/worker-0.log").write_text("a line\n")
         for name in ("crash.txt", "samples.png"):
             (path / name).write_text("a line\n")
@@ -143,7 +148,8 @@ def as_worker(monkeypatch):
     def run(context, cluster):
         path = context.directory.path
         for writer in (JsonLines(path, 6), Csv(path, 6)):
-            writer.scalars("test", 8, {"loss": 1.0})
+            for split in ("validation", "test"):
+                writer.scalars(split, 8, {"loss": 1.0})
             writer.close()
         Log(log_of(context.directory, Cluster().process_id), print).write(b"a line\n")
         Ledger(path).mark("step", 8)

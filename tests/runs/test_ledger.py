@@ -271,7 +271,13 @@ def test_ledger_writes_in_the_chief_alone(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("cut_off", ['{"phase": "sa', '{"phase": "save"}', "7", "\x00\x00"])
+@pytest.mark.parametrize(
+    "cut_off",
+    [
+        '{"phase": "sa', '{"phase": "save"}', "7", "\x00\x00",
+        '{"phase": "save", "step": 4, "input_secs": 0.0, "time": 1.0, "worker_times": [1]}',
+    ],
+)  # fmt: skip
 def test_torn_line_is_ignored_and_ends_before_the_next(run, cut_off):
     run.command()
     run.attempt(0)

@@ -75,8 +75,8 @@ def longer_schema(monkeypatch):
 
 @pytest.fixture
 def rows(monkeypatch):
-    """Return a function that adds rows to the table of migrations."""
-    return lambda *table: monkeypatch.setattr(migrations, "ROWS", (*migrations.ROWS, *table))
+    """Return a function that sets the table of migrations."""
+    return lambda *table: monkeypatch.setattr(migrations, "ROWS", table)
 
 
 @pytest.mark.parametrize("command", IDENTITIES)
@@ -162,7 +162,11 @@ def test_new_default_is_another_run_and_the_former_one_the_same(rows):
     before = compose(["~model.l2"])
     name = run_name(before)
     # As if the default had been 0.1 when the run was trained.
-    rows(NewDefault("trainer.models.cnn.cnn", "l2", 0.1), NewDefault(None, "seed", 5))
+    rows(
+        *migrations.ROWS,
+        NewDefault("trainer.models.cnn.cnn", "l2", 0.1),
+        NewDefault(None, "seed", 5),
+    )
     assert run_name(compose(["~model.l2"])) != name
     explicit = compose(["model.l2=0.1", "seed=5"])
     assert run_name(explicit) == name

@@ -42,6 +42,7 @@ def test_secrets_are_masked(text, expected):
         "commit 0123456789abcdef0123456789abcdef01234567",
         "runs_dir=s3://bucket/folder dataset.path=https://host:8080/a.npz",
         "secret_sharing(password)",
+        "+    pad_token='[PAD]', eos_token=\"<eos>\", mask_token=<extra_id_0>",
         "-def risk-of-a-long-name-with-dashes():",
     ],
 )

@@ -40,6 +40,15 @@ def test_imported_modules_of_the_user_are_recorded(project):
     assert changed(code) == []
 
 
+def test_program_itself_is_not_recorded_under_any_of_its_names(project, monkeypatch):
+    importlib.import_module("single")
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["single"])
+    monkeypatch.setitem(sys.modules, "__mp_main__", sys.modules["single"])  # multiprocessing's
+    code = ImportedCode()
+    code.update()
+    assert not {"__main__", "__mp_main__"} & {*code.fingerprints}
+
+
 def test_module_is_recorded_as_it_was_first_seen(project):
     code = ImportedCode()
     importlib.import_module("mine.net")

@@ -29,6 +29,7 @@ from trainer.config.other_names import choice_hint
 from trainer.config.rules.validation import unknown_name
 from trainer.config.schema import GROUPS, ONE_CHOICE, USED, Experiment
 from trainer.errors import ConfigError
+from trainer.files import storage_problem
 from trainer.text import printable
 
 USER_ERRORS = (ConfigError, HydraException, OmegaConfBaseException, yaml.YAMLError)
@@ -62,10 +63,13 @@ def reading_configuration() -> Iterator[None]:
     """Raise what composing raises for a mistake of the user's as a ConfigError.
 
     Hydra raises plain errors too, such as for a file that is no text; elsewhere they are faults.
+    An error of storage stays what it is: the same command may succeed later.
     """
     try:
         yield
     except (*USER_ERRORS, ValueError, OSError, RecursionError) as error:
+        if storage_problem(error):
+            raise
         raise ConfigError(*explain(error)) from error
 
 

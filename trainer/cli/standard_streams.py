@@ -58,10 +58,14 @@ def prepare() -> None:
     for descriptor, name in enumerate(("stdout", "stderr"), 1):
         stream = getattr(sys, name)
         encoding = stream.encoding if stream else "utf-8"
+        is_unbuffered = bool(stream and stream.write_through)  # PYTHONUNBUFFERED
         buffer = stream.detach() if stream else open(descriptor, "wb", closefd=False)  # noqa: SIM115
-        is_line_buffered = name == "stderr" or os.isatty(descriptor)
         replacement = StandardStream(
-            buffer, encoding, errors="backslashreplace", line_buffering=is_line_buffered
+            buffer,
+            encoding,
+            errors="backslashreplace",
+            line_buffering=name == "stderr" or os.isatty(descriptor),
+            write_through=is_unbuffered,
         )
         setattr(sys, name, replacement)
         setattr(sys, f"__{name}__", replacement)  # `shutil` asks this one for the terminal's size

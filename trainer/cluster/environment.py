@@ -91,7 +91,8 @@ def online_writer(writers: object) -> str | None:
         writers: the section of the configuration.
     """
     for name, node in writers.items() if isinstance(writers, Mapping) else ():
-        constants = signatures.literals(node["_target_"], ["network"]) or {}
+        # What a class adds to one that needs no network may need it: nothing is inherited.
+        constants = signatures.literals(node["_target_"], ["network"], inherited=False) or {}
         if "network" not in constants:
             return f"writers.{name} ({node['_target_']}) does not say that it needs no network"
         variable = constants["network"]

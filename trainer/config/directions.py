@@ -14,7 +14,6 @@ from trainer.config.options import signatures
 from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Experiment, Sweep
 
-_ATTRIBUTES = ("direction", "primary_metric")
 _KERAS_MIN = ("Error", "Crossentropy", "Hinge", "KLDivergence", "Poisson", "Negatives", "Positives")
 _KERAS_NEUTRAL = ("Mean", "MeanTensor", "Sum", "Metric")
 
@@ -69,8 +68,11 @@ def of_objects(task: Any, metrics: Mapping[str, Any]) -> Directions:
 
 def declared(experiment: Experiment) -> Directions:
     """Return what the source of the configured task and metrics declares."""
-    targets = {name: node["_target_"] for name, node in (experiment.metrics or {}).items()}
-    return of_targets((experiment.task or {}).get("_target_"), targets)
+    nodes = experiment.metrics if isinstance(experiment.metrics, Mapping) else {}
+    targets = {name: _target(node) for name, node in nodes.items()}
+    # A node without one is a problem of its own.
+    known = {name: target for name, target in targets.items() if target is not None}
+    return of_targets(_target(experiment.task), known)
 
 
 def of_targets(task: str | None, metrics: Mapping[str, str]) -> Directions:
@@ -80,13 +82,20 @@ def of_targets(task: str | None, metrics: Mapping[str, str]) -> Directions:
         task: the dotted path of the task; None: a loop of the user's own trains.
         metrics: those of the metrics, by name.
     """
-    source = {} if task is None else signatures.literals(task, _ATTRIBUTES)
+    source = {} if task is None else signatures.literals(task, ["direction"])
+    primary = {} if task is None else signatures.literals(task, ["primary_metric"])
     sources = {
-        name: _of_keras(target) or signatures.literals(target, _ATTRIBUTES)
+        name: _of_keras(target) or signatures.literals(target, ["direction"])
         for name, target in metrics.items()
     }
-    joined = _join(source or {}, {name: each or {} for name, each in sources.items()})
-    return replace(joined, is_complete=None not in (source, *sources.values()))
+    attributes = {**(source or {}), **(primary or {})}
+    joined = _join(attributes, {name: each or {} for name, each in sources.items()})
+    unknown = None in (source, *sources.values()) or any(
+        # It is that of all values, whose names the object knows.
+        isinstance((each or {}).get("direction"), str) and not _of_keras(metrics[name])
+        for name, each in sources.items()
+    )
+    return replace(joined, is_complete=not unknown)
 
 
 def resolved(sweep: Sweep, experiment: Experiment) -> tuple[Sweep, str | None]:
@@ -109,6 +118,11 @@ def _join(task: Mapping[str, Any], metrics: Mapping[str, Mapping[str, Any]]) -> 
     return Directions(known, primary if primary in known else "loss")
 
 
+def _target(node: Any) -> str | None:
+    target = node.get("_target_") if isinstance(node, Mapping) else None
+    return target if isinstance(target, str) else None
+
+
 def _of_object(metric: Any) -> Any:
     target = f"{type(metric).__module__}.{type(metric).__name__}"
     return getattr(metric, "direction", None) or _of_keras(target).get("direction")
@@ -116,7 +130,7 @@ def _of_object(metric: Any) -> Any:
 
 def _of_keras(target: str) -> dict[str, str]:
     """Return the direction of a metric of Keras, which declares none, by the name of its class."""
-    package, *_, name = target.split(".")
+    package, name = target.partition(".")[0], target.rpartition(".")[2]
     if package not in ("tensorflow", "tf_keras", "keras") or name in _KERAS_NEUTRAL:
         return {}
     is_min = name.endswith(_KERAS_MIN) and not name.startswith("True")

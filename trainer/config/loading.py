@@ -141,11 +141,11 @@ def _check_twice(container: Mapping[str, Any], overrides: Iterable[tuple[str, st
     """Return what is chosen twice, or set under two names, where several may be chosen."""
     problems = []
     for group in ("callbacks", "metrics", "writers"):
-        chosen = [text.strip("[]").split(",") for name, text in overrides if name == group]
+        chosen = [re.split(r"[\[\], ]+", text) for name, text in overrides if name == group]
         problems += [
             f"{group} names {name} twice; remove one of them"
             for names in chosen
-            for name in dict.fromkeys(names)
+            for name in filter(None, dict.fromkeys(names))
             if names.count(name) > 1
         ]
         nodes = container.get(group)

@@ -216,7 +216,12 @@ class Engine:
             self.channel.line(f"warning: the best checkpoint is not evaluated: {problem}")
             return
         self._evaluate_test(evaluator, best, stop_requested)
-        self.checkpointer.restore_chosen(self.step)  # whoever reads the state now means the last
+        # Whoever reads the state now means the last.
+        if problem := self.checkpointer.restore_chosen(self.step):
+            self.channel.line(
+                f"warning: the checkpoint of step {self.step}, the last, cannot be restored: "
+                f"{problem}"
+            )
 
     def _evaluate_test(
         self, evaluator: Evaluator, step: int, stop_requested: Callable[[], bool]

@@ -17,8 +17,8 @@ class MultilabelScores:
     those of the examples or the predictions. `average_precision` is the mean over the labels that
     some example has; of one label it is the sum over all thresholds of the precision there times
     what recall rises by (Zhu 2004). `f1/<label>` and `average_precision/<label>` are those of one
-    label, 0.0 where it does not occur; NaN where a probability is NaN. All probabilities of the
-    split are held in memory.
+    label, 0.0 where it does not occur. A probability that is NaN predicts no label, and makes the
+    average precision NaN. All probabilities of the split are held in memory.
 
     Attributes:
         class_names: names of the labels; numbers if it is empty.

@@ -115,9 +115,8 @@ class Ledger:
         self._workers = WorkerRecord()
         self._running = False
         for line in self._lines():
-            with suppress(
-                ValueError, TypeError, RecursionError
-            ):  # damaged, or a kill has cut it off
+            # It may be damaged, or a kill has cut it off.
+            with suppress(ValueError, TypeError, AttributeError, RecursionError):
                 self._tally.add(Mark(**json.loads(line)))
 
     def _lines(self) -> list[bytes]:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trainer.config.directions import Directions, of_targets
 from trainer.errors import ConfigError
-from trainer.files import read_text
-from trainer.runs import provenance
+from trainer.runs import directory, provenance
 
 
 def read(path: Path) -> Directions:
@@ -26,9 +23,9 @@ def read(path: Path) -> Directions:
     if isinstance(record, dict):
         return Directions(record["direction"], record["primary"])
     try:
-        config = yaml.safe_load(read_text(path / "config.yaml"))
+        config = directory.read_config(path)
         metrics = {name: node["_target_"] for name, node in (config["metrics"] or {}).items()}
         task: Any = config["task"]
         return of_targets(task and task["_target_"], metrics)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError):
+    except (ConfigError, OSError, KeyError, TypeError, AttributeError):
         return Directions()

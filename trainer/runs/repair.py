@@ -10,13 +10,14 @@ from trainer.errors import DamagedError
 from trainer.files import read_json, regular_file
 
 _FOLDERS = (
-    "checkpoints", "events", "events/train", "events/eval", "logs", "predictions", "faults",
+    "checkpoints", "events", "events/train", "events/validation", "events/eval", "logs",
+    "predictions", "faults",
 )  # fmt: skip
 _RECORDS = ("run.json", "result.json", "failure.json", "placement.json", "left_out.json")
 _FILES = (
-    "metrics.jsonl", "evaluations.jsonl", "ledger.jsonl", "metrics-train.csv", "metrics-test.csv",
-    "crash.txt", "confusion.json", "samples.png", "samples.txt", "masks.png", "mlflow_run_id",
-    "wandb_run_id",
+    "metrics.jsonl", "evaluations.jsonl", "ledger.jsonl", "metrics-train.csv",
+    "metrics-validation.csv", "metrics-test.csv", "crash.txt", "confusion.json", "samples.png",
+    "samples.txt", "masks.png", "mlflow_run_id", "wandb_run_id",
 )  # fmt: skip
 """Whatever they hold is read with care, or not at all; but they must be files."""
 

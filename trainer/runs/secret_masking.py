@@ -22,10 +22,14 @@ _NAMED = re.compile(
     r"""(?ix)
     (?P<name>(?:passw(?:or)?d | passphrase | secret | token | (?:api | access | secret)_?key)
         ["']?\s*(?:=|:|\ )\s*["']?)
-    (?P<value>(?=[^\s"',]*\d)[^\s"',()\[\]{}]{8,} | (?<=["'])[^"'\n]{4,}(?=["']))
+    (?P<value>(?![\[<])
+        (?:(?=[^\s"',]*\d)[^\s"',()\[\]{}]{8,} | (?<=["'])[^"'\n]{4,}(?=["'])))
     """
 )
-"""A value that is called a secret: with a digit, or in quotation marks, so that it is no code."""
+"""A value that is called a secret: with a digit, or in quotation marks, so that it is no code.
+
+And not in brackets, as the special tokens of a vocabulary are: `[PAD]`, `<eos>`.
+"""
 _FOLLOWING = re.compile(
     r"(?i)(\bpassw(?:or)?d=)[^\s,\"']+ | (\bwandb\W.{0,40}?)\b[0-9a-f]{40}\b", re.VERBOSE
 )

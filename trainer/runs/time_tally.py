@@ -48,7 +48,7 @@ class Mark:
     staleness: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        """Raise a ValueError or TypeError for what no ledger has written: a damaged line."""
+        """Raise a Value-, Type- or AttributeError for a damaged line: no ledger has written it."""
         numbers = [self.input_secs, self.time, self.step or 0, self.workers or 0]
         for step_secs, wait_secs, steps in (self.worker_times or {}).values():
             numbers += [step_secs, wait_secs, steps]

@@ -29,7 +29,7 @@ class ImportedCode:
 
     def __init__(self) -> None:
         self.fingerprints: dict[str, dict[str, str]] = {}
-        self._seen = {"__main__"}
+        self._seen = {"__main__", "__mp_main__"}
         paths = sysconfig.get_paths()
         folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
         folders += [path for path in sys.path if any(Path(path).glob("*.dist-info"))]

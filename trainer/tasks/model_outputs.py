@@ -46,7 +46,8 @@ def _in_words(outputs: Any) -> str:
         each = ", ".join(f"{name} {_in_words(value)}" for name, value in outputs.items())
         return f"a dict of {len(outputs)}: {each}"
     if isinstance(outputs, Sequence):
-        return f"{len(outputs)} outputs: {', '.join(map(_in_words, outputs))}"
+        each = ", ".join(map(_in_words, outputs))
+        return f"a list of {len(outputs)}: {each}"
     return _shape(outputs.shape) if tf.is_tensor(outputs) else type(outputs).__name__
 
 

@@ -3,13 +3,16 @@
 import queue
 import signal
 import socket
+from contextlib import suppress
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from trainer.cli.compose import compose
-from trainer.cluster.messages import Crash, Exit, Outcome, encode
+from trainer.cluster.messages import Crash, Exit, Line, Outcome, encode
 from trainer.cluster.spec import Cluster
+from trainer.errors import RESTARTABLE
 from trainer.launch.processes import worker_process
 from trainer.runs.directory import join_run
 
@@ -20,11 +23,14 @@ SECS = 60
 def messages_of(tmp_path, monkeypatch):
     """Return a function that returns what is told of a worker that ends with a code."""
 
-    def end(code, *sent):
+    def end(code, *sent, start_error=None):
         ours, theirs = socket.socketpair()
         fake = SimpleNamespace(wait=lambda: code)
 
         def start(connection, release, start_fresh):
+            if start_error:
+                with suppress(OSError):
+                    start_fresh()
             release()
             return fake
 
@@ -32,6 +38,7 @@ def messages_of(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(worker_process.socket, "socketpair", lambda: (ours, theirs.dup()))
             patch.setattr(worker_process, "start_process", start)
+            patch.setattr(worker_process.subprocess, "Popen", Mock(side_effect=start_error))
             process = worker_process.WorkerProcess()
         messages = queue.SimpleQueue()
         theirs.sendall(b"".join(map(encode, sent)))
@@ -43,6 +50,14 @@ def messages_of(tmp_path, monkeypatch):
         return received
 
     return end
+
+
+def test_worker_that_cannot_be_started_now_is_started_again(messages_of):
+    warning, end = messages_of(75, start_error=OSError(12, "Cannot allocate memory"))
+    assert warning == Line(
+        "warning: a process could not be started: [Errno 12] Cannot allocate memory"
+    )
+    assert end == Exit(RESTARTABLE)
 
 
 @pytest.mark.parametrize("code", [0, 1, 75, 130, 143])

@@ -55,11 +55,19 @@ def test_first_fit_is_kept_and_restored(tmp_path: Path) -> None:
         assert (second.calls, fitted_file(tmp_path).read_bytes()) == (["restore 7"], kept)
 
 
-def test_fit_of_an_earlier_version_is_restored_and_a_changed_one_refused(tmp_path: Path) -> None:
-    fitted_file(tmp_path).write_text('{"mean": 7}')
+def test_empty_fit_is_restored_as_it_was(tmp_path: Path) -> None:
+    write_json(fitted_file(tmp_path), {"fitted": ""})
     data = Mean("8")
     prepare(data, context(tmp_path, []), None)
-    assert data.calls == ['restore {"mean": 7}']
+    assert data.calls == ["restore "]
+
+
+def test_fit_of_an_earlier_version_is_restored_and_a_changed_one_refused(tmp_path: Path) -> None:
+    for text in ('{"mean": 7}', "7", "a,b"):
+        fitted_file(tmp_path).write_text(text)
+        data = Mean("8")
+        prepare(data, context(tmp_path, []), None)
+        assert data.calls == [f"restore {text}"]
     write_json(fitted_file(tmp_path), {"fitted": "7"})
     fitted_file(tmp_path).write_text(fitted_file(tmp_path).read_text().replace("7", "6", 1))
     with pytest.raises(ConfigError, match=r"dataset.json cannot be read: its content has changed"):

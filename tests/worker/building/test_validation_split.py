@@ -15,8 +15,10 @@ from tests.support.small_runs import SMALL, engine
 from tests.support.toy_sources import everything
 from tests.support.training import assert_same_bits, variables
 from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
 from trainer.datasets.mixture import mixture
 from trainer.datasets.splits.arrays import ArraySplit
+from trainer.datasets.splits.hashed_split import hash_numbers
 from trainer.engine.engine import Engine
 from trainer.errors import ConfigError
 from trainer.runs.identity import run_name
@@ -55,6 +57,16 @@ def test_fraction_divides_the_training_split_and_later_examples_move_none() -> N
     assert [number for number in more if number < 200] == validation
 
 
+def test_labels_of_a_split_may_be_a_list() -> None:
+    dataset = arrays(200)
+    split = dataset.train
+    dataset.train = SimpleNamespace(
+        num_examples=200, in_memory=True, fetch=split.fetch, labels=split.labels.tolist()
+    )
+    train, _ = divided(dataset)
+    assert dataset.train.labels.tolist() == [number % 3 for number in train]
+
+
 def test_examples_with_hashes_stay_where_they_are_whatever_comes_between() -> None:
     hashes = np.random.default_rng(0).random(200)
     few, many = arrays(100), arrays(200)
@@ -80,6 +92,16 @@ def test_mixture_keeps_its_shares_and_its_parts() -> None:
     start = many.validation.parts[0].size
     assert more[start:] == validation[sizes[0] :]
     assert [number for number in more[:start] if number < 60] == validation[: sizes[0]]
+
+
+def test_fraction_that_takes_all_of_a_source_is_refused() -> None:
+    sources = {name: arrays(9, num_draws=0) for name in ("a", "b")}
+    for source in sources.values():
+        source.transform = lambda batch, draws: batch
+    sources["b"].train.hashes = np.full(9, 0.5)  # of rows with one key, which stay together
+    (number,) = {*hash_numbers(np.array([2**47]))}
+    with pytest.raises(ConfigError, match="none of the 9 training examples of b in the train"):
+        divided(SimpleNamespace(**vars(mixture(sources=sources))), number + 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +207,23 @@ def test_run_stopped_while_it_tests_the_best_weights_ends_alike(tmp_path: Path) 
     assert again.result()["best"] == straight.result()["best"]
     assert log(tmp_path / "stopped") == log(tmp_path / "straight")
     assert_same_bits(variables(again), kept)
+
+
+def test_damage_to_the_last_checkpoint_while_the_best_is_tested_is_told(tmp_path: Path) -> None:
+    trained = engine(tmp_path, *RUN, *BEST)
+    lines: list[str] = []
+    trained.channel = Channel(lambda message: lines.append(getattr(message, "text", "")))
+
+    def damage() -> bool:
+        if len(trained._test) == 1:
+            (tmp_path / "checkpoints" / "ckpt-8.index").write_bytes(b"")
+        return False
+
+    assert trained.train(damage)
+    (line,) = [line for line in lines if line.startswith("warning")]
+    assert line.startswith(
+        "warning: the checkpoint of step 8, the last, cannot be restored: ckpt-8"
+    )
 
 
 def test_two_replicas_divide_and_evaluate_to_the_same_bits(tmp_path: Path) -> None:

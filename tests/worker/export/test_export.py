@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,6 +23,7 @@ from trainer.cluster.messages import Channel
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import Experiment
 from trainer.engine.graph.input.feed import Source
+from trainer.engine.graph.keras3.keras3_model import Keras3Model
 from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.errors import ConfigError
 from trainer.strategies import select
@@ -371,7 +373,8 @@ class TwoInputs:
 @pytest.mark.parametrize("as_dict", [False, True])
 def test_model_of_several_inputs_and_outputs_is_served(as_dict, predicts):
     left, right = (tf.keras.Input((2,), name=name) for name in ("left", "right"))
-    inputs = {"left": left, "right": right} if as_dict else [left, right]
+    # Not in alphabetical order, in which TensorFlow flattens a dict.
+    inputs = {"right": right, "left": left} if as_dict else [left, right]
     model = tf.keras.Model(inputs, [left + right, left - right])
     task = TwoInputs(model, predicts=predicts)
     function = export._signatures(Experiment(), task, None)["serving_default"]
@@ -382,6 +385,14 @@ def test_model_of_several_inputs_and_outputs_is_served(as_dict, predicts):
     if not predicts:
         expected = {"output_1": [[6.0, 4.0]], "output_2": [[4.0, 2.0]]}
     assert values == expected
+
+
+def test_list_of_one_input_is_one_input():
+    inputs = keras.Input((2,))
+    model = Keras3Model(keras.Model([inputs], 2 * inputs))
+    function = export._signatures(Experiment(), TwoInputs(model, predicts=False), None)
+    results = function["serving_default"](features=tf.constant([[5.0, 3.0]]))
+    assert results["outputs"].numpy().tolist() == [[10.0, 6.0]]
 
 
 def test_dict_of_outputs_keeps_its_names():

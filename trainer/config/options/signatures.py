@@ -10,7 +10,6 @@ import functools
 import importlib.util
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,31 +80,53 @@ def read(target: str) -> Signature | None:
     return _of_function(statement, names) if isinstance(statement, _Function) else None
 
 
-def literals(target: str, names: Sequence[str]) -> dict[str, Any] | None:
+def literals(target: str, names: Sequence[str], *, inherited: bool = True) -> dict[str, Any] | None:
     """Return those attributes of a class that it, or one that it extends, assigns as literals.
 
-    It is None if only an import could tell them.
+    It is None if only an import could tell them, or what an object has instead.
+
+    Args:
+        target: the class.
+        names: the attributes.
+        inherited: whether those of the classes that it extends count.
     """
     try:
         statement, bound = _locate(target)
     except TargetError:
         return None
-    return _literals(statement, bound, names) if isinstance(statement, ast.ClassDef) else None
+    if not isinstance(statement, ast.ClassDef):
+        return None
+    bases = statement.bases if inherited else []
+    return _literals(statement, bases, bound, names)
 
 
 def _literals(
-    node: ast.ClassDef, bound: Mapping[str, ast.stmt], names: Sequence[str]
+    node: ast.ClassDef,
+    bases: Sequence[ast.expr],
+    bound: Mapping[str, ast.stmt],
+    names: Sequence[str],
 ) -> dict[str, Any] | None:
-    bases = [base.id if isinstance(base, ast.Name) else "" for base in reversed(node.bases)]
-    inherited = [_inherited(base, bound, names) for base in bases]
+    base_names = [base.id if isinstance(base, ast.Name) else "" for base in reversed(bases)]
+    inherited = [_inherited(base, bound, names) for base in base_names]
     values = {name: value for base in inherited for name, value in (base or {}).items()}
+    if any(map(functools.partial(_is_computed, names=names), ast.walk(node))):
+        return None
     for statement in node.body:
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             if (name := ast.unparse(targets[0])) in names:
-                with suppress(ValueError):
+                try:
                     values[name] = ast.literal_eval(statement.value)
+                except (ValueError, TypeError):  # more than a literal
+                    return None
     return None if None in inherited and not values else values
+
+
+def _is_computed(node: ast.AST, names: Sequence[str]) -> bool:
+    """Return whether a part of a class is a property of such a name, or sets one on an object."""
+    if isinstance(node, ast.Attribute):
+        return isinstance(node.ctx, ast.Store) and node.attr in names
+    return isinstance(node, _Function) and node.name in names
 
 
 def _inherited(
@@ -115,7 +136,7 @@ def _inherited(
     if base in ("ABC", "Protocol"):
         return {}
     if isinstance(parent, ast.ClassDef):
-        return _literals(parent, bound, names)
+        return _literals(parent, parent.bases, bound, names)
     if not isinstance(parent, ast.ImportFrom) or parent.level:
         return None
     original = next(item.name for item in parent.names if base in (item.asname, item.name))

@@ -192,7 +192,7 @@ def _check_checkpoint(experiment: Experiment) -> Iterator[str]:
 
 def _check_directions(experiment: Experiment) -> Iterator[str]:
     """Refuse to select by a metric whose direction nothing declares, as far as sources tell."""
-    if not experiment.trains or loop.name_of(experiment) is not None:
+    if experiment.mode not in _TRAINING or loop.name_of(experiment) is not None:
         return
     directions: directions_of.Directions | None = None
     for key, metric, mode_key, mode in selections(experiment):
@@ -234,7 +234,7 @@ def biased_selection(experiment: Experiment, *others: str) -> list[str]:
     if not experiment.trains or experiment.dataset is None:
         return []
     best = ["checkpoint.best"] if experiment.checkpoint.best.metric is not None else []
-    names = [*others, *best, *(f"callbacks.{name}" for name in experiment.callbacks or {})]
+    names = [*others, *best, *(f"callbacks.{name}" for name in _selecting_callbacks(experiment))]
     if not names or selecting_split(experiment) == "validation":
         return []
     return [
@@ -243,9 +243,20 @@ def biased_selection(experiment: Experiment, *others: str) -> list[str]:
     ]
 
 
+def _selecting_callbacks(experiment: Experiment) -> Iterator[str]:
+    for name, node in (experiment.callbacks or {}).items():
+        if isinstance(node, Mapping) and "metric" in {
+            **targets.defaults(node.get("_target_")),
+            **node,
+        }:
+            yield name
+
+
 def _check_validation(experiment: Experiment) -> Iterator[str]:
     node = experiment.dataset if isinstance(experiment.dataset, Mapping) else {}
     value = node.get("validation")
+    if isinstance(value, bool) or value == "":
+        return  # refused already: every dataset declares the type of this key
     if isinstance(value, int | float) and not 0 < value < 1:
         yield f"dataset.validation ({value}) must be a fraction > 0 and < 1, or a path, or null"
     if isinstance(value, str) and targets.takes(str(node.get("_target_")), "test_path") is False:

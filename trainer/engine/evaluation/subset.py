@@ -53,7 +53,7 @@ class ChosenExamples:
         self.in_memory = split.in_memory
         self.augments = getattr(split, "augments", False)
         labels = getattr(split, "labels", None)
-        self.labels = None if labels is None else labels[rows]
+        self.labels = None if labels is None else np.asarray(labels)[rows]
         if hasattr(split, "parts"):
             ends = np.cumsum([part.size for part in split.parts])
             counts = np.diff(np.searchsorted(rows, ends), prepend=0).tolist()

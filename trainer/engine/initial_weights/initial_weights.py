@@ -90,10 +90,16 @@ def _pattern_names(prefix: str, models: Mapping[str, tf.keras.Model]) -> str:
 def _checkpoint_below(source: Path) -> str:
     """Return a hint at the newest checkpoint in the folders below one, or nothing."""
     patterns = ("*.index", "*/*.index", "*/*/*.index")
-    files = [file for pattern in patterns for file in source.glob(pattern)]
-    if not files:
+    files = (file for pattern in patterns for file in source.glob(pattern))
+    # A run's own checkpoint without a marker was not finished.
+    whole = [
+        file
+        for file in files
+        if file.with_suffix(".json").exists() or find_foreign(file.with_suffix(""))
+    ]
+    if not whole:
         return ""
-    newest = max(files, key=lambda file: file.stat().st_mtime)
+    newest = max(whole, key=lambda file: file.stat().st_mtime)
     return f"; did you mean init_from={newest.with_suffix('')}"
 
 

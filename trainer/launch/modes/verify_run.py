@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 
+from trainer.cli import standard_streams
 from trainer.cluster import environment
 from trainer.cluster.signals import survive_saves
 from trainer.config import loading
@@ -21,6 +22,7 @@ from trainer.text import printable
 
 def main() -> None:
     """Run the experiment of the assignment, and exit with its code."""
+    standard_streams.prepare()
     survive_saves()
     environment.add_working_directory()
     assignment = json.loads(sys.stdin.readline())

@@ -206,6 +206,7 @@ class WorkerProcess:
         self._early.seek(0)
         log.write(self._early.read())
         if self._start_error is not None:
+            self._outcome = code
             put(Line(f"warning: a process could not be started: {self._start_error}"))
         if not any(thread.is_alive() for thread in threads):
             log.close()

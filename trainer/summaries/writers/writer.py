@@ -16,8 +16,8 @@ class Writer:
     run, the number of updates already reported, and with its options by name. Of what an earlier
     attempt wrote, everything after the position is superseded.
 
-    Only the chief writes, each writer in a thread of its own. Splits are `train` and `test`; a
-    step is the number of updates made.
+    Only the chief writes, each writer in a thread of its own. Splits are `train`, `test` and
+    `validation`; a step is the number of updates made.
 
     A class with a constant `network` says whether it uses the network: None if it never does, or
     the name of the environment variable that may make it. Without it a cluster of this machine is

@@ -59,8 +59,9 @@ def _prepare(dataset: Fitted, context: WorkerContext | None, group: ProcessGroup
     file = fitted_file(context.run_dir)
     is_kept = file.exists()
     if is_kept:
+        text = read_text(file)
         # A run of an earlier version holds the text alone.
-        fitted = read_json(file).get("fitted") or read_text(file)
+        fitted = read_json(file)["fitted"] if '"fitted"' in text else text
         dataset.restore(fitted)
     elif context.experiment.trains:
         # In every process, although one fit is used: wrong data are then an error in all of them.

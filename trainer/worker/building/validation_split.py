@@ -65,10 +65,14 @@ def _divided(dataset: Dataset, fraction: float) -> dict[str, Any]:
             f"dataset.validation ({fraction}) leaves none of the {len(chosen)} training examples "
             f"in the {empty} split; change it"
         )
-    return {
-        KEY: ChosenExamples(train, np.flatnonzero(chosen)),
-        "train": ChosenExamples(train, np.flatnonzero(~chosen)),
-    }
+    rest = ChosenExamples(train, np.flatnonzero(~chosen))
+    for whole, part in zip(*(getattr(split, "parts", ()) for split in (train, rest)), strict=True):
+        if part.size == 0:  # of a mixture, which takes examples from each
+            raise ConfigError(
+                f"dataset.validation ({fraction}) leaves none of the {whole.size} training "
+                f"examples of {part.name} in the train split; change it"
+            )
+    return {KEY: ChosenExamples(train, np.flatnonzero(chosen)), "train": rest}
 
 
 def _numbers(split: Any) -> np.ndarray:

@@ -67,7 +67,7 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
                 {name: _output_types(function) for name, function in signatures.items()},
                 parameters={name: model.count_params()},
                 model_inputs={
-                    spec.name: spec.shape[1:].as_list()
+                    spec.name: (spec.shape[1:].as_list(), spec.dtype.name)
                     for spec in tf.nest.flatten(served.structured_input_signature)
                 },
             )
@@ -140,6 +140,8 @@ def _signatures(experiment: Experiment, task: Task, dataset: Dataset) -> dict[st
 def _several_inputs(model: Any) -> Any:
     """Return a model's inputs if it has several, a nest of symbolic tensors; None: it has one."""
     inputs = getattr(getattr(model, "keras_model", model), "input", None)
+    if isinstance(inputs, (list, tuple)) and len(inputs) == 1:
+        return None  # of Keras 3, which takes the input itself as well
     return inputs if isinstance(inputs, (dict, list, tuple)) else None
 
 
@@ -152,7 +154,12 @@ def _named(outputs: Any) -> dict[str, tf.Tensor]:
 
 def _trace_several(function: Callable[[Any], dict[str, tf.Tensor]], inputs: Any) -> Any:
     """Trace a function of a nest of features, each of which is an argument of its own."""
-    keys = inputs if isinstance(inputs, dict) else [f"input_{n + 1}" for n in range(len(inputs))]
+    # In the order in which TensorFlow flattens a dict.
+    keys = (
+        sorted(inputs)
+        if isinstance(inputs, dict)
+        else [f"input_{number}" for number in range(1, len(inputs) + 1)]
+    )
     specs = {
         key: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, key)
         for key, tensor in zip(keys, tf.nest.flatten(inputs), strict=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from trainer.config.options import constraints
 from trainer.config.schema import Experiment
@@ -25,6 +25,9 @@ _SECTIONS = (
     "train",
 )
 _MAX_CLASS_NAMES = 20
+Input: TypeAlias = tuple[list[int | None], str]
+"""Shape and dtype of one input of a served function, without the axis of the batch."""
+
 _FEATURES_RULE = "as the dataset hands them to the model (scaled and normalised)"
 _LAST_OUTPUT: Mapping[LabelKind, str] = {
     "class": "the most probable class",
@@ -42,7 +45,7 @@ def text(
     signatures: Mapping[str, Mapping[str, str]],
     *,
     parameters: Mapping[str, int],
-    model_inputs: Mapping[str, list[int]],
+    model_inputs: Mapping[str, Input],
 ) -> str:
     """Return the card, in Markdown.
 
@@ -53,8 +56,8 @@ def text(
         dataset: the data.
         signatures: name of each served function -> shape and type of its outputs, by name.
         parameters: number of parameters of the exported model, by its name in the task.
-        model_inputs: name -> shape of one example's `features`, or of each of them, or of the
-            `latents`, the random vector, that one is made from.
+        model_inputs: name -> shape and dtype of one example's `features`, or of each of them, or
+            of the `latents`, the random vector, that one is made from.
     """
     trained = identity.trained_choice(experiment)
     specs = getattr(dataset, "column_specs", {})
@@ -126,13 +129,13 @@ def _functions(
     experiment: Experiment,
     dataset: Dataset,
     signatures: Mapping[str, Mapping[str, str]],
-    model_inputs: Mapping[str, list[int]],
+    model_inputs: Mapping[str, Input],
     columns: Mapping[str, str],
 ) -> str:
     if "latents" in model_inputs:
-        return _latents_and_samples(model_inputs["latents"])
+        return _latents_and_samples(model_inputs["latents"][0])
     if "generate" in signatures:
-        return _tokens_and_logits(experiment, model_inputs["features"])
+        return _tokens_and_logits(experiment, model_inputs["features"][0])
     return _input_and_output(experiment, dataset, signatures, model_inputs, columns)
 
 
@@ -140,12 +143,14 @@ def _input_and_output(
     experiment: Experiment,
     dataset: Dataset,
     signatures: Mapping[str, Mapping[str, str]],
-    model_inputs: Mapping[str, list[int]],
+    model_inputs: Mapping[str, Input],
     columns: Mapping[str, str],
 ) -> str:
     kind = label_kind_of(dataset)
-    shapes = {name: ", ".join(["N", *map(str, shape)]) for name, shape in model_inputs.items()}
-    inputs = "; ".join(f"`{name}`, [{shape}] float32" for name, shape in shapes.items())
+    inputs = "; ".join(
+        f"`{name}`, [{', '.join(['N', *(str(side or 'any') for side in shape)])}] {dtype}"
+        for name, (shape, dtype) in model_inputs.items()
+    )
     rule = getattr(dataset, "features_rule", _FEATURES_RULE)
     lines = [f"- `serving_default`: {inputs}, {rule}."]
     if "serving_texts" in signatures:
@@ -178,7 +183,7 @@ def _input_and_output(
     return "\n".join(lines)
 
 
-def _latents_and_samples(latent_shape: list[int]) -> str:
+def _latents_and_samples(latent_shape: Sequence[int | None]) -> str:
     shape = ", ".join(["N", *map(str, latent_shape)])
     return (
         f"- `serving_default`: `latents`, [{shape}] float32, independent numbers from the standard "
@@ -187,7 +192,7 @@ def _latents_and_samples(latent_shape: list[int]) -> str:
     )
 
 
-def _tokens_and_logits(experiment: Experiment, input_shape: list[int]) -> str:
+def _tokens_and_logits(experiment: Experiment, input_shape: Sequence[int | None]) -> str:
     length = input_shape[0]
     sampling = experiment.predict.sampling
     among = "all" if sampling.top_k is None else f"the {sampling.top_k} most likely"
@@ -205,7 +210,7 @@ def _tokens_and_logits(experiment: Experiment, input_shape: list[int]) -> str:
 
 def _usage(
     signatures: Mapping[str, Mapping[str, str]],
-    model_inputs: Mapping[str, list[int]],
+    model_inputs: Mapping[str, Input],
     columns: Mapping[str, str],
 ) -> str:
     if columns:
@@ -237,8 +242,10 @@ def _usage(
         ]
     else:
         make = "tf.random.normal" if "latents" in model_inputs else "tf.zeros"
-        shapes = model_inputs.items()
-        features = ", ".join(f'"{name}": {make}({[1, *shape]})' for name, shape in shapes)
+        features = ", ".join(
+            f'"{name}": {make}({[1, *(side or 1 for side in shape)]}{_dtype_argument(dtype)})'
+            for name, (shape, dtype) in model_inputs.items()
+        )
         call = [
             'predict = model.signatures["serving_default"]',
             f"inputs = {{{features}}}  # yours",
@@ -251,6 +258,10 @@ def _usage(
         "print(predictions)",
     ]
     return "```python\n" + "\n".join(lines) + "\n```"
+
+
+def _dtype_argument(dtype: str) -> str:
+    return "" if dtype == "float32" else f", tf.{dtype}"
 
 
 def _versions(record: Mapping[str, Any]) -> dict[str, str]:

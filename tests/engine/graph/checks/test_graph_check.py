@@ -71,6 +71,9 @@ def test_variable_that_is_not_saved_is_refused(wrap, trainable):
     assert "the step: ReadVariableOp in " in message
     assert "reads the variable scale:0 (shape [4]), which is neither trained nor saved" in message
     assert f"{__file__.rpartition('/')[2]}:" in message
+    assert (
+        "put the model that has it, such as a teacher, into the task's models, or make" in message
+    )
     assert check(function, {"scale": variable}) == []
     assert check(function, {"deep": {"list": [variable]}}) == []
 
@@ -153,6 +156,36 @@ def test_draws_of_a_hidden_counter_are_refused(wrap, kind):
 
 def test_draws_with_a_seed_pass():
     assert check(lambda x: x * tf.random.stateless_normal([4], [1, 2])) == []
+
+
+def recurrent(dropout):
+    """Return a function that calls what a GRU or LSTM of Keras 3 is on a GPU."""
+
+    def call(x):
+        state = tf.zeros([1, 1, 1])
+        y, *_ = tf.raw_ops.CudnnRNNV3(
+            input=x[:, None, None],
+            input_h=state,
+            input_c=state,
+            params=tf.zeros([16]),
+            sequence_lengths=[4],
+            dropout=dropout,
+        )
+        return tf.reshape(y, [4])
+
+    return call
+
+
+def test_recurrent_layer_draws_only_with_a_dropout():
+    assert check(recurrent(0.0)) == []
+    with pytest.raises(ConfigError, match=r"the step: CudnnRNN\w* .*draws random numbers"):
+        check(recurrent(0.5))
+
+
+def test_hits_of_given_samples_are_no_draw():
+    samples = tf.constant([1, 2], tf.int64)
+    labels = tf.zeros([4, 1], tf.int64)
+    assert check(lambda x: x * tf.nn.compute_accidental_hits(labels, samples, 1)[2][0]) == []
 
 
 def engine(tmp_path, target, lines):

@@ -60,6 +60,8 @@ def layer(x):
         (lambda x: sparse(tf.stack(tf.unstack(layer(x), axis=1), axis=1)), "softmax"),
         (lambda x: sparse(in_function(x)[1]), r"softmax \(layer inner\)"),
         (lambda x: repeated(layer(x)), "softmax"),
+        (lambda x: sparse(tf.where(x > 0.0, -1e9, layer(x))), "softmax"),
+        (lambda x: sparse(tf.concat([layer(x), tf.zeros([4, 1])], 1)), "softmax"),
         (lambda x: tf.function(lambda y: sparse(layer(y)), autograph=False)(x), "softmax"),
     ],
 )  # fmt: skip
@@ -81,6 +83,8 @@ def test_probabilities_are_found(function, found):
         lambda x: sparse(tf.nn.log_softmax(x)),  # the logarithm of probabilities is logits
         lambda x: sparse(tf.math.log(layer(x))),
         lambda x: tf.nn.softmax_cross_entropy_with_logits(layer(x), x),  # of a teacher
+        # Probabilities and logits of several heads in one output.
+        lambda x: sparse(tf.concat([tf.sigmoid(x), x], axis=1)[:, 3:]),
         lambda x: -tf.math.log1p(-tf.sigmoid(x)),  # a cross-entropy of probabilities
         # Keras goes back to the logits.
         lambda x: tf.keras.losses.sparse_categorical_crossentropy(LABELS, layer(x)),

@@ -313,6 +313,26 @@ class Homemade(tf.keras.layers.Layer):
         return x
 
 
+@pytest.mark.parametrize("kind", ["SimpleRNN", "GRU", "LSTM"])
+def test_recurrent_dropout_is_found_in_a_model_that_was_called_in_several_graphs(kind):
+    layer = getattr(tf.keras.layers, kind)(4, dropout=RATE, recurrent_dropout=RATE)
+    model = tf.keras.Sequential([tf.keras.Input((8, 8)), layer])
+    inputs = tf.random.stateless_normal([GLOBAL_SIZE, 8, 8], SEED)
+
+    @tf.function
+    def outputs(number, parts):
+        size = GLOBAL_SIZE // parts
+        with batch_part(part(number, parts)):
+            return model(inputs[number * size : (number + 1) * size], training=True)
+
+    assert make_stateless(model) > 0
+    whole = outputs(0, 1).numpy()
+    assert different(whole, model(inputs).numpy())
+    halves = np.concatenate([outputs(number, 2).numpy() for number in range(2)])
+    np.testing.assert_allclose(halves, whole, rtol=1e-5, atol=1e-6)
+    assert make_stateless(model) > 0
+
+
 def test_generator_of_another_kind_is_refused():
     with pytest.raises(ConfigError) as caught:
         make_stateless(tf.keras.Sequential([Homemade()]))

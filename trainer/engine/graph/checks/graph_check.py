@@ -43,7 +43,8 @@ IN_TASK = (
     "use tf.random.normal, uniform, truncated_normal, categorical, gamma or poisson, in no "
     "tf.function or tf.vectorized_map, of a static shape that begins with the batch, or else has "
     "nothing of its size; a batch cannot be shuffled",
-    "make it with self.add_weight(...) in a layer of the model",
+    "make it with self.add_weight(...) in a layer of the model, or put the model that has it, such "
+    "as a teacher, into the task's models",
 )
 """How a task should draw, and where it should have its variables."""
 
@@ -88,7 +89,7 @@ class GraphCheck:
         graphs = all_graphs(tf.compat.v1.get_default_graph())
         check_losses(graphs)
         for operation in (operation for graph in graphs for operation in graph.get_operations()):
-            if _draws(operation.type):
+            if _draws(operation):
                 raise ConfigError(
                     f"{subject}: {_named(operation)} draws random numbers that a continued run or "
                     f"another layout could not repeat; {self._advice[0]}"
@@ -103,14 +104,21 @@ class GraphCheck:
             )
 
 
-@functools.cache
-def _draws(kind: str) -> bool:
-    """Return whether operations of a kind draw from a counter: in their kernel, or a generator's.
+def _draws(operation: tf.Operation) -> bool:
+    """Return whether an operation draws from a counter: in its kernel, or a generator's."""
+    if operation.type.startswith("CudnnRNN"):  # a GRU or LSTM of Keras 3 on a GPU
+        return operation.get_attr("dropout") > 0.0
+    return _may_draw(operation.type)
 
-    Attributes for two seeds are what all of the former have in common.
+
+@functools.cache
+def _may_draw(kind: str) -> bool:
+    """Return whether operations of a kind draw.
+
+    Attributes for two seeds are what all that have a counter in their kernel have in common.
     """
     if {"seed", "seed2"} <= attributes_of(kind):
-        return "Dataset" not in kind
+        return "Dataset" not in kind and kind != "ComputeAccidentalHits"  # which never uses them
     return kind.startswith(("Rng", "Stateful", "NonDeterministicInts")) and "Call" not in kind
 
 

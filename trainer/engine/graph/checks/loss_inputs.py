@@ -24,6 +24,9 @@ _SAME_VALUES = {
 }  # fmt: skip
 """Operations that change nothing of probabilities but shape, type and sign, or leave some out."""
 
+_CONSTANTS = ("Const", "Fill", "ZerosLike", "OnesLike")
+"""What probabilities may be masked or padded with."""
+
 
 def check_losses(graphs: Sequence[tf.Graph]) -> None:
     """Check that no loss of logits is given probabilities.
@@ -57,7 +60,11 @@ def _logits(operation: tf.Operation) -> tf.Tensor | None:
 
 
 def _activation(graph: tf.Graph, tensor: tf.Tensor) -> tuple[str, str] | None:
-    """Return `softmax` or `sigmoid` and its layer, if that is where a tensor's values come from."""
+    """Return `softmax` or `sigmoid` and its layer, if that is where a tensor's values come from.
+
+    Not where logits stand beside the probabilities: the loss may be of these alone.
+    """
+    source: tuple[str, str] | None = None
     pending = [tensor]
     visited = set()
     while pending:
@@ -67,16 +74,27 @@ def _activation(graph: tf.Graph, tensor: tf.Tensor) -> tuple[str, str] | None:
             continue
         visited.add(id(tensor))
         if operation.type in ("Softmax", "Sigmoid"):
-            return operation.type.lower(), _scope(operation)
-        if operation.type == "IdentityN":
+            source = operation.type.lower(), _scope(operation)
+        elif operation.type == "IdentityN":
             pending.append(operation.inputs[tensor.value_index])
         elif operation.type in _SAME_VALUES:
             pending += [x for x in operation.inputs if x.dtype.is_floating]
-        elif operation.type in ("PartitionedCall", "StatefulPartitionedCall"):
-            for item in called_functions(operation.node_def):
-                inner = getattr(graph._get_function(item.name), "graph", None)
-                if inner and (source := _activation(inner, inner.outputs[tensor.value_index])):
-                    return source[0], "/".join(filter(None, (_scope(operation), source[1])))
+        elif operation.type in _CONSTANTS:
+            continue
+        elif (inner_source := _called_activation(graph, tensor)) is not None:
+            source = inner_source
+        else:
+            return None
+    return source
+
+
+def _called_activation(graph: tf.Graph, tensor: tf.Tensor) -> tuple[str, str] | None:
+    """Return the same for what a called function returns; None also where none is called."""
+    if tensor.op.type in ("PartitionedCall", "StatefulPartitionedCall"):
+        for item in called_functions(tensor.op.node_def):
+            inner = getattr(graph._get_function(item.name), "graph", None)
+            if inner and (source := _activation(inner, inner.outputs[tensor.value_index])):
+                return source[0], "/".join(filter(None, (_scope(tensor.op), source[1])))
     return None
 
 

@@ -23,8 +23,8 @@ from trainer.errors import ConfigError
 
 _OPS = "sum | mean | min | max"
 _SPARSE = (tf.IndexedSlices, tf.SparseTensor, tf.RaggedTensor)
-_ENGINE = __package__.partition(".graph")[0]
-"""Frames of the modules in this package are not the code that makes a collective."""
+_ENGINE = ("trainer.engine.", "trainer.own_loop.")
+"""Frames of the modules in these packages are not the code that makes a collective."""
 
 
 def packed(
@@ -290,6 +290,6 @@ def _format_type(x: tf.Tensor) -> str:
 def _caller() -> str:
     """Return file and line of the user's code that makes a collective."""
     frame = sys._getframe(1)
-    while frame.f_back and frame.f_globals["__name__"].startswith(f"{_ENGINE}."):
+    while frame.f_back and frame.f_globals["__name__"].startswith(_ENGINE):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

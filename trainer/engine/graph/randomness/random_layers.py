@@ -28,6 +28,12 @@ _Kernel: TypeAlias = Callable[[Any, tf.Tensor, tf.Tensor], tf.Tensor]
 SeededDraw: TypeAlias = Callable[[list[int], tf.Tensor, tf.Tensor], tf.Tensor]
 """Draws from a shape, which ends with that of the parameter, a seed, and the parameter."""
 
+# Recurrent cells keep masks by graph, and graphs cannot be sorted: `submodules` would fail on them.
+tf.keras.layers.Layer._TF_MODULE_IGNORED_PROPERTIES |= {
+    "_dropout_mask_cache",
+    "_recurrent_dropout_mask_cache",
+}
+
 
 def layers_of(owner: object) -> tf.Module:
     """Return the layers that any object has as attributes, such as a dataset, in one module."""
