@@ -33,8 +33,8 @@ from tests.support.training import assert_same_bits
 PROBE = '''
 import os, pathlib, signal, threading, time
 
-from trainer.engine import evaluator
-from trainer.engine.graph import train_loop
+from trainer.engine.evaluation import evaluator
+from trainer.engine.graph.loops import train_loop
 from trainer.cluster.signals import Signals
 
 PLACE = os.environ.get("TF_CONFIG", "")

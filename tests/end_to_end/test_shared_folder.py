@@ -35,7 +35,7 @@ HELD = Fault("another host", 8, 0.0, random.Random(0))
 STUCK = '''
 import pathlib, socket, time
 
-from trainer.engine import checkpointer
+from trainer.engine.checkpoints import checkpointer
 
 commit = checkpointer.commit
 

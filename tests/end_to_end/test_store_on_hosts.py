@@ -42,7 +42,7 @@ LOST = {1: 4, 0: 8}
 
 
 REFUSE = """
-from trainer.runs import remote_files
+from trainer.store import remote_files
 from trainer.store.object_store import StoreError
 
 upload = remote_files.upload_checkpoint
@@ -62,7 +62,7 @@ remote_files.upload_checkpoint = refuse
 SLOW = """
 import pathlib, time
 
-from trainer.runs import remote_files
+from trainer.store import remote_files
 
 upload = remote_files.upload_checkpoint
 

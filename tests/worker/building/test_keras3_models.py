@@ -12,7 +12,7 @@ from trainer.cluster.messages import Channel
 from trainer.worker import process
 process.prepare()
 from trainer.cli.compose import compose
-from trainer.worker import build
+from trainer.worker.building import build
 options = ["model=softmax", "dataset=digits", "batch.global_size=16", "train.steps=2"]
 run = build.engine(compose(options), Path(sys.argv[1]), Channel(lambda message: None))
 assert run.train(lambda: False)
