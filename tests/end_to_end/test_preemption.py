@@ -67,7 +67,7 @@ class Probe:
         if phase == "compile":
             self.wrap(train_loop.TrainLoop, "_step")
         elif phase == "evaluate":
-            self.wrap(evaluator.Evaluator, "_sums")
+            self.wrap(evaluator.SplitEvaluator, "_sums")
 
     def wrap(self, owner, name):
         original = getattr(owner, name)
