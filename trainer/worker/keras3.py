@@ -48,9 +48,8 @@ def adapted(
         keras.config.set_dtype_policy(experiment.precision)
         refuse_remat()
     model = build()
-    task = experiment.task["_target_"] if isinstance(experiment.task, Mapping) else ""
-    is_own_task = not str(task).startswith("trainer.")
-    returned_model.check(model, key, node["_target_"], is_own_task=is_own_task)
+    task = str((experiment.task or {}).get("_target_"))
+    returned_model.check(model, key, node["_target_"], is_own_task=not task.startswith("trainer."))
     keras = sys.modules.get("keras")  # a function that loads a model from a file imports it then
     is_keras_3 = keras is not None and isinstance(model, keras.Layer)
     library: Any = keras if is_keras_3 else tf.keras
