@@ -42,11 +42,7 @@ def adapted(
     """
     import_target(node)  # and with it the Keras that it uses
     lora = experiment.train.lora
-    if keras := sys.modules.get("keras"):
-        from trainer.engine.graph.keras3_checks import refuse_remat
-
-        keras.config.set_dtype_policy(experiment.precision)
-        refuse_remat()
+    _set_policy(experiment.precision)
     model = build()
     task = str((experiment.task or {}).get("_target_"))
     returned_model.check(model, key, node["_target_"], is_own_task=not task.startswith("trainer."))
@@ -69,6 +65,15 @@ def adapted(
     if lora.rank is not None and model.built:
         add_adapters(model, lora.rank, lora.layers)
     return Keras3Model(model), ""
+
+
+def _set_policy(precision: str) -> None:
+    """Set the precision of Keras 3, if the model's module has imported it."""
+    if keras := sys.modules.get("keras"):
+        from trainer.engine.graph.keras3_checks import refuse_remat
+
+        keras.config.set_dtype_policy(precision)
+        refuse_remat()
 
 
 def check_optimizer(key: str, optimizer: Any) -> None:
