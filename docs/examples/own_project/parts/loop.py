@@ -1,0 +1,16 @@
+"""Your own training loop: counts to the end, and would go on after a kill where it was."""
+
+import tensorflow as tf
+
+
+def main(replicator):
+    with replicator.context():
+        count = tf.Variable(0, dtype=tf.int64)
+
+    def step():
+        count.assign_add(1)
+
+    replicator.checkpoint(count=count)
+    while replicator.step < replicator.total_steps:
+        replicator.run(step)
+    replicator.log(count=count.numpy())

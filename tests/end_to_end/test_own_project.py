@@ -1,0 +1,68 @@
+"""Everything that can be a user's own, in the example of a project: each trains a few steps."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import run_here
+
+PROJECT = Path(__file__).resolve().parents[2] / "docs" / "examples" / "own_project"
+
+PARTS = {
+    "model": ["model=listener", "dataset=waves"],
+    "task": ["task=hinge", "model=softmax"],
+    "metric": ["metrics=confidence", "model=softmax"],
+    "callback": ["callbacks=good_enough", "model=softmax", "callbacks.good_enough.loss=100"],
+    "optimizer": ["optimizer=sign", "model=softmax"],
+    "schedule": ["schedule=inverse", "model=softmax"],
+    "augmentation": ["augment=inverted", "model=softmax"],
+    "writer": ["writers=text", "model=softmax"],
+}
+PROCESSES = {
+    "environment": ["experiment=impala_catch", "env=echo", "model=mlp", "evaluate.every_steps=2"],
+    "loop": ["loop=count", "launch=inline"],
+}
+"""What has no evaluation like the others, or no process alone."""
+RESULT = {
+    "metric": lambda run: "confidence" in json.loads((run / "result.json").read_text())["metrics"],
+    "callback": lambda run: json.loads((run / "result.json").read_text())["step"] == 2,
+    "writer": lambda run: (run / "metrics.txt").read_text().startswith("test 2 "),
+}
+"""What shows that the part was used, where its training does not."""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    path = Path(shutil.copytree(PROJECT, tmp_path / "project"))
+    monkeypatch.chdir(path)
+    monkeypatch.syspath_prepend(path)
+    return path
+
+
+def train(*options):
+    """Train four steps, and return the run directory."""
+    outcome = run_here("--config-dir=conf", *options, "train.steps=4", "runs_dir=runs")
+    assert outcome.code == 0, outcome
+    (run,) = Path("runs").iterdir()
+    return run
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("part", PARTS)
+def test_part_of_a_project_trains(part):
+    run = train(*PARTS[part], "evaluate.every_steps=2", "launch=inline")
+    assert RESULT.get(part, lambda run: True)(run)
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("part", PROCESSES)
+def test_part_of_a_project_trains_in_its_processes(part):
+    train(*PROCESSES[part])
+
+
+def test_every_part_is_short():
+    for file in sorted((PROJECT / "parts").glob("*.py")):
+        code = [line for line in file.read_text().split('"""', 2)[2].splitlines() if line.strip()]
+        assert len(code) <= 15, file.name
