@@ -304,9 +304,7 @@ class Restart:
 
     max_restarts: int = key(3, "how many times a failed attempt may be restarted", Ge(0))
     backoff_secs: float = key(
-        1.0,
-        "pause before the first restart, in seconds; it doubles each time, up to 300",
-        Ge(0),
+        1.0, "pause before the first restart, in seconds; it doubles each time, up to 300", Ge(0)
     )
 
 
@@ -315,9 +313,7 @@ class Preemption:
     """How a request to stop (SIGTERM, Ctrl-C) is handled."""
 
     grace_secs: float | None = key(
-        None,
-        "seconds to wait for the save before leaving without it; null: no limit",
-        Gt(0),
+        None, "seconds to wait for the save before leaving without it; null: no limit", Gt(0)
     )
 
 
@@ -361,9 +357,7 @@ class Divergence:
         Structural(),
     )
     rollback_steps: int = key(
-        1,
-        "rollback: number of steps whose samples are skipped, the diverged one last",
-        Ge(1),
+        1, "rollback: number of steps whose samples are skipped, the diverged one last", Ge(1)
     )
     max_skips: int = key(
         16,
@@ -430,9 +424,7 @@ class Verify:
     )
     kills: int = key(3, "number of kills at random moments", Ge(1))
     seed: int | None = key(
-        None,
-        "seed of the random moments, to repeat them; null: a new one, which is printed",
-        Ge(0),
+        None, "seed of the random moments, to repeat them; null: a new one, which is printed", Ge(0)
     )
 
 
@@ -535,8 +527,7 @@ class Sweep:
     """How the points of a sweep (`-m`) are run, and how its summary is sorted."""
 
     name: str | None = key(
-        None,
-        "the summary is written to <runs_dir>/sweeps/<name>; null: a name from the swept keys",
+        None, "the summary is written to <runs_dir>/sweeps/<name>; null: a name from the swept keys"
     )
     jobs: int = key(
         1, "number of points that train at a time; cores and GPUs are divided among them", Ge(1)
@@ -548,8 +539,7 @@ class Sweep:
     )
     retries: int = key(1, "on_error=retry: number of retries of a point", Ge(1))
     metric: str | None = key(
-        None,
-        "metric that sorts the summary; null: the primary metric of the task",
+        None, "metric that sorts the summary; null: the primary metric of the task"
     )
     mode: str = key(
         "auto",
