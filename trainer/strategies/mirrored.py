@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from trainer.annotations import Ge
+from trainer.annotations import Ge, OneOf
 from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
 from trainer.logical_devices import register
@@ -54,7 +54,8 @@ class Mirrored(Strategy):
         devices: list[str] | None = None,
         virtual_devices: Annotated[int | None, Ge(1)] = None,
         cross_device_ops: Annotated[
-            str | Callable[[], Any], "auto | nccl | hierarchical_copy | reduction_to_one_device"
+            str | Callable[[], Any],
+            OneOf("auto", "nccl", "hierarchical_copy", "reduction_to_one_device"),
         ] = "auto",
         num_packs: Annotated[int | None, Ge(0)] = None,
         devices_per_replica: Annotated[int, Ge(1)] = 1,
