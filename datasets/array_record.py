@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from trainer.annotations import Free, Ge, Gt, Lt, Structural
 from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import Sources, from_sources
@@ -59,12 +60,12 @@ class ArrayRecordSource:
 
 def array_record(  # noqa: PLR0913 - every option is a key of the configuration
     *,
-    path: str | None = None,
-    test_path: str | None = None,
+    path: Annotated[str | None, Free(names_run=True)] = None,
+    test_path: Annotated[str | None, Free(names_run=True)] = None,
     parse: Callable[[bytes], Any] | None = None,
-    test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
-    max_corrupt_records: Annotated[int, ">= 0"] = 0,
-    fields: Fields | None = None,
+    test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
+    max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
+    fields: Annotated[Fields | None, Structural()] = None,
     augment: Augmentation | None = None,
     normalise: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:

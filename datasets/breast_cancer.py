@@ -11,11 +11,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from trainer.annotations import Gt, Lt
 from trainer.datasets.table import table
 from trainer.datasets.tables.table_dataset import TableDataset
 
 
-def breast_cancer(*, test_fraction: Annotated[float, "> 0, < 1"] = 0.2) -> TableDataset:
+def breast_cancer(*, test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.2) -> TableDataset:
     """Measurements of cell nuclei in breast masses, benign or malignant: a small table.
 
     Args:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from trainer.annotations import Exists, Free, Ge, Structural
 from trainer.datasets.cache.keras_cache import keras_datasets
 from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
@@ -29,8 +30,8 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 def cifar10(
     *,
-    path: Annotated[str | None, "exists"] = None,
-    image_size: Annotated[list[int] | None, "each: >= 1"] = None,
+    path: Annotated[str | None, Exists(), Free(names_run=True)] = None,
+    image_size: Annotated[list[Annotated[int, Ge(1)]] | None, Structural()] = None,
     augment: Augmentation | None = None,
     normalise: Normalization | None = None,
 ) -> ImageDataset:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import numpy as np
 
+from trainer.annotations import Ge, Lt
 from trainer.datasets.digits import read_digits
 from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
@@ -17,8 +18,8 @@ _WHITE = 16.0
 
 def colored_digits(
     *,
-    noise: Annotated[float, ">= 0"] = 0.05,
-    seed: Annotated[int, ">= 0, < 4294967296"] = 0,
+    noise: Annotated[float, Ge(0)] = 0.05,
+    seed: Annotated[int, Ge(0), Lt(4294967296)] = 0,
     augment: Augmentation | None = None,
     normalise: Normalization | None = None,
 ) -> ImageDataset:

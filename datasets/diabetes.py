@@ -12,11 +12,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from trainer.annotations import Gt, Lt
 from trainer.datasets.table import table
 from trainer.datasets.tables.table_dataset import TableDataset
 
 
-def diabetes(*, test_fraction: Annotated[float, "> 0, < 1"] = 0.2) -> TableDataset:
+def diabetes(*, test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.2) -> TableDataset:
     """Measurements of patients, and the progression of their disease: a table with a number.
 
     Args:

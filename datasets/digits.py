@@ -13,6 +13,7 @@ from typing import Annotated
 
 import numpy as np
 
+from trainer.annotations import Ge, Structural
 from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
@@ -23,7 +24,7 @@ NUM_TRAIN = 1437
 
 def digits(
     *,
-    image_size: Annotated[list[int] | None, "each: >= 1"] = None,
+    image_size: Annotated[list[Annotated[int, Ge(1)]] | None, Structural()] = None,
     augment: Augmentation | None = None,
     normalise: Normalization | None = None,
 ) -> ImageDataset:

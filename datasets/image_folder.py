@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, OneOf, Structural
 from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles, FileSplit
@@ -27,14 +28,14 @@ _LAYOUT = "it must hold <class>/<name>.jpg, .jpeg or .png, or such trees in trai
 
 def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
     *,
-    path: Annotated[str | None, "directory"] = None,
-    image_size: Annotated[list[int], "each: >= 1"] = [224, 224],  # noqa: B006 - never changed
-    channels: Annotated[int, ">= 1, <= 3"] = 3,
-    crop: Annotated[float | None, "> 0, <= 1"] = None,
+    path: Annotated[str | None, Exists("directory"), Free(names_run=True)] = None,
+    image_size: Annotated[list[Annotated[int, Ge(1)]], Structural()] = [224, 224],  # noqa: B006 - never changed
+    channels: Annotated[int, Ge(1), Le(3), Structural()] = 3,
+    crop: Annotated[float | None, Gt(0), Le(1)] = None,
     antialias: bool = False,
-    test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
-    max_corrupt_files: Annotated[int, ">= 0"] = 0,
-    cache: Annotated[str, "none | memory | disk"] = "none",
+    test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
+    max_corrupt_files: Annotated[int, Ge(0), Free()] = 0,
+    cache: Annotated[str, OneOf("none", "memory", "disk"), Free()] = "none",
     augment: Augmentation | None = None,
     normalise: Normalization | None = None,
 ) -> ImageDataset:

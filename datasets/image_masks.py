@@ -15,6 +15,7 @@ from typing import Annotated
 import numpy as np
 import tensorflow as tf
 
+from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, Structural
 from trainer.datasets.image_folder import EXTENSIONS
 from trainer.datasets.images.decoding import decode_batch
 from trainer.datasets.images.framing import Framing
@@ -32,13 +33,13 @@ _GREY_OF_8_BITS = b"\x08\x00"
 
 def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
     *,
-    path: Annotated[str | None, "directory"] = None,
+    path: Annotated[str | None, Exists("directory"), Free(names_run=True)] = None,
     class_names: list[str] | None = None,
-    image_size: Annotated[list[int], "each: >= 1"] = [224, 224],  # noqa: B006 - never changed
-    channels: Annotated[int, ">= 1, <= 3"] = 3,
+    image_size: Annotated[list[Annotated[int, Ge(1)]], Structural()] = [224, 224],  # noqa: B006 - never changed
+    channels: Annotated[int, Ge(1), Le(3), Structural()] = 3,
     antialias: bool = False,
-    test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
-    max_corrupt_files: Annotated[int, ">= 0"] = 0,
+    test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
+    max_corrupt_files: Annotated[int, Ge(0), Free()] = 0,
     augment: Augmentation | None = None,
     normalise: Normalization | None = None,
 ) -> MaskDataset:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from trainer.annotations import Free, Ge, Gt, Lt, Structural
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles
 from trainer.datasets.images.images import ImageDataset
@@ -27,10 +28,10 @@ def indexed(  # noqa: PLR0913 - every option is a key of the configuration
     *,
     train_source: Any,
     test_source: Any = None,
-    test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
-    max_corrupt_records: Annotated[int, ">= 0"] = 0,
-    processes: Annotated[int, ">= 0"] = 0,
-    fields: Fields | None = None,
+    test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
+    max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
+    processes: Annotated[int, Ge(0), Free()] = 0,
+    fields: Annotated[Fields | None, Structural()] = None,
     augment: Augmentation | None = None,
     normalise: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:

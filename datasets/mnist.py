@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Exists, Free, Ge, Structural
 from trainer.datasets.cache.keras_cache import keras_datasets
 from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
@@ -17,8 +18,8 @@ from trainer.datasets.splits.arrays import ArraySplit, check_pair, read_npz
 
 def mnist(
     *,
-    path: Annotated[str | None, "file"] = None,
-    image_size: Annotated[list[int] | None, "each: >= 1"] = None,
+    path: Annotated[str | None, Exists("file"), Free(names_run=True)] = None,
+    image_size: Annotated[list[Annotated[int, Ge(1)]] | None, Structural()] = None,
     augment: Augmentation | None = None,
     normalise: Normalization | None = None,
 ) -> ImageDataset:

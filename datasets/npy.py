@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from trainer.annotations import Exists, Free, Gt, Lt, Structural
 from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import Sources, from_sources
@@ -60,9 +61,9 @@ class NpyPair:
 
 def npy(
     *,
-    path: Annotated[str | None, "directory"] = None,
-    test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
-    fields: Fields | None = None,
+    path: Annotated[str | None, Exists("directory"), Free(names_run=True)] = None,
+    test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
+    fields: Annotated[Fields | None, Structural()] = None,
     augment: Augmentation | None = None,
     normalise: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:

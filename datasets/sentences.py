@@ -17,6 +17,7 @@ from typing import Annotated
 
 import numpy as np
 
+from trainer.annotations import Ge, Gt, Lt
 from trainer.datasets.text_windows import WindowDataset, divided
 from trainer.datasets.texts import tokenization
 
@@ -48,9 +49,9 @@ place: 3 garden | 2 house | 2 forest | 1 harbour
 
 def sentences(
     *,
-    characters: Annotated[int, ">= 1000"] = 200_000,
-    length: Annotated[int, ">= 1"] = 64,
-    test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
+    characters: Annotated[int, Ge(1000)] = 200_000,
+    length: Annotated[int, Ge(1)] = 64,
+    test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
 ) -> WindowDataset:
     """Lines of English that a grammar makes, always the same ones; a token is a byte.
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from trainer.annotations import Free, Ge, Gt, Lt
 from trainer.datasets.text import TextDataset, text
 
 
 def sentiment(
     *,
-    length: Annotated[int, ">= 1"] = 112,
-    test_fraction: Annotated[float, "> 0, < 1"] = 0.2,
-    cache_dir: str | None = None,
+    length: Annotated[int, Ge(1)] = 112,
+    test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.2,
+    cache_dir: Annotated[str | None, Free()] = None,
 ) -> TextDataset:
     """Generated sentences, positive or negative, as bytes.
 

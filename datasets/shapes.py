@@ -6,6 +6,7 @@ from typing import Annotated
 
 import numpy as np
 
+from trainer.annotations import Ge, Lt, Structural
 from trainer.datasets.images.images import check_size
 from trainer.datasets.images.masks import MaskDataset, MaskSplit
 from trainer.datasets.images.normalization import Normalization
@@ -16,12 +17,12 @@ CLASS_NAMES = ("background", "disc", "square")
 
 def shapes(  # noqa: PLR0913 - every option is a key of the configuration
     *,
-    num_examples: Annotated[int, ">= 1"] = 1600,
-    num_test: Annotated[int, ">= 1"] = 400,
-    image_size: Annotated[list[int], "each: >= 16"] = [32, 32],  # noqa: B006 - never changed
-    max_shapes: Annotated[int, ">= 1"] = 3,
-    noise: Annotated[float, ">= 0"] = 0.1,
-    seed: Annotated[int, ">= 0, < 4294967296"] = 0,
+    num_examples: Annotated[int, Ge(1)] = 1600,
+    num_test: Annotated[int, Ge(1)] = 400,
+    image_size: Annotated[list[Annotated[int, Ge(16)]], Structural()] = [32, 32],  # noqa: B006 - never changed
+    max_shapes: Annotated[int, Ge(1)] = 3,
+    noise: Annotated[float, Ge(0)] = 0.1,
+    seed: Annotated[int, Ge(0), Lt(4294967296)] = 0,
     augment: Augmentation | None = None,
     normalise: Normalization | None = None,
 ) -> MaskDataset:

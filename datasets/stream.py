@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from trainer.annotations import Ge, Structural
 from trainer.datasets.splits.arrays import ArrayDataset, ArraySplit
 
 
@@ -35,8 +36,8 @@ def stream(
     *,
     train: Callable[[], Any],
     test: Callable[[], Any],
-    num_classes: Annotated[int, ">= 1"],
-    num_examples: Annotated[int | None, ">= 1"] = None,
+    num_classes: Annotated[int, Ge(1), Structural()],
+    num_examples: Annotated[int | None, Ge(1)] = None,
     label_kind: Literal["class", "number", "multilabel"] = "class",
 ) -> ArrayDataset:
     """Examples of any `tf.data.Dataset`, each a pair (features, label), or a dict of the two.

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import numpy as np
 
+from trainer.annotations import Ge, Lt, Structural
 from trainer.datasets.images.images import ImageDataset, check_size
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
@@ -16,13 +17,13 @@ _CHUNK = 256
 
 def synthetic(  # noqa: PLR0913 - every option is a key of the configuration
     *,
-    num_examples: Annotated[int, ">= 1"] = 2048,
-    num_test: Annotated[int, ">= 1"] = 512,
-    num_classes: Annotated[int, ">= 2"] = 10,
-    image_size: Annotated[list[int], "each: >= 1"] = [32, 32],  # noqa: B006 - never changed
-    channels: Annotated[int, ">= 1"] = 3,
-    noise: Annotated[float, ">= 0"] = 0.25,
-    seed: Annotated[int, ">= 0, < 4294967296"] = 0,
+    num_examples: Annotated[int, Ge(1)] = 2048,
+    num_test: Annotated[int, Ge(1)] = 512,
+    num_classes: Annotated[int, Ge(2), Structural()] = 10,
+    image_size: Annotated[list[Annotated[int, Ge(1)]], Structural()] = [32, 32],  # noqa: B006 - never changed
+    channels: Annotated[int, Ge(1), Structural()] = 3,
+    noise: Annotated[float, Ge(0)] = 0.25,
+    seed: Annotated[int, Ge(0), Lt(4294967296)] = 0,
     augment: Augmentation | None = None,
     normalise: Normalization | None = None,
 ) -> ImageDataset:

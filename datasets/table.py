@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
+from trainer.annotations import Free, Ge, Gt, Lt
 from trainer.datasets.splits.paths import find_files
 from trainer.datasets.tables.table_dataset import TableDataset, TableFiles
 from trainer.datasets.tables.table_files import SUFFIXES
@@ -16,14 +17,14 @@ MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
 
 def table(  # noqa: PLR0913 - every option is a key of the configuration
     *,
-    path: str | None = None,
-    test_path: str | None = None,
+    path: Annotated[str | None, Free(names_run=True)] = None,
+    test_path: Annotated[str | None, Free(names_run=True)] = None,
     label: str | list[str] = "label",
     label_kind: Literal["class", "number", "multilabel"] = "class",
     columns: dict[str, str] = {},  # noqa: B006 - never changed
     missing: Literal["fill", "error"] = "fill",
-    max_categories: Annotated[int, ">= 1"] = 100,
-    test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
+    max_categories: Annotated[int, Ge(1)] = 100,
+    test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
     split_by: str | None = None,
     delimiter: str = ",",
 ) -> TableDataset:

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import numpy as np
 import tensorflow as tf
 
+from trainer.annotations import Exists, Free, Ge, Gt, Lt
 from trainer.datasets.cache import token_cache
 from trainer.datasets.cache.token_cache import Corpus, Tokens
 from trainer.datasets.splits.hashed_split import hash_text, hash_texts
@@ -135,14 +136,14 @@ class TextDataset:
 
 def text(  # noqa: PLR0913 - every option is a key of the configuration
     *,
-    path: Annotated[str | None, "exists"] = None,
-    test_path: Annotated[str | None, "exists"] = None,
+    path: Annotated[str | None, Exists(), Free(names_run=True)] = None,
+    test_path: Annotated[str | None, Exists(), Free(names_run=True)] = None,
     text: str = "text",
     label: str = "label",
     tokenizer: str = "bytes",
-    length: Annotated[int, ">= 1"] = 256,
-    test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
-    cache_dir: str | None = None,
+    length: Annotated[int, Ge(1)] = 256,
+    test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
+    cache_dir: Annotated[str | None, Free()] = None,
 ) -> TextDataset:
     """Labelled texts of files `.csv`, `.jsonl` or `.parquet`, or of folders `<class>/<name>.txt`.
 

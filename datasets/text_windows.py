@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 import tensorflow as tf
 
+from trainer.annotations import Free, Ge, Gt, Lt
 from trainer.datasets.cache import token_cache
 from trainer.datasets.texts import text_files, tokenization
 
@@ -97,14 +98,14 @@ class WindowDataset:
 
 def text_windows(  # noqa: PLR0913 - every option is a key of the configuration
     *,
-    path: str | None = None,
-    test_path: str | None = None,
+    path: Annotated[str | None, Free(names_run=True)] = None,
+    test_path: Annotated[str | None, Free(names_run=True)] = None,
     text: str = "text",
     tokenizer: str = "bytes",
     separator: str = "\n",
-    length: Annotated[int, ">= 1"] = 128,
-    test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
-    cache_dir: str | None = None,
+    length: Annotated[int, Ge(1)] = 128,
+    test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
+    cache_dir: Annotated[str | None, Free()] = None,
 ) -> WindowDataset:
     """Texts of files `.txt`, `.csv`, `.jsonl` or `.parquet`, as windows of tokens.
 

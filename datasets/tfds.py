@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+from trainer.annotations import Exists, Free, Ge, Structural
 from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import Sources, from_sources
@@ -18,11 +19,11 @@ _EXTRA = "tfds"
 
 def tfds(
     *,
-    path: Annotated[str | None, "directory"] = None,
+    path: Annotated[str | None, Exists("directory"), Free(names_run=True)] = None,
     train: str = "train",
     test: str = "test",
-    max_corrupt_records: Annotated[int, ">= 0"] = 0,
-    fields: Fields | None = None,
+    max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
+    fields: Annotated[Fields | None, Structural()] = None,
     augment: Augmentation | None = None,
     normalise: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:

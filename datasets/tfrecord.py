@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import tensorflow as tf
 
+from trainer.annotations import Free, Ge, Gt, Le, Lt, OneOf, Structural
 from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.images import ImageDataset, check_size
@@ -35,19 +36,19 @@ _TRIED = 16  # records that may be damaged before the first one that tells what 
 
 def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
     *,
-    path: str | list[str] | None = None,
-    test_path: str | list[str] | None = None,
-    test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
+    path: Annotated[str | list[str] | None, Free(names_run=True)] = None,
+    test_path: Annotated[str | list[str] | None, Free(names_run=True)] = None,
+    test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
     features: dict[str, Any] | None = None,
     label: str | None = None,
-    num_classes: Annotated[int | None, ">= 1"] = None,
+    num_classes: Annotated[int | None, Ge(1), Structural()] = None,
     class_names: list[str] | None = None,
-    image_size: Annotated[list[int] | None, "each: >= 1"] = None,
-    channels: Annotated[int | None, ">= 1, <= 3"] = None,
-    crop: Annotated[float | None, "> 0, <= 1"] = None,
+    image_size: Annotated[list[Annotated[int, Ge(1)]] | None, Structural()] = None,
+    channels: Annotated[int | None, Ge(1), Le(3), Structural()] = None,
+    crop: Annotated[float | None, Gt(0), Le(1)] = None,
     antialias: bool = False,
-    max_corrupt_records: Annotated[int, ">= 0"] = 0,
-    cache: Annotated[str, "none | memory | disk"] = "none",
+    max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
+    cache: Annotated[str, OneOf("none", "memory", "disk"), Free()] = "none",
     augment: Augmentation | None = None,
     normalise: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:

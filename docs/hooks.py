@@ -11,7 +11,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,14 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # mkdocs does not start in it
 
+from trainer.annotations import Free, Semantic, Structural  # noqa: E402
 from trainer.cli.choices import first_comment, key_comments  # noqa: E402
 from trainer.config.options import option_types, signatures  # noqa: E402
-from trainer.config.options.targets import ENGINE_KEYS  # noqa: E402
-from trainer.config.schema import GROUPS, Experiment, Fault  # noqa: E402
+from trainer.config.schema import ENGINE_KEYS, GROUPS, Experiment, Fault  # noqa: E402
 from trainer.runs import identity  # noqa: E402
-from trainer.runs.identity import Kind  # noqa: E402
 
 _HEAD = "| key | default | value | | may change |\n| --- | --- | --- | --- | --- |\n"
-_LATER = {Kind.FREE: "yes", Kind.SEMANTIC: "if allowed", Kind.STRUCTURAL: "no"}
+_LATER = {Free: "yes", Semantic: "if allowed", Structural: "no"}
 _ARTICLE = re.compile(r"\ban? ")
 
 
@@ -70,14 +69,7 @@ def _sections(schema: Any, path: str) -> Iterator[str]:
             inner.append(("fault.<name>", Fault))
         elif item.name not in (*GROUPS, "choices"):
             key = f"{path}{item.name}"
-            plain.append(
-                _row(
-                    key,
-                    default,
-                    option_types.describe_type(_expression(item.type), {}),
-                    item.metadata,
-                )
-            )
+            plain.append(_row(key, default, _describe(item), item.metadata["help"]))
     yield _HEAD + "\n".join(plain) + "\n"
     for name, part in inner:
         yield f"### `{path}{name}`\n\n{part.__doc__}\n"
@@ -140,58 +132,56 @@ def _target(path: str, node: Mapping[str, Any], comments: Mapping[str, str]) -> 
         if signature
         else {}
     )
-    own = {name: _expression(note) for name, note in ENGINE_KEYS.get(path, {}).items()}
+    target = node["_target_"]
+    own = ENGINE_KEYS.get(path.partition(".")[0], {})
+    engine = {name: item.default for name, item in own.items() if item.default is not MISSING}
+    listed = {name: value for name, value in node.items() if name not in ("_target_", "defaults")}
+    values = {**listed, **{name: value for name, value in engine.items() if name not in listed}}
     rows = []
-    for name, default in node.items():
-        if name in ("_target_", "defaults"):
-            continue
+    for name, default in values.items():
+        key = f"{path}.{name}"
         if _is_target(default):  # a function of the user's own
             comment = comments[f"{name}._target_"]
-            metadata = {"help": comment, "rule": None}
-            rows.append(_row(f"{path}.{name}._target_", default["_target_"], "a str", metadata))
+            rows.append(_row(f"{key}._target_", default["_target_"], "a str", comment, target))
             continue
         if isinstance(default, Mapping) and name not in comments:  # what it sets in a node
             for inner, value in default.items():
-                metadata = {"help": comments[f"{name}.{inner}"], "rule": None}
-                rows.append(_row(f"{path}.{name}.{inner}", value, "", metadata))
+                rows.append(_row(f"{key}.{inner}", value, "", comments[f"{name}.{inner}"], target))
             continue
         # The options of TensorFlow's own cannot be read without importing it.
-        annotation = own.get(name) or (options[name].annotation if name in options else None)
-        value = (
-            option_types.describe_type(annotation, signature.names if signature else {})
-            if annotation
-            else ""
-        )
+        annotation = options[name].annotation if name in options else None
+        value = ""
+        if name in own:
+            value = _describe(own[name])
+        elif annotation and signature:
+            value = option_types.describe_type(annotation, signature.names)
         # In a file of callbacks the keys are below the callback's name.
-        comment = comments.get(name) or comments[f"{path.rpartition('.')[2]}.{name}"]
-        rows.append(_row(f"{path}.{name}", default, value, {"help": comment, "rule": None}))
+        comment = comments.get(name) or comments.get(f"{path.rpartition('.')[2]}.{name}")
+        rows.append(_row(key, default, value, comment or own[name].metadata["help"], target))
     table = _HEAD + "\n".join(rows) if rows else "It has no options."
-    return f"`{node['_target_']}`\n\n{table}\n"
+    return f"`{target}`\n\n{table}\n"
 
 
-def _row(key: str, default: Any, value: str, metadata: Mapping[str, Any]) -> str:
-    rule = metadata["rule"]
-    value = (
-        rule.replace(" | ", ", ")
-        if rule and " | " in rule
-        else f"{value}, {rule}"
-        if rule
-        else value
-    )
+def _describe(item: Field[Any]) -> str:
+    """Return what a field of the schema accepts."""
+    return option_types.describe_type(_expression(item.type), {}, item.metadata["rules"])
+
+
+def _row(key: str, default: Any, value: str, text: str, target: str | None = None) -> str:
     cells = [
         f"`{key}`",
         _code(_yaml(default)),
         _cell(_ARTICLE.sub("", value)),
-        _cell(metadata["help"]),
-        _later(key),
+        _cell(text),
+        _later(key, target),
     ]
     return f"| {' | '.join(cells)} |"
 
 
-def _later(key: str) -> str:
+def _later(key: str, target: str | None) -> str:
     """Return whether a key may differ when a run is continued."""
-    kind = next(kind for kind, entries in identity.KINDS.items() if identity.entry(key) in entries)
-    return "with `resume=`" if kind is Kind.FREE and identity.names_run(key) else _LATER[kind]
+    effect = identity.effect_of(key, target)
+    return "with `resume=`" if effect == Free(names_run=True) else _LATER[type(effect)]
 
 
 def _expression(text: str) -> ast.expr:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Lt, Semantic
 from trainer.models.layers.inputs import check_images
 
 
@@ -13,11 +14,11 @@ def cnn(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    width: Annotated[int, ">= 1"] = 32,
-    dropout: Annotated[float, ">= 0, < 1"] = 0.25,
+    width: Annotated[int, Ge(1)] = 32,
+    dropout: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.25,
     batch_norm: bool = False,
-    synchronized: bool = True,
-    l2: Annotated[float, ">= 0"] = 0.0,
+    synchronized: Annotated[bool, Semantic()] = True,
+    l2: Annotated[float, Ge(0), Semantic()] = 0.0,
 ) -> tf.keras.Model:
     """Build two blocks of two convolutions and pooling, and a hidden layer, to logits [B, C].
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import tensorflow as tf
 
+from trainer.annotations import Exists, Ge, Lt, Semantic
 from trainer.models.layers.backbones import Head, set_normalisation
 from trainer.models.layers.inputs import MIN_SIZE, image_input
 
@@ -51,9 +52,9 @@ def keras_application(
     num_classes: int,
     *,
     name: Name = "EfficientNetV2B0",
-    momentum: Annotated[float, ">= 0, < 1"] = 0.9,
-    synchronized: bool = False,
-    weights: Annotated[str | None, "file"] = None,
+    momentum: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.9,
+    synchronized: Annotated[bool, Semantic()] = False,
+    weights: Annotated[str | None, Exists("file"), Semantic()] = None,
 ) -> tf.keras.Model:
     """Build a network of `tf.keras.applications` with a linear classifier.
 

@@ -10,12 +10,14 @@ from typing import Annotated, Any, Literal
 import keras
 import numpy as np
 
+from trainer.annotations import Exists
+
 
 def keras_hub(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    preset: Annotated[str, "directory"],
+    preset: Annotated[str, Exists("directory")],
     head: Literal["classifier", "language_model"] = "classifier",
 ) -> keras.Model:
     """Build a model on the backbone of a preset, whose weights it begins with.

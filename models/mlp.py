@@ -6,15 +6,17 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Lt, Semantic
+
 
 def mlp(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    hidden: Annotated[list[int], "each: >= 1"] = [64, 64],  # noqa: B006 - never changed
+    hidden: list[Annotated[int, Ge(1)]] = [64, 64],  # noqa: B006 - never changed
     activation: str = "relu",
-    dropout: Annotated[float, ">= 0, < 1"] = 0.0,
-    l2: Annotated[float, ">= 0"] = 0.0,
+    dropout: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.0,
+    l2: Annotated[float, Ge(0), Semantic()] = 0.0,
 ) -> tf.keras.Model:
     """Build fully connected layers, to outputs [B, num_classes] float32 such as logits.
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Exists, Ge, Gt, Lt, Semantic
 from trainer.models.layers.backbones import Head, set_normalisation
 from trainer.models.layers.inputs import image_input
 
@@ -14,11 +15,11 @@ def mobilenet(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    alpha: Annotated[float, "> 0"] = 1.0,
-    momentum: Annotated[float, ">= 0, < 1"] = 0.9,
-    synchronized: bool = False,
-    outputs: Annotated[int | None, ">= 1"] = None,
-    weights: Annotated[str | None, "file"] = None,
+    alpha: Annotated[float, Gt(0)] = 1.0,
+    momentum: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.9,
+    synchronized: Annotated[bool, Semantic()] = False,
+    outputs: Annotated[int | None, Ge(1)] = None,
+    weights: Annotated[str | None, Exists("file"), Semantic()] = None,
 ) -> tf.keras.Model:
     """Build MobileNetV2 with a linear classifier.
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Lt, OneOf, Semantic
 from trainer.models.layers.inputs import check_images
 
 _EPSILON = 1e-5
@@ -26,13 +27,13 @@ def resnet(  # noqa: PLR0913 - every option is a key of the configuration
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    variant: Annotated[str, "cifar | imagenet"] = "cifar",
-    depth: Annotated[int, ">= 8"] = 20,
+    variant: Annotated[str, OneOf("cifar", "imagenet")] = "cifar",
+    depth: Annotated[int, Ge(8)] = 20,
     v1_5: bool = True,
     zero_gamma: bool = False,
-    momentum: Annotated[float, ">= 0, < 1"] = 0.9,
-    synchronized: bool = False,
-    l2: Annotated[float, ">= 0"] = 0.0,
+    momentum: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.9,
+    synchronized: Annotated[bool, Semantic()] = False,
+    l2: Annotated[float, Ge(0), Semantic()] = 0.0,
 ) -> tf.keras.Model:
     """Build a residual network (He, Zhang, Ren and Sun, CVPR 2016) from images to logits [B, C].
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import keras
 import tensorflow as tf
 
+from trainer.annotations import Exists
 from trainer.keras_files import READ_ERRORS, open_hdf5, read_archive
 
 _NAMES = """
@@ -50,7 +51,7 @@ def saved(
     input_shape: tuple[int, ...],
     num_classes: int | tuple[int, ...],
     *,
-    path: Annotated[str, "file"],
+    path: Annotated[str, Exists("file")],
     allow: list[str] | None = None,
 ) -> Any:
     """Load a model with its weights, with which the training begins.

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge
 from trainer.models.layers.image_shapes import require_images
 from trainer.models.layers.spectral import SpectralConv2D, SpectralDense
 
@@ -14,8 +15,8 @@ def small_generator(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    latent: Annotated[int, ">= 1"] = 32,
-    width: Annotated[int, ">= 1"] = 32,
+    latent: Annotated[int, Ge(1)] = 32,
+    width: Annotated[int, Ge(1)] = 32,
     batch_norm: bool = True,
 ) -> tf.keras.Model:
     """Build a generator: a dense layer, one enlargement, two convolutions.
@@ -54,7 +55,7 @@ def small_discriminator(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    width: Annotated[int, ">= 1"] = 32,
+    width: Annotated[int, Ge(1)] = 32,
 ) -> tf.keras.Model:
     """Build a discriminator of three convolutions, all layers spectrally normalised.
 

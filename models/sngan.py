@@ -11,6 +11,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge
 from trainer.models.layers.image_shapes import require_images
 from trainer.models.layers.spectral import SpectralConv2D, SpectralDense
 
@@ -22,8 +23,8 @@ def sngan_generator(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    latent: Annotated[int, ">= 1"] = 128,
-    width: Annotated[int, ">= 1"] = 256,
+    latent: Annotated[int, Ge(1)] = 128,
+    width: Annotated[int, Ge(1)] = 256,
     batch_norm: bool = True,
 ) -> tf.keras.Model:
     """Build the generator: a dense layer, and three residual blocks that double the image.
@@ -72,7 +73,7 @@ def sngan_discriminator(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    width: Annotated[int, ">= 1"] = 128,
+    width: Annotated[int, Ge(1)] = 128,
 ) -> tf.keras.Model:
     """Build the discriminator: four residual blocks, all layers spectrally normalised.
 

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Semantic
+
 
 def softmax(
-    input_shape: tuple[int, ...], num_classes: int, *, l2: Annotated[float, ">= 0"] = 0.0
+    input_shape: tuple[int, ...], num_classes: int, *, l2: Annotated[float, Ge(0), Semantic()] = 0.0
 ) -> tf.keras.Model:
     """Build softmax regression.
 

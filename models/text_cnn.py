@@ -6,15 +6,17 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Lt, Semantic
+
 
 def text_cnn(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    vocabulary: Annotated[int, ">= 1"] = 257,
-    width: Annotated[int, ">= 1"] = 64,
-    kernels: Annotated[list[int], "each: >= 1"] = [3, 4, 5],  # noqa: B006 - never changed
-    dropout: Annotated[float, ">= 0, < 1"] = 0.5,
+    vocabulary: Annotated[int, Ge(1)] = 257,
+    width: Annotated[int, Ge(1)] = 64,
+    kernels: list[Annotated[int, Ge(1)]] = [3, 4, 5],  # noqa: B006 - never changed
+    dropout: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.5,
 ) -> tf.keras.Model:
     """Build an embedding, convolutions of several lengths, and the maximum of each over the text.
 

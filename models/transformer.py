@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Lt, Semantic
 from trainer.models.layers.transformer_layers import Sizes, TokenEmbedding, check, stack
 
 
@@ -13,12 +14,12 @@ def transformer(  # noqa: PLR0913 - every option is a key of the configuration
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    vocabulary: Annotated[int, ">= 1"] = 256,
-    layers: Annotated[int, ">= 1"] = 2,
-    width: Annotated[int, ">= 1"] = 128,
-    heads: Annotated[int, ">= 1"] = 4,
-    hidden: Annotated[int, ">= 1"] = 512,
-    dropout: Annotated[float, ">= 0, < 1"] = 0.1,
+    vocabulary: Annotated[int, Ge(1)] = 256,
+    layers: Annotated[int, Ge(1)] = 2,
+    width: Annotated[int, Ge(1)] = 128,
+    heads: Annotated[int, Ge(1)] = 4,
+    hidden: Annotated[int, Ge(1)] = 512,
+    dropout: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.1,
     tied: bool = True,
 ) -> tf.keras.Model:
     """Build a decoder: each token sees itself and those before it.

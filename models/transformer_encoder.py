@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Lt, Semantic
 from trainer.models.layers.transformer_layers import (
     PaddingMask,
     Sizes,
@@ -19,12 +20,12 @@ def transformer_encoder(  # noqa: PLR0913 - every option is a key of the configu
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    vocabulary: Annotated[int, ">= 1"] = 257,
-    layers: Annotated[int, ">= 1"] = 2,
-    width: Annotated[int, ">= 1"] = 128,
-    heads: Annotated[int, ">= 1"] = 4,
-    hidden: Annotated[int, ">= 1"] = 512,
-    dropout: Annotated[float, ">= 0, < 1"] = 0.1,
+    vocabulary: Annotated[int, Ge(1)] = 257,
+    layers: Annotated[int, Ge(1)] = 2,
+    width: Annotated[int, Ge(1)] = 128,
+    heads: Annotated[int, Ge(1)] = 4,
+    hidden: Annotated[int, Ge(1)] = 512,
+    dropout: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.1,
 ) -> tf.keras.Model:
     """Build an encoder: each token sees all others but the padding, and their mean is classified.
 

@@ -7,11 +7,13 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Semantic
+
 _SHAPE = (28, 28, 1)
 
 
 def tutorial_cnn(
-    input_shape: tuple[int, ...], num_classes: int, *, l2: Annotated[float, ">= 0"] = 0.0
+    input_shape: tuple[int, ...], num_classes: int, *, l2: Annotated[float, Ge(0), Semantic()] = 0.0
 ) -> tf.keras.Model:
     """Build the tutorial's network: one convolution, one hidden layer, 2,770,634 parameters.
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Semantic
 from trainer.models.layers.image_shapes import require_images
 
 
@@ -13,10 +14,10 @@ def unet(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    width: Annotated[int, ">= 1"] = 16,
-    depth: Annotated[int, ">= 1"] = 2,
+    width: Annotated[int, Ge(1)] = 16,
+    depth: Annotated[int, Ge(1)] = 2,
     batch_norm: bool = True,
-    synchronized: bool = True,
+    synchronized: Annotated[bool, Semantic()] = True,
 ) -> tf.keras.Model:
     """Build a U-Net with padded convolutions, to logits [B, H, W, num_classes] float32.
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Lt, Semantic
 from trainer.models.layers.image_shapes import require_images
 from trainer.models.layers.transformer_layers import Positions, Sizes, check_heads, stack
 
@@ -14,12 +15,12 @@ def vit(  # noqa: PLR0913 - every option is a key of the configuration
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    patch: Annotated[int, ">= 1"] = 4,
-    layers: Annotated[int, ">= 1"] = 6,
-    width: Annotated[int, ">= 1"] = 128,
-    heads: Annotated[int, ">= 1"] = 4,
-    hidden: Annotated[int, ">= 1"] = 512,
-    dropout: Annotated[float, ">= 0, < 1"] = 0.0,
+    patch: Annotated[int, Ge(1)] = 4,
+    layers: Annotated[int, Ge(1)] = 6,
+    width: Annotated[int, Ge(1)] = 128,
+    heads: Annotated[int, Ge(1)] = 4,
+    hidden: Annotated[int, Ge(1)] = 512,
+    dropout: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.0,
 ) -> tf.keras.Model:
     """Build a transformer whose tokens are the patches of an image; their mean is classified.
 

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Gt
+
 
 class Normalization:
     """(image - mean) / std, with one number for all channels or one per channel."""
@@ -14,7 +16,7 @@ class Normalization:
         self,
         *,
         mean: list[float] | None = None,
-        std: Annotated[list[float] | None, "each: > 0"] = None,
+        std: list[Annotated[float, Gt(0)]] | None = None,
     ) -> None:
         """Take the numbers; with neither of them images stay as they are.
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Le
 from trainer.datasets.images.framing import random_box, resize_boxes
 from trainer.datasets.operations import color, mixing
 from trainer.datasets.operations.random_operations import DRAWS, MAX_MAGNITUDE, rand_augment
@@ -48,17 +49,17 @@ class Augmentation:
     def __init__(  # noqa: PLR0913 - every option is a key of the configuration
         self,
         *,
-        min_area: Annotated[float, ">= 0, <= 1"] = 0.0,
+        min_area: Annotated[float, Ge(0), Le(1)] = 0.0,
         flip: bool = False,
-        crop: Annotated[int, ">= 0"] = 0,
-        brightness: Annotated[float, ">= 0, <= 1"] = 0.0,
-        contrast: Annotated[float, ">= 0, <= 1"] = 0.0,
-        saturation: Annotated[float, ">= 0, <= 1"] = 0.0,
-        hue: Annotated[float, ">= 0, <= 0.5"] = 0.0,
-        randaugment: Annotated[int, ">= 0"] = 0,
-        magnitude: Annotated[float, ">= 0, <= 10"] = 0.0,
-        mixup: Annotated[float, ">= 0"] = 0.0,
-        cutmix: Annotated[float, ">= 0"] = 0.0,
+        crop: Annotated[int, Ge(0)] = 0,
+        brightness: Annotated[float, Ge(0), Le(1)] = 0.0,
+        contrast: Annotated[float, Ge(0), Le(1)] = 0.0,
+        saturation: Annotated[float, Ge(0), Le(1)] = 0.0,
+        hue: Annotated[float, Ge(0), Le(0.5)] = 0.0,
+        randaugment: Annotated[int, Ge(0)] = 0,
+        magnitude: Annotated[float, Ge(0), Le(10)] = 0.0,
+        mixup: Annotated[float, Ge(0)] = 0.0,
+        cutmix: Annotated[float, Ge(0)] = 0.0,
         two_views: bool = False,
     ) -> None:
         """Take the options, which `conf/augment/none.yaml` explains one by one.

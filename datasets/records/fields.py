@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from trainer.annotations import Ge, Le
+
 FEATURES = ("features", "image", "img", "x")
 LABELS = ("label", "labels", "target", "y")
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM")
@@ -50,10 +52,10 @@ class Fields:
         *,
         features: str | int | None = None,
         label: str | int | None = None,
-        shape: Annotated[list[int] | None, "each: >= 1"] = None,
-        image_size: Annotated[list[int] | None, "each: >= 1"] = None,
-        channels: Annotated[int | None, ">= 1, <= 3"] = None,
-        num_classes: Annotated[int | None, ">= 1"] = None,
+        shape: list[Annotated[int, Ge(1)]] | None = None,
+        image_size: list[Annotated[int, Ge(1)]] | None = None,
+        channels: Annotated[int | None, Ge(1), Le(3)] = None,
+        num_classes: Annotated[int | None, Ge(1)] = None,
         class_names: list[str] | None = None,
     ) -> None:
         """Take the options; what is None is found from the first record.

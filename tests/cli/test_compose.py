@@ -15,6 +15,7 @@ from tests.support.command_line import ROOT, run_here
 from trainer.cli import compose as composing
 from trainer.cli.compose import (
     Composer,
+    add_engine_keys,
     compose,
     compose_config,
     split_hydra,
@@ -34,7 +35,8 @@ def composed_by_hydra(overrides: str) -> DictConfig:
     rewritten, config_dir = rewrite(overrides.split())
     with config_loader(config_dir) as loader:
         config: DictConfig = loader.load_configuration("config", rewritten, RunMode.RUN)
-        return config
+    add_engine_keys(config)
+    return config
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from trainer.cli.compose import compose
 from trainer.config.directions import Directions, declared, of_targets, resolved
-from trainer.config.rules.validation import biased_selection
+from trainer.config.rules.checkpoint import biased_selection
 from trainer.errors import ConfigError
 
 OWN = """

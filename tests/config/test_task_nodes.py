@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.command_line import run_here
 from tests.support.toy_gan import CONF
+from trainer.annotations import Effect, Semantic, Structural
 from trainer.cli.compose import Composer, compose
 from trainer.config.instantiate import instantiate
 from trainer.config.options import targets
@@ -15,7 +16,7 @@ from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.protocols import ModelNode, ScheduleNode
 from trainer.runs import identity
-from trainer.runs.identity import Change, Kind, changes, run_name
+from trainer.runs.identity import Change, changes, run_name
 from trainer.runs.normalization import leaves
 from trainer.summaries.hparams import hyperparameters
 from trainer.sweep.search.grid_search import expand
@@ -159,22 +160,22 @@ def test_nodes_are_read_from_a_base_class_of_another_module(
     assert targets.node_groups("derived.Lost") == {}
 
 
-def test_changed_node_has_the_kind_of_its_group() -> None:
+def test_changed_node_has_the_effect_of_its_group() -> None:
     before = leaves(gan())
 
-    def kinds(*overrides: str) -> dict[str, Kind]:
-        return {change.key: change.kind for change in changes(before, leaves(gan(*overrides)))}
+    def effects(*overrides: str) -> dict[str, Effect]:
+        return {change.key: change.effect for change in changes(before, leaves(gan(*overrides)))}
 
-    assert kinds("task.generator.width=5") == {"task.generator.width": Kind.STRUCTURAL}
-    assert kinds("task.discriminator.dropout=0") == {"task.discriminator.dropout": Kind.SEMANTIC}
+    assert effects("task.generator.width=5") == {"task.generator.width": Structural()}
+    assert effects("task.discriminator.dropout=0") == {"task.discriminator.dropout": Semantic()}
     rate = "task.generator_optimizer.learning_rate"
-    assert kinds(f"{rate}=1") == {rate: Kind.SEMANTIC}
+    assert effects(f"{rate}=1") == {rate: Semantic()}
     # Without momentum there are no slots.
     momentum = "task.discriminator_optimizer.momentum"
-    assert kinds(f"{momentum}=0.5") == {momentum: Kind.SEMANTIC}
-    assert kinds(f"{momentum}=0") == {momentum: Kind.STRUCTURAL}
+    assert effects(f"{momentum}=0.5") == {momentum: Semantic(apart=(0, None))}
+    assert effects(f"{momentum}=0") == {momentum: Structural()}
     target = "task.generator_optimizer._target_"
-    assert kinds("optimizer@task.generator_optimizer=adamw")[target] is Kind.STRUCTURAL
+    assert effects("optimizer@task.generator_optimizer=adamw")[target] == Structural()
     assert changes(before, leaves(gan(f"{rate}=1"))) == [Change(rate, 0.001, 1)]
 
 

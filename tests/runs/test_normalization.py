@@ -118,7 +118,7 @@ def test_new_key_of_the_schema_names_the_same_run(longer_schema):
     assert (now.extra, now.train.extra) == ("none", 3)
     assert run_name(now) == name
     assert changes(values, leaves(now)) == []
-    with pytest.raises(LookupError, match="extra has no kind"):
+    with pytest.raises(LookupError, match="extra has no effect"):
         run_name(dataclasses.replace(now, extra="more"))
 
 

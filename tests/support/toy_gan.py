@@ -8,6 +8,7 @@ from typing import Annotated
 import numpy as np
 import tensorflow as tf
 
+from trainer.annotations import Ge, Lt, Semantic
 from trainer.protocols import (
     Batch,
     Metrics,
@@ -27,7 +28,7 @@ def generator(
     input_shape: tuple[int, ...],
     output_shape: tuple[int, ...],
     *,
-    width: Annotated[int, ">= 1"] = 16,
+    width: Annotated[int, Ge(1)] = 16,
 ) -> tf.keras.Model:
     """Build a model from noise to images."""
     return tf.keras.Sequential(
@@ -44,8 +45,8 @@ def discriminator(
     input_shape: tuple[int, ...],
     outputs: int,
     *,
-    width: Annotated[int, ">= 1"] = 16,
-    dropout: Annotated[float, ">= 0, < 1"] = 0.0,
+    width: Annotated[int, Ge(1)] = 16,
+    dropout: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.0,
 ) -> tf.keras.Model:
     """Build a model from images to logits."""
     return tf.keras.Sequential(
@@ -72,8 +73,8 @@ class ToyGan:
         generator_optimizer: OptimizerNode,
         discriminator_optimizer: OptimizerNode,
         generator_schedule: ScheduleNode | None = None,
-        latent: Annotated[int, ">= 1"] = 4,
-        updates: Annotated[int, ">= 1"] = 1,
+        latent: Annotated[int, Ge(1)] = 4,
+        updates: Annotated[int, Ge(1)] = 1,
     ) -> None:
         self.generator = generator
         self.discriminator = discriminator

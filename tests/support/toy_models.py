@@ -7,11 +7,12 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Lt, Semantic
 from trainer.logical_devices import logical_device
 
 
 def normalised(
-    input_shape: tuple[int, ...], num_classes: int, *, l2: Annotated[float, ">= 0"] = 0.0
+    input_shape: tuple[int, ...], num_classes: int, *, l2: Annotated[float, Ge(0), Semantic()] = 0.0
 ) -> tf.keras.Model:
     """Build a model whose batch normalisation, inside another model, is each replica's own."""
     inner = tf.keras.Sequential(
@@ -32,8 +33,8 @@ def tiny(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    dropout: Annotated[float, ">= 0, < 1"] = 0.3,
-    synchronized: bool = True,
+    dropout: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.3,
+    synchronized: Annotated[bool, Semantic()] = True,
 ) -> tf.keras.Model:
     """Build what has statistics and draws and is traced fast, for runs that are started often."""
     return tf.keras.Sequential(
@@ -51,11 +52,11 @@ def smooth(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    width: Annotated[int, ">= 1"] = 4,
-    dropout: Annotated[float, ">= 0, < 1"] = 0.0,
+    width: Annotated[int, Ge(1)] = 4,
+    dropout: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.0,
     batch_norm: bool = False,
-    synchronized: bool = True,
-    l2: Annotated[float, ">= 0"] = 0.0,
+    synchronized: Annotated[bool, Semantic()] = True,
+    l2: Annotated[float, Ge(0), Semantic()] = 0.0,
 ) -> tf.keras.Model:
     """Build a small convolutional network whose gradient is continuous.
 
@@ -128,11 +129,11 @@ def everything(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    width: Annotated[int, ">= 1"] = 4,
-    dropout: Annotated[float, ">= 0, < 1"] = 0.3,
+    width: Annotated[int, Ge(1)] = 4,
+    dropout: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.3,
     batch_norm: bool = True,
-    synchronized: bool = False,
-    l2: Annotated[float, ">= 0"] = 1e-3,
+    synchronized: Annotated[bool, Semantic()] = False,
+    l2: Annotated[float, Ge(0), Semantic()] = 1e-3,
 ) -> tf.keras.Model:
     """Build a small model with all that depends on how a batch is cut: noise and statistics.
 
@@ -246,11 +247,11 @@ def blocks(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    width: Annotated[int, ">= 1"] = 4,
-    dropout: Annotated[float, ">= 0, < 1"] = 0.3,
+    width: Annotated[int, Ge(1)] = 4,
+    dropout: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.3,
     batch_norm: bool = True,
-    synchronized: bool = False,
-    l2: Annotated[float, ">= 0"] = 1e-3,
+    synchronized: Annotated[bool, Semantic()] = False,
+    l2: Annotated[float, Ge(0), Semantic()] = 1e-3,
 ) -> tf.keras.Model:
     """Build a net of layers with names: `stem`, `body` and `head`, and a normalisation of two.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
+from trainer.annotations import Ge
 from trainer.callbacks.patience import Patience
 
 
@@ -24,8 +25,8 @@ class EarlyStopping(Patience):
         *,
         metric: str = "accuracy",
         mode: Literal["auto", "max", "min"] = "auto",
-        patience: Annotated[int, ">= 1"] = 5,
-        min_delta: Annotated[float, ">= 0"] = 0.0,
+        patience: Annotated[int, Ge(1)] = 5,
+        min_delta: Annotated[float, Ge(0)] = 0.0,
     ) -> None:
         super().__init__(
             "early_stopping", metric=metric, mode=mode, patience=patience, min_delta=min_delta

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Gt, Lt
 from trainer.callbacks.patience import Patience
 from trainer.engine.graph.state.variables import replicated
 
@@ -34,11 +35,11 @@ class ReduceOnPlateau(Patience):
         *,
         metric: str = "loss",
         mode: Literal["auto", "max", "min"] = "auto",
-        factor: Annotated[float, "> 0, < 1"] = 0.1,
-        patience: Annotated[int, ">= 1"] = 5,
-        min_delta: Annotated[float, ">= 0"] = 0.0,
-        cooldown: Annotated[int, ">= 0"] = 0,
-        min_learning_rate: Annotated[float, ">= 0"] = 0.0,
+        factor: Annotated[float, Gt(0), Lt(1)] = 0.1,
+        patience: Annotated[int, Ge(1)] = 5,
+        min_delta: Annotated[float, Ge(0)] = 0.0,
+        cooldown: Annotated[int, Ge(0)] = 0,
+        min_learning_rate: Annotated[float, Ge(0)] = 0.0,
     ) -> None:
         super().__init__(
             "reduce_on_plateau", metric=metric, mode=mode, patience=patience, min_delta=min_delta

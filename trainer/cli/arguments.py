@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import NoReturn
 
 import trainer
+from trainer.annotations import OneOf
 from trainer.config.options.constraints import did_you_mean, violation
 from trainer.config.schema import GROUPS, Experiment
 from trainer.errors import ConfigError
@@ -54,7 +55,7 @@ def parse(words: Sequence[str]) -> Arguments:
     args, unknown = _parser().parse_known_intermixed_args(words)
     if unknown:
         raise _unknown_flag(unknown[0])
-    if line := violation(args.cfg, " | ".join(CFG)):
+    if line := violation(args.cfg, [OneOf(*CFG)]):
         raise ConfigError(f"--cfg ({args.cfg}) {line}")
     if args.multirun and (args.cfg or args.help):
         flag = "--help" if args.help else "--cfg"

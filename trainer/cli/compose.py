@@ -11,7 +11,7 @@ import importlib
 import os
 import pickle
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,8 +29,9 @@ from trainer.cli.error_messages import USER_ERRORS, explain, reading_configurati
 from trainer.cli.overrides import override_key, rewrite
 from trainer.cli.recipes import drop_replaced
 from trainer.config import loading
+from trainer.config.options import targets
 from trainer.config.options.constraints import did_you_mean
-from trainer.config.schema import Experiment
+from trainer.config.schema import ENGINE_KEYS, Experiment
 from trainer.errors import ConfigError
 
 ConfigStore.instance().store(group="schema", name="experiment", node=Experiment)
@@ -187,6 +188,7 @@ class Composer:
             if (key := (config_dir, *chosen)) not in self._composed:
                 composed = loader.load_configuration("config", chosen, RunMode.RUN)
                 drop_replaced(composed, chosen, loader)
+                add_engine_keys(composed)
                 given = [item.partition("=")[::2] for item in chosen]
                 _check_choices([*composed.hydra.runtime.choices.items(), *given], loader)
                 self._composed[key] = pickle.dumps(composed, pickle.HIGHEST_PROTOCOL)
@@ -265,6 +267,20 @@ def _check_choices(choices: Iterable[tuple[Any, Any]], loader: Any) -> None:
                     f"{place}={name}: a choice is a file in its group, not one reached by '..'"
                     f"{did_you_mean(parts[-1], options)}"
                 )
+
+
+def add_engine_keys(config: DictConfig) -> None:
+    """Add the engine's keys to the nodes of their groups and of the task, with their defaults."""
+    task = config.get("task")
+    task_nodes = targets.node_groups(task.get("_target_")) if task else {}
+    nodes = [(group, config.get(group)) for group in ("dataset", "optimizer", "schedule")]
+    nodes += [(group, task.get(name)) for name, group in task_nodes.items()]
+    for group, node in nodes:
+        if isinstance(node, DictConfig) and "_target_" in node:
+            with _unlocked(node):
+                for name, item in ENGINE_KEYS.get(group, {}).items():
+                    if name not in node and item.default is not MISSING:
+                        node[name] = item.default
 
 
 def _record(section: DictConfig, overrides: list[Override]) -> None:

@@ -26,7 +26,7 @@ from trainer.config.loading import plain
 from trainer.config.options import constraints
 from trainer.config.options.constraints import did_you_mean, unknown_key
 from trainer.config.other_names import choice_hint
-from trainer.config.rules.validation import unknown_name
+from trainer.config.rules.values import unknown_name
 from trainer.config.schema import GROUPS, ONE_CHOICE, USED, Experiment
 from trainer.errors import ConfigError
 from trainer.files import storage_problem

@@ -12,8 +12,8 @@ from typing import Any
 
 from trainer.cli.choices import Choices
 from trainer.cli.command_table import COMMANDS
-from trainer.config.rules import validation
-from trainer.config.schema import GROUPS, Experiment, Fault
+from trainer.config.rules.values import unknown_name
+from trainer.config.schema import ENGINE_KEYS, GROUPS, Experiment, Fault
 from trainer.errors import ConfigError
 
 _WIDTH = 120
@@ -188,7 +188,7 @@ def _topic(topic: str, rows: Sequence[Row], composed: Mapping[str, Any], choices
     if inner := choices.places().get(place):
         topic = f"{inner}@{place}"
     elif topic not in choices.groups():
-        if line := validation.unknown_name(topic, {**composed, _EVERYTHING: None}):
+        if line := unknown_name(topic, {**composed, _EVERYTHING: None}):
             raise ConfigError(line)
         head = [f"{topic}: {_ABOUT[topic]}"] if topic in _ABOUT else []
         return "\n".join([*head, *_table(of_topic)]) + "\n"
@@ -240,10 +240,18 @@ def _free_rows(composed: Mapping[str, Any], choices: Choices) -> list[Row]:
         ):
             comments = choices.key_comments(group)
             rows += [
-                (f"{group}.{key}", value, comments.get(key, ""))
+                (f"{group}.{key}", value, comments.get(key) or _of_engine(group, key))
                 for key, value in _leaves(composed.get(group), "")
             ]
     return rows
+
+
+def _of_engine(group: str, key: str) -> str:
+    """Return the explanation of a key that the engine reads, in its group or a node of the task."""
+    name = key.rpartition(".")[2]
+    groups = (group,) if name == key else ENGINE_KEYS
+    items = [ENGINE_KEYS[group][name] for group in groups if name in ENGINE_KEYS.get(group, ())]
+    return str(items[0].metadata["help"]) if items else ""
 
 
 def _recipe_rows(composed: Mapping[str, Any], choices: Choices) -> list[Row]:

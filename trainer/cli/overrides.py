@@ -9,7 +9,7 @@ from typing import Any
 
 from trainer.cli.error_messages import reading_configuration
 from trainer.config import addresses
-from trainer.config.rules.validation import run_problem
+from trainer.config.rules.run_folder import run_problem
 from trainer.config.schema import GROUPS, ONE_CHOICE, PAIRS, USED
 from trainer.errors import ConfigError
 from trainer.runs.provenance import latest_command, read
@@ -85,12 +85,9 @@ def override_key(override: str) -> str:
 def _expand(override: str) -> str:
     """Return `checkpoint.use=best` for `checkpoint=best`, and likewise for a step.
 
-    The group's choices say when to save, which is another matter. Of `dataset.validation`, which
-    every dataset has and none of their files, return what adds it.
+    The group's choices say when to save, which is another matter.
     """
     value = _value(override)
-    if override.startswith("dataset.validation="):
-        return f"++{override}"
     if override_key(override) == "checkpoint" and (value in USED or value.isdecimal()):
         return f"checkpoint.use={value}"
     return override

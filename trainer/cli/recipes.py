@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from trainer.cli.overrides import override_key, section
 from trainer.config.options import targets
-from trainer.config.rules.validation import TARGET_GROUPS
+from trainer.config.rules.groups import TARGET_GROUPS
 
 
 def drop_replaced(config: DictConfig, overrides: Sequence[str], loader: Any) -> None:

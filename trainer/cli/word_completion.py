@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.annotations import OneOf, Rule
 from trainer.cli.arguments import CFG, FLAGS
 from trainer.cli.choices import Choices
 from trainer.config.schema import USED, Experiment
@@ -55,15 +56,11 @@ def _values(key: str, value: str, before: Sequence[str], config_dir: str | None)
     return _starting(f"{key}={value}", [f"{key}={typed}{item}" for item in values])
 
 
-def _key_values(name: str, before: Sequence[str], config_dir: str | None) -> list[str]:
+def _key_values(name: str, before: Sequence[str], config_dir: str | None) -> Sequence[str]:
     """Return the words that the schema allows, true and false, or the present value."""
-    rule = _rules(Experiment, "").get(name) or ""
-    if " | " in rule or " or " in rule:
-        return [
-            word
-            for word in rule.removeprefix("each: ").replace(" or ", " | ").split(" | ")
-            if word.isidentifier()
-        ]
+    choices = [rule for rule in _rules(name) if isinstance(rule, OneOf)]
+    if choices:
+        return choices[0].words
     node: Any = _composed(before, config_dir)[0]
     for part in name.split("."):
         node = node.get(part) if isinstance(node, Mapping) else None
@@ -72,16 +69,15 @@ def _key_values(name: str, before: Sequence[str], config_dir: str | None) -> lis
     return [] if node is None or isinstance(node, Mapping | list) else [str(node)]
 
 
-def _rules(schema: Any, path: str) -> dict[str, str | None]:
-    """Return the rule of every key of a dataclass, and of its sections."""
-    rules: dict[str, str | None] = {}
-    for item in fields(schema):
-        factory: Any = item.default_factory
-        if is_dataclass(factory):
-            rules |= _rules(factory, f"{path}{item.name}.")
-        else:
-            rules[f"{path}{item.name}"] = item.metadata["rule"]
-    return rules
+def _rules(key: str) -> tuple[Rule, ...]:
+    """Return the rules of a key of the schema."""
+    schema: Any = Experiment
+    item: Field[Any] | None = None
+    for part in key.split("."):
+        names = {item.name: item for item in fields(schema)} if is_dataclass(schema) else {}
+        item = names.get(part)
+        schema = item and item.default_factory
+    return item.metadata["rules"] if item else ()
 
 
 def _names(word: str, before: Sequence[str], config_dir: str | None) -> list[str]:

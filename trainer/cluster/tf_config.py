@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainer.annotations import OneOf
 from trainer.cluster.spec import ACTOR, BESIDE, EVALUATOR
 from trainer.config.options import constraints
 
@@ -104,7 +105,7 @@ def _present(jobs: Mapping[str, Any]) -> list[str]:
 def _name_problem(key: str, job: str) -> str | None:
     if job == "master":
         return f"{key} (master) is TensorFlow 1's name; write chief"
-    return constraints.check_value(key, job, " | ".join(JOBS))
+    return constraints.check_value(key, job, OneOf(*JOBS))
 
 
 def _range(count: int, job: str) -> str:

@@ -13,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from trainer.config.options import constraints, targets
-from trainer.config.rules import env, loop
-from trainer.config.rules.validation import OPTIONAL_GROUPS, TARGET_GROUPS, check
+from trainer.config.rules import check, env, loop
+from trainer.config.rules.groups import OPTIONAL_GROUPS, TARGET_GROUPS
 from trainer.config.schema import GROUPS, Experiment, Fault
 from trainer.errors import ConfigError
 

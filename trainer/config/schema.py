@@ -8,10 +8,27 @@ target's signature, read by `trainer.config.options.targets`. No TensorFlow.
 # ruff: noqa: RUF009  (`key` is `dataclasses.field` with its metadata spelled out)
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any
 
+from trainer.annotations import (
+    Effect,
+    Exists,
+    Free,
+    Ge,
+    Gt,
+    Le,
+    Lt,
+    OneOf,
+    Rule,
+    Semantic,
+    Structural,
+)
+
 MODES = ("train", "plan", "verify", "benchmark", "evaluate", "export", "predict")
+TRAINING_MODES = ("train", "plan", "verify", "benchmark")
+"""Modes that start runs of their own, and need none."""
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 USED = ("latest", "best")
 """Values of `checkpoint.use` besides a step."""
@@ -33,15 +50,19 @@ PAIRS = (("train.steps", "train.epochs"), ("batch.global_size", "batch.per_repli
 """Keys of which exactly one must be set."""
 
 
-def key(default: Any, help: str, rule: str | None = None) -> Any:
+def key(default: Any, help: str, *notes: Rule | Effect, target: Effect | None = None) -> Any:
     """Return a schema field.
 
     Args:
         default: a value, or the class of a section.
         help: one line of explanation, shown by `--help` and in the reference.
-        rule: the allowed values, in the language of `trainer.config.options.constraints`.
+        *notes: the rules of its values, and its effect on a continued run; without one it has that
+            of its section.
+        target: a group's: the effect of another `_target_`, if it is not that of its options.
     """
-    metadata = {"help": help, "rule": rule}
+    rules = tuple(note for note in notes if isinstance(note, Rule))
+    effect = next((note for note in notes if isinstance(note, Effect)), None)
+    metadata = {"help": help, "rules": rules, "effect": effect, "target": target or effect}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     if isinstance(default, type):
@@ -53,7 +74,7 @@ def key(default: Any, help: str, rule: str | None = None) -> Any:
 class Lora:
     """Low-rank adapters (LoRA, Hu et al. 2021) in layers of a Keras 3 model."""
 
-    rank: int | None = key(None, "rank of the adapters; null: none", ">= 1")
+    rank: int | None = key(None, "rank of the adapters; null: none", Ge(1))
     layers: list[str] = key(
         ["."], "regular expressions: layers whose kernels they are found in have adapters"
     )
@@ -64,34 +85,50 @@ class Train:
     """Length of training, and how its steps are run."""
 
     steps: int | None = key(
-        None, "number of steps to train; set exactly one of steps and epochs", ">= 1"
+        None,
+        "number of steps to train; set exactly one of steps and epochs",
+        Ge(1),
+        Free(names_run=True),
     )
-    epochs: int | None = key(30, "number of epochs to train", ">= 1")
+    epochs: int | None = key(30, "number of epochs to train", Ge(1), Free(names_run=True))
     steps_per_epoch: int | None = key(
-        None, "steps in one epoch; null: one pass over the training data", ">= 1"
+        None, "steps in one epoch; null: one pass over the training data", Ge(1), Semantic()
     )
     steps_per_loop: int | str = key(
         "auto",
         "steps in one graph call, which stops at any save or report; auto: about a second's worth",
-        "auto or >= 1",
+        OneOf("auto", or_at_least=1),
+        Free(),
     )
     clip_norm: float | None = key(
-        None, "clip the gradient of the global batch to this global norm; null: do not clip", "> 0"
+        None,
+        "clip the gradient of the global batch to this global norm; null: do not clip",
+        Gt(0),
+        Semantic(),
     )
     clip_value: float | None = key(
-        None, "clip each element of that gradient to this absolute value; null: do not clip", "> 0"
+        None,
+        "clip each element of that gradient to this absolute value; null: do not clip",
+        Gt(0),
+        Semantic(),
     )
     freeze: list[str] = key(
-        [], "regular expressions: layers whose weights they are found in are not trained"
+        [],
+        "regular expressions: layers whose weights they are found in are not trained",
+        Structural(),
     )
     unfreeze: Any = key(
-        None, "regular expression -> step from which such layers are trained; null: from the first"
+        None,
+        "regular expression -> step from which such layers are trained; null: from the first",
+        Semantic(),
     )
-    lora: Lora = key(Lora, "low-rank adapters in layers of a Keras 3 model")
+    lora: Lora = key(Lora, "low-rank adapters in layers of a Keras 3 model", Structural())
     ema_decay: float | None = key(
         None,
         "decay of a moving average of the weights, which is evaluated and exported; null: none",
-        "> 0, < 1",
+        Gt(0),
+        Lt(1),
+        Semantic(apart=(None,)),
     )
 
 
@@ -102,17 +139,17 @@ class Batch:
     global_size: int | None = key(
         128,
         "examples in one step, over all replicas; set exactly one of global_size and per_replica",
-        ">= 1",
+        Ge(1),
     )
-    per_replica: int | None = key(None, "examples in one step on each replica", ">= 1")
+    per_replica: int | None = key(None, "examples in one step on each replica", Ge(1))
     accumulate: int = key(
-        1, "number of micro-batches whose gradients are added up for one step", ">= 1"
+        1, "number of micro-batches whose gradients are added up for one step", Ge(1)
     )
     shards: int | None = key(
         None,
         "compute every step in N equal parts, so that any number of devices gives the same bits; "
         "null: one part for each replica",
-        ">= 1",
+        Ge(1),
     )
 
 
@@ -120,12 +157,14 @@ class Batch:
 class Evaluate:
     """When to evaluate."""
 
-    every_steps: int | None = key(None, "evaluate every N steps", ">= 1")
+    every_steps: int | None = key(None, "evaluate every N steps", Ge(1))
     every_epochs: int | None = key(
-        1, "evaluate every N epochs, and always at the end of training", ">= 1"
+        1, "evaluate every N epochs, and always at the end of training", Ge(1)
     )
-    sidecar: bool = key(False, "evaluate checkpoints in a separate process while training goes on")
-    episodes: int = key(20, "env: number of episodes of an evaluation", ">= 1")
+    sidecar: bool = key(
+        False, "evaluate checkpoints in a separate process while training goes on", Free()
+    )
+    episodes: int = key(20, "env: number of episodes of an evaluation", Ge(1))
 
 
 @dataclass
@@ -133,16 +172,16 @@ class Actors:
     """The processes that step environments for a task that learns from them (env)."""
 
     count: int = key(
-        2, "number of processes; others may be added in TF_CONFIG, as job actor", ">= 0"
+        2, "number of processes; others may be added in TF_CONFIG, as job actor", Ge(0)
     )
-    environments: int = key(16, "number of environments that each of them steps", ">= 1")
+    environments: int = key(16, "number of environments that each of them steps", Ge(1))
     inference: str = key(
         "actor",
         "where the policy acts: in each actor, or in the learner, for all of them in one batch",
-        "actor | learner",
+        OneOf("actor", "learner"),
     )
     max_restarts: int = key(
-        5, "how many lost actors may be replaced between two checkpoints", ">= 0"
+        5, "how many lost actors may be replaced between two checkpoints", Ge(0)
     )
 
 
@@ -156,9 +195,9 @@ class Best:
     mode: str = key(
         "auto",
         "whether larger (max) or smaller (min) is better; auto: as the metric declares",
-        "auto | max | min",
+        OneOf("auto", "max", "min"),
     )
-    keep: int = key(1, "number of best checkpoints to keep", ">= 1")
+    keep: int = key(1, "number of best checkpoints to keep", Ge(1))
 
 
 @dataclass
@@ -168,18 +207,18 @@ class Checkpoint:
     use: int | str = key(
         "latest",
         "what mode=evaluate, export and predict use; short: checkpoint=best, checkpoint=<step>",
-        "latest | best or >= 0",
+        OneOf("latest", "best", or_at_least=0),
     )
-    every_steps: int | None = key(None, "save every N steps", ">= 1")
+    every_steps: int | None = key(None, "save every N steps", Ge(1))
     every_secs: float | None = key(
-        None, "save when N seconds have passed since the last save", "> 0"
+        None, "save when N seconds have passed since the last save", Gt(0)
     )
     every_epochs: int | None = key(
-        1, "save every N epochs, and always at the end of training", ">= 1"
+        1, "save every N epochs, and always at the end of training", Ge(1)
     )
-    keep: int = key(2, "number of newest checkpoints to keep", ">= 1")
+    keep: int = key(2, "number of newest checkpoints to keep", Ge(1))
     keep_every_steps: int | None = key(
-        None, "also keep every checkpoint whose step is a multiple of this", ">= 1"
+        None, "also keep every checkpoint whose step is a multiple of this", Ge(1)
     )
     async_write: bool = key(False, "continue training while a checkpoint is written")
     best: Best = key(Best, "best checkpoints, kept besides the newest")
@@ -189,26 +228,26 @@ class Checkpoint:
 class Profile:
     """The steps that TensorFlow's profiler records."""
 
-    start: int | None = key(None, "record the steps after this one; null: record nothing", ">= 0")
-    steps: int = key(20, "number of steps to record", ">= 1")
+    start: int | None = key(None, "record the steps after this one; null: record nothing", Ge(0))
+    steps: int = key(20, "number of steps to record", Ge(1))
 
 
 @dataclass
 class Summary:
     """What is written for the user while a run goes on."""
 
-    every_steps: int = key(50, "write training metrics every N steps", ">= 1")
+    every_steps: int = key(50, "write training metrics every N steps", Ge(1))
     histograms: int | None = key(
-        None, "write histograms of weights and gradients every N steps; null: none", ">= 1"
+        None, "write histograms of weights and gradients every N steps; null: none", Ge(1)
     )
     images: int | None = key(
-        None, "write input images, as augmented for the model, every N steps; null: none", ">= 1"
+        None, "write input images, as augmented for the model, every N steps; null: none", Ge(1)
     )
     misclassified: int = key(
-        0, "number of misclassified examples that each evaluation shows", ">= 0, <= 100"
+        0, "number of misclassified examples that each evaluation shows", Ge(0), Le(100)
     )
     texts: int = key(
-        2, "number of texts that a language model writes at each evaluation", ">= 0, <= 100"
+        2, "number of texts that a language model writes at each evaluation", Ge(0), Le(100)
     )
     graph: bool = key(False, "write the graph of the model")
     profile: Profile = key(Profile, "the steps that TensorFlow's profiler records")
@@ -218,29 +257,31 @@ class Summary:
 class Sampling:
     """How a language model chooses tokens."""
 
-    tokens: int = key(200, "number of tokens that follow a prompt", ">= 1")
+    tokens: int = key(200, "number of tokens that follow a prompt", Ge(1))
     temperature: float = key(
-        0.8, "larger: more surprising tokens; 0: always the most likely one", ">= 0"
+        0.8, "larger: more surprising tokens; 0: always the most likely one", Ge(0)
     )
-    top_k: int | None = key(None, "choose among the N most likely tokens; null: among all", ">= 1")
-    seed: int = key(0, "seed of the choices", ">= 0")
+    top_k: int | None = key(None, "choose among the N most likely tokens; null: among all", Ge(1))
+    seed: int = key(0, "seed of the choices", Ge(0))
 
 
 @dataclass
 class Predict:
     """mode=predict: a table with the model's output for each example."""
 
-    split: str = key("test", "split of the dataset to predict", "train | test")
+    split: str = key("test", "split of the dataset to predict", OneOf("train", "test"))
     images: str | None = key(
         None,
         "a folder of image files to predict instead, preprocessed like the dataset's images",
-        "directory",
+        Exists("directory"),
     )
     prompts: str | None = key(
-        None, "a text file with a prompt on each line, for a language model to continue", "file"
+        None,
+        "a text file with a prompt on each line, for a language model to continue",
+        Exists("file"),
     )
     sampling: Sampling = key(Sampling, "how a language model chooses tokens")
-    format: str = key("csv", "file format of the table", "csv | parquet")
+    format: str = key("csv", "file format of the table", OneOf("csv", "parquet"))
     path: str | None = key(
         None,
         "file of the table; null: <run>/predictions/<split, folder or prompts>-<step>.<format>",
@@ -252,7 +293,7 @@ class Export:
     """mode=export: a SavedModel, and further files beside it."""
 
     weights: str | None = key(
-        "h5", "also export the weights alone, in this format; null: do not", "h5 | keras"
+        "h5", "also export the weights alone, in this format; null: do not", OneOf("h5", "keras")
     )
     tflite: bool = key(False, "also export a TensorFlow Lite model")
 
@@ -261,11 +302,9 @@ class Export:
 class Restart:
     """How the supervisor restarts a failed attempt."""
 
-    max_restarts: int = key(3, "how many times a failed attempt may be restarted", ">= 0")
+    max_restarts: int = key(3, "how many times a failed attempt may be restarted", Ge(0))
     backoff_secs: float = key(
-        1.0,
-        "pause before the first restart, in seconds; it doubles each time, up to 300",
-        ">= 0",
+        1.0, "pause before the first restart, in seconds; it doubles each time, up to 300", Ge(0)
     )
 
 
@@ -274,9 +313,7 @@ class Preemption:
     """How a request to stop (SIGTERM, Ctrl-C) is handled."""
 
     grace_secs: float | None = key(
-        None,
-        "seconds to wait for the save before leaving without it; null: no limit",
-        "> 0",
+        None, "seconds to wait for the save before leaving without it; null: no limit", Gt(0)
     )
 
 
@@ -291,12 +328,12 @@ class Record:
 class Watchdog:
     """Seconds without progress after which an attempt is ended and restarted."""
 
-    stall_secs: float = key(300.0, "limit while a process trains or serves parameters", ">= 0.1")
+    stall_secs: float = key(300.0, "limit while a process trains or serves parameters", Ge(0.1))
     compile_secs: float = key(
-        1800.0, "limit while a process starts, restores and compiles", ">= 0.1"
+        1800.0, "limit while a process starts, restores and compiles", Ge(0.1)
     )
-    evaluate_secs: float = key(900.0, "limit between two batches of an evaluation", ">= 0.1")
-    save_secs: float = key(1800.0, "limit while a process saves", ">= 0.1")
+    evaluate_secs: float = key(900.0, "limit between two batches of an evaluation", Ge(0.1))
+    save_secs: float = key(1800.0, "limit while a process saves", Ge(0.1))
 
 
 @dataclass
@@ -306,27 +343,27 @@ class Divergence:
     action: str = key(
         "stop",
         "stop: end the run; skip: drop the update; rollback: restore, and skip the samples",
-        "stop | skip | rollback",
+        OneOf("stop", "skip", "rollback"),
     )
     spike_sigma: float | None = key(
         None,
         "a loss this many standard deviations above the mean is a spike; null: no spikes",
-        "> 0",
+        Gt(0),
     )
     window: int = key(
         128,
         "number of latest losses for the mean and deviation; spikes count from then on",
-        ">= 2",
+        Ge(2),
+        Structural(),
     )
     rollback_steps: int = key(
-        1,
-        "rollback: number of steps whose samples are skipped, the diverged one last",
-        ">= 1",
+        1, "rollback: number of steps whose samples are skipped, the diverged one last", Ge(1)
     )
     max_skips: int = key(
         16,
         "skip, rollback: end the run when more steps than this would be skipped",
-        f">= 1, <= {MAX_SKIPS}",
+        Ge(1),
+        Le(MAX_SKIPS),
     )
 
 
@@ -338,7 +375,18 @@ class Fault:
         "kill",
         "what to inject; slow lasts from then on in every attempt, the others happen once in a "
         "run; a worker that is lost cannot be started again until it returns",
-        "kill | terminate | freeze | crash | slow | full_disk | corrupt | nan | lose | return",
+        OneOf(
+            "kill",
+            "terminate",
+            "freeze",
+            "crash",
+            "slow",
+            "full_disk",
+            "corrupt",
+            "nan",
+            "lose",
+            "return",
+        ),
     )
     process: str = key(
         "chief",
@@ -347,18 +395,18 @@ class Fault:
     phase: str = key(
         "step",
         "in which phase; save: before the checkpoint is committed",
-        "start | compile | step | evaluate | save",
+        OneOf("start", "compile", "step", "evaluate", "save"),
     )
     at: int = key(
         1,
         "phase step: after this step (nan: in it); evaluate and save: in the n-th of the attempt",
-        ">= 1",
+        Ge(1),
     )
     delay_secs: float = key(
         0.0,
         "seconds until the action, while the process continues; slow: length of each rest, with "
         "phase step one in each step",
-        ">= 0",
+        Ge(0),
     )
 
 
@@ -369,16 +417,14 @@ class Verify:
     steps: int = key(
         200,
         "number of steps, at most train.steps; it evaluates and saves a few times meanwhile",
-        ">= 2",
+        Ge(2),
     )
     layouts: bool = key(
         False, "without kills: compare all layouts of this machine, and name what differs"
     )
-    kills: int = key(3, "number of kills at random moments", ">= 1")
+    kills: int = key(3, "number of kills at random moments", Ge(1))
     seed: int | None = key(
-        None,
-        "seed of the random moments, to repeat them; null: a new one, which is printed",
-        ">= 0",
+        None, "seed of the random moments, to repeat them; null: a new one, which is printed", Ge(0)
     )
 
 
@@ -386,7 +432,7 @@ class Verify:
 class Benchmark:
     """mode=benchmark: how a run scales over replicas, and what limits it."""
 
-    secs: float = key(3.0, "length of each measurement in seconds", "> 0")
+    secs: float = key(3.0, "length of each measurement in seconds", Gt(0))
 
 
 @dataclass
@@ -397,7 +443,7 @@ class Plan:
         None,
         "number of replicas to assume where the strategy takes all devices of a machine; null: "
         "those of this machine",
-        ">= 1",
+        Ge(1),
     )
 
 
@@ -406,13 +452,13 @@ class Devices:
     """Which hardware a run may use, whatever its strategy."""
 
     gpus: int | None = key(
-        None, "use the first so many GPUs of the machine; 0: none; null: all", ">= 0"
+        None, "use the first so many GPUs of the machine; 0: none; null: all", Ge(0)
     )
     threads: int | None = key(
         None,
         "threads into which a process divides an operation on the CPU; null: one a core, and with "
         "batch.shards as many as when the run began",
-        ">= 1",
+        Ge(1),
     )
 
 
@@ -425,14 +471,14 @@ class Ray:
         "host:port of the head of the Ray cluster that this machine belongs to; null: RAY_ADDRESS, "
         "else a cluster that runs on this machine, else one is started for the command",
     )
-    cpus: int = key(1, "CPUs of each process, as Ray counts them", ">= 0")
-    gpus: int = key(0, "GPUs of each process", ">= 0")
+    cpus: int = key(1, "CPUs of each process, as Ray counts them", Ge(0))
+    gpus: int = key(0, "GPUs of each process", Ge(0))
     placement: str = key(
         "spread",
         "processes on many nodes or on few; strict: each on a node of its own, or all on one",
-        "spread | pack | strict_spread | strict_pack",
+        OneOf("spread", "pack", "strict_spread", "strict_pack"),
     )
-    timeout_secs: float = key(300.0, "seconds to wait until Ray has placed all processes", "> 0")
+    timeout_secs: float = key(300.0, "seconds to wait until Ray has placed all processes", Gt(0))
 
 
 @dataclass
@@ -442,7 +488,7 @@ class Launch:
     engine: str = key(
         "local",
         "what starts the processes: local: this command, on this machine; ray: a Ray cluster",
-        "local | ray",
+        OneOf("local", "ray"),
     )
     ray: Ray = key(Ray, "where Ray places the processes")
     inline: bool = key(
@@ -452,7 +498,7 @@ class Launch:
     console: str = key(
         "chief",
         "whose progress is printed where a scheduler has started the processes",
-        "chief | all",
+        OneOf("chief", "all"),
     )
 
     @property
@@ -469,10 +515,10 @@ class Store:
         "~/.cache/steadfast", "folder of this machine in which such runs work; kept for restarts"
     )
     lease_secs: float = key(
-        15.0, "a run whose process gives no sign for so long may be taken over by another", ">= 1"
+        15.0, "a run whose process gives no sign for so long may be taken over by another", Ge(1)
     )
     retry_secs: float = key(
-        300.0, "how long the store may fail before the run goes on without it", ">= 0"
+        300.0, "how long the store may fail before the run goes on without it", Ge(0)
     )
 
 
@@ -481,26 +527,24 @@ class Sweep:
     """How the points of a sweep (`-m`) are run, and how its summary is sorted."""
 
     name: str | None = key(
-        None,
-        "the summary is written to <runs_dir>/sweeps/<name>; null: a name from the swept keys",
+        None, "the summary is written to <runs_dir>/sweeps/<name>; null: a name from the swept keys"
     )
     jobs: int = key(
-        1, "number of points that train at a time; cores and GPUs are divided among them", ">= 1"
+        1, "number of points that train at a time; cores and GPUs are divided among them", Ge(1)
     )
     on_error: str = key(
         "continue",
         "after a failed point: run the others, stop at once, or retry it and then continue",
-        "continue | stop | retry",
+        OneOf("continue", "stop", "retry"),
     )
-    retries: int = key(1, "on_error=retry: number of retries of a point", ">= 1")
+    retries: int = key(1, "on_error=retry: number of retries of a point", Ge(1))
     metric: str | None = key(
-        None,
-        "metric that sorts the summary; null: the primary metric of the task",
+        None, "metric that sorts the summary; null: the primary metric of the task"
     )
     mode: str = key(
         "auto",
         "whether larger (max) or smaller (min) is better; auto: as the metric declares",
-        "auto | max | min",
+        OneOf("auto", "max", "min"),
     )
 
 
@@ -511,12 +555,12 @@ class Search:
     method: str = key(
         "grid",
         "grid: every combination; random: random points; optuna: learn from earlier points",
-        "grid | random | optuna",
+        OneOf("grid", "random", "optuna"),
     )
     trials: int = key(
-        20, "random, optuna: total number of points, including those of earlier commands", ">= 1"
+        20, "random, optuna: total number of points, including those of earlier commands", Ge(1)
     )
-    seed: int = key(0, "random, optuna: seed of the drawn points", ">= 0, <= 4294967295")
+    seed: int = key(0, "random, optuna: seed of the drawn points", Ge(0), Le(4294967295))
     prune: bool = key(True, "optuna: stop points whose metric falls behind the others")
 
 
@@ -525,98 +569,183 @@ class Experiment:
     """The whole configuration of a run."""
 
     name: str | None = key(
-        None, "first part of the run directory's name; null: <model>-<dataset>, or <task>-<dataset>"
+        None,
+        "first part of the run directory's name; null: <model>-<dataset>, or <task>-<dataset>",
+        Free(),
     )
-    runs_dir: str = key("runs", "folder of the run directories")
-    seed: int = key(0, "the only source of randomness", ">= 0, <= 9007199254740991")
+    runs_dir: str = key("runs", "folder of the run directories", Free())
+    seed: int = key(0, "the only source of randomness", Ge(0), Le(9007199254740991), Semantic())
     mode: str = key(
         "train",
         "train; plan: tell devices, memory and traffic, and train nothing; verify: prove that "
         "kills, or layouts, change nothing; benchmark: measure how it scales and what limits it; "
         "evaluate, export, predict: use a run",
-        " | ".join(MODES),
+        OneOf(*MODES),
+        Free(),
     )
     precision: str = key(
         "float32",
         "numeric precision: float32, mixed_bfloat16 or mixed_float16",
-        " | ".join(PRECISIONS),
+        OneOf(*PRECISIONS),
+        Semantic(apart=("mixed_float16",)),
     )
-    jit: bool = key(False, "compile forward and backward pass with XLA")
+    jit: bool = key(False, "compile forward and backward pass with XLA", Semantic())
     eager: bool = key(
         False,
         "run each operation at once, without compiling steps: slow, for a debugger or print; "
         "best with launch=inline",
+        Semantic(),
     )
     deterministic: bool = key(
         False,
         "use deterministic kernels; needed to repeat a run bit for bit on a GPU, not on a CPU",
+        Semantic(),
     )
     resume: str = key(
         "auto",
         "auto: continue this run if it exists; never: start a new one; or a run directory",
+        Free(),
     )
     resume_allow: list[str] = key(
         [],
         "keys that may differ on resume despite other results, e.g. [optimizer.learning_rate]",
+        Free(),
     )
     init_from: str | None = key(
         None,
         "start with the weights, and nothing else, of this run, checkpoint, or .keras, .h5 or .npz "
         "file",
-        "checkpoint",
+        Exists("checkpoint"),
+        Semantic(),
     )
     init_allow: list[str] = key(
         [],
         "regular expressions: weights that init_from may lack, or have in another shape, and that "
         "then start fresh",
+        Semantic(),
     )
     init_rename: Any = key(
         None,
         "regular expression: what replaces it in the names of init_from's weights, e.g. "
         "{backbone/: encoder/}",
+        Semantic(),
     )
     train: Train = key(Train, "length of training, and how its steps are run")
-    batch: Batch = key(Batch, "batch sizes")
-    evaluate: Evaluate = key(Evaluate, "when to evaluate")
-    actors: Actors = key(Actors, "the processes that step environments, with env=<choice>")
-    checkpoint: Checkpoint = key(Checkpoint, "when to save and what to keep")
+    batch: Batch = key(Batch, "batch sizes", Semantic())
+    evaluate: Evaluate = key(Evaluate, "when to evaluate", Semantic())
+    actors: Actors = key(Actors, "the processes that step environments, with env=<choice>", Free())
+    checkpoint: Checkpoint = key(Checkpoint, "when to save and what to keep", Free())
     summary: Summary = key(
-        Summary, "what is written while the run goes on: metrics, images, profiles"
+        Summary, "what is written while the run goes on: metrics, images, profiles", Free()
     )
-    predict: Predict = key(Predict, "settings of mode=predict")
-    export: Export = key(Export, "settings of mode=export")
-    restart: Restart = key(Restart, "how a failed attempt is restarted")
-    preemption: Preemption = key(Preemption, "how a request to stop is handled")
+    predict: Predict = key(Predict, "settings of mode=predict", Free())
+    export: Export = key(Export, "settings of mode=export", Free())
+    restart: Restart = key(Restart, "how a failed attempt is restarted", Free())
+    preemption: Preemption = key(Preemption, "how a request to stop is handled", Free())
     watchdog: Watchdog = key(
-        Watchdog, "seconds without progress after which an attempt is restarted"
+        Watchdog, "seconds without progress after which an attempt is restarted", Free()
     )
-    divergence: Divergence = key(Divergence, "what to do when training diverges")
-    plan: Plan = key(Plan, "settings of mode=plan")
-    verify: Verify = key(Verify, "settings of mode=verify")
-    benchmark: Benchmark = key(Benchmark, "settings of mode=benchmark")
-    devices: Devices = key(Devices, "which hardware may be used, whatever the strategy")
-    store: Store = key(Store, "runs in an object store")
-    record: Record = key(Record, "what is recorded of the code")
-    launch: Launch = key(Launch, "how workers are started")
-    sweep: Sweep = key(Sweep, "how the points of a sweep are run")
-    search: Search = key(Search, "how the points of a sweep are chosen")
-    model: Any = key(None, "what is trained")
-    dataset: Any = key(None, "the data it is trained and tested on")
-    augment: Any = key(None, "random changes of the images in training")
-    env: Any = key(None, "the environment it acts in, instead of a dataset")
-    buffer: Any = key(None, "env: where unrolls of actors wait until they are trained on")
-    task: Any = key(None, "loss, metrics and training step")
-    metrics: Any = key(None, "additional metrics of the test split; several with metrics=[a,b]")
-    optimizer: Any = key(None, "how the weights are updated")
-    schedule: Any = key(None, "how the learning rate changes over time")
-    strategy: Any = key(None, "the devices, and how training is distributed over them")
-    callbacks: Any = key(None, "objects that are called at the events of a run")
-    writers: Any = key(None, "where metrics are written; several with writers=[a,b]")
-    loop: Any = key(None, "the training loop: the built-in one, or a function of your own")
-    fault: Any = key(None, "faults to inject; several with fault=[a,b]")
-    choices: Any = key(None, "the choice in each group; filled in by the program")
+    divergence: Divergence = key(Divergence, "what to do when training diverges", Semantic())
+    plan: Plan = key(Plan, "settings of mode=plan", Free())
+    verify: Verify = key(Verify, "settings of mode=verify", Free())
+    benchmark: Benchmark = key(Benchmark, "settings of mode=benchmark", Free())
+    devices: Devices = key(
+        Devices, "which hardware may be used, whatever the strategy", Free(names_run=True)
+    )
+    store: Store = key(Store, "runs in an object store", Free())
+    record: Record = key(Record, "what is recorded of the code", Free())
+    launch: Launch = key(Launch, "how workers are started", Free())
+    sweep: Sweep = key(Sweep, "how the points of a sweep are run", Free())
+    search: Search = key(Search, "how the points of a sweep are chosen", Free())
+    model: Any = key(None, "what is trained", Structural())
+    dataset: Any = key(
+        None, "the data it is trained and tested on", Semantic(), target=Structural()
+    )
+    augment: Any = key(None, "random changes of the images in training", Semantic())
+    env: Any = key(
+        None, "the environment it acts in, instead of a dataset", Semantic(), target=Structural()
+    )
+    buffer: Any = key(
+        None, "env: where unrolls of actors wait until they are trained on", Semantic()
+    )
+    task: Any = key(None, "loss, metrics and training step", Semantic(), target=Structural())
+    metrics: Any = key(
+        None, "additional metrics of the test split; several with metrics=[a,b]", Free()
+    )
+    optimizer: Any = key(None, "how the weights are updated", Semantic(), target=Structural())
+    schedule: Any = key(None, "how the learning rate changes over time", Semantic())
+    strategy: Any = key(
+        None, "the devices, and how training is distributed over them", Free(names_run=True)
+    )
+    callbacks: Any = key(
+        None, "objects that are called at the events of a run", Semantic(), target=Structural()
+    )
+    writers: Any = key(None, "where metrics are written; several with writers=[a,b]", Free())
+    loop: Any = key(
+        None,
+        "the training loop: the built-in one, or a function of your own",
+        Semantic(),
+        target=Structural(),
+    )
+    fault: Any = key(None, "faults to inject; several with fault=[a,b]", Semantic())
+    choices: Any = key(None, "the choice in each group; filled in by the program", Free())
 
     @property
     def trains(self) -> bool:
         """Whether mode=train: no other mode writes the files of the training."""
         return self.mode == "train"
+
+
+@dataclass
+class _OfDataset:
+    validation: float | str | None = key(
+        None,
+        "share of the training split to validate on, or a path; null: validate on the test split",
+    )
+
+
+@dataclass
+class _OfOptimizer:
+    learning_rate: float = key(
+        MISSING, "peak learning rate; the schedule group shapes it over time", Gt(0)
+    )
+    groups: dict[str, Any] | None = key(
+        None,
+        "regular expression -> options of the weights whose paths it matches, e.g. "
+        "{head: {learning_rate: 10x}}",
+    )
+    layer_decay: float | None = key(
+        None,
+        "learning rate of a layer as a fraction of the next one's; null: all layers have the same",
+        Gt(0),
+        Le(1),
+    )
+
+
+@dataclass
+class _OfSchedule:
+    reference_batch: int | None = key(
+        None,
+        "scale the learning rate by global batch / this (linear scaling; Goyal et al., 2017); "
+        "null: leave it as it is",
+        Ge(1),
+    )
+
+
+@dataclass
+class _OfWriter:
+    tracker: bool | None = key(
+        None, "the run goes on without this writer if it fails; it catches up from metrics.jsonl"
+    )
+
+
+ENGINE_KEYS: Mapping[str, Mapping[str, Field[Any]]] = {
+    group: {item.name: item for item in fields(keys)}
+    for group, keys in {
+        "dataset": _OfDataset,
+        "optimizer": _OfOptimizer,
+        "schedule": _OfSchedule,
+        "writers": _OfWriter,
+    }.items()
+}
+"""Keys beside a `_target_` that the engine reads itself, by group and name."""

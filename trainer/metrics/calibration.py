@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from trainer.annotations import Ge
 from trainer.engine.evaluation.predicted_classes import predicted_classes
 
 
@@ -23,7 +24,7 @@ class CalibrationError:
     label_kind = "class"
     direction: ClassVar = {"calibration_error": "min"}
 
-    def __init__(self, *, bins: Annotated[int, ">= 1"] = 15) -> None:
+    def __init__(self, *, bins: Annotated[int, Ge(1)] = 15) -> None:
         self._bins = bins
         self.reset_state()
 

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from trainer.annotations import Exists, Ge
 from trainer.errors import ConfigError
 from trainer.metrics.sample_scores import frechet_distance, inception_score
 from trainer.metrics.trained_classifier import TrainedClassifier
@@ -40,9 +41,9 @@ class GanQuality:
     def __init__(
         self,
         *,
-        classifier: Annotated[str, "checkpoint"],
-        samples: Annotated[int, ">= 2"] = 2000,
-        examples: Annotated[int | None, ">= 2"] = None,
+        classifier: Annotated[str, Exists("checkpoint")],
+        samples: Annotated[int, Ge(2)] = 2000,
+        examples: Annotated[int | None, Ge(2)] = None,
     ) -> None:
         self._source = Path(classifier).expanduser()
         self.num_samples = samples

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from trainer.annotations import Ge
 from trainer.metrics.value_keys import value_keys
 
 
@@ -33,7 +34,7 @@ class MultilabelScores:
         "f1_micro": "max", "f1_macro": "max", "average_precision": "max", "f1": "max"
     }  # fmt: skip
 
-    def __init__(self, *, most_labels: Annotated[int, ">= 0"] = 20) -> None:
+    def __init__(self, *, most_labels: Annotated[int, Ge(0)] = 20) -> None:
         self.class_names: Sequence[str] = ()
         self.threshold = 0.5
         self._most_labels = most_labels

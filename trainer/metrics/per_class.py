@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from trainer.annotations import Ge
 from trainer.engine.evaluation.predicted_classes import predicted_classes
 from trainer.metrics.value_keys import value_keys
 
@@ -29,7 +30,7 @@ class PerClass:
     label_kind = "class"
     direction: ClassVar = {"precision": "max", "recall": "max"}
 
-    def __init__(self, *, most_classes: Annotated[int, ">= 0"] = 20) -> None:
+    def __init__(self, *, most_classes: Annotated[int, Ge(0)] = 20) -> None:
         self.class_names: Sequence[str] = ()
         self._most_classes = most_classes
         # [3, C]: for each class the correct predictions, the predictions, and the labels.

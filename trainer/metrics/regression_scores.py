@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from trainer.annotations import Ge
 from trainer.metrics.value_keys import value_keys
 
 
@@ -35,7 +36,7 @@ class RegressionScores:
     _mean: np.ndarray
     _deviations: np.ndarray
 
-    def __init__(self, *, most_targets: Annotated[int, ">= 0"] = 20) -> None:
+    def __init__(self, *, most_targets: Annotated[int, Ge(0)] = 20) -> None:
         self.class_names: Sequence[str] = ()
         self._most_targets = most_targets
         self.reset_state()

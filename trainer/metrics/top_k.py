@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from trainer.annotations import Ge
+
 
 class TopK:
     """The share of the examples whose label is among the k most probable classes: `top_<k>`.
@@ -20,7 +22,7 @@ class TopK:
     label_kind = "class"
     direction = "max"
 
-    def __init__(self, *, k: Annotated[int, ">= 1"] = 5) -> None:
+    def __init__(self, *, k: Annotated[int, Ge(1)] = 5) -> None:
         self._k = k
         self.names = (f"top_{k}",)
         self.reset_state()

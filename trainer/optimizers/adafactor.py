@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Gt
 from trainer.optimizers.slot_optimizer import SlotOptimizer, Slots
 from trainer.optimizers.weight_decay import is_decayed
 
@@ -13,11 +14,11 @@ from trainer.optimizers.weight_decay import is_decayed
 def adafactor(
     learning_rate: Any,
     *,
-    decay_power: Annotated[float, "> 0"] = 0.8,
-    clip_threshold: Annotated[float, "> 0"] = 1.0,
-    smallest_scale: Annotated[float, "> 0"] = 1e-3,
-    epsilon: Annotated[float, "> 0"] = 1e-30,
-    weight_decay: Annotated[float, ">= 0"] = 0.0,
+    decay_power: Annotated[float, Gt(0)] = 0.8,
+    clip_threshold: Annotated[float, Gt(0)] = 1.0,
+    smallest_scale: Annotated[float, Gt(0)] = 1e-3,
+    epsilon: Annotated[float, Gt(0)] = 1e-30,
+    weight_decay: Annotated[float, Ge(0)] = 0.0,
 ) -> tf.keras.optimizers.legacy.Optimizer:
     """Adafactor without momentum (Shazeer and Stern 2018, algorithms 4 and 5).
 

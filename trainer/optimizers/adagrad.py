@@ -6,15 +6,16 @@ from typing import Annotated, Any
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Gt
 from trainer.optimizers.weight_decay import WeightDecay
 
 
 def adagrad(
     learning_rate: Any,
     *,
-    initial_accumulator: Annotated[float, ">= 0"] = 0.1,
-    epsilon: Annotated[float, "> 0"] = 1e-7,
-    weight_decay: Annotated[float, ">= 0"] = 0.0,
+    initial_accumulator: Annotated[float, Ge(0)] = 0.1,
+    epsilon: Annotated[float, Gt(0)] = 1e-7,
+    weight_decay: Annotated[float, Ge(0)] = 0.0,
 ) -> tf.keras.optimizers.legacy.Optimizer:
     """Adaptive gradients (Duchi, Hazan and Singer 2011): for rare features.
 

@@ -6,16 +6,17 @@ from typing import Annotated, Any
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Gt, Lt
 from trainer.optimizers.weight_decay import WeightDecay
 
 
 def adamw(
     learning_rate: Any,
     *,
-    beta_1: Annotated[float, ">= 0, < 1"] = 0.9,
-    beta_2: Annotated[float, ">= 0, < 1"] = 0.999,
-    epsilon: Annotated[float, "> 0"] = 1e-7,
-    weight_decay: Annotated[float, ">= 0"] = 0.01,
+    beta_1: Annotated[float, Ge(0), Lt(1)] = 0.9,
+    beta_2: Annotated[float, Ge(0), Lt(1)] = 0.999,
+    epsilon: Annotated[float, Gt(0)] = 1e-7,
+    weight_decay: Annotated[float, Ge(0)] = 0.01,
 ) -> tf.keras.optimizers.legacy.Optimizer:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
     return AdamW(

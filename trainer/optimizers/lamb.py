@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Gt, Lt
 from trainer.optimizers.slot_optimizer import (
     SlotOptimizer,
     Slots,
@@ -18,10 +19,10 @@ from trainer.optimizers.weight_decay import is_decayed
 def lamb(
     learning_rate: Any,
     *,
-    beta_1: Annotated[float, ">= 0, < 1"] = 0.9,
-    beta_2: Annotated[float, ">= 0, < 1"] = 0.999,
-    epsilon: Annotated[float, "> 0"] = 1e-6,
-    weight_decay: Annotated[float, ">= 0"] = 0.01,
+    beta_1: Annotated[float, Ge(0), Lt(1)] = 0.9,
+    beta_2: Annotated[float, Ge(0), Lt(1)] = 0.999,
+    epsilon: Annotated[float, Gt(0)] = 1e-6,
+    weight_decay: Annotated[float, Ge(0)] = 0.01,
 ) -> tf.keras.optimizers.legacy.Optimizer:
     """Layer-wise adaptive moments (You et al. 2020).
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Gt, Lt, Semantic
 from trainer.optimizers.slot_optimizer import SlotOptimizer, Slots, norm_ratio
 from trainer.optimizers.weight_decay import is_decayed
 
@@ -13,9 +14,9 @@ from trainer.optimizers.weight_decay import is_decayed
 def lars(
     learning_rate: Any,
     *,
-    momentum: Annotated[float, ">= 0, < 1"] = 0.9,
-    trust_coefficient: Annotated[float, "> 0"] = 0.001,
-    weight_decay: Annotated[float, ">= 0"] = 0.0,
+    momentum: Annotated[float, Ge(0), Lt(1), Semantic(apart=(0, None))] = 0.9,
+    trust_coefficient: Annotated[float, Gt(0)] = 0.001,
+    weight_decay: Annotated[float, Ge(0)] = 0.0,
 ) -> tf.keras.optimizers.legacy.Optimizer:
     """Layer-wise adaptive rate scaling (You, Gitman and Ginsburg 2017).
 

@@ -6,15 +6,16 @@ from typing import Annotated, Any
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Lt
 from trainer.optimizers.slot_optimizer import SlotOptimizer, Slots
 
 
 def lion(
     learning_rate: Any,
     *,
-    beta_1: Annotated[float, ">= 0, < 1"] = 0.9,
-    beta_2: Annotated[float, ">= 0, < 1"] = 0.99,
-    weight_decay: Annotated[float, ">= 0"] = 0.0,
+    beta_1: Annotated[float, Ge(0), Lt(1)] = 0.9,
+    beta_2: Annotated[float, Ge(0), Lt(1)] = 0.99,
+    weight_decay: Annotated[float, Ge(0)] = 0.0,
 ) -> tf.keras.optimizers.legacy.Optimizer:
     """Evolved sign momentum (Chen et al. 2023): w -= rate * sign(beta_1 * m + (1 - beta_1) * g).
 

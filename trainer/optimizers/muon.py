@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Gt, Lt, Semantic
 from trainer.optimizers.slot_optimizer import SlotOptimizer, Slots, adam_direction
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -15,12 +16,12 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 def muon(  # noqa: PLR0913 - every option is a key of the configuration
     learning_rate: Any,
     *,
-    momentum: Annotated[float, ">= 0, < 1"] = 0.95,
-    iterations: Annotated[int, ">= 1"] = 5,
-    beta_1: Annotated[float, ">= 0, < 1"] = 0.9,
-    beta_2: Annotated[float, ">= 0, < 1"] = 0.95,
-    epsilon: Annotated[float, "> 0"] = 1e-8,
-    weight_decay: Annotated[float, ">= 0"] = 0.01,
+    momentum: Annotated[float, Ge(0), Lt(1), Semantic(apart=(0, None))] = 0.95,
+    iterations: Annotated[int, Ge(1)] = 5,
+    beta_1: Annotated[float, Ge(0), Lt(1)] = 0.9,
+    beta_2: Annotated[float, Ge(0), Lt(1)] = 0.95,
+    epsilon: Annotated[float, Gt(0)] = 1e-8,
+    weight_decay: Annotated[float, Ge(0)] = 0.01,
     adam: list[str] = ["embeddings", "tokens", "positions"],  # noqa: B006 - never changed
 ) -> tf.keras.optimizers.legacy.Optimizer:
     """Momentum made orthogonal by Newton-Schulz (Jordan et al. 2024), for matrices and kernels.

@@ -6,16 +6,17 @@ from typing import Annotated, Any
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Gt, Lt, Semantic
 from trainer.optimizers.weight_decay import WeightDecay
 
 
 def rmsprop(
     learning_rate: Any,
     *,
-    rho: Annotated[float, ">= 0, < 1"] = 0.9,
-    momentum: Annotated[float, ">= 0, < 1"] = 0.0,
-    epsilon: Annotated[float, "> 0"] = 1e-7,
-    weight_decay: Annotated[float, ">= 0"] = 0.0,
+    rho: Annotated[float, Ge(0), Lt(1)] = 0.9,
+    momentum: Annotated[float, Ge(0), Lt(1), Semantic(apart=(0, None))] = 0.0,
+    epsilon: Annotated[float, Gt(0)] = 1e-7,
+    weight_decay: Annotated[float, Ge(0)] = 0.0,
 ) -> tf.keras.optimizers.legacy.Optimizer:
     """RMSprop (Tieleman and Hinton 2012).
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.annotations import OneOf
 from trainer.config.options import constraints
 from trainer.engine.graph.state.train_state import optimizer_trackables
 from trainer.engine.graph.step.step_options import Optimizer, fused_class
@@ -46,7 +47,7 @@ class SharedOptimizer:
                 f"updates are fused; {type(optimizer).__name__} is none, use "
                 f"one such as {fused_class(optimizer)}"
             )
-        if problem := constraints.check_value("reduce", reduce, "mean | sum"):
+        if problem := constraints.check_value("reduce", reduce, OneOf("mean", "sum")):
             raise ConfigError(f"loop: wrap_optimizer: {problem}")
         if clip_norm is not None and clip_norm <= 0:
             raise ConfigError(f"loop: wrap_optimizer: clip_norm ({clip_norm}) must be > 0")

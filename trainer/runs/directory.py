@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from omegaconf.errors import OmegaConfBaseException
 
+from trainer.annotations import Free
 from trainer.config import loading, yaml_text
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError, DamagedError
@@ -29,7 +30,7 @@ from trainer.files import (
 )
 from trainer.runs import identity, migrations, normalization, provenance, repair
 from trainer.runs.checkpoint_marker import committed_steps
-from trainer.runs.identity import Change, Kind
+from trainer.runs.identity import Change
 from trainer.runs.location import joined_path, run_address, run_path
 from trainer.runs.take_over import check_holder, is_held_by
 
@@ -129,7 +130,8 @@ class RunDirectory:
         lines = provenance.add_entry(
             self.path, overrides, config_dir, self._continued_at, self.changes
         )
-        messages = [f"Changed: {change}" for change in self.changes if change.kind is not Kind.FREE]
+        changed = [item for item in self.changes if not isinstance(item.effect, Free)]
+        messages = [f"Changed: {change}" for change in changed]
         if self._continued_at is not None:
             messages += [f"warning: {line}" for line in lines]
         return messages

@@ -7,72 +7,21 @@ of its points are done.
 
 from __future__ import annotations
 
-import enum
-import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.config.options import constraints
+from trainer.annotations import Effect, Free, Semantic, Structural
+from trainer.config.options import constraints, targets
 from trainer.config.rules import env, loop
 from trainer.config.schema import Experiment
 from trainer.runs import normalization
 
-
-class Kind(enum.Enum):
-    """The effect of a changed key on a run that is continued."""
-
-    FREE = "changes no number of the training; may change at any time"
-    SEMANTIC = "changes numbers, and the checkpoint still fits; may change if resume_allow names it"
-    STRUCTURAL = "makes variables; may not change"
-
-
-KINDS: Mapping[Kind, tuple[str, ...]] = {
-    Kind.FREE: (
-        "name", "runs_dir", "mode", "resume", "resume_allow", "choices", "checkpoint", "summary",
-        "restart", "preemption", "watchdog", "actors", "plan", "verify", "benchmark", "devices",
-        "launch", "store", "record", "sweep", "search", "metrics", "writers", "predict", "export",
-        "evaluate.sidecar", "train.steps", "train.epochs", "train.steps_per_loop", "dataset.path",
-        "dataset.test_path", "dataset.max_corrupt_files", "dataset.max_corrupt_records",
-        "dataset.processes", "dataset.cache", "dataset.cache_dir",
-        "strategy", "strategy.hosts", "strategy.isolate", "strategy.start_timeout_secs",
-        "strategy.timeout_secs",
-    ),
-    Kind.SEMANTIC: (
-        "seed", "precision", "jit", "eager", "deterministic", "init_from",
-        "init_allow", "init_rename", "train.steps_per_epoch", "train.clip_norm", "train.clip_value",
-        "train.unfreeze", "train.ema_decay", "batch", "evaluate",
-        "divergence", "dataset", "augment", "env", "buffer", "task", "optimizer", "schedule",
-        "callbacks", "loop", "fault", "model.dropout", "model.l2", "model.momentum",
-        "model.synchronized", "model.weights",
-    ),
-    Kind.STRUCTURAL: (
-        "model", "train.freeze", "train.lora", "env._target_", "env.id", "dataset._target_",
-        "dataset.image_size", "dataset.channels", "dataset.num_classes", "dataset.fields",
-        "task._target_", "optimizer._target_", "callbacks.*._target_", "loop._target_",
-        "divergence.window",
-    ),
-}  # fmt: skip
-"""Every key, or a section for all keys in it; the longest entry applies. Unknown keys, such as the
-options of a user's own model, have the kind of their section."""
-
-NAMING = frozenset(
-    {"train.steps", "train.epochs", "strategy", "devices", "dataset.path", "dataset.test_path"}
-)
-"""Free entries that name the run directory nevertheless. With `resume=<run>` they may change: it
-trains longer, on other hardware, from moved data."""
-
-_MAKES_VARIABLES: Mapping[str, Callable[[Any], bool]] = {
-    "precision": lambda value: value == "mixed_float16",  # the loss scale
-    "train.ema_decay": lambda value: value is not None,  # the averages
-    "optimizer.momentum": bool,  # slots
-}
-"""Semantic keys with values that create variables: a change from or to one is structural."""
-
-_KIND_OF = {entry: kind for kind, entries in KINDS.items() for entry in entries}
+_NAMED_NODES = ("callbacks", "metrics", "writers")
+"""Sections of several nodes, each with a name."""
 _COMMAND_KEYS = ("resume", "resume_allow", "mode", "choices", "sweep", "search")
 
 
@@ -86,45 +35,75 @@ class Change:
         now: its value in the command.
         role: the key that has the same effect: `model.width` for `task.generator.width` where the
             option `generator` of the task is a model; None: the key itself.
+        target: the dotted path of the target that the key is an option of.
     """
 
     key: str
     before: Any
     now: Any
     role: str | None = field(default=None, compare=False)
+    target: Any = field(default=None, compare=False)
 
     @property
-    def kind(self) -> Kind:
-        """The effect of the change."""
-        key = self.role or self.key
-        makes_variables = _MAKES_VARIABLES.get(key)
-        if makes_variables and makes_variables(self.before) != makes_variables(self.now):
-            return Kind.STRUCTURAL
-        return _KIND_OF[entry(key)]
+    def effect(self) -> Effect:
+        """The effect of the change on a run that is continued."""
+        effect = effect_of(self.role or self.key, self.target)
+        apart = effect.apart if isinstance(effect, Semantic) else ()
+        return Structural() if (self.before in apart) != (self.now in apart) else effect
 
     def __str__(self) -> str:
         before = constraints.format_value(self.before)
         return f"{self.key}: {before} -> {constraints.format_value(self.now)}"
 
 
-@functools.cache
-def entry(key: str) -> str:
-    """Return the entry of KINDS that applies to a key.
+def effect_of(key: str, target: Any = None) -> Effect:
+    """Return the effect of a key, as it is stated where the key is declared, or by its section.
+
+    Args:
+        key: the dotted key.
+        target: the dotted path of the target that it is an option of.
 
     Raises:
-        LookupError: there is none; a new key of the schema needs a kind.
+        LookupError: nothing states one.
     """
+    schema: Any = Experiment
+    effect: Effect | None = None
+    for part in key.split("."):
+        item = next((item for item in fields(schema) if item.name == part), None)
+        if item is None:
+            break
+        effect = item.metadata["effect"] or effect
+        schema = item.default_factory
+        if is_dataclass(schema):
+            continue
+        option = key.removeprefix(f"{_node(key)}.")
+        if option == "_target_":
+            return item.metadata["target"]
+        effect = targets.effect(target, option.partition(".")[0]) or effect
+        break
+    if effect is None:
+        raise LookupError(
+            f"{key} has no effect; add Free(), Semantic() or Structural() to it in "
+            "trainer/config/schema.py"
+        )
+    return effect
+
+
+def names_run(key: str, values: Mapping[str, Any]) -> bool:
+    """Return whether another value of a key names another run directory.
+
+    Args:
+        key: the dotted key.
+        values: the configuration by dotted key.
+    """
+    effect = effect_of(key, values.get(f"{_node(key)}._target_"))
+    return not isinstance(effect, Free) or effect.names_run
+
+
+def _node(key: str) -> str:
+    """Return the key of the node that a key is within: `model`, or `callbacks.mine`."""
     parts = key.split(".")
-    entries = [name for name in _KIND_OF if _matches(name.split("."), parts)]
-    if not entries:
-        raise LookupError(f"{key} has no kind; add it to KINDS in trainer/runs/identity.py")
-    return max(entries, key=lambda name: name.count("."))
-
-
-def names_run(key: str) -> bool:
-    """Return whether another value of a key names another run directory."""
-    name = entry(key)
-    return _KIND_OF[name] is not Kind.FREE or name in NAMING
+    return ".".join(parts[: 2 if parts[0] in _NAMED_NODES else 1])
 
 
 def run_name(experiment: Experiment) -> str:
@@ -135,10 +114,11 @@ def run_name(experiment: Experiment) -> str:
     name = (
         experiment.name or loop_name or f"{trained_choice(experiment)}-{dataset}".replace("/", "-")
     )
+    values = normalization.leaves(experiment)
     naming = {
         key: value
-        for key, value in normalization.differing(normalization.leaves(experiment)).items()
-        if names_run(key)
+        for key, value in normalization.differing(values).items()
+        if names_run(key, values)
     }
     digest = hashlib.sha256(json.dumps(naming, sort_keys=True, default=str).encode()).hexdigest()
     return f"{name}-{digest[:8]}"
@@ -162,8 +142,9 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     # An empty section counts as missing: its first key is the change.
     pairs = ((key, before.get(key), now.get(key)) for key in keys)
     groups = {**normalization.task_groups(before), **normalization.task_groups(now)}
+    merged = {**before, **now}
     differences = (
-        Change(key, None if old == {} else old, None if new == {} else new, _role(key, groups))
+        _change(key, None if old == {} else old, None if new == {} else new, groups, merged)
         for key, old, new in pairs
     )
     return [
@@ -173,9 +154,14 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     ]
 
 
-def _role(key: str, groups: Mapping[str, str]) -> str | None:
+def _change(
+    key: str, old: Any, new: Any, groups: Mapping[str, str], values: Mapping[str, Any]
+) -> Change:
     node = ".".join(key.split(".")[:2])
-    return groups[node] + key.removeprefix(node) if node in groups else None
+    if node not in groups:
+        return Change(key, old, new, target=values.get(f"{_node(key)}._target_"))
+    role = groups[node] + key.removeprefix(node)
+    return Change(key, old, new, role, values.get(f"{node}._target_"))
 
 
 def change_problems(path: Path, differing: Sequence[Change], experiment: Experiment) -> list[str]:
@@ -187,14 +173,17 @@ def change_problems(path: Path, differing: Sequence[Change], experiment: Experim
         experiment: the configuration that continues the run.
     """
     loop_name = loop.name_of(experiment)
-    if loop_name is not None and any(entry(change.key) == "strategy" for change in differing):
+    if loop_name is not None and any(
+        _within(change.key, ["strategy"]) and change.effect == Free(names_run=True)
+        for change in differing
+    ):
         return [
             f"{path} was trained with another strategy, and a run of loop ({loop_name}) keeps "
             "its own: what a step computes and what streams give depends on the replicas and "
             "processes; leave the strategy as it was, or start a new run"
         ]
-    semantic = [change.key for change in differing if change.kind is Kind.SEMANTIC]
-    structural = [change.key for change in differing if change.kind is Kind.STRUCTURAL]
+    semantic = [change.key for change in differing if isinstance(change.effect, Semantic)]
+    structural = [change.key for change in differing if isinstance(change.effect, Structural)]
     allowed = experiment.resume_allow
     rejected = [*structural, *(key for key in semantic if not _within(key, allowed))]
     if not rejected:
@@ -219,12 +208,6 @@ def _sections(keys: Sequence[str]) -> list[str]:
     """Return the keys, with a section instead of its keys where its choice has changed."""
     sections = [key.removesuffix("._target_") for key in keys if key.endswith("._target_")]
     return [*sections, *(key for key in keys if not _within(key, sections))]
-
-
-def _matches(name: Sequence[str], parts: Sequence[str]) -> bool:
-    return len(name) <= len(parts) and all(
-        word in ("*", part) for word, part in zip(name, parts, strict=False)
-    )
 
 
 def _within(key: str, parents: Sequence[str]) -> bool:

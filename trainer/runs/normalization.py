@@ -13,7 +13,7 @@ from typing import Any
 
 from trainer.config import loading
 from trainer.config.options import targets
-from trainer.config.schema import GROUPS, Experiment, Fault
+from trainer.config.schema import ENGINE_KEYS, GROUPS, Experiment, Fault
 from trainer.runs import migrations
 
 
@@ -98,7 +98,7 @@ def _option_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
         options: Mapping[str, Any] = {}
         if last == "_target_":
             group = groups.get(section, section.partition(".")[0])
-            engine_keys = dict.fromkeys(targets.ENGINE_KEYS.get(group, ()))
+            engine_keys = dict.fromkeys(ENGINE_KEYS.get(group, ()))
             options = {**engine_keys, **targets.defaults(target)}
         elif last == "action" and section.startswith("fault."):
             options = _FAULT

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.config.rules.validation import selecting_split
+from trainer.config.rules.checkpoint import selecting_split
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError, DamagedError
 from trainer.files import read_bytes, read_json

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Le
 from trainer.schedules.schedule import Schedule, warmup_length
 
 
@@ -15,9 +16,9 @@ def cosine(
     total_steps: int,
     steps_per_epoch: float,
     *,
-    warmup_steps: Annotated[int, ">= 0"] = 0,
-    warmup_epochs: Annotated[float, ">= 0"] = 0.0,
-    final_fraction: Annotated[float, ">= 0, <= 1"] = 0.0,
+    warmup_steps: Annotated[int, Ge(0)] = 0,
+    warmup_epochs: Annotated[float, Ge(0)] = 0.0,
+    final_fraction: Annotated[float, Ge(0), Le(1)] = 0.0,
 ) -> Schedule:
     """Decay along half a cosine from the peak to `final_fraction` of it, after the warm-up.
 

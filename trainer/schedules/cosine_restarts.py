@@ -7,6 +7,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Gt, Le
 from trainer.schedules.schedule import Schedule, warmup_length
 
 
@@ -15,11 +16,11 @@ def cosine_restarts(  # noqa: PLR0913 - every option is a key of the configurati
     total_steps: int,
     steps_per_epoch: float,
     *,
-    first_epochs: Annotated[float, "> 0"] = 10.0,
-    length_factor: Annotated[float, ">= 1"] = 2.0,
-    final_fraction: Annotated[float, ">= 0, <= 1"] = 0.0,
-    warmup_steps: Annotated[int, ">= 0"] = 0,
-    warmup_epochs: Annotated[float, ">= 0"] = 0.0,
+    first_epochs: Annotated[float, Gt(0)] = 10.0,
+    length_factor: Annotated[float, Ge(1)] = 2.0,
+    final_fraction: Annotated[float, Ge(0), Le(1)] = 0.0,
+    warmup_steps: Annotated[int, Ge(0)] = 0,
+    warmup_epochs: Annotated[float, Ge(0)] = 0.0,
 ) -> Schedule:
     """Decay along half a cosine, then start again at the peak, each time for longer.
 

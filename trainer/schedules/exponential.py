@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Gt, Le
 from trainer.schedules.schedule import Schedule, warmup_length
 
 
@@ -14,11 +15,11 @@ def exponential(  # noqa: PLR0913 - every option is a key of the configuration
     total_steps: int,
     steps_per_epoch: float,
     *,
-    factor: Annotated[float, "> 0, <= 1"] = 0.96,
-    every_epochs: Annotated[float, "> 0"] = 1.0,
+    factor: Annotated[float, Gt(0), Le(1)] = 0.96,
+    every_epochs: Annotated[float, Gt(0)] = 1.0,
     staircase: bool = False,
-    warmup_steps: Annotated[int, ">= 0"] = 0,
-    warmup_epochs: Annotated[float, ">= 0"] = 0.0,
+    warmup_steps: Annotated[int, Ge(0)] = 0,
+    warmup_epochs: Annotated[float, Ge(0)] = 0.0,
 ) -> Schedule:
     """Multiply by `factor` over every so many epochs after the warm-up, smoothly or at once."""
     warmup = warmup_length(warmup_steps, warmup_epochs, steps_per_epoch)

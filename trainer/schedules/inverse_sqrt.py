@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge
 from trainer.schedules.schedule import Schedule, warmup_length
 
 
@@ -14,8 +15,8 @@ def inverse_sqrt(
     total_steps: int,
     steps_per_epoch: float,
     *,
-    warmup_steps: Annotated[int, ">= 0"] = 0,
-    warmup_epochs: Annotated[float, ">= 0"] = 0.0,
+    warmup_steps: Annotated[int, Ge(0)] = 0,
+    warmup_epochs: Annotated[float, Ge(0)] = 0.0,
 ) -> Schedule:
     """Decay as sqrt(warm-up / step) after the warm-up (Vaswani et al. 2017).
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Gt, Le, Lt
 from trainer.schedules.schedule import Schedule
 
 
@@ -15,9 +16,9 @@ def one_cycle(
     total_steps: int,
     steps_per_epoch: float,
     *,
-    rise: Annotated[float, "> 0, < 1"] = 0.3,
-    initial_fraction: Annotated[float, "> 0, <= 1"] = 0.04,
-    final_fraction: Annotated[float, ">= 0, <= 1"] = 0.0,
+    rise: Annotated[float, Gt(0), Lt(1)] = 0.3,
+    initial_fraction: Annotated[float, Gt(0), Le(1)] = 0.04,
+    final_fraction: Annotated[float, Ge(0), Le(1)] = 0.0,
 ) -> Schedule:
     """Rise to the peak over a share of the steps, then fall, each along half a cosine.
 

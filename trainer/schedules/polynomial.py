@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Gt, Le
 from trainer.schedules.schedule import Schedule, warmup_length
 
 
@@ -14,10 +15,10 @@ def polynomial(
     total_steps: int,
     steps_per_epoch: float,
     *,
-    power: Annotated[float, "> 0"] = 1.0,
-    final_fraction: Annotated[float, ">= 0, <= 1"] = 0.0,
-    warmup_steps: Annotated[int, ">= 0"] = 0,
-    warmup_epochs: Annotated[float, ">= 0"] = 0.0,
+    power: Annotated[float, Gt(0)] = 1.0,
+    final_fraction: Annotated[float, Ge(0), Le(1)] = 0.0,
+    warmup_steps: Annotated[int, Ge(0)] = 0,
+    warmup_epochs: Annotated[float, Ge(0)] = 0.0,
 ) -> Schedule:
     """Decay as (1 - progress) ** power from the peak to `final_fraction` of it."""
     warmup = warmup_length(warmup_steps, warmup_epochs, steps_per_epoch)

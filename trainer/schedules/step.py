@@ -7,6 +7,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Gt, Le
 from trainer.schedules.schedule import Schedule, warmup_length
 
 
@@ -16,10 +17,10 @@ def step(  # noqa: PLR0913 - every option is a key of the configuration
     steps_per_epoch: float,
     *,
     boundaries: list[int],
-    boundary_epochs: Annotated[list[float], "each: > 0"] = [],  # noqa: B006 - never changed
-    factor: Annotated[float, "> 0, <= 1"] = 0.1,
-    warmup_steps: Annotated[int, ">= 0"] = 0,
-    warmup_epochs: Annotated[float, ">= 0"] = 0.0,
+    boundary_epochs: list[Annotated[float, Gt(0)]] = [],  # noqa: B006 - never changed
+    factor: Annotated[float, Gt(0), Le(1)] = 0.1,
+    warmup_steps: Annotated[int, Ge(0)] = 0,
+    warmup_epochs: Annotated[float, Ge(0)] = 0.0,
 ) -> Schedule:
     """Multiply by `factor` at each step in `boundaries`, and after each of `boundary_epochs`."""
     warmup = warmup_length(warmup_steps, warmup_epochs, steps_per_epoch)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from trainer.annotations import Free, Ge, Gt, OneOf
 from trainer.cluster.signals import preserve_sigterm
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import ConfigError
@@ -61,17 +62,17 @@ class MultiWorker(Strategy):
     def __init__(  # noqa: PLR0913 - each parameter is a key of the configuration
         self,
         *,
-        workers: Annotated[int, ">= 1"] = 2,
-        communication: Annotated[str, "auto | ring | nccl | shared_memory"] = "auto",
-        timeout_secs: Annotated[float | None, "> 0"] = None,
-        bytes_per_pack: Annotated[int, ">= 0"] = 0,
-        compress: Annotated[str, "none | bfloat16 | float16"] = "none",
-        hosts: list[str] | None = None,
-        isolate: Literal["auto", True, False] = "auto",
-        start_timeout_secs: Annotated[float, "> 0"] = 300.0,
-        min_workers: Annotated[int | None, ">= 1"] = None,
-        rejoin_secs: Annotated[float, ">= 0"] = 60.0,
-        devices_per_replica: Annotated[int, ">= 1"] = 1,
+        workers: Annotated[int, Ge(1)] = 2,
+        communication: Annotated[str, OneOf("auto", "ring", "nccl", "shared_memory")] = "auto",
+        timeout_secs: Annotated[float | None, Gt(0), Free()] = None,
+        bytes_per_pack: Annotated[int, Ge(0)] = 0,
+        compress: Annotated[str, OneOf("none", "bfloat16", "float16")] = "none",
+        hosts: Annotated[list[str] | None, Free()] = None,
+        isolate: Annotated[Literal["auto", True, False], Free()] = "auto",
+        start_timeout_secs: Annotated[float, Gt(0), Free()] = 300.0,
+        min_workers: Annotated[int | None, Ge(1)] = None,
+        rejoin_secs: Annotated[float, Ge(0)] = 60.0,
+        devices_per_replica: Annotated[int, Ge(1)] = 1,
         placement: Literal["balanced"] | dict[str, int] = "balanced",
     ) -> None:
         self.workers = workers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
+from trainer.annotations import Free, Ge, Gt, OneOf
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import ConfigError
 from trainer.strategies.strategy import Strategy
@@ -67,14 +68,14 @@ class ParameterServer(Strategy):
     def __init__(  # noqa: PLR0913 - each parameter is a key of the configuration
         self,
         *,
-        workers: Annotated[int, ">= 1"] = 2,
-        ps: Annotated[int, ">= 1"] = 1,
-        partitioner: Annotated[str, "none | min_size | max_size | fixed_shards"] = "none",
-        shard_bytes: Annotated[int, ">= 1"] = 262144,
-        max_shards: Annotated[int | None, ">= 1"] = None,
-        hosts: list[str] | None = None,
-        isolate: Literal["auto", True, False] = "auto",
-        start_timeout_secs: Annotated[float, "> 0"] = 300.0,
+        workers: Annotated[int, Ge(1)] = 2,
+        ps: Annotated[int, Ge(1)] = 1,
+        partitioner: Annotated[str, OneOf("none", "min_size", "max_size", "fixed_shards")] = "none",
+        shard_bytes: Annotated[int, Ge(1)] = 262144,
+        max_shards: Annotated[int | None, Ge(1)] = None,
+        hosts: Annotated[list[str] | None, Free()] = None,
+        isolate: Annotated[Literal["auto", True, False], Free()] = "auto",
+        start_timeout_secs: Annotated[float, Gt(0), Free()] = 300.0,
     ) -> None:
         self.workers = workers
         self.ps = ps

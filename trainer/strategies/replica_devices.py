@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from trainer.config.options.constraints import format_value, violation
+from trainer.config.options.constraints import format_value
 from trainer.errors import ConfigError
 from trainer.logical_devices import DeviceGroups
 
@@ -28,7 +28,7 @@ def check_options(devices_per_replica: int, placement: Mapping[str, int] | str) 
             re.compile(pattern)
         except re.error as error:
             problems.append(f"strategy.placement ({pattern}) must be a regular expression: {error}")
-        if type(index) is not int or violation(index, f">= 0, <= {devices_per_replica - 1}"):
+        if type(index) is not int or not 0 <= index < devices_per_replica:
             problems.append(
                 f"strategy.placement ({pattern}: {format_value(index)}) must be a logical device, "
                 f"from 0 to {devices_per_replica - 1}, as strategy.devices_per_replica is "

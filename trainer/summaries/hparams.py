@@ -112,10 +112,11 @@ def hyperparameters(experiment: Experiment) -> dict[str, bool | int | float | st
         for group, choice in (experiment.choices or {}).items()
         if group in _CHOICES or "." in group  # a node of the task
     }
+    values = normalization.leaves(experiment)
     options = {
         key: value
-        for key, value in normalization.leaves(experiment).items()
-        if identity.names_run(key) and not key.endswith("._target_")
+        for key, value in values.items()
+        if identity.names_run(key, values) and not key.endswith("._target_")
     }
     return {
         key: value

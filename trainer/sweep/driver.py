@@ -19,7 +19,7 @@ from trainer.cluster.messages import (
 )
 from trainer.cluster.signals import forward_to
 from trainer.cluster.stop_requests import LEAVE, STOP, Decision, StopRequests
-from trainer.config.rules.validation import selecting_split
+from trainer.config.rules.checkpoint import selecting_split
 from trainer.config.schema import Sweep
 from trainer.errors import CRASHED, DONE, WRONG_INPUT
 from trainer.launch.display.terminal import is_attended

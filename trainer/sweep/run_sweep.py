@@ -11,7 +11,7 @@ from trainer.cli.compose import Composer
 from trainer.cluster import environment
 from trainer.cluster.spec import Cluster
 from trainer.config import directions
-from trainer.config.rules import validation
+from trainer.config.rules.checkpoint import biased_selection
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
 from trainer.launch import launcher
@@ -73,7 +73,7 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
         if launcher_settings
         else Driver(search, first.sweep, shares, config_dir, table)
     )
-    notes += validation.biased_selection(first, "sweep" if is_grid else "search")
+    notes += biased_selection(first, "sweep" if is_grid else "search")
     for note in notes + share_notes:
         table.print_line(note)
     try:

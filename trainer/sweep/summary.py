@@ -14,10 +14,11 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trainer.config.schema import Experiment, Sweep
 from trainer.files import write_atomically, writing
-from trainer.runs import identity
+from trainer.runs import identity, normalization
 from trainer.runs.status import State
 from trainer.sweep.points.points import Point, PointResult
 from trainer.text import align_columns, format_metric, short_keys
@@ -40,21 +41,24 @@ def summary_folder(experiment: Experiment, keys: Collection[str], overrides: Ite
     if experiment.sweep.name:
         return parent / experiment.sweep.name
     varied = sorted(key.lstrip("+") for key in keys)
+    values = normalization.leaves(experiment)
     shared = sorted(
-        override.lstrip("+") for override in overrides if _identifies_sweep(override, varied)
+        override.lstrip("+")
+        for override in overrides
+        if _identifies_sweep(override, varied, values)
     )
     digest = hashlib.sha256(json.dumps([varied, shared]).encode()).hexdigest()[:8]
     words = [re.sub(r"[^\w-]", "_", key.rpartition(".")[2]) for key in varied]
     return parent / f"{'-'.join(words)[:_MAX_NAME_CHARS] or 'single'}-{digest}"
 
 
-def _identifies_sweep(override: str, varied: Collection[str]) -> bool:
+def _identifies_sweep(override: str, varied: Collection[str], values: Mapping[str, Any]) -> bool:
     """Return whether an override belongs to all points and changes their runs."""
     key = override.lstrip("+~").partition("=")[0]
     if key in varied or key.startswith(("hydra.", "hydra/")):
         return False
     try:
-        return identity.names_run(key)
+        return identity.names_run(key, values)
     except LookupError:
         return True  # a group such as `experiment`, which may set any key
 

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import tensorflow as tf
 
+from trainer.annotations import Ge, Lt
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, PerExample, TaskParts
 from trainer.tasks.supervised import Supervised
@@ -37,9 +38,9 @@ class Classification(Supervised):
     def __init__(
         self,
         *,
-        label_smoothing: Annotated[float, ">= 0, < 1"] = 0.0,
-        class_weights: Annotated[list[float] | Literal["balanced"], "each: >= 0"] = [],  # noqa: B006 - never changed
-        focal_gamma: Annotated[float, ">= 0"] = 0.0,
+        label_smoothing: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        class_weights: list[Annotated[float, Ge(0)]] | Literal["balanced"] = [],  # noqa: B006 - never changed
+        focal_gamma: Annotated[float, Ge(0)] = 0.0,
     ) -> None:
         super().__init__()
         self.label_smoothing = label_smoothing

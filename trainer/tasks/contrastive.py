@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Gt
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
 
@@ -39,10 +40,10 @@ class Contrastive:
     def __init__(
         self,
         *,
-        temperature: Annotated[float, "> 0"] = 0.2,
-        hidden: Annotated[int, ">= 1"] = 128,
-        projection: Annotated[int, ">= 1"] = 64,
-        neighbours: Annotated[int, ">= 0"] = 10,
+        temperature: Annotated[float, Gt(0)] = 0.2,
+        hidden: Annotated[int, Ge(1)] = 128,
+        projection: Annotated[int, Ge(1)] = 64,
+        neighbours: Annotated[int, Ge(0)] = 10,
     ) -> None:
         self.neighbours = neighbours
         self._temperature = temperature

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 import tensorflow as tf
 
+from trainer.annotations import Ge
 from trainer.engine.graph.randomness.randomness import normal_of
 from trainer.protocols import (
     Batch,
@@ -56,7 +57,7 @@ class Gan:
         generator_optimizer: OptimizerNode,
         discriminator_optimizer: OptimizerNode,
         loss: Literal["hinge", "non_saturating"] = "hinge",
-        discriminator_steps: Annotated[int, ">= 1"] = 1,
+        discriminator_steps: Annotated[int, Ge(1)] = 1,
     ) -> None:
         self._nodes = {"generator": generator, "discriminator": discriminator}
         self._generator_optimizer = generator_optimizer

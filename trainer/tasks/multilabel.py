@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 import tensorflow as tf
 
+from trainer.annotations import Gt, Lt
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, PerExample, TaskParts
 from trainer.tasks.supervised import Supervised
@@ -34,8 +35,8 @@ class Multilabel(Supervised):
     def __init__(
         self,
         *,
-        positive_weights: Annotated[list[float], "each: > 0"] = [],  # noqa: B006 - never changed
-        threshold: Annotated[float, "> 0, < 1"] = 0.5,
+        positive_weights: list[Annotated[float, Gt(0)]] = [],  # noqa: B006 - never changed
+        threshold: Annotated[float, Gt(0), Lt(1)] = 0.5,
     ) -> None:
         super().__init__()
         self.threshold = threshold

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 import tensorflow as tf
 
+from trainer.annotations import Gt
 from trainer.protocols import Batch, PerExample, TaskParts
 from trainer.tasks.supervised import Supervised
 
@@ -32,7 +33,7 @@ class Regression(Supervised):
         self,
         *,
         loss: Literal["squared", "absolute", "huber"] = "squared",
-        delta: Annotated[float, "> 0"] = 1.0,
+        delta: Annotated[float, Gt(0)] = 1.0,
     ) -> None:
         super().__init__()
         self._kind = loss

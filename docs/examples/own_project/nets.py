@@ -4,12 +4,14 @@ from typing import Annotated, Literal
 
 import tensorflow as tf
 
+from trainer.annotations import Ge
+
 
 def listener(
     input_shape,
     num_classes,
     *,
-    filters: Annotated[int, ">= 1"] = 8,
+    filters: Annotated[int, Ge(1)] = 8,
     pooling: Literal["max", "mean"] = "max",
 ):
     """Build a small network over a signal: one convolution, pooled over time.

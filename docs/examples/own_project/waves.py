@@ -4,6 +4,7 @@ from typing import Annotated
 
 import numpy as np
 
+from trainer.annotations import Ge
 from trainer.datasets.splits.arrays import ArrayDataset, ArraySplit
 
 SAMPLES = 64
@@ -11,8 +12,8 @@ SAMPLES = 64
 
 def waves(
     *,
-    num_examples: Annotated[int, ">= 10"] = 1000,
-    noise: Annotated[float, ">= 0"] = 0.1,
+    num_examples: Annotated[int, Ge(10)] = 1000,
+    noise: Annotated[float, Ge(0)] = 0.1,
 ):
     """Make sine, square and sawtooth waves of random phase; a fifth of them is the test split.
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from trainer.config.options import targets
+from trainer.config.schema import ENGINE_KEYS
 
 MODULE = '''
 """A user's module; it must never be imported by a check."""
@@ -17,7 +18,7 @@ from typing import Annotated, Any, Literal, Optional
 from os.path import join as rejoined
 raise RuntimeError("imported")
 
-Width = Annotated[int, ">= 1"]
+Width = Annotated[int, Ge(1)]
 CONSTANT = 3
 
 def build(
@@ -25,16 +26,16 @@ def build(
     num_classes: int,
     *,
     width: Width = 8,
-    rate: Annotated[float, ">= 0, < 1", "share that is dropped"] = 0.0,
+    rate: Annotated[float, annotated_types.Ge(0), Lt(limit=1), "share", Ge(n)] = 0.0,
     name: str | None = None,
     wide: bool = False,
     sizes: list[int] = (),
-    blocks: t.Sequence[Annotated[int, ">= 1"]] = (),
+    blocks: t.Sequence[Annotated[int, Ge(1)]] = (),
     pair: tuple[int, int] = (1, 2),
     table: dict[str, int] | None = None,
     kind: Literal["max", "mean"] = "max",
     depth: Optional[int] = None,
-    path: Annotated[str | None, "file"] = None,
+    path: Annotated[str | None, Exists("file")] = None,
     either: int | str = 1,
     quoted: "int" = 1,
     odd: Some.Unknown[Thing] = None,
@@ -298,7 +299,7 @@ def test_parameters_of_the_engine_are_needed() -> None:
 
 
 def test_engine_keys_are_checked() -> None:
-    keys = {"learning_rate": "Annotated[float, '> 0']"}
+    keys = ENGINE_KEYS["optimizer"]
 
     def problems(**options: Any) -> list[str]:
         return targets.check(

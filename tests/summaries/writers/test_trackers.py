@@ -16,7 +16,7 @@ from tests.support.command_line import run_here
 from tests.support.processes import ROOT
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
-from trainer.config.rules import validation
+from trainer.config.rules import evaluate
 from trainer.summaries.writers.opening import open_writers
 
 KILLED = """
@@ -111,7 +111,7 @@ def test_tracker_that_fails_is_a_warning(tmp_path, name):
 )
 def test_missing_tracker_is_reported_before_anything_is_written(tmp_path, monkeypatch, name, spec):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(validation, "find_spec", lambda package: spec)
+    monkeypatch.setattr(evaluate, "find_spec", lambda package: spec)
     outcome = run_here(f"writers=[jsonl,{name}]")
     assert outcome.code == 2, outcome
     assert outcome.err == (

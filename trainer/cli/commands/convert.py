@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from trainer.annotations import Gt
 from trainer.cli.commands.command_arguments import Parser
 from trainer.cli.compose import compose
 from trainer.cluster import environment
@@ -161,7 +162,7 @@ def _check(own: dict[str, str]) -> tuple[Path, int]:
         raise ConfigError("out (missing) must name a folder; add out=<folder>")
     text = own.get("shard_mb", str(_SHARD_MB))
     shard_mb = float(text) if text.replace(".", "", 1).isdigit() else None
-    problem = check_value("shard_mb", shard_mb if shard_mb is not None else text, "> 0")
+    problem = check_value("shard_mb", shard_mb if shard_mb is not None else text, Gt(0))
     if problem or shard_mb is None:
         raise ConfigError(problem or f"shard_mb ({text}) must be > 0")
     return Path(own["out"]).expanduser(), int(shard_mb * 1e6)

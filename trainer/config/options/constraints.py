@@ -1,36 +1,23 @@
-"""A small language for the range of a value, used by the schema and in the signatures of targets.
+"""Checks values against the rules of `trainer.annotations`, and words what is wrong.
 
-A target states the range of an option as `Annotated[float, "> 0"]`, a schema field as
-`key(1, "...", ">= 1")`:
-
-    > 0             one bound;  also >=, <, <=
-    >= 0, < 1       several bounds, all must hold
-    max | min       one of these words
-    each: a | b     every item of a list; a value of another type has none
-    auto or >= 1    a word, or several with `|`, or else the bounds
-    exists          a path that exists; also `file`, `directory`, `checkpoint`
-
-It also words the two errors that every check needs: a violated rule and an unknown key. No
-TensorFlow.
+It also words the error of an unknown key. No TensorFlow.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-import operator
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path, PurePath
 from typing import Any
 
+from trainer.annotations import Bound, Each, Exists, OneOf, Rule
 from trainer.config.other_names import key_hint
 
-_BOUNDS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 _PATHS = {
-    "exists": (Path.exists, "no such file or directory"),
+    "path": (Path.exists, "no such file or directory"),
     "file": (Path.is_file, "no such file"),
     "directory": (Path.is_dir, "no such directory"),
     # A checkpoint is named by the common prefix of its files, which is no file itself.
@@ -44,47 +31,53 @@ _PUBLISHED = (
     "call tf.keras.applications.<network>(include_top=False) once, and write the path of the file"
 )
 _elsewhere: ContextVar[PurePath | None] = ContextVar("elsewhere", default=None)
-_IS_BOUND = re.compile(r"(>=|<=|>|<) -?[\d.]+(e-?\d+)?")
 
 
-def violation(value: Any, rule: str) -> str | None:
-    """Return how `value` violates `rule`, as the rest of a sentence, or None if it does not.
+def violation(value: Any, rules: Sequence[Rule]) -> str | None:
+    """Return how `value` violates one of `rules`, as the rest of a sentence, or None.
 
     The value None is always allowed.
     """
     if value is None:
         return None
-    if rule.startswith("each: "):
-        items = value if isinstance(value, list | tuple) else ()
-        problems = (violation(item, rule.removeprefix("each: ")) for item in items)
-        problem = next(filter(None, problems), None)
-        return problem and problem.replace("must", "each item must", 1)
-    if " or " in rule:
-        text, rest = rule.split(" or ", 1)
-        words = text.split(" | ")
-        if value in words or (_is_number(value) and not violation(value, rest)):
-            return None
-        return f"must be {', '.join(words)} or {rest}{did_you_mean(str(value), words)}"
-    if rule in _PATHS:
-        folder = _elsewhere.get()
-        if folder is not None and Path(value).is_relative_to(folder):
-            return None
-        holds, problem = _PATHS[rule]
-        if holds(Path(value).expanduser()):
-            return None
-        return problem + (_PUBLISHED if value == "imagenet" else "")
-    if " | " in rule:
-        words = rule.split(" | ")
-        return (
-            None
-            if value in words
-            else f"must be one of {', '.join(words)}{did_you_mean(str(value), words)}"
-        )
-    for bound in rule.split(", "):
-        symbol, limit = bound.split()
-        if not _is_number(value) or not _BOUNDS[symbol](value, float(limit)):
-            return f"must be {rule.replace(', ', ' and ')}"
+    bounds = [rule for rule in rules if isinstance(rule, Bound)]
+    others = (_violation(value, rule) for rule in rules if not isinstance(rule, Bound))
+    return _out_of_bounds(value, bounds) or next(filter(None, others), None)
+
+
+def _out_of_bounds(value: Any, bounds: Sequence[Bound]) -> str | None:
+    if not bounds:
+        return None
+    if not _is_number(value) or not all(bound.holds(value) for bound in bounds):
+        return f"must be {' and '.join(map(str, bounds))}"
     return None if math.isfinite(value) else "must be finite"
+
+
+def _violation(value: Any, rule: Rule) -> str | None:
+    match rule:
+        case Each(rules):
+            items = value if isinstance(value, list | tuple) else ()
+            problem = next(filter(None, (violation(item, rules) for item in items)), None)
+            return problem and problem.replace("must", "each item must", 1)
+        case OneOf(words, least):
+            is_number = least is not None and _is_number(value) and math.isfinite(value)
+            if value in words or (is_number and value >= least):
+                return None
+            choice = "" if least is not None else "one of "
+            return f"must be {choice}{rule}{did_you_mean(str(value), words)}"
+        case Exists(what):
+            return _missing(value, what)
+    return None
+
+
+def _missing(value: Any, what: str) -> str | None:
+    folder = _elsewhere.get()
+    if folder is not None and Path(value).is_relative_to(folder):
+        return None
+    exists, problem = _PATHS[what]
+    if exists(Path(value).expanduser()):
+        return None
+    return problem + (_PUBLISHED if value == "imagenet" else "")
 
 
 @contextmanager
@@ -97,15 +90,11 @@ def paths_elsewhere(folder: PurePath) -> Iterator[None]:
         _elsewhere.reset(token)
 
 
-def check_value(name: str, value: Any, rule: str) -> str | None:
-    """Return an error line with the key and its value if the value violates `rule`, else None."""
-    rest = _overflow(value) or violation(value, rule)
-    return rest and (f"{name} ({value}): {rest}" if rule in _PATHS else f"{name} ({value}) {rest}")
-
-
-def is_path(rule: str) -> bool:
-    """Return whether `rule` asks for something that exists at a path."""
-    return rule in _PATHS
+def check_value(name: str, value: Any, *rules: Rule) -> str | None:
+    """Return an error line with the key and its value if the value violates a rule, else None."""
+    rest = _overflow(value) or violation(value, rules)
+    separator = " " if rest is None or rest.startswith(("must", "each")) else ": "
+    return rest and f"{name} ({value}){separator}{rest}"
 
 
 def check_empty(name: str, value: Any, *, nullable: bool) -> str | None:
@@ -116,19 +105,6 @@ def check_empty(name: str, value: Any, *, nullable: bool) -> str | None:
     what = "has an empty item" if is_list else "is empty"
     fix = f", or write {name}=null for none" if nullable else ""
     return f"{name} {what}, perhaps from an unset shell variable; give a value{fix}"
-
-
-def is_rule(text: str) -> bool:
-    """Return whether `text` is in the language; other notes in an `Annotated` are not checked."""
-    if text.startswith("each: "):
-        return is_rule(text.removeprefix("each: "))
-    if " or " in text:
-        return is_rule(text.split(" or ", 1)[1])
-    return (
-        text in _PATHS
-        or " | " in text
-        or all(_IS_BOUND.fullmatch(bound) for bound in text.split(", "))
-    )
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:

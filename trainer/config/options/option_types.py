@@ -6,10 +6,11 @@ No TensorFlow.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from trainer.config.options import constraints
+from trainer.annotations import BY_NAME, Each, Effect, OneOf, Rule
 
 NODES = {"ModelNode": "model", "OptimizerNode": "optimizer", "ScheduleNode": "schedule"}
 """Annotations of the options that are nodes of a task -> the group of their choices."""
@@ -24,14 +25,20 @@ _LISTS = ("list", "tuple", "List", "Tuple", "Sequence")
 _DICTS = ("dict", "Dict", "Mapping")
 
 
-def describe_type(annotation: ast.expr, names: Mapping[str, ast.expr]) -> str:
-    """Return what an annotation accepts and its rules in words: "an int or null, >= 1"."""
-    return ", ".join(
-        [
-            type_in_words(annotation, names),
-            *(rule.replace(" | ", ", ") for rule in rules(annotation, names)),
-        ]
-    )
+def describe_type(
+    annotation: ast.expr, names: Mapping[str, ast.expr], more: Sequence[Rule] = ()
+) -> str:
+    """Return what an annotation accepts and its rules in words: "an int or null, >= 1".
+
+    Args:
+        annotation: as source.
+        names: what aliases in it stand for.
+        more: further rules.
+    """
+    limits = [*rules(annotation, names), *more]
+    if any(isinstance(rule, OneOf) for rule in limits):
+        return ", ".join(map(str, limits))
+    return ", ".join([type_in_words(annotation, names), *map(str, limits)])
 
 
 def node_group(annotation: ast.expr | None, names: Mapping[str, ast.expr]) -> str | None:
@@ -151,23 +158,39 @@ def words(annotation: ast.expr, names: Mapping[str, ast.expr]) -> list[Any]:
     return [word for argument in inner for word in words(argument, names)]
 
 
-def rules(annotation: ast.expr, names: Mapping[str, ast.expr]) -> list[str]:
-    """Return the rules of an `Annotated`, also in a union; those of list items with `each: `."""
+def rules(annotation: ast.expr, names: Mapping[str, ast.expr]) -> list[Rule]:
+    """Return the rules of an `Annotated`, also in a union; those of list items as an `Each`."""
     name, arguments = _parts(annotation, names)
     if name in _LISTS:
-        return [
-            f"each: {rule}"
-            for rule in dict.fromkeys(
-                rule for argument in arguments for rule in rules(argument, names)
-            )
-        ]
+        inner = dict.fromkeys(rule for argument in arguments for rule in rules(argument, names))
+        return [Each(tuple(inner))] if inner else []
     if name == "Union":
         return [rule for argument in arguments for rule in rules(argument, names)]
     if name != "Annotated":
         return []
-    texts = [
-        item.value
-        for item in arguments[1:]
-        if isinstance(item, ast.Constant) and isinstance(item.value, str)
-    ]
-    return [text for text in texts if constraints.is_rule(text)] + rules(arguments[0], names)
+    notes = [note for note in _notes(arguments) if isinstance(note, Rule)]
+    return [*notes, *rules(arguments[0], names)]
+
+
+def effect(annotation: ast.expr | None, names: Mapping[str, ast.expr]) -> Effect | None:
+    """Return the effect that an `Annotated` states, also in an alias; None: it states none."""
+    name, arguments = _parts(annotation, names) if annotation is not None else ("", [])
+    if name != "Annotated":
+        return None
+    notes = (note for note in _notes(arguments) if isinstance(note, Effect))
+    return next(notes, None) or effect(arguments[0], names)
+
+
+def _notes(arguments: Sequence[ast.expr]) -> Iterator[Any]:
+    """Yield the objects of `trainer.annotations` in an `Annotated`; other notes are not ours.
+
+    They are known by their names, so those of the package `annotated-types` are understood too.
+    """
+    for note in arguments[1:]:
+        if isinstance(note, ast.Call) and (kind := BY_NAME.get(_parts(note.func, {})[0])):
+            keywords = {item.arg: item.value for item in note.keywords if item.arg is not None}
+            with suppress(ValueError, TypeError):  # no literals
+                yield kind(
+                    *map(ast.literal_eval, note.args),
+                    **{name: ast.literal_eval(value) for name, value in keywords.items()},
+                )

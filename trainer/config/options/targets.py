@@ -7,24 +7,15 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import MISSING, Field
 from typing import Any
 
+from trainer.annotations import Effect, Exists, Rule
 from trainer.config.options import constraints, option_types, signatures
 from trainer.config.options.signatures import Option, Signature
-
-ENGINE_KEYS: Mapping[str, Mapping[str, str]] = {
-    "dataset": {"validation": "float | str | None"},
-    "optimizer": {
-        "learning_rate": "Annotated[float, '> 0']",
-        "groups": "dict | None",
-        "layer_decay": "Annotated[float | None, '> 0, <= 1']",
-    },
-    "schedule": {"reference_batch": "Annotated[int | None, '>= 1']"},
-    "writers": {"tracker": "bool | None"},
-}
-"""Keys beside a `_target_` that the engine reads itself: group -> key -> annotation, as source."""
+from trainer.config.schema import ENGINE_KEYS
 
 ENGINE_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "model": ("input_shape", "num_classes"),
@@ -42,7 +33,7 @@ def check(
     node: Any,
     path: str,
     arguments: Collection[str] = (),
-    engine_keys: Mapping[str, str] | None = None,
+    engine_keys: Mapping[str, Field[Any]] | None = None,
 ) -> list[str]:
     """Check a `_target_` node and the nodes in its options; return the problems, one line each.
 
@@ -50,7 +41,7 @@ def check(
         node: the node, as plain containers.
         path: its dotted key.
         arguments: parameters that the engine passes by position, so that they are no options.
-        engine_keys: keys of the node that the engine reads itself: name -> annotation, as source.
+        engine_keys: fields of the schema for the keys of the node that the engine reads itself.
     """
     if node is None:
         return [f"{path} has no value; add {path}=<choice>"]
@@ -60,7 +51,7 @@ def check(
             "the dotted path of a function or class"
         ]
     signature, problem = _signature(target, path)
-    own = {name: option_types.expression(text) for name, text in (engine_keys or {}).items()}
+    own = engine_keys or {}
     values = {name: value for name, value in node.items() if name not in _SPECIAL}
     problems = [
         line
@@ -68,17 +59,7 @@ def check(
         if _holds_targets(signature, name)
         for line in _nested(value, f"{path}.{name}")
     ]
-    problems += [
-        line
-        for name, note in own.items()
-        if name in values
-        for line in _value(f"{path}.{name}", values[name], note, {})
-    ]
-    problems += [
-        f"{path}.{name} has no value; add it"
-        for name, note in own.items()
-        if name not in values and not option_types.accepts(None, note, {})
-    ]
+    problems += _check_engine_keys(values, path, own)
     if problem is not None or signature is None:
         return [*problems, *([problem] if problem else [])]
     if len(signature.positional) < len(arguments) and not signature.takes_more:
@@ -88,6 +69,20 @@ def check(
     if "_args_" in node or node.get("_partial_"):  # the rest comes with the call
         return problems
     return problems + _missing_options(rest, path, signature, arguments)
+
+
+def _check_engine_keys(
+    values: Mapping[str, Any], path: str, keys: Mapping[str, Field[Any]]
+) -> list[str]:
+    problems = []
+    for name, item in keys.items():
+        key = f"{path}.{name}"
+        if name in values:
+            annotation = option_types.expression(str(item.type))
+            problems += _value(key, values[name], annotation, {}, item.metadata["rules"])
+        elif item.default is MISSING:
+            problems.append(f"{key} has no value; add it")
+    return problems
 
 
 def unknown_options(node: Mapping[str, Any], path: str) -> list[str]:
@@ -142,6 +137,18 @@ def _read_defaults(target: str) -> Mapping[str, Any]:
 
 
 _own_defaults = functools.cache(_read_defaults)
+
+
+def effect(target: Any, option: str) -> Effect | None:
+    """Return the effect that a target states for a change of an option; None: it states none."""
+    signature = _signature(target, "")[0] if isinstance(target, str) else None
+    if signature is None:
+        return None
+    annotations = {
+        parameter.name: parameter.annotation
+        for parameter in (*signature.positional, *signature.keywords)
+    }
+    return option_types.effect(annotations.get(option), signature.names)
 
 
 def node_groups(target: Any) -> dict[str, str]:
@@ -263,7 +270,11 @@ def _nested(value: Any, path: str) -> list[str]:
 
 
 def _value(
-    key: str, value: Any, annotation: ast.expr | None, names: Mapping[str, ast.expr]
+    key: str,
+    value: Any,
+    annotation: ast.expr | None,
+    names: Mapping[str, ast.expr],
+    more: Sequence[Rule] = (),
 ) -> list[str]:
     # A nested node stands for the object it makes; the caller reports `???` as a missing value.
     if annotation is None or value == "???" or (isinstance(value, Mapping) and "_target_" in value):
@@ -274,11 +285,11 @@ def _value(
         )
         accepted = option_types.type_in_words(annotation, names)
         return [f"{key} ({constraints.format_value(value)}) must be {accepted}{hint}"]
-    rules = option_types.rules(annotation, names)
+    rules = [*option_types.rules(annotation, names), *more]
     nullable = option_types.accepts(None, annotation, names)
     # A text that is neither optional nor a path, such as a separator, may be empty.
-    is_name = nullable or any(map(constraints.is_path, rules))
+    is_name = nullable or any(isinstance(rule, Exists) for rule in rules)
     if is_name and (line := constraints.check_empty(key, value, nullable=nullable)):
         return [line]
-    problems = (constraints.check_value(key, value, rule) for rule in rules)
-    return [line for line in problems if line]
+    line = constraints.check_value(key, value, *rules)
+    return [line] if line else []

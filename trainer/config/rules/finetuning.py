@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from trainer.annotations import Gt
 from trainer.config.options import constraints, targets
 from trainer.config.options.constraints import format_value
-from trainer.config.schema import Experiment
+from trainer.config.schema import ENGINE_KEYS, Experiment
 
 _TIMES = re.compile(r"\d+(\.\d*)?(e-?\d+)?x")
-_CLIPS = {"clip_norm": "> 0", "clip_value": "> 0"}
+_CLIPS = ("clip_norm", "clip_value")
 
 
 def check(experiment: Experiment) -> Iterator[str]:
@@ -71,8 +72,8 @@ def _check_groups(node: Any, key: str) -> Iterator[str]:
             continue
         yield from _check_rate(name, options.get("learning_rate"))
         clips = {key: options.get(key) for key in _CLIPS}
-        for key, rule in _CLIPS.items():
-            if line := constraints.check_value(f"{name}.{key}", clips[key], rule):
+        for key in _CLIPS:
+            if line := constraints.check_value(f"{name}.{key}", clips[key], Gt(0)):
                 yield line
         yield from _check_one_clip(name, clips)
         own = {key: value for key, value in options.items() if key not in _CLIPS}
@@ -81,13 +82,13 @@ def _check_groups(node: Any, key: str) -> Iterator[str]:
             {"_target_": node.get("_target_"), **own},
             name,
             targets.ENGINE_ARGUMENTS["optimizer"],
-            {"learning_rate": "float"},
+            {"learning_rate": ENGINE_KEYS["optimizer"]["learning_rate"]},
         )
 
 
 def _check_rate(key: str, value: Any) -> Iterator[str]:
     is_factor = isinstance(value, str) and _TIMES.fullmatch(value) is not None
-    if not is_factor and (isinstance(value, str) or constraints.violation(value, "> 0")):
+    if not is_factor and (isinstance(value, str) or constraints.violation(value, [Gt(0)])):
         yield (
             f"{key}.learning_rate ({value}) must be a number > 0, or a multiple of the common rate "
             "such as 10x"

@@ -1,16 +1,83 @@
-"""Checks of the folder in which a run is kept, on this machine or in an object store."""
+"""Rules of the run: its name, its folder or object store, the run it continues, its mode.
+
+No TensorFlow.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from trainer.config import addresses
-from trainer.config.schema import Experiment
+from trainer.config.rules.values import unknown_name
+from trainer.config.schema import MODES, TRAINING_MODES, Experiment
+from trainer.files import component
+
+NAME_RULE = "use letters, digits, '.', '_' and '-', at most 100"
 
 
 def check(experiment: Experiment) -> Iterator[str]:
+    """Yield the problems of an experiment, one line each."""
+    yield from _check_names(experiment)
+    yield from _check_resume(experiment)
+    yield from _check_mode(experiment)
+    yield from _check_place(experiment)
+
+
+def run_problem(resume: str) -> str | None:
+    """Return why `resume` is not a run directory, or None if it is one.
+
+    What is in an object store is read when the run is brought from there.
+    """
+    if addresses.is_remote(resume):
+        return addresses.problem("resume", resume)
+    if (Path(resume).expanduser() / "config.yaml").is_file():
+        return None
+    return (
+        f"resume ({resume}): no run there: it has no config.yaml; "
+        "give the path of a run directory, or auto, or never"
+    )
+
+
+def _check_names(experiment: Experiment) -> Iterator[str]:
+    for key, name in (("name", experiment.name), ("sweep.name", experiment.sweep.name)):
+        if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+            yield f"{key} ({name}) must be usable in a directory's name; {NAME_RULE}"
+    for group in ("callbacks", "metrics", "writers"):
+        nodes = getattr(experiment, group)
+        for name in nodes if isinstance(nodes, Mapping) else ():
+            try:
+                component(name)
+            except ValueError as error:
+                yield f"{group}: {error}; files of the run are named after it"
+
+
+def _check_resume(experiment: Experiment) -> Iterator[str]:
+    names = experiment.resume_allow
+    if experiment.resume not in ("auto", "never"):
+        if line := run_problem(experiment.resume):
+            yield line
+        keys = asdict(experiment)
+        for name in names:
+            if line := unknown_name(name, keys):
+                yield f"resume_allow: {line}"
+    elif names:
+        yield f"resume_allow ({names}) needs a run; add resume=<run directory>"
+
+
+def _check_mode(experiment: Experiment) -> Iterator[str]:
+    mode = experiment.mode
+    if experiment.resume == "never" and mode in MODES and mode not in TRAINING_MODES:
+        yield f"mode ({mode}) needs a run; add resume=<run directory>"
+    if mode in ("verify", "benchmark") and experiment.fault:
+        names = ", ".join(f"fault.{name}" for name in experiment.fault)
+        yield f"mode ({mode}) is for runs without faults of their own; remove {names}"
+
+
+def _check_place(experiment: Experiment) -> Iterator[str]:
     """Yield why an experiment's run cannot be kept where it is to be, one line each."""
     if experiment.resume not in ("auto", "never"):
         if addresses.is_remote(experiment.resume):

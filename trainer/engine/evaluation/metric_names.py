@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from trainer.config.directions import Directions
 from trainer.config.options.constraints import did_you_mean
-from trainer.config.rules.validation import selections
+from trainer.config.rules.checkpoint import selections
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.protocols import IN_WORDS, LabelKind, Metric, label_kind_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Annotated
 
+from trainer.annotations import Ge
 from trainer.protocols import Unroll
 
 
@@ -22,8 +23,8 @@ class Queue:
     def __init__(
         self,
         *,
-        max_staleness: Annotated[int, ">= 0"] | None = 20,
-        capacity: Annotated[int, ">= 1"] = 2,
+        max_staleness: Annotated[int, Ge(0)] | None = 20,
+        capacity: Annotated[int, Ge(1)] = 2,
     ) -> None:
         self._max_staleness = max_staleness
         self._capacity = capacity

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import numpy as np
 
+from trainer.annotations import Ge, Gt
 from trainer.errors import ConfigError
 from trainer.protocols import Unroll
 
@@ -36,10 +37,10 @@ class Replay:
     def __init__(
         self,
         *,
-        capacity: Annotated[int, ">= 1"] = 10_000,
-        min_size: Annotated[int, ">= 1"] = 100,
-        samples_per_insert: Annotated[float, "> 0"] = 32.0,
-        seed: Annotated[int, ">= 0"] = 0,
+        capacity: Annotated[int, Ge(1)] = 10_000,
+        min_size: Annotated[int, Ge(1)] = 100,
+        samples_per_insert: Annotated[float, Gt(0)] = 32.0,
+        seed: Annotated[int, Ge(0)] = 0,
     ) -> None:
         if min_size > capacity:
             raise ConfigError(

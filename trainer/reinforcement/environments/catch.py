@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import gymnasium
 import numpy as np
 
+from trainer.annotations import Ge
+
 
 class Catch(gymnasium.Env):
     """A ball falls from the top of a picture; the paddle in its last row is to be below it.
@@ -21,7 +23,7 @@ class Catch(gymnasium.Env):
     """
 
     def __init__(
-        self, *, rows: Annotated[int, ">= 2"] = 10, columns: Annotated[int, ">= 2"] = 5
+        self, *, rows: Annotated[int, Ge(2)] = 10, columns: Annotated[int, Ge(2)] = 5
     ) -> None:
         self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (rows, columns, 1), np.float32)
         self.action_space = gymnasium.spaces.Discrete(3)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium
 
+from trainer.annotations import Structural
 
-def registered(*, id: str, options: dict[str, Any] | None = None) -> gymnasium.Env:
+
+def registered(
+    *, id: Annotated[str, Structural()], options: dict[str, Any] | None = None
+) -> gymnasium.Env:
     """Make an environment by its name.
 
     Args:

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Gt, Le
 from trainer.errors import ConfigError
 from trainer.protocols import (
     Batch,
@@ -60,14 +61,14 @@ class D4PG:
         critic: ModelNode,
         policy_optimizer: OptimizerNode,
         critic_optimizer: OptimizerNode,
-        unroll_length: Annotated[int, ">= 1"] = 8,
-        num_steps: Annotated[int, ">= 1"] = 5,
-        discount: Annotated[float, "> 0, <= 1"] = 0.99,
+        unroll_length: Annotated[int, Ge(1)] = 8,
+        num_steps: Annotated[int, Ge(1)] = 5,
+        discount: Annotated[float, Gt(0), Le(1)] = 0.99,
         value_min: float = -100.0,
         value_max: float = 100.0,
-        num_atoms: Annotated[int, ">= 2"] = 51,
-        noise: Annotated[float, ">= 0"] = 0.5,
-        tau: Annotated[float, "> 0, <= 1"] = 0.005,
+        num_atoms: Annotated[int, Ge(2)] = 51,
+        noise: Annotated[float, Ge(0)] = 0.5,
+        tau: Annotated[float, Gt(0), Le(1)] = 0.005,
     ) -> None:
         if value_min >= value_max:
             raise ConfigError(

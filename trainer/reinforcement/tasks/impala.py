@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 import tensorflow as tf
 
+from trainer.annotations import Ge, Gt, Le
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
 from trainer.reinforcement.tasks.vtrace import Clips, vtrace
@@ -38,13 +39,13 @@ class Impala:
     def __init__(
         self,
         *,
-        unroll_length: Annotated[int, ">= 1"] = 20,
-        discount: Annotated[float, ">= 0, <= 1"] = 0.99,
-        value_cost: Annotated[float, ">= 0"] = 0.5,
-        entropy_cost: Annotated[float, ">= 0"] = 0.01,
-        rho_clip: Annotated[float, "> 0"] = 1.0,
-        c_clip: Annotated[float, "> 0"] = 1.0,
-        reward_scale: Annotated[float, "> 0"] = 1.0,
+        unroll_length: Annotated[int, Ge(1)] = 20,
+        discount: Annotated[float, Ge(0), Le(1)] = 0.99,
+        value_cost: Annotated[float, Ge(0)] = 0.5,
+        entropy_cost: Annotated[float, Ge(0)] = 0.01,
+        rho_clip: Annotated[float, Gt(0)] = 1.0,
+        c_clip: Annotated[float, Gt(0)] = 1.0,
+        reward_scale: Annotated[float, Gt(0)] = 1.0,
     ) -> None:
         self.unroll_length = unroll_length
         self._discount = discount

@@ -21,7 +21,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
-from trainer.config.rules.validation import selecting_split
+from trainer.config.rules.checkpoint import selecting_split
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.files import Lock, writing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.config.rules.validation import biased_selection
+from trainer.config.rules.checkpoint import biased_selection
 from trainer.engine.graph.input.mixed_order import epoch_lines
 from trainer.strategies.strategy import Strategy
 from trainer.worker.building.build_model import Learner

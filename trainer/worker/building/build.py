@@ -18,7 +18,7 @@ from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster
 from trainer.config.directions import Directions
 from trainer.config.rules import batch_sizes
-from trainer.config.rules.validation import selecting_split
+from trainer.config.rules.checkpoint import selecting_split
 from trainer.config.schema import Experiment
 from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
 from trainer.engine.engine import Engine

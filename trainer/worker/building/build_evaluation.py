@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from trainer.cluster.messages import Channel
 from trainer.config.rules import batch_sizes
-from trainer.config.rules.validation import selecting_split
+from trainer.config.rules.checkpoint import selecting_split
 from trainer.config.schema import Experiment
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.evaluation.evaluator import Evaluator

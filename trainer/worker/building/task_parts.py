@@ -10,8 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config.instantiate import instantiate
-from trainer.config.options.targets import ENGINE_KEYS
-from trainer.config.schema import Experiment
+from trainer.config.schema import ENGINE_KEYS, Experiment
 from trainer.engine.graph.step.grouped_optimizer import GroupedOptimizer, GroupRules
 from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup
@@ -222,7 +221,7 @@ class Parts:
         """
         key = "schedule" if node is None else node.key
         options = self._experiment.schedule if node is None else node.options
-        if reference := options["reference_batch"]:
+        if reference := options.get("reference_batch"):
             peak *= self._plan.epochs.global_size / reference
         schedule = instantiate(
             options,

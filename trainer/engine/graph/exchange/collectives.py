@@ -16,12 +16,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.annotations import OneOf
 from trainer.config.options import constraints
 from trainer.engine.graph.exchange.collective_log import CollectiveLog
 from trainer.engine.graph.placement.step_devices import beside, numbers_of
 from trainer.errors import ConfigError
 
-_OPS = "sum | mean | min | max"
+_OPS = OneOf("sum", "mean", "min", "max")
 _SPARSE = (tf.IndexedSlices, tf.SparseTensor, tf.RaggedTensor)
 _ENGINE = ("trainer.engine.", "trainer.own_loop.")
 """Frames of the modules in these packages are not the code that makes a collective."""

@@ -1,0 +1,147 @@
+"""What an option says about itself beside its type: its range, and its effect on a continued run.
+
+    width: Annotated[int, Ge(1)] = 32
+    sizes: list[Annotated[int, Ge(1)]] = [3, 3]
+    mode: Annotated[str, OneOf("max", "min")] = "max"
+    dropout: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.0
+    path: Annotated[str | None, Exists("file"), Free(names_run=True)] = None
+
+Signatures of targets are read as source, so arguments must be literals. Fields of the schema take
+the same objects. `trainer.config.options.constraints` checks values; `trainer.runs.identity`
+compares runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A limit of a number."""
+
+    limit: float
+
+    symbol: ClassVar[str]
+
+    def holds(self, value: float) -> bool:
+        """Return whether a number is within the limit."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return f"{self.symbol} {self.limit}"
+
+
+class Ge(Bound):
+    """At least `limit`."""
+
+    symbol = ">="
+
+    def holds(self, value: float) -> bool:
+        return value >= self.limit
+
+
+class Gt(Bound):
+    """More than `limit`."""
+
+    symbol = ">"
+
+    def holds(self, value: float) -> bool:
+        return value > self.limit
+
+
+class Le(Bound):
+    """At most `limit`."""
+
+    symbol = "<="
+
+    def holds(self, value: float) -> bool:
+        return value <= self.limit
+
+
+class Lt(Bound):
+    """Less than `limit`."""
+
+    symbol = "<"
+
+    def holds(self, value: float) -> bool:
+        return value < self.limit
+
+
+@dataclass(frozen=True, init=False)
+class OneOf:
+    """One of some words, or also a number of at least `or_at_least`."""
+
+    words: tuple[str, ...]
+    or_at_least: int | None
+
+    def __init__(self, *words: str, or_at_least: int | None = None) -> None:
+        object.__setattr__(self, "words", words)
+        object.__setattr__(self, "or_at_least", or_at_least)
+
+    def __str__(self) -> str:
+        number = "" if self.or_at_least is None else f" or >= {self.or_at_least}"
+        return f"{', '.join(self.words)}{number}"
+
+
+@dataclass(frozen=True)
+class Exists:
+    """The path of something that exists. A checkpoint is named by the prefix of its files."""
+
+    what: Literal["path", "file", "directory", "checkpoint"] = "path"
+
+    def __str__(self) -> str:
+        return "exists" if self.what == "path" else self.what
+
+
+@dataclass(frozen=True)
+class Each:
+    """What holds for each item of a list; `list[Annotated[int, Ge(1)]]` says the same."""
+
+    rules: tuple[Rule, ...]
+
+    def __str__(self) -> str:
+        return f"each: {', '.join(map(str, self.rules))}"
+
+
+Rule = Bound | OneOf | Exists | Each
+"""What limits the values of an option."""
+
+
+@dataclass(frozen=True)
+class Free:
+    """Changes no number of the training; may change at any time.
+
+    Attributes:
+        names_run: whether another value names another run directory nevertheless. With
+            `resume=<run>` it may change: the run trains longer, on other hardware, from moved data.
+    """
+
+    names_run: bool = False
+
+
+@dataclass(frozen=True)
+class Semantic:
+    """Changes numbers, and the checkpoint still fits; may change if resume_allow names it.
+
+    Attributes:
+        apart: values that make other variables than the rest: a change from or to one of them is
+            structural. Momentum of 0 needs no slots.
+    """
+
+    apart: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Structural:
+    """Makes variables; may not change."""
+
+
+Effect = Free | Semantic | Structural
+"""What a change of an option does to a run that is continued."""
+
+BY_NAME: dict[str, type] = {
+    kind.__name__: kind for kind in (Ge, Gt, Le, Lt, OneOf, Exists, Free, Semantic, Structural)
+}
+"""What an annotation may call, by the name that source has for it."""

@@ -1,0 +1,63 @@
+"""Rules of `fault` and of `divergence`. No TensorFlow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from trainer.config.options.constraints import format_value
+from trainer.config.rules.run_folder import NAME_RULE
+from trainer.config.rules.values import check_values
+from trainer.config.schema import Experiment
+
+_FIXED_FAULT_KEYS: dict[str, dict[str, Any]] = {
+    "crash": {"delay_secs": 0.0},
+    "corrupt": {"process": "chief", "delay_secs": 0.0},
+    "full_disk": {"process": "chief", "phase": "save", "delay_secs": 0.0},
+    "nan": {"phase": "step", "delay_secs": 0.0},
+}
+"""Keys of a fault that have one possible value for an action."""
+
+
+def check(experiment: Experiment) -> Iterator[str]:
+    """Yield the problems of an experiment, one line each."""
+    yield from _check_faults(experiment)
+    yield from _check_divergence(experiment)
+
+
+def _check_faults(experiment: Experiment) -> Iterator[str]:
+    for name, fault in experiment.fault.items():
+        path = f"fault.{name}"
+        action = f"{path}.action is {fault.action}"
+        yield from check_values(fault, f"{path}.")
+        if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", str(name)):
+            yield f"{path} must be usable as a file's name; {NAME_RULE}"
+        for key, fixed in _FIXED_FAULT_KEYS.get(fault.action, {}).items():
+            if (value := getattr(fault, key)) != fixed:
+                yield (
+                    f"{path}.{key} ({format_value(value)}) must be {format_value(fixed)} "
+                    f"where {action}"
+                )
+        if fault.action == "slow" and not fault.delay_secs:
+            yield f"{path}.delay_secs ({fault.delay_secs}) must be > 0 where {action}"
+
+
+def _check_divergence(experiment: Experiment) -> Iterator[str]:
+    divergence = experiment.divergence
+    steps = divergence.rollback_steps
+    if steps > 1 and divergence.action != "rollback":
+        yield (
+            f"divergence.rollback_steps ({steps}) needs divergence.action=rollback, it is "
+            f"{divergence.action}; add divergence.action=rollback"
+        )
+    if steps > divergence.max_skips:
+        yield (
+            f"divergence.rollback_steps ({steps}) must be <= divergence.max_skips "
+            f"({divergence.max_skips}); add divergence.max_skips={steps}"
+        )
+    if steps > 1 and experiment.evaluate.sidecar and experiment.trains:
+        yield (
+            f"divergence.rollback_steps ({steps}) removes checkpoints that evaluate.sidecar (true) "
+            "may have evaluated; add divergence.rollback_steps=1 or evaluate.sidecar=false"
+        )

@@ -1,0 +1,42 @@
+"""Rules of the groups: each node fits the signature of its target. No TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainer.config.options import targets
+from trainer.config.rules import env, loop
+from trainer.config.schema import ENGINE_KEYS, Experiment
+
+TARGET_GROUPS = (
+    "model", "dataset", "augment", "env", "buffer", "task", "optimizer", "schedule", "strategy",
+)  # fmt: skip
+"""Groups with one choice, which is a `_target_` with its options."""
+
+OPTIONAL_GROUPS = ("model", "optimizer")
+"""Target groups that a task may do without: `trainer.config.loading` checks when."""
+
+
+def check(experiment: Experiment) -> Iterator[str]:
+    """Yield the problems of an experiment, one line each."""
+    groups = TARGET_GROUPS if loop.name_of(experiment) is None else ("strategy", "loop")
+    for group in groups:
+        node = getattr(experiment, group)
+        if node is not None or group not in (*OPTIONAL_GROUPS, *env.absent(experiment)):
+            yield from _check_target(node, group, group)
+    for section in ("callbacks", "metrics", "writers"):
+        nodes = getattr(experiment, section)
+        if not isinstance(nodes, Mapping):
+            yield (
+                f"{section} ({nodes}) must be a mapping from names to {section}; "
+                f"choose one with {section}=<choice>"
+            )
+            continue
+        for name, node in nodes.items():
+            yield from _check_target(node, f"{section}.{name}", section)
+
+
+def _check_target(node: Any, path: str, group: str) -> list[str]:
+    arguments = targets.ENGINE_ARGUMENTS.get(group, ())
+    return targets.check(node, path, arguments, ENGINE_KEYS.get(group))
