@@ -516,7 +516,7 @@ def test_message_on_long_nest_shows_where_it_differs():
 
 def test_noted_collective_of_other_code_is_compared(strategy_and_layers):
     def case(step, replica, layers):
-        step.collectives.note(f"exchange of {replica} gradients")
+        step.note(f"exchange of {replica} gradients")
         return 0
 
     with pytest.raises(
