@@ -126,7 +126,6 @@ class Plan:
         summarise: when training metrics are written.
         evaluate: when the test split is evaluated; None: a sidecar process evaluates it.
         save: when the state is saved.
-        save_timer: also asks for a save, by the chief's clock.
         histograms: when histograms of weights and gradients are shown; None: never.
         images: when input images are shown; None: never.
         boundaries: further steps at which a graph call ends, though nothing is due.
@@ -137,7 +136,6 @@ class Plan:
     summarise: StepInterval
     evaluate: StepInterval | None
     save: StepInterval
-    save_timer: Timer
     histograms: StepInterval | None = None
     images: StepInterval | None = None
     boundaries: frozenset[int] = frozenset()
@@ -191,7 +189,6 @@ def make_plan(
         if evaluate.sidecar
         else StepInterval(epochs, total_steps, evaluate.every_steps, evaluate.every_epochs),
         save=StepInterval(epochs, total_steps, checkpoint.every_steps, checkpoint.every_epochs),
-        save_timer=Timer(checkpoint.every_secs),
         histograms=every(summary.histograms),
         images=every(summary.images),
         boundaries=boundaries,
