@@ -56,8 +56,9 @@ class StepInspector:
         if plan.images is not None and not (
             len(input_shape) == 2 or (len(input_shape) == 3 and input_shape[-1] in (1, 3, 4))
         ):
+            every_steps = plan.images.policies[0].next_after(0)
             raise ConfigError(
-                f"summary.images ({plan.images.every_steps}) needs features that are images, "
+                f"summary.images ({every_steps}) needs features that are images, "
                 "[height, width] or [height, width, 1, 3 or 4]; those of this dataset are "
                 f"{list(input_shape)}; add summary.images=null"
             )
