@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from trainer.config.schema import Train
-from trainer.engine.plan import Epochs, StepInterval, Timer
+from trainer.engine.plan import Epochs, StepInterval, Timer, step_policies
 
 SHAPES = [
     (10, 5),
@@ -81,7 +81,7 @@ def test_next_after_returns_first_due_step(shape):
     for every_steps, every_epochs, total in itertools.product(
         (None, 1, 4, 7), (None, 1, 2, 3, 5), (1, 5, 30)
     ):
-        interval = StepInterval(epochs, total, every_steps, every_epochs)
+        interval = StepInterval(total, step_policies(epochs, every_steps, every_epochs))
         due = [step for step in range(total + 1) if interval.due(step)]
         assert 0 not in due
         assert due[-1] == total
@@ -95,13 +95,13 @@ def test_next_after_returns_first_due_step(shape):
 
 
 def test_epoch_interval_is_due_when_multiple_is_passed_within_step():
-    interval = StepInterval(Epochs(num_examples=2, global_size=5), total_steps=100, every_epochs=2)
+    interval = StepInterval(100, step_policies(Epochs(num_examples=2, global_size=5), None, 2))
     # After 1, 2, 3 and 4 steps 2, 5, 7 and 10 epochs are complete: each passed a multiple of two.
     assert [step for step in range(1, 5) if interval.due(step)] == [1, 2, 3, 4]
 
 
 def test_interval_is_always_due_past_the_end():
-    interval = StepInterval(Epochs(10, 5), total_steps=6, every_steps=4)
+    interval = StepInterval(6, step_policies(Epochs(10, 5), 4))
     assert [step for step in range(10) if interval.due(step)] == [4, 6, 7, 8, 9]
 
 
@@ -115,7 +115,7 @@ def test_interval_is_always_due_past_the_end():
     ],
 )
 def test_intervals_of_known_lengths(every_steps, every_epochs, due):
-    interval = StepInterval(Epochs(10, 5), 11, every_steps, every_epochs)
+    interval = StepInterval(11, step_policies(Epochs(10, 5), every_steps, every_epochs))
     assert [step for step in range(12) if interval.due(step)] == due
 
 

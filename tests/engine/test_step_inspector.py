@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tests.support.training import RANDOM, ROUNDING, assert_same_bits, engine, train, variables
 from tests.tasks.test_tasks import GAN
+from trainer.engine.plan import EverySteps, StepInterval
 from trainer.engine.step_inspector import MAX_IMAGES, StepInspector, as_images
 from trainer.errors import ConfigError
 from trainer.summaries.writers.writer import Writer
@@ -201,7 +202,7 @@ def test_as_images_stretches_each_image_by_itself():
 
 
 def test_features_that_are_not_images_are_refused():
-    plan = SimpleNamespace(images=SimpleNamespace(every_steps=10))
+    plan = SimpleNamespace(images=StepInterval(99, [EverySteps(10)]))
     make_inspector = functools.partial(StepInspector, SimpleNamespace(state=None), None, plan)
     for shape in ([28, 28], [28, 28, 1], [32, 32, 3], [32, 32, 4]):
         make_inspector(shape)

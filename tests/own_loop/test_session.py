@@ -16,7 +16,10 @@ def fail():
 def test_checkpoint_in_the_background_is_awaited_though_closing_fails():
     events = []
     checkpointer = SimpleNamespace(
-        restore_latest=lambda: None, skipped=[], is_writing=True, wait=lambda: events.append("wait")
+        restore_latest=lambda at_most: None,
+        skipped=[],
+        is_writing=True,
+        wait=lambda: events.append("wait"),
     )
     nothing = lambda *arguments: None  # noqa: E731
     writers = [SimpleNamespace(close=fail), SimpleNamespace(close=lambda: events.append("closed"))]

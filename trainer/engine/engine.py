@@ -1,15 +1,16 @@
-"""The training engine.
+"""The training engine: a loop on the host over graph calls, and one in each call over steps.
 
 restore the newest checkpoint
 handle what is due at its step
 while not finished:
     decision = agree with all processes
     if decision.save: save
-    if decision.stop: leave
-    run the steps up to the next event in one graph call
+    if decision.stop: leave the loop
+    run the steps up to the next event in one graph call    # `TrainLoop.run`: the second loop
     handle what is due: evaluate, write the metrics, run the callbacks, save
+if not finished: save, and leave
 evaluate, if the result has no metrics yet
-if there is a validation split: evaluate the test split, with the last weights and with the best
+if there is a validation split: evaluate the test split, with the last weights and the best
 """
 
 from __future__ import annotations
@@ -23,9 +24,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.cluster.fault_injection import Faults
-from trainer.cluster.messages import Channel, evaluation_text
-from trainer.engine.agreement import Requests, agree
+from trainer.cluster.messages import evaluation_text
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.checkpoints.rollback import Rollback
 from trainer.engine.evaluation.evaluator import Evaluator
@@ -34,17 +33,16 @@ from trainer.engine.graph.exchange.collective_log import first_difference
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.step.divergence import DivergenceStatus
-from trainer.engine.pacing import StepPacer, Stopped
+from trainer.engine.pacing import Stopped
 from trainer.engine.plan import Plan
-from trainer.engine.process_group import ProcessGroup
 from trainer.engine.reporter import Reporter
+from trainer.engine.run_state import Requests, RunState
 from trainer.engine.step_inspector import StepInspector
-from trainer.runs.ledger import Ledger
 from trainer.runs.status import read_evaluations
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Engine:
+class Engine(RunState):
     """Trains from the newest checkpoint to the last step.
 
     Attributes:
@@ -57,14 +55,6 @@ class Engine:
         predictor: predicts the test split; None: the task has no `predict_step`.
         reporter: writes metrics and progress.
         step_inspector: shows histograms and images of a step; None: neither is configured.
-        checkpointer: saves and restores the state.
-        ledger: accounts for the wall time.
-        channel: sends lines to the user.
-        pacer: how many steps go into one graph call.
-        process_group: the processes that run every step together.
-        faults: the faults to inject.
-        step: number of updates made. The host keeps its own count: reading a variable costs as
-            much as a small step.
     """
 
     run_dir: Path
@@ -77,15 +67,8 @@ class Engine:
     reporter: Reporter
     step_inspector: StepInspector | None
     checkpointer: Checkpointer
-    ledger: Ledger
-    channel: Channel
-    pacer: StepPacer
-    process_group: ProcessGroup
-    faults: Faults
-    step: int = field(default=0, init=False)
     _reported_step: int = field(default=0, init=False)
     _stopped_early: bool = field(default=False, init=False)
-    _saved: tuple[int, int] | None = field(default=None, init=False)
     _metrics: dict[str, float] | None = field(default=None, init=False)  # at this step
     _test: dict[int, dict[str, float]] = field(default_factory=dict, init=False)  # by step
     _iterator: Any = field(default=None, init=False)
@@ -120,7 +103,7 @@ class Engine:
             CheckpointError: no checkpoint can be trusted, or one could not be written.
         """
         with ExitStack() as stack:  # whatever fails: a checkpoint that was begun counts too
-            stack.callback(self._finish_save)
+            stack.callback(self.finish_save)
             stack.callback(self.reporter.close)
             if self._restore() is None and self.state.divergence_monitor.rolls_back:
                 self._saved = None
@@ -157,7 +140,7 @@ class Engine:
             self.channel.evaluated(step, self._metrics, self.split)
             ends = self._run_callbacks(self._metrics)
         if self.step_inspector is not None and self.step_inspector.due(step):
-            self._enter("train" if self.step_inspector.compiled else "compile")
+            self.enter("train" if self.step_inspector.compiled else "compile")
             self.step_inspector.show(step, self.reporter.writers)
         self.reporter.begin_window(step)
         if ends:
@@ -195,14 +178,14 @@ class Engine:
         Raises:
             Stopped: a stop was requested of some process; nothing is saved.
         """
-        self._finish_save()
+        self.finish_save()
         if not self._metrics:
             # Nothing was evaluated in this attempt: a sidecar does, or an earlier attempt has.
             metrics = self.checkpointer.metrics(self.step)
             # The chief decides: the others need not see its checkpoints.
             (is_evaluated,) = self.process_group.broadcast_from_chief(len(metrics))
             if not is_evaluated:
-                metrics = self.evaluator.evaluate(stop_requested, self._enter)
+                metrics = self.evaluator.evaluate(stop_requested, self.enter)
             self._metrics = metrics
         if self.make_test_evaluator is None:
             return
@@ -227,9 +210,9 @@ class Engine:
         self, evaluator: Evaluator, step: int, stop_requested: Callable[[], bool]
     ) -> None:
         """Evaluate the test split with the weights of a step; write it, but not a second time."""
-        self._enter("evaluate")
+        self.enter("evaluate")
         self.faults.reached("evaluate")
-        metrics = self._test[step] = evaluator.evaluate(stop_requested, self._enter)
+        metrics = self._test[step] = evaluator.evaluate(stop_requested, self.enter)
         if step not in (reported for reported, _ in read_evaluations(self.run_dir, "test")):
             self.reporter.write_evaluation("test", step, metrics, evaluator)
         self.channel.line(evaluation_text(step, metrics, "test"))
@@ -243,7 +226,7 @@ class Engine:
             self.checkpointer.check()
             requests = Requests(stop=stop_requested(), save=save_requested())
             with clock.waiting():
-                decision = agree(self.process_group, self.plan.save_timer, self.pacer, requests)
+                decision = self.agree(requests)
             if decision.save:
                 # A save on request has no metrics: it must not become the best checkpoint.
                 self._save(self._metrics if decision.save_is_due else None)
@@ -259,7 +242,7 @@ class Engine:
         step = self.step
         count = min(self.plan.next_event(step) - step, num_steps)
         is_first = not self.pacer.started
-        self._enter("compile" if is_first else "train")
+        self.enter("compile" if is_first else "train")
         if is_first:
             self.faults.reached("compile")
         self.reporter.before_steps(step)
@@ -271,7 +254,7 @@ class Engine:
         self.reporter.after_steps(self.step, float(waited))
         self.pacer.record(count, time.monotonic() - began)
         if is_first:
-            self._enter("train")
+            self.enter("train")
             self.reporter.end_compilation(self.step)
         if int(status.step) >= 0:
             self._roll_back(status)
@@ -282,9 +265,9 @@ class Engine:
         """Return the metrics of the split that selects, if an evaluation is due; collective."""
         if self.plan.evaluate is None or not self.plan.evaluate.due(self.step):
             return None
-        self._enter("evaluate")
+        self.enter("evaluate")
         self.faults.reached("evaluate")
-        return self.evaluator.evaluate(stop_requested, self._enter)
+        return self.evaluator.evaluate(stop_requested, self.enter)
 
     def _run_callbacks(self, metrics: Mapping[str, float]) -> bool:
         """Return whether a callback, in any process, ends the training; collective."""
@@ -298,38 +281,20 @@ class Engine:
             self.channel.line(f"{name} ends the training at step {self.step}.")
         return bool(ending)
 
+    def before_save(self) -> None:
+        """Write what precedes a checkpoint and is never reported again."""
+        self.reporter.flush()
+
     def _save(self, metrics: Mapping[str, float] | None = None) -> None:
         """Save the state, unless nothing has changed since the last save; collective."""
-        step = self.step
-        if (step, self._reported_step) == self._saved:
-            return
-        self._enter("save")
-        if not self.process_group.is_chief:
-            self.faults.reached("save")  # the chief reaches it when its files are written
-        self.reporter.flush()  # what precedes a checkpoint is never reported again
-        self.checkpointer.save(step, metrics)
-        self.process_group.barrier()  # the others wait for the chief, which alone writes
-        self.plan.save_timer.restart()
-        self._saved = (step, self._reported_step)
-
-    def _finish_save(self) -> None:
-        """Return when a checkpoint that is written in the background is committed."""
-        try:
-            if self.checkpointer.is_writing:
-                self._enter("save")
-        finally:
-            self.checkpointer.wait()
+        self.save_version((self.step, self._reported_step), metrics)
 
     def _restore(self, at_most: int | None = None) -> int | None:
         """Restore the newest checkpoint, of step `at_most` at the latest; return its step, if any.
 
         Also opens the input and the writers at that step; collective.
         """
-        restored = self.checkpointer.restore_latest(at_most)
-        for line in self.checkpointer.skipped:
-            self.channel.line(f"warning: {line}")
-        if restored is not None:
-            self.channel.line(f"Continuing from the checkpoint of step {restored}.")
+        restored = self.restore_newest(self.checkpointer, at_most)
         self._rollback.recall()
         self.process_group.assert_same("variables", lambda: self.state.digests(self.loop.strategy))
         self.step = int(self.state.step.numpy())
@@ -339,7 +304,7 @@ class Engine:
         self.reporter.open(self.step, self._reported_step)
         self._saved = (self.step, self._reported_step)
         self._open_input()
-        self._enter("compile")
+        self.enter("compile")
         return restored
 
     def _roll_back(self, status: DivergenceStatus) -> None:
@@ -350,9 +315,9 @@ class Engine:
         """
         target = self._rollback.target(status)
         self.channel.line(target.message)
-        self._finish_save()
+        self.finish_save()
         self.reporter.close()
-        self._enter("compile")
+        self.enter("compile")
         if self._restore(target.step) is None:
             raise target.no_checkpoint_error()
         self._rollback.leave_out(target.blocks)
@@ -361,6 +326,3 @@ class Engine:
     def _open_input(self) -> None:
         left_out = self.state.divergence_monitor.left_out.numpy()
         self._iterator = self.loop.feed.open(self.step, left_out)
-
-    def _enter(self, phase: str) -> None:
-        self.reporter.enter(phase, self.step)

@@ -6,8 +6,9 @@ An epoch is a reporting interval; the order of the data does not depend on it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from trainer.config.schema import Experiment, Train
 
@@ -59,22 +60,48 @@ class Epochs:
         return self.end(train.epochs - 1)
 
 
-@dataclass(frozen=True)
-class StepInterval:
-    """Every n steps, every m epochs, either or both; the last step is always due.
+class StepPolicy(Protocol):
+    """Says at which steps something is due: one class for each way to count."""
 
-    Attributes:
-        epochs: the reporting epochs.
-        total_steps: length of the whole training.
-        every_steps: due after each multiple of this number of steps; None: not counted in steps.
-        every_epochs: due at the step that completes a multiple of this number of epochs; None: not
-            counted in epochs.
-    """
+    def next_after(self, step: int) -> int:
+        """Return the first step after `step` at which it is due."""
+
+
+@dataclass(frozen=True)
+class EverySteps:
+    """Due after each multiple of a number of steps."""
+
+    steps: int
+
+    def next_after(self, step: int) -> int:
+        return (step // self.steps + 1) * self.steps
+
+
+@dataclass(frozen=True)
+class EveryEpochs:
+    """Due at the step that completes a multiple of `count` epochs."""
 
     epochs: Epochs
+    count: int
+
+    def next_after(self, step: int) -> int:
+        # The next multiple and not the next epoch: a batch larger than the dataset completes
+        # several epochs in one step.
+        multiple = (self.epochs.completed(step) // self.count + 1) * self.count
+        return self.epochs.end(multiple - 1)
+
+
+@dataclass(frozen=True)
+class StepInterval:
+    """Due where any of its policies says so; the last step is always due.
+
+    Attributes:
+        total_steps: length of the whole training.
+        policies: when it is due before.
+    """
+
     total_steps: int
-    every_steps: int | None = None
-    every_epochs: int | None = None
+    policies: Sequence[StepPolicy]
 
     def due(self, step: int) -> bool:
         """Return whether it is due after `step` steps."""
@@ -83,15 +110,20 @@ class StepInterval:
 
     def next_after(self, step: int) -> int:
         """Return the first step after `step` at which it is due."""
-        candidates = [self.total_steps]
-        if self.every_steps is not None:
-            candidates.append((step // self.every_steps + 1) * self.every_steps)
-        if self.every_epochs is not None:
-            # The next multiple and not the next epoch: a batch larger than the dataset completes
-            # several epochs in one step.
-            multiple = (self.epochs.completed(step) // self.every_epochs + 1) * self.every_epochs
-            candidates.append(self.epochs.end(multiple - 1))
+        candidates = [self.total_steps, *(policy.next_after(step) for policy in self.policies)]
         return min(candidate for candidate in candidates if candidate > step)
+
+
+def step_policies(
+    epochs: Epochs, every_steps: int | None, every_epochs: int | None = None
+) -> list[StepPolicy]:
+    """Return the policies that keys of a configuration ask for; None: not counted so."""
+    policies: list[StepPolicy] = []
+    if every_steps is not None:
+        policies.append(EverySteps(every_steps))
+    if every_epochs is not None:
+        policies.append(EveryEpochs(epochs, every_epochs))
+    return policies
 
 
 class Timer:
@@ -126,7 +158,6 @@ class Plan:
         summarise: when training metrics are written.
         evaluate: when the test split is evaluated; None: a sidecar process evaluates it.
         save: when the state is saved.
-        save_timer: also asks for a save, by the chief's clock.
         histograms: when histograms of weights and gradients are shown; None: never.
         images: when input images are shown; None: never.
         boundaries: further steps at which a graph call ends, though nothing is due.
@@ -137,7 +168,6 @@ class Plan:
     summarise: StepInterval
     evaluate: StepInterval | None
     save: StepInterval
-    save_timer: Timer
     histograms: StepInterval | None = None
     images: StepInterval | None = None
     boundaries: frozenset[int] = frozenset()
@@ -173,26 +203,24 @@ def make_plan(
         global_size: examples in one step.
         boundaries: as in `Plan`.
     """
-
-    def every(steps: int | None) -> StepInterval | None:
-        is_shown = steps and experiment.trains
-        return StepInterval(epochs, total_steps, steps) if is_shown else None
-
     epochs = Epochs(num_examples, global_size, experiment.train.steps_per_epoch)
     total_steps = epochs.total_steps(experiment.train)
-    evaluate = experiment.evaluate
-    checkpoint = experiment.checkpoint
+    evaluate, checkpoint = experiment.evaluate, experiment.checkpoint
     summary = experiment.summary
+
+    def every(steps: int | None, num_epochs: int | None = None) -> StepInterval:
+        return StepInterval(total_steps, step_policies(epochs, steps, num_epochs))
+
+    def shown(steps: int | None) -> StepInterval | None:
+        return every(steps) if steps and experiment.trains else None
+
     return Plan(
         total_steps=total_steps,
         epochs=epochs,
-        summarise=StepInterval(epochs, total_steps, summary.every_steps),
-        evaluate=None
-        if evaluate.sidecar
-        else StepInterval(epochs, total_steps, evaluate.every_steps, evaluate.every_epochs),
-        save=StepInterval(epochs, total_steps, checkpoint.every_steps, checkpoint.every_epochs),
-        save_timer=Timer(checkpoint.every_secs),
-        histograms=every(summary.histograms),
-        images=every(summary.images),
+        summarise=every(summary.every_steps),
+        evaluate=None if evaluate.sidecar else every(evaluate.every_steps, evaluate.every_epochs),
+        save=every(checkpoint.every_steps, checkpoint.every_epochs),
+        histograms=shown(summary.histograms),
+        images=shown(summary.images),
         boundaries=boundaries,
     )

@@ -85,11 +85,6 @@ class Reporter:
             if self._profiler is not None:
                 stack.callback(self._profiler.close)
 
-    def enter(self, phase: str, step: int) -> None:
-        """Report the phase that begins after `step` updates, to the user and to the ledger."""
-        self._channel.phase(phase, step)
-        self._ledger.mark(phase, step)
-
     def begin_window(self, step: int) -> None:
         """Measure the speed from `step` on."""
         self._began = time.monotonic()

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from trainer.engine.graph.exchange.collective_log import CollectiveLog
 from trainer.engine.graph.loops.train_loop import TrainLoop
+from trainer.engine.graph.step.gradients import accumulate_gradients
 from trainer.engine.graph.step.step_options import Optimizer, StepOptions
 from trainer.engine.graph.step.train_step import Step
 from trainer.engine.plan import Plan
@@ -55,8 +56,9 @@ class StepInspector:
         if plan.images is not None and not (
             len(input_shape) == 2 or (len(input_shape) == 3 and input_shape[-1] in (1, 3, 4))
         ):
+            every_steps = plan.images.policies[0].next_after(0)
             raise ConfigError(
-                f"summary.images ({plan.images.every_steps}) needs features that are images, "
+                f"summary.images ({every_steps}) needs features that are images, "
                 "[height, width] or [height, width, 1, 3 or 4]; those of this dataset are "
                 f"{list(input_shape)}; add summary.images=null"
             )
@@ -162,7 +164,9 @@ class GradientOnlyStep(Step):
     ) -> Metrics:
         """Keep the gradients of the global batch; return the same metrics as `Step.minimize`."""
         scale = self.read_loss_scale()
-        own = self._contribution(loss_fn, batch, model, scale)
+        own = accumulate_gradients(
+            loss_fn, batch, model, self.options, self, self.sum_exactly, scale
+        )
         gradients, sums = own.gradients, own.sums
         packed = tf.stack([number for pair in sums.values() for number in pair])
         if self.options.shards is not None:

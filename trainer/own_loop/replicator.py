@@ -13,9 +13,10 @@ comparing the processes are the engine's.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import tensorflow as tf
 
@@ -26,6 +27,7 @@ from trainer.engine.graph.randomness.random_layers import make_stateless
 from trainer.engine.graph.state.train_state import digests, named_variables
 from trainer.engine.graph.state.variables import read_from_first_replica, replicated
 from trainer.engine.graph.step.step_options import Optimizer, StepOptions
+from trainer.engine.graph.step.train_step import Step
 from trainer.errors import ConfigError
 from trainer.own_loop.session import Session
 from trainer.own_loop.shared_optimizer import SharedOptimizer
@@ -33,6 +35,20 @@ from trainer.own_loop.streams import InputFn, Stream, Streams, function_name
 from trainer.own_loop.user_step import UserStep, current_step, step_seed
 
 _RESERVED = ("step", "streams")
+
+P = ParamSpec("P")
+
+
+def _in_step(
+    collective: Callable[Concatenate[Step, P], Any],
+) -> Callable[Concatenate[Replicator, P], Any]:
+    """Return a method that calls a collective of the step that is traced."""
+
+    @functools.wraps(collective)
+    def call(_: Replicator, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return collective(current_step(collective.__name__), *args, **kwargs)
+
+    return call
 
 
 class Replicator:
@@ -189,29 +205,13 @@ class Replicator:
         """Write numbers of this step to the writers, and show them; every process calls it."""
         self._session.log({name: _number(value) for name, value in metrics.items()})
 
-    def all_reduce(self, value: Any, op: str = "sum") -> Any:
-        """Within a step: reduce a nest over all replicas; `op`: sum, mean, min or max."""
-        return current_step("all_reduce").all_reduce(value, op)
-
-    def map_reduce(self, fn: Callable[[Any], Any], value: Any, op: str = "sum") -> Any:
-        """Within a step: apply `fn` to this replica's value, and reduce the results."""
-        return current_step("map_reduce").map_reduce(fn, value, op)
-
-    def reduce_scatter(self, value: Any, op: str = "sum", axis: int = 0) -> Any:
-        """Within a step: reduce a nest over all replicas; return this replica's part of it."""
-        return current_step("reduce_scatter").reduce_scatter(value, op, axis)
-
-    def all_gather(self, value: Any, axis: int = 0) -> Any:
-        """Within a step: stack the values of all replicas along a new axis."""
-        return current_step("all_gather").all_gather(value, axis)
-
-    def map_gather(self, fn: Callable[[Any], Any], value: Any, axis: int = 0) -> Any:
-        """Within a step: apply `fn` to this replica's value, and stack the results."""
-        return current_step("map_gather").map_gather(fn, value, axis)
-
-    def broadcast(self, value: Any, source: int = 0) -> Any:
-        """Within a step: return the value of replica `source` on all replicas."""
-        return current_step("broadcast").broadcast(value, source)
+    # Within a step, those of the current replica.
+    all_reduce = _in_step(Step.all_reduce)
+    map_reduce = _in_step(Step.map_reduce)
+    reduce_scatter = _in_step(Step.reduce_scatter)
+    all_gather = _in_step(Step.all_gather)
+    map_gather = _in_step(Step.map_gather)
+    broadcast = _in_step(Step.broadcast)
 
     def replica(self) -> int:
         """Within a step: return the number of the replica, from 0."""

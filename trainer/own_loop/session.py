@@ -14,57 +14,39 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.cluster.fault_injection import Faults
-from trainer.cluster.messages import Channel
-from trainer.engine.agreement import Requests, agree
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.pacing import StepPacer, Stopped
-from trainer.engine.plan import Timer
-from trainer.engine.process_group import ProcessGroup
-from trainer.runs.ledger import Ledger
+from trainer.engine.run_state import Requests, RunState
 from trainer.summaries.writers.writer import Writer
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Session:
+class Session(RunState):
     """The run that a user's steps belong to.
 
     Attributes:
         total_steps: the length of the training.
         save_every: save after each multiple of this number of steps; None: not by steps.
-        save_timer: also asks for a save, by the chief's clock.
         make_checkpointer: makes the checkpointer of named objects.
         open_writers: opens the writers at a step.
-        ledger: accounts for the wall time.
-        channel: sends lines to the user.
-        process_group: the processes that run every step together.
-        faults: the faults to inject.
         requests: what was requested of this process by now.
-        step: number of steps made.
         metrics: the last ones that were logged.
     """
 
     total_steps: int
     save_every: int | None
-    save_timer: Timer
     make_checkpointer: Callable[[Mapping[str, Any]], Checkpointer]
     open_writers: Callable[[int], list[Writer]]
-    ledger: Ledger
-    channel: Channel
-    process_group: ProcessGroup
-    faults: Faults
     requests: Callable[[], Requests]
-    step: int = field(default=0, init=False)
+    pacer: StepPacer = field(default_factory=lambda: StepPacer("auto"), init=False)
+    checkpointer: Checkpointer | None = field(default=None, init=False)
     metrics: dict[str, float] = field(default_factory=dict, init=False)
-    _checkpointer: Checkpointer | None = field(default=None, init=False)
     _writers: list[Writer] = field(default_factory=list, init=False)
-    _saved_step: int = field(default=-1, init=False)
     _restored: int | None = field(default=None, init=False)  # until the first step
     _first_step: int = field(default=0, init=False)
     _agreed_until: int = field(default=0, init=False)
     _agreed_at: float = field(default=0.0, init=False)
     _began: float = field(default=0.0, init=False)  # the second step of this attempt
-    _pacer: StepPacer = field(default_factory=lambda: StepPacer("auto"), init=False)
     _write_variables: Callable[[int], None] = field(default=lambda step: None, init=False)
 
     def begin(
@@ -79,17 +61,14 @@ class Session:
                 into variables.
         """
         self._write_variables = write
-        self._checkpointer = checkpointer = self.make_checkpointer(objects)
-        restored = checkpointer.restore_latest()
-        for line in checkpointer.skipped:
-            self.channel.line(f"warning: {line}")
-        if restored is not None:
-            self.channel.line(f"Continuing from the checkpoint of step {restored}.")
-            self._saved_step = self._restored = restored
-            self.metrics = checkpointer.metrics(restored)
+        self.checkpointer = self.make_checkpointer(objects)
+        self._restored = self.restore_newest(self.checkpointer)
+        if self._restored is not None:
+            self._saved = (self._restored,)
+            self.metrics = self.checkpointer.metrics(self._restored)
         self.step = self._first_step = self._agreed_until = int(step.numpy())
         self._writers = self.open_writers(self.step)
-        self._enter("compile")
+        self.enter("compile")
         self.faults.reached("step", self.step)
 
     def before_step(self) -> None:
@@ -98,17 +77,16 @@ class Session:
         Raises:
             Stopped: a stop was requested of some process; the state is saved.
         """
-        if self._checkpointer is None:
+        if self.checkpointer is None:
             return
         if self._restored is not None:
             # The save was made here: it has what the user's code did since `begin` already.
-            self._checkpointer.restore(self._restored)
+            self.checkpointer.restore(self._restored)
             self._restored = None
-        self._checkpointer.check()
+        self.checkpointer.check()
         is_due = self.save_every is not None and self.step % self.save_every == 0 and self.step > 0
         if self.step >= self._agreed_until:
-            requests = self.requests()
-            decision = agree(self.process_group, self.save_timer, self._pacer, requests)
+            decision = self.agree(self.requests())
             self._agreed_until = self.step + decision.num_steps
             self._agreed_at = time.monotonic()
             is_due = is_due or decision.save
@@ -118,7 +96,7 @@ class Session:
         if is_due:
             self.save()
         is_first = self.step == self._first_step
-        self._enter("compile" if is_first else "train")
+        self.enter("compile" if is_first else "train")
         if is_first:
             self.faults.reached("compile")
 
@@ -128,10 +106,10 @@ class Session:
         self.step += 1
         self.ledger.record_step(self.step, 0.0)
         if is_first:
-            self._enter("train")
+            self.enter("train")
             self._began = time.monotonic()
         if self.step == self._agreed_until:
-            self._pacer.record(self._pacer.count, time.monotonic() - self._agreed_at)
+            self.pacer.record(self.pacer.count, time.monotonic() - self._agreed_at)
         made = self.step - self._first_step - 1
         left = (self.total_steps - self.step) / made if made else None
         secs = None if left is None else left * (time.monotonic() - self._began)
@@ -140,42 +118,28 @@ class Session:
 
     def log(self, metrics: Mapping[str, float]) -> None:
         """Write metrics of this step; what precedes a restored checkpoint was written before it."""
-        if self.step == self._first_step and self._saved_step == self.step:
+        if self.step == self._first_step and self._saved == (self.step,):
             return
         self.metrics = dict(metrics)
         for writer in self._writers:
             writer.scalars("train", self.step, metrics)
 
-    def save(self) -> None:
-        """Save the state of this step, unless that was done; collective."""
-        if self._checkpointer is None or self.step == self._saved_step:
-            return
-        self._enter("save")
-        if not self.process_group.is_chief:
-            self.faults.reached("save")  # the chief reaches it when its files are written
+    def before_save(self) -> None:
+        """Write the log to the disk, and what is known of this step into the variables."""
         for writer in self._writers:
             writer.flush()
         self._write_variables(self.step)
-        self._checkpointer.save(self.step, self.metrics)
-        self.process_group.barrier()  # the others wait for the chief, which alone writes
-        self.save_timer.restart()
-        self._saved_step = self.step
+
+    def save(self) -> None:
+        """Save the state of this step, unless that was done; collective."""
+        self.save_version((self.step,), self.metrics)
 
     def close(self) -> None:
         """Close the writers, and finish a checkpoint that is being written; also after an error."""
         with ExitStack() as stack:
-            stack.callback(self._finish_save)
+            stack.callback(self.finish_save)
             for writer in self._writers:
                 stack.callback(writer.close)
-
-    def _finish_save(self) -> None:
-        if self._checkpointer is None:
-            return
-        try:
-            if self._checkpointer.is_writing:
-                self._enter("save")
-        finally:
-            self._checkpointer.wait()
 
     def result(self) -> dict[str, Any]:
         """Return a finished run's step, last metrics, time and attempts."""
@@ -186,7 +150,3 @@ class Session:
             "best": None,
             **self.ledger.summary().result(),
         }
-
-    def _enter(self, phase: str) -> None:
-        self.channel.phase(phase, self.step)
-        self.ledger.mark(phase, self.step)

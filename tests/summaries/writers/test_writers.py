@@ -83,7 +83,7 @@ def test_tensorboard_has_the_values_of_both_splits(tmp_path):
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-@pytest.mark.parametrize("position", [0, 1, 3, 5])
+@pytest.mark.parametrize("position", [0, 3])
 def test_tensorboard_drops_superseded_events(tmp_path, position, split):
     write(TensorBoard(tmp_path, 0), split, [1, 2, 3, 4, 5])
     write(TensorBoard(tmp_path, position), split, range(position + 1, 6), offset=0.5)

@@ -31,7 +31,7 @@ from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.pacing import StepPacer
-from trainer.engine.plan import make_plan
+from trainer.engine.plan import Timer, make_plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.engine.reporter import Reporter
 from trainer.engine.step_inspector import StepInspector
@@ -154,6 +154,7 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
         checkpointer=_checkpointer(training, inference.directions),
         ledger=ledger,
         channel=context.channel,
+        save_timer=Timer(context.experiment.checkpoint.every_secs),
         pacer=StepPacer(context.experiment.train.steps_per_loop),
         process_group=training.process_group,
         faults=training.faults,

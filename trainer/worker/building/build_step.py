@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainer.config.schema import Experiment
-from trainer.engine.graph.exchange.exchange_timer import ExchangeTimer
+from trainer.engine.graph.exchange.gradient_exchange import ExchangeTimer
 from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.global_statistics import synchronised_layers
 from trainer.engine.graph.step.shard_tree import TreeExchange

@@ -12,12 +12,12 @@ from trainer.cluster.fault_injection import Faults
 from trainer.cluster.signals import Signals
 from trainer.config.directions import Directions
 from trainer.config.instantiate import instantiate
-from trainer.engine.agreement import Requests
 from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.pacing import Stopped
 from trainer.engine.plan import Timer
 from trainer.engine.process_group import ProcessGroup
+from trainer.engine.run_state import Requests
 from trainer.errors import ConfigError
 from trainer.own_loop.replicator import Replicator
 from trainer.own_loop.session import Session

@@ -7,8 +7,7 @@ from tests.support.choices import NEEDED
 from tests.support.training import assert_same_bits, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
-from trainer.engine.graph.input.feed import SampleOrder, Source
-from trainer.engine.graph.input.stream_feed import StreamFeed
+from trainer.engine.graph.input.feed import SampleOrder, Source, StreamFeed
 from trainer.worker.building import build
 
 NODES = (

@@ -62,6 +62,16 @@ class Collectives:
 
     Created in replica context, for each replica while the step is traced.
 
+    They may stand anywhere in a step, also within a model, but not within a tf.function,
+    tf.while_loop or tf.cond. All replicas must call the same ones, in the same order and with the
+    same shapes, which must be static. They are differentiable, with respect to the sum of all
+    replicas' losses. Where batch.accumulate or batch.shards cut the batch, a loss function may not
+    communicate, and with batch.shards neither may `eval_step`.
+
+    Attributes:
+        num_replicas: replicas that share the step.
+        replica: number of this replica, from 0; a scalar tensor where one trace is for all.
+
     Args:
         log: shared by all replicas of the trace.
     """
@@ -69,9 +79,12 @@ class Collectives:
     def __init__(self, log: CollectiveLog) -> None:
         self._log = log
         self._context = tf.distribute.get_replica_context()
-        self._replicas: int = self._context.num_replicas_in_sync
+        self.num_replicas: int = self._context.num_replicas_in_sync
         number = tf.get_static_value(self._context.replica_id_in_sync_group)
-        self._replica = None if number is None else int(number)
+        self._number = None if number is None else int(number)
+        self.replica: int | tf.Tensor = (
+            self._context.replica_id_in_sync_group if number is None else int(number)
+        )
         self._graph = tf.compat.v1.get_default_graph()
         self._is_part = False
 
@@ -85,15 +98,28 @@ class Collectives:
             self._is_part = False
 
     def all_reduce(self, value: Any, op: str = "sum") -> Any:
-        """Reduce a nest over all replicas."""
+        """Reduce a nest of tensors over all replicas, element by element, to every replica.
+
+        Args:
+            value: this replica's nest of numbers or dense tensors.
+            op: sum, mean, min or max. There is no mean of integers.
+        """
         return self._reduced("all_reduce", value, op)
 
     def map_reduce(self, fn: Callable[[Any], Any], value: Any, op: str = "sum") -> Any:
-        """Apply `fn` to each replica's value, and reduce the resulting nest."""
+        """Apply `fn` to this replica's value, and reduce the resulting nest like `all_reduce`."""
         return self._reduced("map_reduce", fn(value), op)
 
     def reduce_scatter(self, value: Any, op: str = "sum", axis: int = 0) -> Any:
-        """Reduce a nest over all replicas, and return this replica's part along an axis."""
+        """Reduce a nest over all replicas, and cut it: each replica gets the part of its number.
+
+        `all_gather` of the parts is `all_reduce`.
+
+        Args:
+            value: this replica's nest of dense tensors.
+            op: as in `all_reduce`.
+            axis: where each tensor is cut; its length must be a multiple of `num_replicas`.
+        """
         name = f"reduce_scatter({op}, axis={axis})"
         tensors = [tf.convert_to_tensor(x) for x in tf.nest.flatten(value) if _is_dense(x)]
         for x in tensors:
@@ -104,19 +130,27 @@ class Collectives:
         )
 
     def all_gather(self, value: Any, axis: int = 0) -> Any:
-        """Stack the replicas' values along a new axis."""
+        """Stack the values of all replicas along a new axis; every replica gets the result.
+
+        Args:
+            value: this replica's nest of numbers or dense tensors.
+            axis: where the new axis, of length `num_replicas`, is in the result.
+        """
         return self._gathered("all_gather", value, axis)
 
     def map_gather(self, fn: Callable[[Any], Any], value: Any, axis: int = 0) -> Any:
-        """Apply `fn` to each replica's value, and stack the resulting nests along a new axis."""
+        """Apply `fn` to this replica's value, and gather the resulting nest like `all_gather`."""
         return self._gathered("map_gather", fn(value), axis)
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
-        """Return the value of one replica on all."""
+        """Return the value of replica `source` on every replica.
+
+        The others' values must have the same nest, shapes and types.
+        """
         name = f"broadcast(source={source})"
-        if source not in range(self._replicas):
+        if source not in range(self.num_replicas):
             raise ValueError(
-                f"{name}: source must be >= 0 and < {self._replicas}, the number of replicas"
+                f"{name}: source must be >= 0 and < {self.num_replicas}, the number of replicas"
             )
         tensors, line = self._begin(name, value)
         # A condition in the graph: in Python the other replicas' values would be cut off from the
@@ -133,7 +167,7 @@ class Collectives:
 
     def end(self) -> None:
         """Record that this replica makes no more collectives in this step."""
-        self._log.end(self._replica)
+        self._log.end(self._number)
 
     def _gathered(self, name: str, value: Any, axis: int) -> Any:
         name = f"{name}(axis={axis})"
@@ -161,16 +195,16 @@ class Collectives:
             bounds = f"be >= {-rank} and < {rank}" if rank else "exist, and there is none"
             raise ValueError(f"{name}: axis must {bounds} for {_format_type(x)}")
         size = x.shape[axis]
-        if size is not None and size % self._replicas:
+        if size is not None and size % self.num_replicas:
             raise ValueError(
-                f"{name}: axis {axis} of {_format_type(x)} must be divisible by {self._replicas}, "
-                "the number of replicas; pad it with tf.pad"
+                f"{name}: axis {axis} of {_format_type(x)} must be divisible by "
+                f"{self.num_replicas}, the number of replicas; pad it with tf.pad"
             )
 
     def _own_part(self, x: tf.Tensor, axis: int) -> tf.Tensor:
         """Return the part of a tensor along an axis that has this replica's number."""
         sizes = x.shape.as_list()
-        sizes[axis] //= self._replicas
+        sizes[axis] //= self.num_replicas
         begin: list[Any] = [0] * len(sizes)
         begin[axis] = self._context.replica_id_in_sync_group * sizes[axis]
         return tf.slice(x, begin, sizes)
@@ -191,18 +225,19 @@ class Collectives:
                 value, [reduce(rows, axis=0) for rows in self._rows(tensors, line)]
             )
         sums = self._sums([_widened(x) for x in tensors], line)
-        results = [total / self._replicas for total in sums] if op == "mean" else sums
+        results = [total / self.num_replicas for total in sums] if op == "mean" else sums
         return tf.nest.pack_sequence_as(
             value, [tf.cast(result, x.dtype) for result, x in zip(results, tensors, strict=True)]
         )
 
     def _rows(self, tensors: list[tf.Tensor], line: str) -> list[tf.Tensor]:
         """Return the values of each tensor on all replicas, [replicas, ...]."""
-        is_own = tf.equal(tf.range(self._replicas)[:, None], self._context.replica_id_in_sync_group)
+        number = self._context.replica_id_in_sync_group
+        is_own = tf.equal(tf.range(self.num_replicas)[:, None], number)
         rows = [_masked(is_own, tf.reshape(_widened(x), [1, -1])) for x in tensors]
         sums = self._sums(rows, line)
         return [
-            tf.cast(tf.reshape(total, [self._replicas, *x.shape]), x.dtype)
+            tf.cast(tf.reshape(total, [self.num_replicas, *x.shape]), x.dtype)
             for total, x in zip(sums, tensors, strict=True)
         ]
 
@@ -210,7 +245,7 @@ class Collectives:
         return packed(tensors, lambda flat: self._sum(flat, line))
 
     def _sum(self, flat: tf.Tensor, line: str) -> tf.Tensor:
-        if self._replicas == 1:
+        if self.num_replicas == 1:
             return flat
 
         @tf.custom_gradient
@@ -256,12 +291,12 @@ class Collectives:
         return tensors, line
 
     def _record(self, line: str) -> None:
-        if self._replicas > 1 and tf.compat.v1.get_default_graph() is not self._graph:
+        if self.num_replicas > 1 and tf.compat.v1.get_default_graph() is not self._graph:
             raise ValueError(
                 f"{line} is inside a tf.function, a tf.while_loop or a tf.cond, where replicas "
                 "cannot communicate; jit compiles the loss like that"
             )
-        self._log.record(self._replica, line)
+        self._log.record(self._number, line)
 
 
 def _is_dense(leaf: Any) -> bool:

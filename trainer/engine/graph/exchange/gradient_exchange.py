@@ -21,7 +21,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -29,6 +29,7 @@ import tensorflow as tf
 from trainer.engine.graph.exchange.collectives import flat_sum, packed
 from trainer.engine.graph.placement.step_devices import on_own_device
 
+_Sums = TypeVar("_Sums")
 AddUp: TypeAlias = Callable[[Sequence[Any], Callable[[Any, Any], Any]], Any]
 
 # A process that compiles keeps the others waiting; one that is stopped should not do so for ever.
@@ -276,3 +277,33 @@ class CompressedExchange:
 
 def _largest(gradient: tf.Tensor) -> tf.Tensor:
     return tf.reduce_max(tf.abs(gradient))
+
+
+class ExchangeTimer:
+    """Adds up the seconds between the moment that tensors are ready and that of their sum.
+
+    It changes no value: clocks are read beside the reduction, and nothing waits for them. On a GPU
+    an operation counts as ready when it has been queued, so it is for processes without.
+
+    Args:
+        num_replicas: replicas of this process, each of which exchanges its own tensors.
+    """
+
+    def __init__(self, num_replicas: int) -> None:
+        self._num_replicas = num_replicas
+        # Of this process alone, and in no checkpoint.
+        self._secs = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="exchange_secs")
+
+    def measure(self, tensors: Sequence[tf.Tensor], exchange: Callable[[], _Sums]) -> _Sums:
+        """Return what `exchange` returns, a nest of tensors that needs all of `tensors`."""
+        with tf.control_dependencies(tensors):
+            ready = tf.timestamp()
+        sums = exchange()
+        with tf.control_dependencies(tf.nest.flatten(sums)):
+            arrived = tf.timestamp()
+        self._secs.assign_add(arrived - ready, read_value=False)
+        return sums
+
+    def read(self) -> float:
+        """Return the seconds so far, the mean over the replicas of this process."""
+        return float(self._secs.numpy()) / self._num_replicas

@@ -94,7 +94,7 @@ class EvalLoop:
         if "step" not in inspect.signature(evaluate).parameters:
             return evaluate(batch)
         step = Step(index, StepOptions(), self._log, evaluates=True)
-        with step.collectives.on_part(self._in_order):
+        with step.on_part(self._in_order):
             result = evaluate(batch, step=step)
-        step.collectives.end()
+        step.end()
         return result

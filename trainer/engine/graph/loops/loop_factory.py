@@ -9,11 +9,10 @@ import tensorflow as tf
 
 from trainer.engine.graph.input import feed as input_module
 from trainer.engine.graph.input.feed import Feed, Source
-from trainer.engine.graph.input.stream_feed import StreamFeed
 from trainer.engine.graph.loops.eval_loop import EvalLoop
 from trainer.engine.graph.loops.predict_loop import PredictLoop, Predicts, Transforms
 from trainer.engine.graph.loops.train_loop import TrainLoop
-from trainer.protocols import Dataset, Stream, Task
+from trainer.protocols import Dataset, Task
 
 AnyLoop = TypeVar("AnyLoop", TrainLoop, EvalLoop, PredictLoop)
 
@@ -41,8 +40,6 @@ class Loops:
 
     def feed(self, source: Source) -> Feed:
         """Choose how the batches of a source reach the replicas."""
-        if source.order is not None and isinstance(source.split, Stream):
-            return StreamFeed(source, self._strategy)
         return input_module.feed(source, self._strategy, outside=self._outside)
 
     def train(self, dataset: Dataset, feed: Feed, **parts: Any) -> TrainLoop:

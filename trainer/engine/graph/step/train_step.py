@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,24 +13,22 @@ from trainer.engine.graph.placement.step_devices import on_own_device
 from trainer.engine.graph.randomness.random_layers import task_draws
 from trainer.engine.graph.step.clipping import clip
 from trainer.engine.graph.step.divergence import DivergenceMonitor, Verdict, no_verdict
-from trainer.engine.graph.step.gradients import Contribution, accumulate_gradients
+from trainer.engine.graph.step.gradients import accumulate_gradients
 from trainer.engine.graph.step.metric_sums import Sums
 from trainer.engine.graph.step.moving_statistics import MovingStatistics, assign_alike
 from trainer.engine.graph.step.soft_update import soft_update
 from trainer.engine.graph.step.step_options import Gradients, Optimizer, StepOptions
 from trainer.errors import ConfigError
-from trainer.protocols import Batch, LossFn, Metrics, PerExample
+from trainer.protocols import Batch, LossFn, Metrics
 
 
-class Step:
+class Step(Collectives):
     """What a task's steps may use. Created for each replica while the step is traced.
 
     Attributes:
         index: number of the step, scalar int64, from 0.
-        replica: number of this replica, from 0; a scalar tensor where one trace is for all.
-        worker: number of the process that this replica belongs to, from 0; likewise.
-        num_replicas: replicas that share the step.
-        collectives: this replica's.
+        worker: number of the process that this replica belongs to, from 0; a scalar tensor where
+            one trace is for all replicas.
         options: what all steps have in common.
         verdict: the verdict on the first update that is bad, or else on the last update.
         dropped: whether an update was dropped, bool scalar.
@@ -48,13 +46,14 @@ class Step:
         *,
         evaluates: bool = False,
     ) -> None:
+        super().__init__(log)
         self.index = index
         self.options = options
         self._evaluates = evaluates
-        self._replica = tf.distribute.get_replica_context()
-        self.num_replicas: int = self._replica.num_replicas_in_sync
-        self.replica, self.worker = _numbers(self._replica)
-        self.collectives = Collectives(log)
+        self.worker: int | tf.Tensor = 0
+        if self.num_replicas > 1:  # without a strategy there are no devices to count
+            num_devices = len(self._context.strategy.extended.worker_devices)
+            self.worker = self.replica // max(1, num_devices)
         self._draws = task_draws()
         self._updates: dict[int, tuple[Optimizer, int]] = {}
         self.verdict = no_verdict()
@@ -92,7 +91,9 @@ class Step:
         self._count(optimizer)
         statistics = MovingStatistics(model, optimizer, self.options, self.num_replicas)
         scale = self.read_loss_scale()
-        own = self._contribution(loss_fn, batch, model, scale)
+        own = accumulate_gradients(
+            loss_fn, batch, model, self.options, self, self.sum_exactly, scale
+        )
         names = list(own.sums)
         gradients, (packed, *totals) = self.sum_over_replicas(
             own.gradients,
@@ -125,7 +126,7 @@ class Step:
                 an evaluation's step.
         """
         self._refuse_in_evaluation("soft_update")
-        soft_update(self._replica, target, source, tau, self.dropped)
+        soft_update(self._context, target, source, tau, self.dropped)
 
     def end(self) -> None:
         """Note that this replica's step is over.
@@ -134,7 +135,7 @@ class Step:
             ValueError: another replica communicated more often.
             ConfigError: an optimizer made another number of updates than it was built for.
         """
-        self.collectives.end()
+        super().end()
         for optimizer, count in self._updates.values():
             expected = getattr(optimizer, "updates_per_step", count)
             if count != expected:
@@ -162,25 +163,6 @@ class Step:
         loss_scale = self.options.loss_scale
         return None if loss_scale is None else loss_scale.value.read_value()
 
-    def _contribution(
-        self, loss_fn: LossFn, batch: Batch, model: tf.keras.Model, scale: tf.Tensor | None
-    ) -> Contribution:
-        size = int(batch["weight"].shape[0])
-
-        def loss_of_part(part: Batch) -> PerExample:
-            with self.collectives.on_part(int(part["weight"].shape[0]) < size):
-                return loss_fn(part)
-
-        return accumulate_gradients(
-            loss_of_part,
-            batch,
-            model,
-            self.options,
-            self.num_replicas,
-            lambda tensors: self.sum_over_replicas([], tensors)[1],
-            scale,
-        )
-
     def sum_over_replicas(
         self, gradients: Gradients, others: list[tf.Tensor]
     ) -> tuple[Gradients, list[tf.Tensor]]:
@@ -197,12 +179,16 @@ class Step:
             return self._exchange(gradients, others)
         return timer.measure([*gradients, *others], lambda: self._exchange(gradients, others))
 
+    def sum_exactly(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Sum float32 tensors over the replicas, none of them rounded on the way."""
+        return self.sum_over_replicas([], tensors)[1]
+
     def _exchange(
         self, gradients: Gradients, others: list[tf.Tensor]
     ) -> tuple[Gradients, list[tf.Tensor]]:
         if self.options.exchange is not None:
-            self.collectives.note(f"the sum of {len(gradients)} gradients")
-            return self.options.exchange(self._replica, gradients, others)
+            self.note(f"the sum of {len(gradients)} gradients")
+            return self.options.exchange(self._context, gradients, others)
         summed = self.all_reduce([*gradients, *others])
         return summed[: len(gradients)], summed[len(gradients) :]
 
@@ -261,7 +247,7 @@ class Step:
 
             return tf.cond(condition, update, lambda: tf.constant(False))
 
-        self._replica.merge_call(cross_replica, args=(condition, *gradients))
+        self._context.merge_call(cross_replica, args=(condition, *gradients))
 
     def update(
         self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients
@@ -269,7 +255,7 @@ class Step:
         """Update variables by gradients that are the same on all replicas."""
         if self.options.optimizer_reduces and self.options.shards is not None:
             # The whole sum from one replica: the sum of three thirds may be another number.
-            is_first = tf.equal(self._replica.replica_id_in_sync_group, 0)
+            is_first = tf.equal(self._context.replica_id_in_sync_group, 0)
             gradients = [tf.where(is_first, gradient, -0.0) for gradient in gradients]
         elif self.options.optimizer_reduces:
             gradients = [gradient / self.num_replicas for gradient in gradients]
@@ -332,68 +318,6 @@ class Step:
         """
         return self._draws.random_uniform(shape, minval, maxval, dtype)
 
-    def all_reduce(self, value: Any, op: str = "sum") -> Any:
-        """Reduce a nest of tensors over all replicas, element by element, to every replica.
-
-        This, `map_reduce`, `reduce_scatter`, `all_gather`, `map_gather` and `broadcast` may stand
-        anywhere in a step, also within a model, but not within a tf.function, tf.while_loop or
-        tf.cond. All replicas must call the same ones, in the same order and with the same shapes,
-        which must be static. They are differentiable, with respect to the sum of all replicas'
-        losses. Where batch.accumulate or batch.shards cut the batch, a loss function may not
-        communicate, and with batch.shards neither may `eval_step`.
-
-        Args:
-            value: this replica's nest of numbers or dense tensors.
-            op: sum, mean, min or max. There is no mean of integers.
-        """
-        return self.collectives.all_reduce(value, op)
-
-    def map_reduce(self, fn: Callable[[Any], Any], value: Any, op: str = "sum") -> Any:
-        """Apply `fn` to this replica's value, and reduce the resulting nest like `all_reduce`."""
-        return self.collectives.map_reduce(fn, value, op)
-
-    def reduce_scatter(self, value: Any, op: str = "sum", axis: int = 0) -> Any:
-        """Reduce a nest over all replicas, and cut it: each replica gets the part of its number.
-
-        `all_gather` of the parts is `all_reduce`.
-
-        Args:
-            value: this replica's nest of dense tensors.
-            op: as in `all_reduce`.
-            axis: where each tensor is cut; its length must be a multiple of `num_replicas`.
-        """
-        return self.collectives.reduce_scatter(value, op, axis)
-
-    def all_gather(self, value: Any, axis: int = 0) -> Any:
-        """Stack the values of all replicas along a new axis; every replica gets the result.
-
-        Args:
-            value: this replica's nest of numbers or dense tensors.
-            axis: where the new axis, of length `num_replicas`, is in the result.
-        """
-        return self.collectives.all_gather(value, axis)
-
-    def map_gather(self, fn: Callable[[Any], Any], value: Any, axis: int = 0) -> Any:
-        """Apply `fn` to this replica's value, and gather the resulting nest like `all_gather`."""
-        return self.collectives.map_gather(fn, value, axis)
-
-    def broadcast(self, value: Any, source: int = 0) -> Any:
-        """Return the value of replica `source` on every replica.
-
-        The others' values must have the same nest, shapes and types.
-        """
-        return self.collectives.broadcast(value, source)
-
 
 def _is_finite(gradient: tf.Tensor) -> tf.Tensor:
     return tf.reduce_all(tf.math.is_finite(gradient))
-
-
-def _numbers(context: tf.distribute.ReplicaContext) -> tuple[int | tf.Tensor, int | tf.Tensor]:
-    """Return the number of a replica, and of its process."""
-    number = context.replica_id_in_sync_group
-    static = tf.get_static_value(number)
-    replica = number if static is None else int(static)
-    if context.num_replicas_in_sync == 1:  # without a strategy there are no devices to count
-        return replica, 0
-    return replica, replica // max(1, len(context.strategy.extended.worker_devices))

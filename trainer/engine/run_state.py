@@ -1,0 +1,143 @@
+"""What a run does besides its steps: it restores, agrees with all processes, and saves.
+
+The engine is one, and so is the run behind a training loop of the user's own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trainer.cluster.fault_injection import Faults
+from trainer.cluster.messages import Channel
+from trainer.engine.checkpoints.checkpointer import Checkpointer
+from trainer.engine.pacing import StepPacer
+from trainer.engine.plan import Timer
+from trainer.engine.process_group import ProcessGroup
+from trainer.runs.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Requests:
+    """What was requested of this process, by a signal or by its supervisor.
+
+    Attributes:
+        stop: whether training is to stop.
+        save: whether the state is to be saved.
+    """
+
+    stop: bool
+    save: bool
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What every process does next.
+
+    Attributes:
+        stop: whether training stops, because a stop was requested of some process.
+        save: whether the state is saved first.
+        save_is_due: whether it is the chief's timer that asks for the save, not a user.
+        num_steps: the most steps that may be run until the next decision.
+    """
+
+    stop: bool
+    save: bool
+    save_is_due: bool
+    num_steps: int
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class RunState(ABC):
+    """A run at one of its steps.
+
+    Attributes:
+        checkpointer: saves and restores what is trained; None: that is not known yet.
+        save_timer: also asks for a save, by the chief's clock.
+        pacer: how many steps are run between two decisions; the chief's counts.
+        ledger: accounts for the wall time.
+        channel: sends lines to the user.
+        process_group: the processes that run every step together.
+        faults: the faults to inject.
+        step: number of steps made. The host keeps its own count: reading a variable costs as much
+            as a small step.
+    """
+
+    checkpointer: Checkpointer | None = None
+    save_timer: Timer
+    pacer: StepPacer
+    ledger: Ledger
+    channel: Channel
+    process_group: ProcessGroup
+    faults: Faults
+    step: int = field(default=0, init=False)
+    _saved: tuple[int, ...] | None = field(default=None, init=False)
+
+    @abstractmethod
+    def before_save(self) -> None:
+        """Write what precedes a checkpoint and is never written again."""
+
+    def enter(self, phase: str) -> None:
+        """Report the phase that begins at this step, to the user and to the ledger."""
+        self.channel.phase(phase, self.step)
+        self.ledger.mark(phase, self.step)
+
+    def restore_newest(self, checkpointer: Checkpointer, at_most: int | None = None) -> int | None:
+        """Restore the newest checkpoint, of step `at_most` at the latest; collective.
+
+        Returns:
+            Its step; None if there is none.
+        """
+        restored = checkpointer.restore_latest(at_most)
+        for line in checkpointer.skipped:
+            self.channel.line(f"warning: {line}")
+        if restored is not None:
+            self.channel.line(f"Continuing from the checkpoint of step {restored}.")
+        return restored
+
+    def agree(self, requests: Requests) -> Decision:
+        """Return the same decision in every process; collective.
+
+        Args:
+            requests: what was requested of this process.
+        """
+        is_chief = self.process_group.is_chief
+        due, count = (self.save_timer.due(), self.pacer.count) if is_chief else (False, 0)
+        stops, saves, dues, num_steps = self.process_group.all_reduce_sum(
+            requests.stop, requests.save, due, count
+        )
+        return Decision(
+            stop=stops > 0, save=saves + dues > 0, save_is_due=dues > 0, num_steps=num_steps
+        )
+
+    def save_version(
+        self, version: tuple[int, ...], metrics: Mapping[str, float] | None = None
+    ) -> None:
+        """Save the state, unless this version of it has been saved or restored; collective.
+
+        Args:
+            version: what the state is known by: its step, and what else has changed at that step.
+            metrics: of the evaluation at this step, which rank the checkpoint; None: there was
+                none.
+        """
+        if self.checkpointer is None or version == self._saved:
+            return
+        self.enter("save")
+        if not self.process_group.is_chief:
+            self.faults.reached("save")  # the chief reaches it when its files are written
+        self.before_save()
+        self.checkpointer.save(self.step, metrics)
+        self.process_group.barrier()  # the others wait for the chief, which alone writes
+        self.save_timer.restart()
+        self._saved = version
+
+    def finish_save(self) -> None:
+        """Return when a checkpoint that is written in the background is committed."""
+        if self.checkpointer is None:
+            return
+        try:
+            if self.checkpointer.is_writing:
+                self.enter("save")
+        finally:
+            self.checkpointer.wait()
