@@ -8,11 +8,12 @@ import select
 import subprocess
 import sys
 from pathlib import Path
-
-import numpy as np
-import tensorflow as tf
+from typing import TYPE_CHECKING
 
 from trainer.runs.worker_times import is_clock_name
+
+if TYPE_CHECKING:
+    import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_SECS = 240
@@ -203,13 +204,15 @@ def only_run(directory: Path) -> Path:
 
 def final_variables(run_dir: Path) -> dict[str, np.ndarray]:
     """Return every variable of the newest checkpoint by its key."""
+    import tensorflow as tf
+
     step = max(
         int(marker.stem.removeprefix("ckpt-"))
         for marker in (run_dir / "checkpoints").glob("ckpt-*.json")
     )
     reader = tf.train.load_checkpoint(str(run_dir / "checkpoints" / f"ckpt-{step}"))
     return {
-        name: np.asarray(reader.get_tensor(name))
+        name: reader.get_tensor(name)
         for name in reader.get_variable_to_shape_map()
         if not name.startswith("_CHECK")
     }

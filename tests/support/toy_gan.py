@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -18,9 +17,6 @@ from trainer.protocols import (
     StepContext,
     TaskParts,
 )
-
-CONF = Path(__file__).parent / "gan_conf"
-"""The directory of its choices, for `--config-dir`."""
 
 
 def generator(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
-from trainer.engine.engine import Engine
-from trainer.worker.building import build
+
+if TYPE_CHECKING:
+    from trainer.engine.engine import Engine
 
 SMALL = (
     "model=cnn",
@@ -51,6 +51,8 @@ scaled wrongly is off by a factor of 2 or more: a distance of 0.5 at least.
 
 def engine(run_dir: Path, *overrides: str) -> Engine:
     """Build the engine of a run."""
+    from trainer.worker.building import build
+
     run_dir.mkdir(parents=True, exist_ok=True)
     return build.engine(compose([*SMALL, *overrides]), run_dir, Channel(lambda message: None))
 
@@ -66,6 +68,8 @@ def train(
 
 def variables(run: Engine) -> dict[str, np.ndarray]:
     """Return every variable of the state by name."""
+    import tensorflow as tf
+
     values: dict[str, np.ndarray] = {}
 
     def walk(node: Any, name: str) -> None:
