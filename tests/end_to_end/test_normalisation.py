@@ -26,6 +26,7 @@ def states(directory: Path, *overrides: str) -> tuple[dict[str, np.ndarray], dic
     return before, variables(run)
 
 
+@pytest.mark.slow
 def test_cnn_that_normalises_each_shard_has_the_bits_of_one_device(tmp_path):
     options = ["model.batch_norm=true", "model.synchronized=false", "batch.shards=4"]
     one = train(tmp_path / "one", *options, "train.steps=3")

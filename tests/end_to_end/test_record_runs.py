@@ -6,7 +6,7 @@ from tests.support.processes import final_variables, only_run, run
 from tests.support.training import assert_same_bits
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_workers_continue_to_the_bits_of_one_device_with_the_source(tmp_path):
     code, out, err = run(
         tmp_path, "convert", "dataset=digits", "to=tfrecord", "out=data", "shard_mb=0.05"

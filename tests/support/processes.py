@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import select
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support.scratch import new_folder
 from trainer.runs.worker_times import is_clock_name
 
 if TYPE_CHECKING:
@@ -159,6 +161,19 @@ def finish(process: subprocess.Popen) -> tuple[int, str, str]:
 def run(directory: Path, *overrides: str) -> tuple[int, str, str]:
     """Run `train.py` to its end."""
     return finish(start(directory, *overrides))
+
+
+@functools.cache
+def finished(*overrides: str) -> Path:
+    """Run `train.py` to its end, once in this process for all tests that compare with it.
+
+    Returns:
+        The run directory.
+    """
+    directory = new_folder()
+    code, out, err = finish(start(directory, *overrides, PYTHONPATH=str(ROOT)))
+    assert code == 0, f"{out}\n{err}"
+    return only_run(directory)
 
 
 def worker_pids(directory: Path) -> dict[str, int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tests.support.scratch import new_folder
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 
@@ -64,6 +66,25 @@ def train(
     run = engine(run_dir, *overrides)
     run.train(lambda: stop(run))
     return variables(run)
+
+
+class Trained(NamedTuple):
+    """A finished run.
+
+    Attributes:
+        run_dir: its directory; tests only read it.
+        variables: every variable of the final state by name.
+    """
+
+    run_dir: Path
+    variables: dict[str, np.ndarray]
+
+
+@functools.cache
+def trained(*overrides: str) -> Trained:
+    """Train to the end, once in this process for all tests that compare with it."""
+    run_dir = new_folder()
+    return Trained(run_dir, train(run_dir, *overrides))
 
 
 def variables(run: Engine) -> dict[str, np.ndarray]:
