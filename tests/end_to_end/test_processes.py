@@ -158,19 +158,6 @@ def test_finished_run_is_not_trained_again_and_can_be_extended(tmp_path):
 
 
 @pytest.mark.slow
-def test_resume_never_starts_afresh_and_keeps_the_old_run(tmp_path):
-    assert run(tmp_path, *OPTIONS, "train.steps=3")[0] == 0
-    run_dir = only_run(tmp_path)
-    code, out, _ = run(tmp_path, *OPTIONS, "train.steps=3", "resume=never")
-    assert code == 0
-    assert "Continuing" not in out
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
-        run_dir.name,
-        f"{run_dir.name}.old-1",
-    ]
-
-
-@pytest.mark.slow
 def test_init_from_takes_only_the_weights_of_another_run(tmp_path):
     assert run(tmp_path, *OPTIONS, "train.steps=6")[0] == 0
     source = only_run(tmp_path)
@@ -179,53 +166,6 @@ def test_init_from_takes_only_the_weights_of_another_run(tmp_path):
     assert f"Initial weights: step 6 of {source}." in out
     (second,) = (tmp_path / "runs").glob("second-*")
     assert json.loads((second / "result.json").read_text())["step"] == 3
-
-
-@pytest.fixture
-def image_tree(tmp_path):
-    """A small tree of real images, one of them cut short."""
-    import tensorflow as tf
-
-    for number in range(24):
-        folder = tmp_path / "images" / ("light" if number % 2 else "dark")
-        folder.mkdir(parents=True, exist_ok=True)
-        image = tf.cast(
-            tf.random.stateless_uniform([16, 16, 3], [number, 0], 0, 128, tf.int32)
-            + 127 * (number % 2),
-            tf.uint8,
-        )
-        tf.io.write_file(str(folder / f"{number}.jpg"), tf.io.encode_jpeg(image))
-    broken = tmp_path / "images" / "dark" / "0.jpg"
-    broken.write_bytes(broken.read_bytes()[:100])
-    return broken
-
-
-@pytest.mark.slow
-def test_corrupt_image_is_named_or_skipped_within_the_limit(tmp_path, image_tree):
-    options = [
-        "dataset=image_folder",
-        "dataset.path=images",
-        "dataset.image_size=[16,16]",
-        "model=softmax",
-        "train.steps=6",
-        "batch.global_size=8",
-    ]
-    code, _, err = run(tmp_path, *options)
-    assert code == 2
-    assert err == (
-        "error: dataset: cannot read images/dark/0.jpg as a JPEG or PNG image; "
-        "repair or remove it, "
-        "or let 1 be skipped with dataset.max_corrupt_files=1\n"
-    )
-    assert not (tmp_path / "runs").exists()
-    code, out, err = run(tmp_path, *options, "dataset.max_corrupt_files=1")
-    assert code == 0, err
-    assert (
-        out.count(
-            "warning: skipped images/dark/0.jpg, which is no JPEG or PNG image: 1 of at most 1\n"
-        )
-        == 1
-    )
 
 
 def test_stop_without_a_save_does_not_claim_to_have_saved(tmp_path):

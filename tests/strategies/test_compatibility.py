@@ -661,19 +661,6 @@ def test_allowed_combinations_train_in_worker_processes(tmp_path, images, name, 
     assert json.loads((only_run(tmp_path) / "result.json").read_text())["step"] == 3
 
 
-@pytest.mark.slow
-def test_several_processes_report_a_problem_once(tmp_path):
-    name = "multi_worker"
-    feature = "jit, synchronised normalisation"
-    code, out, err = run(tmp_path, *options(name, feature))
-    assert (code, err.splitlines()[0], err.count("error: ")) == (
-        2,
-        f"error: {LATE[name, feature].format(name)}",
-        1,
-    ), out
-    assert list((tmp_path / "runs").iterdir() if (tmp_path / "runs").exists() else []) == []
-
-
 def test_every_allowed_combination_is_trained():
     trained = {
         (name, feature) for name, runs in RUNS.items() for features in runs for feature in features
