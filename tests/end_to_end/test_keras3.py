@@ -8,12 +8,9 @@ import pytest
 import tensorflow as tf
 
 from tests.support.processes import ROOT, final_variables, finished, only_run, run
-from tests.support.training import LOW_PRECISION_ROUNDING
-from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
+from tests.support.training import LOW_PRECISION_ROUNDING, recipe
 from trainer.datasets.digits import digits
 from trainer.launch.modes.run_comparison import read
-from trainer.worker.building import build
 
 KERAS_3 = (
     "model=softmax", "~model.l2", "model._target_=tests.support.keras3_models.conv_net",
@@ -105,8 +102,7 @@ def test_parameter_servers_sum_every_gradient_and_update_once(tmp_path, monkeypa
     assert "Continuing from the checkpoint of step 20." in out
     # In this process, which needs no start: the sums begin with zero, and draw nothing.
     alone = tmp_path / "one"
-    alone.mkdir()
-    here = build.engine(compose([*KERAS_3, *SUMS]), alone, Channel(lambda message: None))
+    here = recipe(alone, *KERAS_3, *SUMS)
     assert here.train(lambda: False)
     one, served = (
         {name: v for name, v in final_variables(run_dir).items() if name.startswith("models/")}

@@ -5,11 +5,9 @@ import re
 import pytest
 
 from tests.support.processes import ROOT, finished, run
-from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
+from tests.support.training import recipe
 from trainer.errors import ConfigError
 from trainer.launch.modes.run_comparison import read
-from trainer.worker.building import build
 
 TWO = ("strategy=mirrored", "strategy.virtual_devices=2")
 PROGRAM = ("model=softmax", "~model.l2", "dataset=digits")
@@ -56,8 +54,7 @@ def stream(name):
 
 
 def train(directory, *overrides):
-    directory.mkdir(parents=True, exist_ok=True)
-    engine = build.engine(compose(overrides), directory, Channel(lambda message: None))
+    engine = recipe(directory, *overrides)
     assert engine.train(lambda: False)
     return engine
 

@@ -51,19 +51,30 @@ scaled wrongly is off by a factor of 2 or more: a distance of 0.5 at least.
 """
 
 
-def engine(run_dir: Path, *overrides: str) -> Engine:
-    """Build the engine of a run."""
+def recipe(run_dir: Path, *overrides: str) -> Engine:
+    """Build the engine of a run of these overrides alone."""
     from trainer.worker.building import build
 
     run_dir.mkdir(parents=True, exist_ok=True)
-    return build.engine(compose([*SMALL, *overrides]), run_dir, Channel(lambda message: None))
+    return build.engine(compose(list(overrides)), run_dir, Channel(lambda message: None))
+
+
+def engine(run_dir: Path, *overrides: str) -> Engine:
+    """Build the engine of a small run."""
+    return recipe(run_dir, *SMALL, *overrides)
 
 
 def train(
     run_dir: Path, *overrides: str, stop: Callable[[Engine], bool] = lambda engine: False
 ) -> dict[str, np.ndarray]:
     """Train to the end, or until `stop`; return every variable of the state by name."""
-    run = engine(run_dir, *overrides)
+    return finish(engine(run_dir, *overrides), stop)
+
+
+def finish(
+    run: Engine, stop: Callable[[Engine], bool] = lambda engine: False
+) -> dict[str, np.ndarray]:
+    """Train a run to its end, or until `stop`; return every variable of the state by name."""
     run.train(lambda: stop(run))
     return variables(run)
 
