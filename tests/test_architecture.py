@@ -224,14 +224,17 @@ def test_pure_tests_import_no_tensorflow(tmp_path):
     folders = [f"tests/{name}" for name in ("config", "runs", "cli", "cluster")]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    for arguments in (["--collect-only", *folders], ["tests/config/options"]):
+    for arguments in (
+        ["--collect-only", *folders],
+        ["tests/config/options", "tests/config/test_task_nodes.py"],
+    ):
         done = subprocess.run(
             [*command, *arguments],
             cwd=ROOT,
             env=env,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

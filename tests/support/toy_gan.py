@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import numpy as np
-import tensorflow as tf
+import math
+from typing import TYPE_CHECKING, Annotated
 
 from trainer.protocols import (
     Batch,
@@ -18,6 +16,9 @@ from trainer.protocols import (
     TaskParts,
 )
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
 
 def generator(
     input_shape: tuple[int, ...],
@@ -26,11 +27,13 @@ def generator(
     width: Annotated[int, ">= 1"] = 16,
 ) -> tf.keras.Model:
     """Build a model from noise to images."""
+    import tensorflow as tf
+
     return tf.keras.Sequential(
         [
             tf.keras.Input(input_shape),
             tf.keras.layers.Dense(width, "relu"),
-            tf.keras.layers.Dense(int(np.prod(output_shape)), "sigmoid"),
+            tf.keras.layers.Dense(math.prod(output_shape), "sigmoid"),
             tf.keras.layers.Reshape(output_shape),
         ]
     )
@@ -44,6 +47,8 @@ def discriminator(
     dropout: Annotated[float, ">= 0, < 1"] = 0.0,
 ) -> tf.keras.Model:
     """Build a model from images to logits."""
+    import tensorflow as tf
+
     return tf.keras.Sequential(
         [
             tf.keras.Input(input_shape),
@@ -96,6 +101,8 @@ class ToyGan:
         }
 
     def train_step(self, batch: Batch, step: StepContext) -> Metrics:
+        import tensorflow as tf
+
         def discriminator_loss(part: Batch) -> PerExample:
             return self._discriminator_loss(part, self._noise(part, step), training=True), {}
 
@@ -113,6 +120,8 @@ class ToyGan:
         return {"loss": generated["loss"], "discriminator_loss": total}
 
     def eval_step(self, batch: Batch) -> PerExample:
+        import tensorflow as tf
+
         noise = tf.zeros([tf.shape(batch["features"])[0], self.latent])
         losses = self._discriminator_loss(batch, noise, training=False)
         return self._generator_loss(noise, training=False), {"discriminator_loss": losses}
@@ -130,6 +139,8 @@ class ToyGan:
         return self._judge(fakes, 1.0, training=training)
 
     def _judge(self, images: tf.Tensor, target: float, *, training: bool) -> tf.Tensor:
+        import tensorflow as tf
+
         logits = self.models["discriminator"](images, training=training)[:, 0]
         logits = tf.cast(logits, tf.float32)
         return tf.nn.sigmoid_cross_entropy_with_logits(tf.fill(tf.shape(logits), target), logits)
