@@ -3,7 +3,8 @@
 
 VENV    := .venv
 BIN     := $(VENV)/bin
-STAMP   := $(VENV)/installed
+TRAIN   := $(VENV)/installed-train
+ALL     := $(VENV)/installed-all
 SUITS   := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
 PYTHON  ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
              $$p -c '$(SUITS)' 2>/dev/null && echo $$p && break; done)
@@ -18,16 +19,16 @@ ARGS    ?=
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-train: $(STAMP) ## train; options: make train ARGS="model=mobilenet train.steps=100"
+train: $(TRAIN) ## train; options: make train ARGS="model=mobilenet train.steps=100"
 	$(BIN)/python train.py $(ARGS)
 
-test: $(STAMP) ## the quick tests, without those marked slow or long; more pytest options in ARGS
+test: $(ALL) ## the quick tests, without those marked slow or long; more pytest options in ARGS
 	$(PYTEST) -m "not slow and not long" $(ARGS)
 
-test-ci: $(STAMP) ## also the slow tests, which start clusters, kill processes, build the wheel
+test-ci: $(ALL) ## also the slow tests, which start clusters, kill processes, build the wheel
 	$(PYTEST) -m "not long" --durations=30 $(ARGS)
 
-test-long: $(STAMP) ## every test: also further seeds, kills, schedules, layouts and whole recipes
+test-long: $(ALL) ## every test: also further seeds, kills, schedules, layouts and whole recipes
 	$(PYTEST) --durations=30 $(ARGS)
 
 check: docs ## lint, format, types, documentation, and pip check
@@ -36,24 +37,30 @@ check: docs ## lint, format, types, documentation, and pip check
 	$(BIN)/mypy
 	$(BIN)/python -m pip check
 
-docs: $(STAMP) ## build the documentation into site/; a warning is an error
+docs: $(ALL) ## build the documentation into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: $(STAMP) ## measure step and start-up time against the peers (benchmarks/README.md)
+bench: $(ALL) ## measure step and start-up time against the peers (benchmarks/README.md)
 	$(BIN)/python -m benchmarks.loop $(ARGS)
 	$(BIN)/python -m benchmarks.start
 
-lock: $(STAMP) ## refresh the locked requirements from pyproject.toml
+lock: $(ALL) ## refresh the locked requirements from pyproject.toml
 	$(COMPILE) --upgrade --all-extras --output-file requirements.lock pyproject.toml
+	$(COMPILE) --constraint requirements.lock --output-file requirements-train.lock pyproject.toml
 	printf 'setuptools\nwheel\n' | $(COMPILE) --constraint requirements.lock --output-file requirements-build.lock -
 
 # One dependency is published as source only; without build isolation it is built by the locked setuptools, which
 # therefore has to be there first, and nothing is downloaded that is not in a lock (docs/adr/0004-locked-requirements.md).
-$(STAMP): requirements.lock requirements-build.lock pyproject.toml
+$(TRAIN): requirements-train.lock requirements-build.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Steadfast needs Python 3.11, 3.12 or 3.13; install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(BIN)/python -c '$(SUITS)' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-build.lock
-	$(BIN)/python -m pip install --quiet --require-hashes --no-build-isolation -r requirements.lock
+	$(BIN)/python -m pip install --quiet --require-hashes --no-build-isolation -r requirements-train.lock
 	@# The warning that is silenced is setuptools explaining what an editable install is.
 	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Tests, checks and documentation need the optional packages and the tools too.
+$(ALL): $(TRAIN) requirements.lock
+	$(BIN)/python -m pip install --quiet --require-hashes --no-build-isolation -r requirements.lock
 	@touch $@

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.toy_gan import CONF
+from tests.support.choices import GAN_CONF as CONF
 from trainer.cli.compose import compose
 from trainer.errors import ConfigError
 

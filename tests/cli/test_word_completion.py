@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.choices import GAN_CONF as CONF
 from tests.support.command_line import ROOT, run_apart, run_here
-from tests.support.toy_gan import CONF
 from trainer.cli.word_completion import completions
 
 OWN = ROOT / "docs" / "examples" / "own_project" / "conf"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.choices import GAN_CONF as CONF
 from tests.support.command_line import run_here
-from tests.support.toy_gan import CONF
 from trainer.annotations import Effect, Semantic, Structural
 from trainer.cli.compose import Composer, compose
 from trainer.config.instantiate import instantiate

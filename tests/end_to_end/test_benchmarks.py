@@ -104,7 +104,7 @@ def test_rows_without_a_comparison_stay_empty():
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_contestants_are_measured_with_two_processes():
     command = [sys.executable, "-m", "benchmarks.scaling", "tutorial_cnn", "--rounds", "1"]
     done = subprocess.run(

@@ -182,38 +182,6 @@ def test_time_series_tab_has_every_tag_and_the_last_values(page, runs):
                 )
 
 
-def test_scalars_tab_shows_the_last_values_under_the_mouse(page, runs, seen):
-    page.goto("/#scalars")
-    page.locator("tf-tag-filterer input").fill("^loss$")
-    card, tooltips = (
-        page.locator("tf-scalar-card:visible").first,
-        page.locator("vz-line-chart-tooltip table"),
-    )
-    card.locator("vz-line-chart2").wait_for()
-    wanted = {
-        f"{seen}/events/train": last(runs[seen], "train")["loss"],
-        f"{seen}/events/eval": last(runs[seen], "test")["loss"],
-    }
-    # The chart takes a moment to have its lines; until then there is nothing to point at.
-    end, shown = time.monotonic() + PAGE_MSECS / 1000, {}
-    while not wanted.keys() <= shown.keys():
-        assert time.monotonic() < end, f"shown are {shown}"
-        place = card.locator("vz-line-chart2").bounding_box()
-        for part in (0.5, 0.97):
-            page.mouse.move(place["x"] + part * place["width"], place["y"] + place["height"] / 2)
-        page.wait_for_timeout(100)
-        if card.evaluate("card => card.tag") == "loss":
-            lines = [
-                line.split() for text in tooltips.evaluate_all(TEXTS) for line in text.splitlines()
-            ]
-            shown = {
-                run: float(value)
-                for run, _, value, step, *_ in filter(None, lines)
-                if step == str(STEPS)
-            }
-    assert {run: shown[run] for run in wanted} == pytest.approx(wanted, rel=1e-3)
-
-
 def test_images_tab_loads_the_training_images(page, seen):
     page.goto("/#images")
     loader = page.locator("tf-image-loader").first

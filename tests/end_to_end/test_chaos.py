@@ -83,19 +83,15 @@ def cells():
             yield strategy, action, "supervisor", phase
 
 
-WORST = {
-    ("multi_worker", "kill", "worker-1", "save"),
-    ("parameter_server", "kill", "ps-0", "step"),
-}
+WORST = {("multi_worker", "kill", "worker-1", "save")}
 SLOW = {
-    ("one_device", "kill", "supervisor"),
     ("mirrored", "terminate", "chief"),
     ("multi_worker", "kill", "chief"),
     ("multi_worker", "terminate", "worker-1"),
     ("multi_worker", "freeze", "worker-1"),
-    ("parameter_server", "kill", "worker-1"),
+    ("parameter_server", "kill", "ps-0"),
 }
-"""(strategy, action, process): each strategy, action and process at least once."""
+"""(strategy, action, process): each action; test_processes.py has the supervisor."""
 
 
 def runs():

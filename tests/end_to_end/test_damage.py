@@ -7,8 +7,7 @@ import signal
 import pytest
 
 from tests.support import training
-from tests.support.marks import first_only
-from tests.support.processes import OPTIONS, final_variables, only_run, run, signaller
+from tests.support.processes import OPTIONS, final_variables, finished, only_run, run, signaller
 from tests.support.training import assert_same_bits
 from trainer.errors import CheckpointError
 from trainer.files import read_json, write_json
@@ -32,11 +31,6 @@ def started(directory, *overrides):
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
     return started(tmp_path_factory.mktemp("stopped"))
-
-
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory):
-    return training.train(tmp_path_factory.mktemp("straight"), *SAVING)
 
 
 @pytest.fixture
@@ -82,12 +76,12 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_checkpoint_is_skipped_and_the_run_ends_the_same(run_dir, straight, damage):
+def test_damaged_checkpoint_is_skipped_and_the_run_ends_the_same(run_dir, damage):
     inflict, why = DAMAGES[damage]
     inflict(run_dir / "checkpoints")
     made = training.engine(run_dir, *SAVING)
     made.train(lambda: False)
-    assert_same_bits(training.variables(made), straight)
+    assert_same_bits(training.variables(made), training.trained(*SAVING).variables)
     (line,) = made.checkpointer.skipped
     assert line.startswith("skipped the checkpoint of step 6: ")
     assert why in line
@@ -134,18 +128,17 @@ def test_run_that_has_saved_never_starts_over_by_itself(run_dir, loss):
     }
 
 
-def test_run_with_a_truncated_first_checkpoint_begins_again(run_dir, straight):
+def test_run_with_a_truncated_first_checkpoint_begins_again(run_dir):
     for file in run_dir.iterdir():
         if file.name != "checkpoints":
             file.unlink() if file.is_file() else shutil.rmtree(file)
     no_markers(run_dir / "checkpoints")
-    assert_same_bits(training.train(run_dir, *SAVING), straight)
+    assert_same_bits(training.train(run_dir, *SAVING), training.trained(*SAVING).variables)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", first_only(["multi_worker", "one_device"]))
-def test_real_processes_skip_a_damaged_checkpoint(tmp_path, strategy):
-    options = [*OPTIONS, "checkpoint.keep=2", f"strategy={strategy}"]
+def test_real_processes_skip_a_damaged_checkpoint(tmp_path):
+    options = [*OPTIONS, "checkpoint.keep=2", "strategy=multi_worker"]
     stopper = signaller(tmp_path, [8], signal.SIGTERM, "supervisor")
     code, out, err = run(tmp_path, *options, stopper)
     assert code == 143, out + err
@@ -165,8 +158,4 @@ def test_real_processes_skip_a_damaged_checkpoint(tmp_path, strategy):
         "warning: skipped the checkpoint of step 8: ckpt-8.data-00000-of-00001 has 100 bytes" in out
     )
     assert "Continuing from the checkpoint of step 6." in out
-    (tmp_path / "straight").mkdir()
-    assert run(tmp_path / "straight", *options)[0] == 0
-    assert_same_bits(
-        final_variables(only_run(tmp_path)), final_variables(only_run(tmp_path / "straight"))
-    )
+    assert_same_bits(final_variables(only_run(tmp_path)), final_variables(finished(*options)))

@@ -3,71 +3,34 @@
 import pytest
 
 from tests.support.processes import ROOT, log, run
-from tests.support.training import RANDOM, assert_same_bits, engine, train, variables
+from tests.support.training import RANDOM, assert_same_bits, engine, train, trained, variables
 from trainer.runs.checkpoint_marker import read_marker
 
 slow = pytest.mark.slow
 
-STRATEGIES = {
-    "one_device": ["strategy=one_device"],
-    "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"],
-}
-
-
-@pytest.fixture(
-    params=["one_device", pytest.param("mirrored", marks=pytest.mark.long)], scope="module"
-)
-def strategy(request):
-    return STRATEGIES[request.param]
-
-
-@pytest.fixture(scope="module")
-def straight(strategy, tmp_path_factory):
-    """An undisturbed run, with its directory and its final state."""
-    run_dir = tmp_path_factory.mktemp("straight")
-    return run_dir, train(
-        run_dir,
-        *RANDOM,
-        *strategy,
-        "train.ema_decay=0.9",
-        "summary.every_steps=3",
-        "evaluate.every_steps=4",
-    )
+OPTIONS = (*RANDOM, "train.ema_decay=0.9", "summary.every_steps=3", "evaluate.every_steps=4")
 
 
 # 1 is that of the resumed runs below.
 @pytest.mark.parametrize("steps_per_loop", [7, pytest.param("auto", marks=slow)])
-def test_steps_per_loop_changes_no_bit(strategy, straight, tmp_path, steps_per_loop):
-    other = train(
-        tmp_path,
-        *RANDOM,
-        *strategy,
-        "train.ema_decay=0.9",
-        "summary.every_steps=3",
-        "evaluate.every_steps=4",
-        f"train.steps_per_loop={steps_per_loop}",
-    )
-    assert_same_bits(straight[1], other)
-    assert log(straight[0]) == log(tmp_path)
+def test_steps_per_loop_changes_no_bit(tmp_path, steps_per_loop):
+    straight = trained(*OPTIONS)
+    other = train(tmp_path, *OPTIONS, f"train.steps_per_loop={steps_per_loop}")
+    assert_same_bits(straight.variables, other)
+    assert log(straight.run_dir) == log(tmp_path)
 
 
 # At an evaluation, and between two reports.
 @pytest.mark.parametrize("stopped_at", [4, pytest.param(5, marks=slow)])
-def test_resumed_run_equals_one_never_stopped(strategy, straight, tmp_path, stopped_at):
-    options = [
-        *RANDOM,
-        *strategy,
-        "train.ema_decay=0.9",
-        "summary.every_steps=3",
-        "evaluate.every_steps=4",
-        "train.steps_per_loop=1",
-    ]
+def test_resumed_run_equals_one_never_stopped(tmp_path, stopped_at):
+    straight = trained(*OPTIONS)
+    options = [*OPTIONS, "train.steps_per_loop=1"]
     train(tmp_path, *options, stop=lambda training: training.step >= stopped_at)
     resumed = engine(tmp_path, *options)
     assert resumed.checkpointer.steps() == [stopped_at]
     resumed.train(lambda: False)
-    assert_same_bits(straight[1], variables(resumed))
-    assert log(straight[0]) == log(tmp_path)
+    assert_same_bits(straight.variables, variables(resumed))
+    assert log(straight.run_dir) == log(tmp_path)
 
 
 @pytest.mark.long
@@ -91,15 +54,12 @@ def test_resumed_run_of_three_replicas_equals_one_never_stopped(tmp_path):
     assert log(tmp_path / "straight") == log(tmp_path / "stopped")
 
 
-def test_other_seed_gives_other_run(strategy, straight, tmp_path):
+def test_other_seed_gives_other_run(tmp_path):
     with pytest.raises(AssertionError, match="not bit-equal"):
-        assert_same_bits(
-            straight[1], train(tmp_path, *RANDOM, *strategy, "train.ema_decay=0.9", "seed=1")
-        )
+        assert_same_bits(trained(*OPTIONS).variables, train(tmp_path, *OPTIONS, "seed=1"))
 
 
-@pytest.mark.parametrize("evaluation", [pytest.param(1, marks=slow), 2])
-def test_stop_within_evaluation_at_saved_step_leaves_no_trace(tmp_path, evaluation):
+def test_stop_within_evaluation_at_saved_step_leaves_no_trace(tmp_path):
     options = [
         "evaluate.every_steps=4",
         "checkpoint.every_steps=4",
@@ -111,7 +71,7 @@ def test_stop_within_evaluation_at_saved_step_leaves_no_trace(tmp_path, evaluati
     def stop(training):
         # Asked within the evaluation too, where the step is done and not yet reported.
         if (
-            training.step == 4 * evaluation
+            training.step == 8
             and int(training.state.last_reported_step.numpy()) < training.step
             and not stopped
         ):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import final_variables, run
+from tests.support.processes import final_variables, finished
 from tests.support.small_disk import own_mounts, small_disk
 from tests.support.training import assert_same_bits
 from trainer.errors import StorageError
@@ -42,21 +42,9 @@ def mounts():
         yield made
 
 
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory):
-    """What runs come to whose disk is large enough, one for each strategy that is asked for."""
-    made = {}
-
-    def get(*strategy):
-        if strategy not in made:
-            directory = tmp_path_factory.mktemp("straight")
-            code, out, err = run(directory, *OPTIONS, *strategy)
-            assert code == 0, out + err
-            (run_dir,) = (directory / "runs").iterdir()
-            made[strategy] = final_variables(run_dir)
-        return made[strategy]
-
-    return get
+def straight(*strategy):
+    """Return what a run comes to whose disk is large enough."""
+    return final_variables(finished(*OPTIONS, *strategy))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +59,7 @@ def straight(tmp_path_factory):
     ids=["full", "no inodes", "read-only", "full, in the background", "full, two workers"],
 )
 def test_failed_save_keeps_older_checkpoints_and_the_same_command_continues(
-    mounts, straight, tmp_path, action, strategy, cause
+    mounts, tmp_path, action, strategy, cause
 ):
     with small_disk(mounts, tmp_path, size=16 << 20) as disk:
         code, out, err = disk.run(*OPTIONS, *strategy, sabotage(action, 8))
@@ -113,7 +101,7 @@ def test_failed_save_keeps_older_checkpoints_and_the_same_command_continues(
 
 
 @pytest.mark.slow
-def test_full_disk_while_writing_metrics_is_reported(mounts, straight, tmp_path):
+def test_full_disk_while_writing_metrics_is_reported(mounts, tmp_path):
     # Much to report before the first save, which would fail too.
     much = [
         option

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import toy_tasks, training
+from tests.support import toy_tasks
 from tests.support.marks import first_only
 from tests.support.processes import final_variables, log, only_run, run, signaller, wait_gone
 from tests.support.toy_tasks import recorded
@@ -162,32 +162,3 @@ def test_run_continues_from_each_strategy_to_the_next(straight, tmp_path, order)
         assert ended == code, f"{name}\n{out}\n{err}"
         given = [f"resume=runs/{only_run(directory).name}"]
     assert_continued(directory, straight)
-
-
-@pytest.mark.slow
-def test_run_stopped_on_three_replicas_continues_on_one_and_on_two(tmp_path):
-    task = [
-        *OPTIONS,
-        "train.steps=9",
-        "train.steps_per_loop=1",
-        "task._target_=tests.support.toy_tasks.Recording",
-    ]
-    straight = training.train(tmp_path / "straight", *task, f"+task.record={tmp_path}/ids")
-    places = {"mirrored": 3, "one_device": None, "central_storage": 2}
-    for until, (strategy, devices) in zip([3, 6, 9], places.items(), strict=True):
-        options = [
-            f"strategy={strategy}",
-            *([f"strategy.virtual_devices={devices}"] if devices else []),
-        ]
-        moved = training.train(
-            tmp_path / "moved",
-            *task,
-            f"+task.record={tmp_path}/moved/ids",
-            *options,
-            stop=lambda made, until=until: made.step == until < 9,
-        )
-    assert_close(moved, straight)
-    expected = recorded(tmp_path / "ids")
-    assert recorded(tmp_path / "moved" / "ids") == {
-        step: {[3, 1, 2][step // 3]: expected[step][1]} for step in range(9)
-    }

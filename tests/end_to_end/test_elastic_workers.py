@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.support.marks import first_only
-from tests.support.processes import OPTIONS, final_variables, only_run, run
+from tests.support.processes import OPTIONS, final_variables, finished, only_run, run
 from tests.support.training import assert_same_bits
 from trainer.runs.ledger import Ledger
 
@@ -57,24 +57,8 @@ def random_schedule(seed):
     return schedule
 
 
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory):
-    """Return the run of a command on one device, made once."""
-    run_dirs = {}
-
-    def of(*command):
-        if command not in run_dirs:
-            directory = tmp_path_factory.mktemp("straight")
-            code, out, err = run(directory, *command, "strategy=one_device")
-            assert code == 0, out + err
-            run_dirs[command] = only_run(directory)
-        return run_dirs[command]
-
-    return of
-
-
 @pytest.mark.parametrize("schedule", first_only(["there and back", *range(1, NUM_SCHEDULES)]))
-def test_run_that_loses_and_regains_workers_ends_like_one_device(straight, tmp_path, schedule):
+def test_run_that_loses_and_regains_workers_ends_like_one_device(tmp_path, schedule):
     events, command = (
         (THERE_AND_BACK, EVERYTHING)
         if schedule == "there and back"
@@ -88,7 +72,9 @@ def test_run_that_loses_and_regains_workers_ends_like_one_device(straight, tmp_p
     if schedule == "there and back":
         assert sizes == [4, 2, 4, 2, 1, 2, 4], out
     assert json.loads((run_dir / "result.json").read_text())["step"] == 24
-    assert_same_bits(final_variables(run_dir), final_variables(straight(*command)))
+    assert_same_bits(
+        final_variables(run_dir), final_variables(finished(*command, "strategy=one_device"))
+    )
 
 
 def test_run_ends_with_one_line_if_too_few_workers_are_left(tmp_path):

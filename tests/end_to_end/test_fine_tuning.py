@@ -24,7 +24,7 @@ def trained(directory, *overrides):
     return only_run(directory), out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_cluster_that_lost_a_worker_before_the_unfreezing_has_the_bits_of_one_device(
     tmp_path, monkeypatch
 ):

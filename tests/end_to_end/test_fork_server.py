@@ -33,11 +33,6 @@ pytestmark = pytest.mark.slow
 COLD = {"TF_STEADFAST_TEST": "read at import, as far as anybody knows"}
 NUM_KILLS = int(os.environ.get("STEADFAST_KILLS", "2"))
 SHORT = ["model=softmax", "train.steps=4", "batch.global_size=16", "train.steps_per_loop=1"]
-STRATEGIES = {
-    "one_device": ["strategy=one_device"],
-    "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"],
-    "multi_worker": ["strategy=multi_worker"],
-}
 
 USER_CODE = '''
 """Changes what all code of a process shares, and prints how it finds it."""
@@ -108,19 +103,13 @@ def found(out, word):
     return [line.split()[1:] for line in out.splitlines() if line.startswith(f"{word} ")]
 
 
-@pytest.mark.parametrize(
-    ("strategy", "forked"),
-    # Whose server it is does not depend on the strategy.
-    first_only([("multi_worker", {}), ("one_device", {}), ("mirrored", OWN_SERVER)]),
-    ids=["multi_worker", "one_device", "mirrored"],
-)
-def test_run_of_forked_workers_has_the_bits_of_fresh_ones(tmp_path, strategy, forked):
+def test_run_of_forked_workers_has_the_bits_of_fresh_ones(tmp_path):
     outcomes = {}
-    for name, variables in {"fresh": COLD, "forked": forked}.items():
+    for name, variables in {"fresh": COLD, "forked": {}}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "shows.py").write_text(SHOWS)
         process = start(
-            tmp_path / name, *OPTIONS, "train.steps=12", *STRATEGIES[strategy],
+            tmp_path / name, *OPTIONS, "train.steps=12", "strategy=multi_worker",
             "+callbacks.shows={_target_:shows.Shows}", **variables,
         )  # fmt: skip
         code, out, err = finish(process)
@@ -183,16 +172,12 @@ def test_kill_at_any_moment_leaves_nothing_and_the_same_command_finishes(tmp_pat
     assert len(list(tmp_path.glob("runs/*/result.json"))) == NUM_KILLS
 
 
-@pytest.mark.parametrize(
-    ("command", "num_workers"),
-    [(["-m", "seed=1,2", "sweep.jobs=2"], 2), (["mode=verify", "verify.kills=1"], 3)],
-    ids=["sweep", "verify"],
-)
-def test_all_workers_of_a_command_are_forked_from_one_server(tmp_path, command, num_workers):
+def test_all_workers_of_a_command_are_forked_from_one_server(tmp_path):
     (tmp_path / "parents.py").write_text(PARENTS)
     parent = "+callbacks.parent={_target_:parents.Parent}"
-    code, out, err = finish(start(tmp_path, *SHORT, parent, *command, **OWN_SERVER))
+    sweep = ["-m", "seed=1,2", "sweep.jobs=2"]
+    code, out, err = finish(start(tmp_path, *SHORT, parent, *sweep, **OWN_SERVER))
     assert code == 0, out + err
     parents = (tmp_path / "parents").read_text().split()
-    assert (len(parents), len(set(parents))) == (num_workers, 1)
+    assert (len(parents), len(set(parents))) == (2, 1)
     wait_gone(int(parents[0]))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.marks import first_only
 from tests.support.processes import ROOT, only_run, run
 from trainer.launch.modes.run_comparison import differences, read
 
@@ -34,7 +35,7 @@ def command(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("draw", ["function", "backend"])
+@pytest.mark.parametrize("draw", first_only(["backend", "function"]))
 def test_vae_that_draws_by_tensorflow_is_the_same_everywhere_and_after_a_kill(command, draw):
     runs = []
     kill = "+fault.kill={action:kill,process:worker-1,phase:step,at:5}"
@@ -52,8 +53,7 @@ def test_vae_that_draws_by_tensorflow_is_the_same_everywhere_and_after_a_kill(co
 
 @pytest.mark.parametrize(
     "layout",
-    ["one_device", pytest.param("mirrored", marks=pytest.mark.slow),
-     pytest.param("multi_worker", marks=pytest.mark.slow)],
+    ["one_device", pytest.param("multi_worker", marks=pytest.mark.slow)],
 )  # fmt: skip
 @pytest.mark.parametrize(
     ("model", "overrides", "problem"),

@@ -52,7 +52,7 @@ def test_image_does_not_run_as_root(stages: list[list[tuple[str, str]]]) -> None
 def test_image_has_the_python_of_the_lock() -> None:
     version = re.search(r"^ARG BASE=python:([\d.]+)-", (ROOT / "Dockerfile").read_text(), re.M)
     assert version
-    for lock in ("requirements.lock", "requirements-build.lock"):
+    for lock in ("requirements.lock", "requirements-train.lock", "requirements-build.lock"):
         assert f"pip-compile with Python {version[1]}\n" in (ROOT / lock).read_text(), lock
     assert f"Programming Language :: Python :: {version[1]}" in PROJECT["project"]["classifiers"]
 

@@ -7,13 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.processes import ROOT, final_variables, only_run, run
-from tests.support.training import LOW_PRECISION_ROUNDING
-from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
+from tests.support.processes import ROOT, final_variables, finished, only_run, run
+from tests.support.training import LOW_PRECISION_ROUNDING, recipe
 from trainer.datasets.digits import digits
-from trainer.launch.modes.run_comparison import differences, read
-from trainer.worker.building import build
+from trainer.launch.modes.run_comparison import read
 
 KERAS_3 = (
     "model=softmax", "~model.l2", "model._target_=tests.support.keras3_models.conv_net",
@@ -23,25 +20,6 @@ KERAS_3 = (
 KILL = "+fault.kill={action:kill,process:worker-1,phase:step,at:5}"
 
 
-@pytest.mark.slow
-def test_cluster_that_lost_a_worker_ends_with_the_bits_of_two_replicas(tmp_path, monkeypatch):
-    """Of one process that nothing has disturbed: a model of everything, without shards."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    outcomes = []
-    whole = ("model._target_=tests.support.keras3_models.everything", "batch.accumulate=2")
-    two = ["strategy=mirrored", "strategy.virtual_devices=2"]
-    for options in (two, ["strategy=multi_worker", KILL]):
-        directory = tmp_path / f"run-{len(outcomes)}"
-        directory.mkdir()
-        code, out, err = run(directory, *KERAS_3, *whole, *options)
-        assert code == 0, f"{out}\n{err}"
-        outcomes.append(read(only_run(directory)))
-    straight, killed = outcomes
-    assert differences(straight, killed) == []
-    assert straight.variables
-    assert [name for _, name in killed.kills] == ["kill (worker-1 at step 5)"]
-
-
 EVERYTHING = (
     *KERAS_3, "model._target_=tests.support.keras3_models.everything", "batch.shards=2",
     "train.ema_decay=0.9", "train.clip_norm=0.1", "summary.histograms=4",
@@ -49,17 +27,10 @@ EVERYTHING = (
 
 
 @pytest.mark.slow
-def test_model_of_everything_ends_with_the_bits_of_one_device_after_a_kill(tmp_path, monkeypatch):
+def test_model_of_everything_ends_with_the_bits_of_one_device_after_a_kill():
     """On two workers, of which one is killed."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    outcomes = []
-    for options in (["strategy=one_device"], ["strategy=multi_worker", KILL]):
-        directory = tmp_path / f"run-{len(outcomes)}"
-        directory.mkdir()
-        code, out, err = run(directory, *EVERYTHING, *options)
-        assert code == 0, f"{out}\n{err}"
-        outcomes.append(read(only_run(directory)))
-    one, killed = outcomes
+    one = read(finished(*EVERYTHING, "strategy=one_device"))
+    killed = read(finished(*EVERYTHING, "strategy=multi_worker", KILL))
     assert killed.variables == one.variables
     assert len(one.variables) > 30
     assert [name for _, name in killed.kills] == ["kill (worker-1 at step 5)"]
@@ -89,17 +60,12 @@ def moving_statistics(run_dir):
     return {name: reader.get_tensor(name) for name in names}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_worker_of_parameter_servers_has_the_statistics_of_one_device(tmp_path, monkeypatch):
     """And every mode reads the run."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    run_dirs = []
-    for strategy in (["strategy=one_device"], ["strategy=parameter_server", "strategy.workers=1"]):
-        directory = tmp_path / f"run-{len(run_dirs)}"
-        directory.mkdir()
-        code, out, err = run(directory, *KERAS_3, *strategy)
-        assert code == 0, f"{out}\n{err}"
-        run_dirs.append(only_run(directory))
+    servers = ("strategy=parameter_server", "strategy.workers=1")
+    run_dirs = [finished(*KERAS_3, *options) for options in (("strategy=one_device",), servers)]
     one, served = map(moving_statistics, run_dirs)
     assert len(one) == 2
     for name, value in one.items():
@@ -136,8 +102,7 @@ def test_parameter_servers_sum_every_gradient_and_update_once(tmp_path, monkeypa
     assert "Continuing from the checkpoint of step 20." in out
     # In this process, which needs no start: the sums begin with zero, and draw nothing.
     alone = tmp_path / "one"
-    alone.mkdir()
-    here = build.engine(compose([*KERAS_3, *SUMS]), alone, Channel(lambda message: None))
+    here = recipe(alone, *KERAS_3, *SUMS)
     assert here.train(lambda: False)
     one, served = (
         {name: v for name, v in final_variables(run_dir).items() if name.startswith("models/")}
@@ -158,9 +123,8 @@ def saved_weights(run_dir, step):
 
 
 @pytest.mark.slow
-def test_parameter_servers_train_in_16_bits_and_pieces_what_xla_compiles(tmp_path, monkeypatch):
+def test_parameter_servers_train_in_16_bits_and_pieces_what_xla_compiles():
     """Of a model without random draws, for XLA draws others; its frozen kernel is in pieces too."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     chosen = (
         "model._target_=tests.support.keras3_models.lora", "checkpoint.keep=3", "optimizer=sgd",
         "optimizer.learning_rate=0.05",
@@ -169,13 +133,7 @@ def test_parameter_servers_train_in_16_bits_and_pieces_what_xla_compiles(tmp_pat
         "strategy=parameter_server", "strategy.workers=1", "strategy.ps=2", "jit=true",
         "strategy.partitioner=min_size", "strategy.shard_bytes=64", "precision=mixed_float16",
     )  # fmt: skip
-    run_dirs = []
-    for options in ((), served):
-        directory = tmp_path / f"run-{len(run_dirs)}"
-        directory.mkdir()
-        code, out, err = run(directory, *KERAS_3, *chosen, *options)
-        assert code == 0, f"{out}\n{err}"
-        run_dirs.append(only_run(directory))
+    run_dirs = [finished(*KERAS_3, *chosen, *options) for options in ((), served)]
     early, whole, pieces = (
         saved_weights(run_dirs[number], step) for number, step in ((0, 3), (0, 8), (1, 8))
     )

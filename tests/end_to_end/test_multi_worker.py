@@ -10,16 +10,16 @@ import time
 import numpy as np
 import pytest
 
+from tests.support.marks import first_only
 from tests.support.processes import (
-    OPTIONS,
     ROOT,
     TIMEOUT_SECS,
     final_variables,
     finish,
+    finished,
     log,
     only_run,
     run,
-    signaller,
     start,
 )
 from tests.support.training import assert_same_bits
@@ -42,31 +42,7 @@ PLAIN, RANDOM = (
         "train.ema_decay=0.9",
     ],
 )
-TINY = [
-    "model=softmax", "~model.l2", "model._target_=tests.support.toy_models.tiny",
-    *(option for option in OPTIONS if not option.startswith("model.")),
-]  # fmt: skip
 MULTI = ["strategy=multi_worker"]
-SAME_REPLICAS = {
-    "multi_worker": MULTI,
-    "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"],
-    "central_storage": ["strategy=central_storage", "strategy.virtual_devices=2"],
-}
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Finished runs, each trained once."""
-    made = {}
-
-    def get(*overrides):
-        if overrides not in made:
-            made[overrides] = tmp_path_factory.mktemp("run")
-            code, out, err = run(made[overrides], *overrides)
-            assert code == 0, out + err
-        return only_run(made[overrides])
-
-    return get
 
 
 def model_of(run_dir):
@@ -76,41 +52,28 @@ def model_of(run_dir):
     )
 
 
-@pytest.mark.parametrize(
-    "workers", [2, pytest.param(1, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.slow)]
-)
-def test_any_number_of_workers_equals_one_device(trained, workers):
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", first_only([2, 3]))
+def test_any_number_of_workers_equals_one_device(workers):
     one, many = (
-        trained(*SIX, *PLAIN),
-        trained(*SIX, *PLAIN, *MULTI, f"strategy.workers={workers}"),
+        finished(*SIX, *PLAIN),
+        finished(*SIX, *PLAIN, *MULTI, f"strategy.workers={workers}"),
     )
     assert np.abs(model_of(one) - model_of(many)).max() <= 1e-6
     assert json.loads((many / "run.json").read_text())["num_replicas"] == workers
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("other", ["mirrored", "central_storage"])
-def test_same_number_of_replicas_gives_the_same_bits_on_every_strategy(trained, other):
-    multi, same = (trained(*SIX, *RANDOM, *SAME_REPLICAS[name]) for name in ("multi_worker", other))
-    if other == "central_storage":  # its optimizer divides and adds up once more
-        assert np.abs(model_of(multi) - model_of(same)).max() <= 1e-6
-    else:
-        assert_same_bits(final_variables(multi), final_variables(same))
-        assert log(multi) == log(same)
+def test_same_number_of_replicas_gives_the_same_bits_as_mirrored():
+    mirrored = ["strategy=mirrored", "strategy.virtual_devices=2"]
+    multi, same = (finished(*SIX, *RANDOM, *strategy) for strategy in (MULTI, mirrored))
+    assert_same_bits(final_variables(multi), final_variables(same))
+    assert log(multi) == log(same)
 
 
 @pytest.mark.slow
-def test_multi_worker_run_repeats_bit_for_bit(trained, tmp_path):
-    code, _, err = run(tmp_path, *SIX, *RANDOM, *MULTI, "train.steps_per_loop=3")
-    assert code == 0, err
-    assert_same_bits(
-        final_variables(trained(*SIX, *RANDOM, *MULTI)), final_variables(only_run(tmp_path))
-    )
-
-
-@pytest.mark.slow
-def test_one_process_evaluates_a_multi_worker_checkpoint_to_the_same_metrics(trained):
-    many = trained(*SIX, *PLAIN, *MULTI, "strategy.workers=2")
+def test_one_process_evaluates_a_multi_worker_checkpoint_to_the_same_metrics():
+    many = finished(*SIX, *PLAIN, *MULTI, "strategy.workers=2")
     code, _, err = run(many.parent, f"resume={many}", "mode=evaluate", "strategy=one_device")
     assert code == 0, err
     metrics = json.loads((many / "evaluation-6.json").read_text())["metrics"]
@@ -119,8 +82,9 @@ def test_one_process_evaluates_a_multi_worker_checkpoint_to_the_same_metrics(tra
     )
 
 
-def test_only_the_chief_writes_files(trained):
-    many = trained(*SIX, *PLAIN, *MULTI, "strategy.workers=2")
+@pytest.mark.slow
+def test_only_the_chief_writes_files():
+    many = finished(*SIX, *PLAIN, *MULTI, "strategy.workers=2")
     assert {path.name for path in (many / "logs").iterdir()} == {
         "worker-0.log", "worker-1.log", "status-worker-0.json",
     }  # fmt: skip
@@ -130,32 +94,6 @@ def test_only_the_chief_writes_files(trained):
         f"ckpt-6.{end}" for end in ("data-00000-of-00001", "index", "json")
     }
     assert len(list((many / "events" / "train").iterdir())) == 1
-
-
-@pytest.mark.slow
-def test_killed_worker_restarts_all_and_nothing_is_lost(trained, tmp_path):
-    # Other processes and other moments: test_chaos.py.
-    code, out, err = run(
-        tmp_path, *TINY, *MULTI, signaller(tmp_path, [16], signal.SIGKILL, index=1)
-    )
-    assert code == 0, out + err
-    assert out.count("warning: worker-1 was killed by SIGKILL") == 1
-    straight, again = trained(*TINY, *MULTI), only_run(tmp_path)
-    assert_same_bits(final_variables(straight), final_variables(again))
-    assert log(straight) == log(again)
-
-
-@pytest.mark.slow
-def test_run_continues_on_another_number_of_workers_with_the_same_samples(trained, tmp_path):
-    """3 steps on two workers and then one device equal one device from the start."""
-    code, _, err = run(tmp_path, *SIX, *PLAIN, *MULTI, "train.steps=3")
-    assert code == 0, err
-    code, out, err = run(
-        tmp_path, f"resume={only_run(tmp_path)}", "strategy=one_device", "train.steps=6"
-    )
-    assert code == 0, err
-    assert "Continuing from the checkpoint of step 3." in out
-    assert np.abs(model_of(trained(*SIX, *PLAIN)) - model_of(only_run(tmp_path))).max() <= 1e-6
 
 
 def tf_configs(count):
@@ -168,7 +106,7 @@ def tf_configs(count):
 
 
 @pytest.mark.slow
-def test_two_commands_with_tf_config_train_one_run(trained, tmp_path):
+def test_two_commands_with_tf_config_train_one_run(tmp_path):
     options = [*SIX, *PLAIN, *MULTI]
     chief, other = (start(tmp_path, *options, TF_CONFIG=text) for text in tf_configs(2))
     (code, out, err), (other_code, other_out, other_err) = finish(chief), finish(other)
@@ -177,7 +115,7 @@ def test_two_commands_with_tf_config_train_one_run(trained, tmp_path):
         line for line in other_out.splitlines() if "step 6" in line
     ]
     assert_same_bits(
-        final_variables(trained(*SIX, *PLAIN, *MULTI, "strategy.workers=2")),
+        final_variables(finished(*SIX, *PLAIN, *MULTI, "strategy.workers=2")),
         final_variables(only_run(tmp_path)),
     )
 
@@ -333,8 +271,8 @@ def test_different_variables_are_an_error_before_the_first_step(tmp_path):
 
 
 @pytest.mark.slow
-def test_multi_worker_run_is_exported(trained):
-    many = trained(*SIX, *PLAIN, *MULTI, "strategy.workers=2")
+def test_multi_worker_run_is_exported():
+    many = finished(*SIX, *PLAIN, *MULTI, "strategy.workers=2")
     log = many / "logs" / "worker-1.log"
     before = log.stat().st_mtime_ns
     code, out, err = run(many.parent, f"resume={many}", "mode=export")

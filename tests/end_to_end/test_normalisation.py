@@ -7,10 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.training import ROUNDING, assert_same_bits, distance, train, variables
-from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
-from trainer.worker.building import build
+from tests.support.training import (
+    ROUNDING,
+    assert_same_bits,
+    distance,
+    finish,
+    recipe,
+    train,
+    variables,
+)
 
 MIRRORED = ("strategy=mirrored", "strategy.virtual_devices=2")
 OPTIONS = ("dataset=digits", "optimizer=sgd", "optimizer.learning_rate=0.05", "writers=[jsonl]")
@@ -18,14 +23,11 @@ OPTIONS = ("dataset=digits", "optimizer=sgd", "optimizer.learning_rate=0.05", "w
 
 def states(directory: Path, *overrides: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Train; return every variable before and after."""
-    directory.mkdir()
-    experiment = compose([*OPTIONS, *overrides])
-    run = build.engine(experiment, directory, Channel(lambda message: None))
-    before = variables(run)
-    run.train(lambda: False)
-    return before, variables(run)
+    run = recipe(directory, *OPTIONS, *overrides)
+    return variables(run), finish(run)
 
 
+@pytest.mark.slow
 def test_cnn_that_normalises_each_shard_has_the_bits_of_one_device(tmp_path):
     options = ["model.batch_norm=true", "model.synchronized=false", "batch.shards=4"]
     one = train(tmp_path / "one", *options, "train.steps=3")

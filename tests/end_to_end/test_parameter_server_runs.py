@@ -266,7 +266,7 @@ def test_stop_of_any_process_saves_first_and_the_same_command_continues(begin, t
         assert saved >= train_lines(tmp_path)[-1]["step"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stopped_server_of_a_declared_cluster_stops_all_processes(tmp_path):
     tasks = [ProcessId("chief", 0), ProcessId("ps", 0), ProcessId("worker", 0)]
 
@@ -398,7 +398,7 @@ def assert_serves_whole_variables(directory, run_dir):
     ].shape == [2, 10]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_partitioned_variables_have_the_same_initial_values(tmp_path):
     options = [*LEARNER, "model.dropout=0.25", "optimizer.learning_rate=1e-12", "train.steps=1"]
     code, out, err = run(tmp_path, "strategy=parameter_server", *SPLIT, *options)
@@ -412,7 +412,7 @@ def test_partitioned_variables_have_the_same_initial_values(tmp_path):
             np.testing.assert_allclose(split[name], whole[name], atol=1e-9, err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_workers_read_files_and_report_a_corrupt_one_once(tmp_path):
     for number in range(24):
         folder = tmp_path / "images" / "ab"[number % 2]
@@ -451,7 +451,7 @@ def test_server_lost_during_a_save_is_not_reported_as_a_disk_error(tmp_path, mon
         checkpoints.save(1, None)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_frozen_worker_is_replaced_alone_and_a_frozen_server_ends_the_attempt(begin, tmp_path):
     stall = ["watchdog.stall_secs=15", "checkpoint.every_steps=50", "checkpoint.every_epochs=null"]
     live, everyone = begin(tmp_path, *counting(tmp_path, 600, [152, 352]), *stall), {}

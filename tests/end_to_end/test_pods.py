@@ -23,9 +23,9 @@ from tests.support.processes import (
     OPTIONS,
     final_variables,
     finish,
+    finished,
     log,
     only_run,
-    run,
     worker_pids,
 )
 from tests.support.training import assert_same_bits
@@ -43,13 +43,10 @@ BOTH_WAIT = {"worker-0": "join", "worker-1": "join"}
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def straight() -> Path:
     """A run in local processes that nothing has disturbed."""
-    directory = tmp_path_factory.mktemp("straight")
-    code, out, err = run(directory, *TRAINING, "strategy.workers=2")
-    assert code == 0, out + err
-    return only_run(directory)
+    return finished(*TRAINING, "strategy.workers=2")
 
 
 @pytest.fixture
@@ -94,6 +91,7 @@ def check_same_end(job: Controller, shared: Path, straight: Path) -> list[int]:
     return alone
 
 
+@pytest.mark.long
 def test_job_with_late_names_goes_on_with_one_pod_and_with_two_again(
     shared: Path, tmp_path: Path, straight: Path
 ) -> None:

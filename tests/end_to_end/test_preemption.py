@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.marks import first_only
 from tests.support.processes import (
     OPTIONS,
     OWN_SERVER,
@@ -20,6 +19,7 @@ from tests.support.processes import (
     descendants,
     final_variables,
     finish,
+    finished,
     only_run,
     pause,
     run,
@@ -84,8 +84,6 @@ class Probe:
         pathlib.Path("pid").write_text(str(os.getpid()))
         if self.action == "hang":
             self.hang()
-        elif self.action == "freeze":
-            os.kill(os.getpid(), signal.SIGSTOP)
         else:
             os.kill(os.getpid(), self.number)
             assert noticed.acquire(timeout=30)
@@ -115,33 +113,6 @@ def markers(run_dir):
     return sorted(
         int(path.stem.removeprefix("ckpt-")) for path in run_dir.glob("checkpoints/ckpt-*.json")
     )
-
-
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("straight")
-    code, _, err = run(directory, *OPTIONS, probe(directory, "never", "stop"))
-    assert code == 0, err
-    return only_run(directory)
-
-
-@pytest.mark.slow
-def test_worker_stopped_while_compiling_saves_and_the_run_ends_the_same(straight, tmp_path):
-    # The other phases are in test_chaos.py.
-    probed = probe(tmp_path, "compile", "stop")
-    code, out, err = run(tmp_path, *OPTIONS, probed)
-    assert code == 143, out + err
-    assert out.count("SIGTERM to worker-0: saving, then leaving.") == 1
-    wait_gone(int((tmp_path / "pid").read_text()))
-    steps = markers(only_run(tmp_path))
-    code, out, err = run(tmp_path, *OPTIONS, probed)
-    assert code == 0, err
-    assert (
-        (f"Continuing from the checkpoint of step {steps[-1]}." in out)
-        if steps
-        else ("Continuing" not in out)
-    )
-    assert_same_bits(final_variables(straight), final_variables(only_run(tmp_path)))
 
 
 @pytest.mark.slow
@@ -203,23 +174,18 @@ def test_hung_process_is_reported_with_stacks_and_the_run_continues(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("action", "why"),
-    first_only([("hang", "made no progress"), ("freeze", "was stopped by a signal")]),
-)
-def test_hung_process_of_two_is_named(tmp_path, action, why):
+def test_hung_process_of_two_is_named(tmp_path):
     watchdog = ["watchdog.evaluate_secs=12", "watchdog.stall_secs=12"]
     code, out, err = run(
-        tmp_path, *SMALL, MULTI, *watchdog, probe(tmp_path, "evaluate", action, index=1)
+        tmp_path, *SMALL, MULTI, *watchdog, probe(tmp_path, "evaluate", "hang", index=1)
     )
     assert code == 0, out + err
-    assert f"warning: worker-1 {why}" in out
-    if action == "hang":
-        assert "it waits for others" in out
+    assert "warning: worker-1 made no progress" in out
+    assert "it waits for others" in out
     wait_gone(int((tmp_path / "pid").read_text()))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_idle_sidecar_is_not_a_stall(tmp_path):
     long = [
         "train.steps=80",
@@ -272,8 +238,8 @@ def storm(generator: random.Random, process) -> None:
         time.sleep(generator.uniform(0.0, 0.02))
 
 
-@pytest.mark.slow
-def test_storms_of_signals_save_each_time_and_the_run_ends_the_same(straight, tmp_path):
+@pytest.mark.long
+def test_storms_of_signals_save_each_time_and_the_run_ends_the_same(tmp_path):
     generator = random.Random(5)
     command = [*OPTIONS, "checkpoint.every_steps=1000", pause(tmp_path, [4, 8])]
     for step in (4, 8):
@@ -287,7 +253,7 @@ def test_storms_of_signals_save_each_time_and_the_run_ends_the_same(straight, tm
     code, out, err = run(tmp_path, *command)
     assert code == 0, out + err
     assert "Continuing from the checkpoint of step 8." in out
-    assert_same_bits(final_variables(straight), final_variables(only_run(tmp_path)))
+    assert_same_bits(final_variables(finished(*OPTIONS)), final_variables(only_run(tmp_path)))
 
 
 def wait_for(path: Path, process) -> None:

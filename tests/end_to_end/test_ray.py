@@ -18,11 +18,10 @@ from tests.support.processes import (
     OPTIONS,
     ROOT,
     final_variables,
-    finish,
+    finished,
     log,
     only_run,
     pause,
-    start,
     worker_pids,
 )
 from tests.support.ray_hosts import NoRayError, ray_cluster, why_not
@@ -70,14 +69,10 @@ def cluster():
         yield cluster
 
 
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory):
+@pytest.fixture
+def straight():
     """A run in local processes that nothing has disturbed."""
-    directory = tmp_path_factory.mktemp("straight")
-    process = start(directory, *COMMAND)
-    code, out, err = finish(process)
-    assert code == 0, out + err
-    return only_run(directory)
+    return finished(*COMMAND)
 
 
 def actors(cluster):

@@ -1,4 +1,4 @@
-"""The README's table of commands: modes, a sweep, `launch=inline`."""
+"""The README's table of commands: modes, `launch=inline`."""
 
 import json
 import subprocess
@@ -44,21 +44,6 @@ print(np.abs(probabilities - tf.nn.softmax(logits)).max() < 1e-6)
         check=True,
     )
     assert process.stdout.strip() == "True"
-
-
-@pytest.mark.slow
-def test_sweep_trains_every_point(tmp_path):
-    code, out, err = run(tmp_path, "-m", "model=softmax,cnn", "train.steps=2")
-    assert code == 0, err
-    assert sorted(path.name.split("-")[0] for path in (tmp_path / "runs").iterdir()) == [
-        "cnn",
-        "softmax",
-        "sweeps",
-    ]
-    assert [line.partition(",")[0] for line in out.splitlines() if "done," in line] == [
-        "point 1 of 2 (model=softmax): done",
-        "point 2 of 2 (model=cnn): done",
-    ]
 
 
 @pytest.mark.slow

@@ -10,20 +10,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.training import variables
-from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
+from tests.support.training import recipe, variables
 from trainer.datasets.cifar10 import TEST_FILE, TRAIN_FILES
 from trainer.datasets.sentences import entropy
 from trainer.engine.engine import Engine
-from trainer.worker.building import build
 
 
 def train(directory: Path, *overrides: str) -> Engine:
     """Train; return the engine at its end."""
-    directory.mkdir()
-    experiment = compose([*overrides, "writers=[jsonl]"])
-    run = build.engine(experiment, directory, Channel(lambda message: None))
+    run = recipe(directory, *overrides, "writers=[jsonl]")
     run.train(lambda: False)
     return run
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.support.marks import first_only
-from tests.support.processes import ROOT, log, only_run, run
-from tests.support.training import assert_same_bits, engine, train, variables
+from tests.support.processes import finished, log, run
+from tests.support.training import assert_same_bits, engine, train, trained
 from trainer.launch.modes.run_comparison import differences, read
 
 EVERYTHING = [
@@ -49,18 +49,7 @@ in test_elastic_workers.py.
 """
 
 
-@pytest.fixture
-def own_modules(monkeypatch):
-    """Let worker processes find the tests' own models and strategies."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-
-
-def finished(directory, *overrides):
-    """Train in real processes; return the run directory."""
-    directory.mkdir()
-    code, out, err = run(directory, *EVERYTHING, *overrides)
-    assert code == 0, f"{out}\n{err}"
-    return only_run(directory)
+REFERENCE = [*EVERYTHING, *MOMENTUM, "batch.shards=4"]
 
 
 def outcome(run_dir):
@@ -75,15 +64,6 @@ def joined(chunks):
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory):
-    """The run on one device, in a process of its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
-        directory = tmp_path_factory.mktemp("reference") / "one"
-        return finished(directory, *MOMENTUM, "batch.shards=4", "strategy=one_device")
-
-
-@pytest.fixture(scope="module")
 def straight(tmp_path_factory):
     """The engine of the same run, in this process, with its directory."""
     directory = tmp_path_factory.mktemp("straight")
@@ -92,53 +72,23 @@ def straight(tmp_path_factory):
     return run, directory
 
 
-@pytest.fixture(scope="module")
-def on_one_device(tmp_path_factory):
-    """Train on one device in this process, each command once."""
-    states = {}
-
-    def get(*options):
-        if options not in states:
-            directory = tmp_path_factory.mktemp("one")
-            states[options] = train(directory, *options), log(directory)
-        return states[options]
-
-    return get
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("own_modules")
 @pytest.mark.parametrize("layout", first_only(LAYOUTS, 4))
-def test_every_layout_has_the_bits_of_one_device(reference, tmp_path, layout):
-    run_dir = finished(tmp_path / "run", *MOMENTUM, "batch.shards=4", *LAYOUTS[layout])
+def test_every_layout_has_the_bits_of_one_device(layout):
+    reference = finished(*REFERENCE, "strategy=one_device")
+    run_dir = finished(*REFERENCE, *LAYOUTS[layout])
     assert differences(outcome(reference), outcome(run_dir)) == []
     assert log(run_dir) == log(reference)
     assert json.loads((run_dir / "run.json").read_text())["threads"] >= 1
 
 
-@pytest.mark.parametrize(
-    ("shards", "layout"),
-    [
-        pytest.param(
-            8, ["strategy=mirrored", "strategy.virtual_devices=4"], marks=pytest.mark.long
-        ),
-        pytest.param(
-            12, ["strategy=mirrored", "strategy.virtual_devices=3"], marks=pytest.mark.long
-        ),
-        pytest.param(
-            12,
-            ["strategy=central_storage", "strategy.virtual_devices=3"],
-            marks=pytest.mark.long,
-        ),
-    ],
-)
-def test_adam_has_the_bits_of_one_device(on_one_device, tmp_path, shards, layout):
-    options = [*EVERYTHING, "optimizer=adam", f"batch.shards={shards}"]
-    if shards == 12:
-        options.append("batch.global_size=72")
-    one, lines = on_one_device(*options)
-    assert_same_bits(one, train(tmp_path, *options, *layout))
-    assert log(tmp_path) == lines
+@pytest.mark.long
+def test_adam_has_the_bits_of_one_device(tmp_path):
+    options = [*EVERYTHING, "optimizer=adam", "batch.shards=12", "batch.global_size=72"]
+    one = trained(*options)
+    layout = ["strategy=mirrored", "strategy.virtual_devices=3"]
+    assert_same_bits(one.variables, train(tmp_path, *options, *layout))
+    assert log(tmp_path) == log(one.run_dir)
 
 
 WAVES = [
@@ -148,45 +98,16 @@ WAVES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("replicas", [2, 4])
-def test_transform_of_a_dataset_has_the_bits_of_one_device(on_one_device, tmp_path, replicas):
-    one, lines = on_one_device(*WAVES)
-    mirrored = ["strategy=mirrored", f"strategy.virtual_devices={replicas}"]
-    assert_same_bits(one, train(tmp_path, *WAVES, *mirrored))
-    assert log(tmp_path) == lines
+def test_transform_of_a_dataset_has_the_bits_of_one_device(tmp_path):
+    one = trained(*WAVES)
+    mirrored = ["strategy=mirrored", "strategy.virtual_devices=4"]
+    assert_same_bits(one.variables, train(tmp_path, *WAVES, *mirrored))
+    assert log(tmp_path) == log(one.run_dir)
 
 
-@pytest.mark.slow
-def test_run_that_moves_to_another_layout_has_the_bits_of_one_that_stays(straight, tmp_path):
-    options = [*EVERYTHING, *MOMENTUM, "batch.shards=4"]
-    train(tmp_path, *options, "strategy=mirrored", "strategy.virtual_devices=4", "train.steps=3")
-    continued = engine(tmp_path, *options, "strategy=mirrored", "strategy.virtual_devices=2")
-    continued.train(lambda: False)
-    run, directory = straight
-    assert_same_bits(variables(run), variables(continued))
-    lines = log(tmp_path)
-    assert [line["step"] for line in lines] == [2, 3, 3, 4, 6, 6]  # no step twice: it was continued
-    assert lines[-2:] == log(directory)[-2:]
-
-
-@pytest.mark.long
-def test_histograms_and_images_change_no_bit_and_are_the_same(straight, tmp_path):
-    options = [*EVERYTHING, *MOMENTUM, "batch.shards=4", "summary.histograms=2"]
-    shown = train(tmp_path, *options, "writers=[jsonl,tensorboard]")
-    assert_same_bits(variables(straight[0]), shown)
-
-
-@pytest.mark.parametrize(
-    "layout",
-    [
-        ["strategy=mirrored", "strategy.virtual_devices=4"],
-        pytest.param(
-            ["strategy=central_storage", "strategy.virtual_devices=2"], marks=pytest.mark.slow
-        ),
-    ],
-)
-def test_predictions_and_evaluations_have_the_bits_of_one_device(straight, layout):
+def test_predictions_and_evaluations_have_the_bits_of_one_device(straight):
     one, directory = straight
+    layout = ["strategy=mirrored", "strategy.virtual_devices=4"]
     other = engine(directory, *EVERYTHING, *MOMENTUM, "batch.shards=4", *layout)
     other.checkpointer.restore(6)
     assert one.evaluator.evaluate(lambda: False) == other.evaluator.evaluate(lambda: False)
@@ -195,11 +116,10 @@ def test_predictions_and_evaluations_have_the_bits_of_one_device(straight, layou
     assert_same_bits(rows, other_rows)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("own_modules")
-def test_sidecar_evaluates_as_the_training_of_one_device_does(reference, tmp_path):
-    layout = ["strategy=multi_worker", "strategy.workers=2", "evaluate.sidecar=true"]
-    run_dir = finished(tmp_path / "run", *MOMENTUM, "batch.shards=4", *layout)
+@pytest.mark.long
+def test_sidecar_evaluates_as_the_training_of_one_device_does():
+    reference = finished(*REFERENCE, "strategy=one_device")
+    run_dir = finished(*REFERENCE, MULTI_WORKER, "strategy.workers=2", "evaluate.sidecar=true")
     lines = [json.loads(line) for line in (run_dir / "evaluations.jsonl").read_text().splitlines()]
     expected = [line for line in log(reference) if line["split"] == "test"]
     assert [line["step"] for line in lines] == [line["step"] for line in expected] == [3, 6]

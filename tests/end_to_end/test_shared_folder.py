@@ -15,9 +15,9 @@ from tests.support.processes import (
     descendants,
     final_variables,
     finish,
+    finished,
     log,
     only_run,
-    run,
     wait_gone,
     worker_pids,
 )
@@ -60,15 +60,6 @@ class Stuck:
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory):
-    """A run to which nothing happens."""
-    directory = tmp_path_factory.mktemp("straight")
-    code, out, err = run(directory, *TRAINING)
-    assert code == 0, out + err
-    return only_run(directory)
-
-
 def wait_for(path, process):
     until = time.monotonic() + SECS
     while not path.exists():
@@ -77,7 +68,8 @@ def wait_for(path, process):
         time.sleep(0.1)
 
 
-def check_same_end(run_dir, straight, unfinished=()):
+def check_same_end(run_dir, unfinished=()):
+    straight = finished(*TRAINING)
     assert worker_pids(run_dir) == {}
     assert_same_bits(final_variables(run_dir), final_variables(straight))
     assert log(run_dir) == log(straight)
@@ -85,7 +77,7 @@ def check_same_end(run_dir, straight, unfinished=()):
     assert unfinished_steps(run_dir / "checkpoints") == set(unfinished)
 
 
-def test_other_host_waits_sees_whole_checkpoints_and_takes_over_a_lost_run(tmp_path, straight):
+def test_other_host_waits_sees_whole_checkpoints_and_takes_over_a_lost_run(tmp_path):
     (tmp_path / "stuck.py").write_text(STUCK)
     command = [*TRAINING, "+callbacks.stuck={_target_:stuck.Stuck}"]
     with two_hosts() as hosts:
@@ -120,10 +112,10 @@ def test_other_host_waits_sees_whole_checkpoints_and_takes_over_a_lost_run(tmp_p
         code, out, err = finish(hosts.start(1, tmp_path, *command))
         assert code == 0, out + err
         assert "Continuing from the checkpoint of step 9." in out
-    check_same_end(run_dir, straight)
+    check_same_end(run_dir)
 
 
-def test_host_that_has_lost_its_lock_saves_nothing_more(tmp_path, straight):
+def test_host_that_has_lost_its_lock_saves_nothing_more(tmp_path):
     command = [*TRAINING, hold(tmp_path, tmp_path, [HELD])]
     with two_hosts() as hosts:
         first = hosts.start(0, tmp_path, *command)
@@ -144,4 +136,4 @@ def test_host_that_has_lost_its_lock_saves_nothing_more(tmp_path, straight):
             "goes on there" in err.splitlines()
         )
     # It may not even remove what it has written: the other one could be writing there.
-    check_same_end(run_dir, straight, unfinished=[9])
+    check_same_end(run_dir, unfinished=[9])

@@ -161,7 +161,7 @@ def start_both(
     ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stopped_hosts_leave_when_the_chief_has_uploaded_its_last_checkpoint(
     tmp_path: Path,
 ) -> None:

@@ -15,9 +15,8 @@ from tf_keras.src.mixed_precision import autocast_variable
 from tests.support import keras3_models, toy_models
 from tests.support.command_line import run_apart, run_here
 from tests.support.processes import ROOT, only_run, run
-from tests.support.training import variables
+from tests.support.training import recipe, variables
 from trainer.cli.compose import Composer, compose
-from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.config.instantiate import instantiate
 from trainer.engine.graph.keras3.keras3_model import Keras3Model
@@ -25,7 +24,6 @@ from trainer.errors import ConfigError
 from trainer.strategies import compatibility, devices, select
 from trainer.strategies.multi_worker import MultiWorker
 from trainer.strategies.strategy import Strategy
-from trainer.worker.building import build
 
 STRATEGIES = {
     "one_device": ["strategy=one_device"],
@@ -344,7 +342,7 @@ def options(strategy, feature, images=ROOT):
 
 
 def engine(run_dir, *overrides):
-    return build.engine(compose([*overrides, *SHORT]), run_dir, Channel(lambda message: None))
+    return recipe(run_dir, *overrides, *SHORT)
 
 
 @functools.cache
@@ -659,19 +657,6 @@ def test_allowed_combinations_train_in_worker_processes(tmp_path, images, name, 
     )
     assert code == 0, out + err
     assert json.loads((only_run(tmp_path) / "result.json").read_text())["step"] == 3
-
-
-@pytest.mark.slow
-def test_several_processes_report_a_problem_once(tmp_path):
-    name = "multi_worker"
-    feature = "jit, synchronised normalisation"
-    code, out, err = run(tmp_path, *options(name, feature))
-    assert (code, err.splitlines()[0], err.count("error: ")) == (
-        2,
-        f"error: {LATE[name, feature].format(name)}",
-        1,
-    ), out
-    assert list((tmp_path / "runs").iterdir() if (tmp_path / "runs").exists() else []) == []
 
 
 def test_every_allowed_combination_is_trained():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.marks import first_only
 from tests.support.training import ROUNDING, engine
 from trainer.cluster import environment as environment_module
 from trainer.cluster.spec import Cluster
@@ -210,9 +211,7 @@ WHOLE = ["model.dropout=0.3", "model.batch_norm=true", "train.clip_norm=0.1", "t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [WHOLE, [*WHOLE, "batch.accumulate=2"]], ids=["whole", "accumulated"]
-)
+@pytest.mark.parametrize("options", first_only([WHOLE, [*WHOLE, "batch.accumulate=2"]]))
 def test_step_compiles_to_one_xla_program_with_the_same_losses(
     tmp_path, same_bits_everywhere, options
 ):

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
+GAN_CONF = Path(__file__).parent / "gan_conf"
+"""The choices of `toy_gan`, for `--config-dir`."""
 
 
 def listed(group: str) -> str:

@@ -7,11 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.support.training import assert_same_bits, variables
-from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
+from tests.support.training import assert_same_bits, finish, recipe
 from trainer.engine.engine import Engine
-from trainer.worker.building import build
 
 OPTIONS = (
     "dataset=digits",
@@ -26,10 +23,7 @@ def train(
     run_dir: Path, *overrides: str, stop: Callable[[Engine], bool] = lambda run: False
 ) -> dict[str, np.ndarray]:
     """Train to the end, or until `stop`; return every variable of the state by name."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    run = build.engine(compose([*OPTIONS, *overrides]), run_dir, Channel(lambda message: None))
-    run.train(lambda: stop(run))
-    return variables(run)
+    return finish(recipe(run_dir, *OPTIONS, *overrides), stop)
 
 
 def assert_continues(tmp_path: Path, *overrides: str) -> None:

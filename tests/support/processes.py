@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import select
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-import tensorflow as tf
-
+from tests.support.scratch import new_folder
 from trainer.runs.worker_times import is_clock_name
+
+if TYPE_CHECKING:
+    import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_SECS = 240
@@ -160,6 +163,19 @@ def run(directory: Path, *overrides: str) -> tuple[int, str, str]:
     return finish(start(directory, *overrides))
 
 
+@functools.cache
+def finished(*overrides: str) -> Path:
+    """Run `train.py` to its end, once in this process for all tests that compare with it.
+
+    Returns:
+        The run directory.
+    """
+    directory = new_folder()
+    code, out, err = finish(start(directory, *overrides, PYTHONPATH=str(ROOT)))
+    assert code == 0, f"{out}\n{err}"
+    return only_run(directory)
+
+
 def worker_pids(directory: Path) -> dict[str, int]:
     """Return the living workers of the runs below a directory: their errors go to their logs."""
     pids = {}
@@ -203,13 +219,15 @@ def only_run(directory: Path) -> Path:
 
 def final_variables(run_dir: Path) -> dict[str, np.ndarray]:
     """Return every variable of the newest checkpoint by its key."""
+    import tensorflow as tf
+
     step = max(
         int(marker.stem.removeprefix("ckpt-"))
         for marker in (run_dir / "checkpoints").glob("ckpt-*.json")
     )
     reader = tf.train.load_checkpoint(str(run_dir / "checkpoints" / f"ckpt-{step}"))
     return {
-        name: np.asarray(reader.get_tensor(name))
+        name: reader.get_tensor(name)
         for name in reader.get_variable_to_shape_map()
         if not name.startswith("_CHECK")
     }

@@ -7,11 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.support.training import variables
-from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
+from tests.support import training
 from trainer.engine.engine import Engine
-from trainer.worker.building import build
 
 SMALL = ("train.steps=8", "batch.global_size=16", "writers=[jsonl]")
 
@@ -23,15 +20,11 @@ def engine(run_dir: Path, *overrides: str) -> Engine:
 
 def recipe(run_dir: Path, *overrides: str) -> Engine:
     """Build the engine of a run of the length that its recipe has."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    experiment = compose(["writers=[jsonl]", *overrides])
-    return build.engine(experiment, run_dir, Channel(lambda message: None))
+    return training.recipe(run_dir, "writers=[jsonl]", *overrides)
 
 
 def train(
     run_dir: Path, *overrides: str, stop: Callable[[Engine], bool] = lambda engine: False
 ) -> dict[str, np.ndarray]:
     """Train to the end, or until `stop`; return every variable of the state by name."""
-    run = engine(run_dir, *overrides)
-    run.train(lambda: stop(run))
-    return variables(run)
+    return training.finish(engine(run_dir, *overrides), stop)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import numpy as np
-import tensorflow as tf
+import math
+from typing import TYPE_CHECKING, Annotated
 
 from trainer.annotations import Ge, Lt, Semantic
 from trainer.protocols import (
@@ -20,8 +17,8 @@ from trainer.protocols import (
     TaskParts,
 )
 
-CONF = Path(__file__).parent / "gan_conf"
-"""The directory of its choices, for `--config-dir`."""
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def generator(
@@ -31,11 +28,13 @@ def generator(
     width: Annotated[int, Ge(1)] = 16,
 ) -> tf.keras.Model:
     """Build a model from noise to images."""
+    import tensorflow as tf
+
     return tf.keras.Sequential(
         [
             tf.keras.Input(input_shape),
             tf.keras.layers.Dense(width, "relu"),
-            tf.keras.layers.Dense(int(np.prod(output_shape)), "sigmoid"),
+            tf.keras.layers.Dense(math.prod(output_shape), "sigmoid"),
             tf.keras.layers.Reshape(output_shape),
         ]
     )
@@ -49,6 +48,8 @@ def discriminator(
     dropout: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.0,
 ) -> tf.keras.Model:
     """Build a model from images to logits."""
+    import tensorflow as tf
+
     return tf.keras.Sequential(
         [
             tf.keras.Input(input_shape),
@@ -101,6 +102,8 @@ class ToyGan:
         }
 
     def train_step(self, batch: Batch, step: StepContext) -> Metrics:
+        import tensorflow as tf
+
         def discriminator_loss(part: Batch) -> PerExample:
             return self._discriminator_loss(part, self._noise(part, step), training=True), {}
 
@@ -118,6 +121,8 @@ class ToyGan:
         return {"loss": generated["loss"], "discriminator_loss": total}
 
     def eval_step(self, batch: Batch) -> PerExample:
+        import tensorflow as tf
+
         noise = tf.zeros([tf.shape(batch["features"])[0], self.latent])
         losses = self._discriminator_loss(batch, noise, training=False)
         return self._generator_loss(noise, training=False), {"discriminator_loss": losses}
@@ -135,6 +140,8 @@ class ToyGan:
         return self._judge(fakes, 1.0, training=training)
 
     def _judge(self, images: tf.Tensor, target: float, *, training: bool) -> tf.Tensor:
+        import tensorflow as tf
+
         logits = self.models["discriminator"](images, training=training)[:, 0]
         logits = tf.cast(logits, tf.float32)
         return tf.nn.sigmoid_cross_entropy_with_logits(tf.fill(tf.shape(logits), target), logits)

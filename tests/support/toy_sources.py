@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 
 class Records:
@@ -41,13 +40,17 @@ class Batches(Records):
 
 
 def png(value: int, size: tuple[int, int] = (4, 4), channels: int = 1) -> bytes:
-    """Return an image file of one colour."""
+    """Return an image file of one color."""
+    import tensorflow as tf
+
     content: bytes = tf.io.encode_png(np.full((*size, channels), value, np.uint8)).numpy()
     return content
 
 
 def everything(split: Any) -> dict[str, np.ndarray]:
     """Return all examples of a split, in order."""
+    import tensorflow as tf
+
     batch = split.fetch(tf.range(split.num_examples, dtype=tf.int64))
     return {name: tensor.numpy() for name, tensor in batch.items()}
 

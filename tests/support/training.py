@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
+from tests.support.scratch import new_folder
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
-from trainer.engine.engine import Engine
-from trainer.worker.building import build
+
+if TYPE_CHECKING:
+    from trainer.engine.engine import Engine
 
 SMALL = (
     "model=cnn",
@@ -49,23 +51,57 @@ scaled wrongly is off by a factor of 2 or more: a distance of 0.5 at least.
 """
 
 
-def engine(run_dir: Path, *overrides: str) -> Engine:
-    """Build the engine of a run."""
+def recipe(run_dir: Path, *overrides: str) -> Engine:
+    """Build the engine of a run of these overrides alone."""
+    from trainer.worker.building import build
+
     run_dir.mkdir(parents=True, exist_ok=True)
-    return build.engine(compose([*SMALL, *overrides]), run_dir, Channel(lambda message: None))
+    return build.engine(compose(list(overrides)), run_dir, Channel(lambda message: None))
+
+
+def engine(run_dir: Path, *overrides: str) -> Engine:
+    """Build the engine of a small run."""
+    return recipe(run_dir, *SMALL, *overrides)
 
 
 def train(
     run_dir: Path, *overrides: str, stop: Callable[[Engine], bool] = lambda engine: False
 ) -> dict[str, np.ndarray]:
     """Train to the end, or until `stop`; return every variable of the state by name."""
-    run = engine(run_dir, *overrides)
+    return finish(engine(run_dir, *overrides), stop)
+
+
+def finish(
+    run: Engine, stop: Callable[[Engine], bool] = lambda engine: False
+) -> dict[str, np.ndarray]:
+    """Train a run to its end, or until `stop`; return every variable of the state by name."""
     run.train(lambda: stop(run))
     return variables(run)
 
 
+class Trained(NamedTuple):
+    """A finished run.
+
+    Attributes:
+        run_dir: its directory; tests only read it.
+        variables: every variable of the final state by name.
+    """
+
+    run_dir: Path
+    variables: dict[str, np.ndarray]
+
+
+@functools.cache
+def trained(*overrides: str) -> Trained:
+    """Train to the end, once in this process for all tests that compare with it."""
+    run_dir = new_folder()
+    return Trained(run_dir, train(run_dir, *overrides))
+
+
 def variables(run: Engine) -> dict[str, np.ndarray]:
     """Return every variable of the state by name."""
+    import tensorflow as tf
+
     values: dict[str, np.ndarray] = {}
 
     def walk(node: Any, name: str) -> None:

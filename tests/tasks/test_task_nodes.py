@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.support import toy_gan
+from tests.support.choices import GAN_CONF as CONF
 from tests.support.command_line import ROOT
 from tests.support.processes import OPTIONS, run
-from tests.support.toy_gan import CONF
 from tests.support.training import ROUNDING, SMALL, assert_same_bits, distance, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
