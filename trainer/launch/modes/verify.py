@@ -51,10 +51,6 @@ def run(command: Command) -> int:
         ConfigError: it cannot be verified here.
     """
     experiment = command.experiment
-    if experiment.verify.layouts:
-        from trainer.launch.modes import layout_check  # it imports this module
-
-        return layout_check.run(command)
     resolved = select_run(experiment)
     refuse_declared_cluster(experiment, resolved)
     strategy = resolved.strategy
