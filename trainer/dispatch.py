@@ -29,6 +29,23 @@ from trainer.files import storage_problem
 from trainer.launch.processes.fork_server import ForkServer
 from trainer.text import printable, printable_lines
 
+_RUN = "trainer.launch.launcher"
+_MODES = {
+    "train": _RUN,
+    "evaluate": _RUN,
+    "predict": _RUN,
+    "export": _RUN,
+    "plan": "trainer.launch.modes.plan_report",
+    "verify": "trainer.launch.modes.verify",
+    "verify.layouts": "trainer.launch.modes.layout_check",
+    "benchmark": "trainer.launch.modes.benchmark",
+}
+"""The modes, and verify.layouts: each with the module whose `run` takes the command.
+
+Only that one is imported. What a worker does in the modes of `launcher`, it decides in
+`trainer.worker.modes`.
+"""
+
 
 def main(server: ForkServer | None = None) -> NoReturn:
     """Run the command line in `sys.argv`, and exit with its code.
@@ -84,22 +101,11 @@ def _run(composition: Composition, config_dir: str | None, server: ForkServer | 
         )
     from trainer.launch.resolved_run import Command
 
-    command = Command(experiment, composition.overrides, config_dir)
-    if experiment.mode == "plan":
-        from trainer.launch.modes import plan_report
-
-        return plan_report.run(command)
-    if experiment.mode == "verify":
-        from trainer.launch.modes import layout_check, verify
-
-        return (layout_check if experiment.verify.layouts else verify).run(command)
-    if experiment.mode == "benchmark":
-        from trainer.launch.modes import benchmark
-
-        return benchmark.run(command, server)
-    from trainer.launch import launcher
-
-    return launcher.run(command, server)
+    command = Command(experiment, composition.overrides, config_dir, server=server)
+    is_of_layouts = experiment.mode == "verify" and experiment.verify.layouts
+    module = _MODES["verify.layouts" if is_of_layouts else experiment.mode]
+    run: Callable[[Command], int] = importlib.import_module(module).run
+    return run(command)
 
 
 def _exit_code(action: Callable[[], int]) -> int:

@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.choices import listed
 from tests.support.command_line import ROOT, run_apart, run_here
 from trainer.cli.choices import first_comment
 from trainer.cli.command_table import COMMANDS
 from trainer.config.schema import GROUPS, Experiment
-
-MODELS = listed("model")
 
 
 @pytest.fixture
@@ -167,27 +164,6 @@ def test_help_explains_each_topic(
     }
     for row in rows:
         assert shown[row], row
-
-
-@pytest.mark.parametrize(
-    ("word", "problem"),
-    [
-        ("modle", "unknown key 'modle'; did you mean 'model'?"),
-        ("kyes", "unknown key 'kyes'; did you mean 'keys'?"),
-        ("model.widht", "unknown key 'model.widht'; did you mean 'width'?"),
-        (
-            "model=mobilnet",
-            f"model=mobilnet: no such choice; choose one of {MODELS}; did you mean 'mobilenet'?",
-        ),
-        ("seed=x", "seed ('x') must be an int"),
-    ],
-)
-def test_help_refuses_unknown_topic(
-    word: str, problem: str, work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(work)
-    outcome = run_here("--help", word)
-    assert (outcome.code, outcome.out, outcome.err) == (2, "", f"error: {problem}\n")
 
 
 def test_overview_examples_compose(page: str, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,10 +76,10 @@ def test_python_may_be_asked_not_to_buffer(value, printed):
 def test_run_of_a_verification_needs_no_reader():
     code = """if True:
         from unittest.mock import MagicMock
-        from trainer.launch.modes import verify_run
-        verify_run.json = verify_run.loading = verify_run._end_with_parent = MagicMock()
-        verify_run.launcher.run = lambda command: print("one", flush=True) or 0
-        verify_run.main()
+        from trainer.launch.modes import verify
+        verify.json = verify.loading = verify._end_with_parent = MagicMock()
+        verify.launcher.run = lambda command: print("one", flush=True) or 0
+        verify.main()
     """
     assert run_code(code, "| sleep 0") == (0, "", "")
 

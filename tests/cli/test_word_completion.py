@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.choices import GAN_CONF as CONF
-from tests.support.command_line import ROOT, run_apart, run_here
+from tests.support.command_line import ROOT, run_apart
 from trainer.cli.word_completion import completions
 
 OWN = ROOT / "docs" / "examples" / "own_project" / "conf"
@@ -241,19 +241,3 @@ def test_script_names_the_called_program(name: str) -> None:
     assert "steadfast" in installed.splitlines()[-1]
     assert "python3" in here.splitlines()[-1]
     assert not re.search("@[A-Z]+@", installed)
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        ([], "the following arguments are required: shell; usage: completion [-h] shell"),
-        (["bsh"], "completion (bsh) must be one of bash, zsh, fish; did you mean 'bash'?"),
-        (["bash", "zsh"], "unrecognized arguments: zsh; usage: completion [-h] shell"),
-    ],
-)
-def test_unknown_shell_is_refused(
-    words: list[str], problem: str, work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(work)
-    outcome = run_here("completion", *words)
-    assert (outcome.code, outcome.out, outcome.err) == (2, "", f"error: {problem}\n")

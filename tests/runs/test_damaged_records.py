@@ -145,7 +145,7 @@ CASES = [
 def as_worker(monkeypatch):
     """Train nothing, but open what a worker opens."""
 
-    def run(context, cluster):
+    def run(context):
         path = context.directory.path
         for writer in (JsonLines(path, 6), Csv(path, 6)):
             for split in ("validation", "test"):

@@ -10,7 +10,7 @@ import functools
 import importlib
 import os
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -27,10 +27,11 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 from trainer.cli.config_loader import config_loader
 from trainer.cli.error_messages import USER_ERRORS, explain, reading_configuration
 from trainer.cli.overrides import override_key, rewrite
-from trainer.cli.recipes import drop_replaced
+from trainer.cli.overrides import section as section_of
 from trainer.config import loading
 from trainer.config.options import targets
 from trainer.config.options.constraints import did_you_mean
+from trainer.config.rules.groups import TARGET_GROUPS
 from trainer.config.schema import ENGINE_KEYS, Experiment
 from trainer.errors import ConfigError
 
@@ -187,7 +188,7 @@ class Composer:
             chosen = [item for item, chooses in zip(overrides, choosing, strict=True) if chooses]
             if (key := (config_dir, *chosen)) not in self._composed:
                 composed = loader.load_configuration("config", chosen, RunMode.RUN)
-                drop_replaced(composed, chosen, loader)
+                _drop_replaced(composed, chosen, loader)
                 add_engine_keys(composed)
                 given = [item.partition("=")[::2] for item in chosen]
                 _check_choices([*composed.hydra.runtime.choices.items(), *given], loader)
@@ -296,3 +297,46 @@ def _record(section: DictConfig, overrides: list[Override]) -> None:
 def _unlocked(config: DictConfig) -> contextlib.AbstractContextManager[Any]:
     """Allow to delete keys."""
     return flag_override(config, ["struct", "readonly"], [False, False])
+
+
+def _drop_replaced(config: DictConfig, overrides: Sequence[str], loader: Any) -> None:
+    """Leave out what a recipe sets for other choices than those of the command line.
+
+    `task=hinge` beside a recipe that sets `task.label_smoothing`, for example: Hydra merges that
+    option into a task which has none. Only what the new choice does not have is left out: a
+    learning rate is any optimizer's.
+
+    Args:
+        config: what the overrides compose to; changed in place.
+        overrides: those that choose.
+        loader: Hydra's loader of configurations.
+    """
+    recipe = [item for item in overrides if override_key(item) == "experiment"]
+    if not recipe or len(recipe) == len(overrides):
+        return
+    chosen = _target_choices(config)
+    alone = _target_choices(loader.load_configuration("config", recipe, RunMode.RUN))
+    # From the outside in: a task, then its nodes.
+    for name in sorted({*chosen, *alone}, key=len):
+        if chosen.get(name) != alone.get(name):
+            _drop_unknown(config, section_of(name))
+
+
+def _drop_unknown(config: DictConfig, key: str) -> None:
+    """Remove the options that the target of a node does not have."""
+    node = OmegaConf.select(config, key)
+    if not isinstance(node, DictConfig):
+        return
+    if "_target_" not in node:  # of a group in which nothing is chosen
+        OmegaConf.update(config, key, None, force_add=True)
+        return
+    with flag_override(config, ["struct", "readonly"], [False, False]):
+        for name in targets.unknown_options(node, key):
+            del node[name]
+
+
+def _target_choices(config: DictConfig) -> Mapping[str, Any]:
+    """Return the choices of targets, also those within others."""
+    choices = config.hydra.runtime.choices
+    groups = {name: name.partition("@")[0].partition("/")[0] for name in choices}
+    return {name: choices[name] for name, group in groups.items() if group in TARGET_GROUPS}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trainer.cli.overrides import resume_override
 from trainer.cluster import discovery, environment, network_namespace, schedulers
@@ -18,15 +18,13 @@ from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError
 from trainer.files import clear_temporaries
 from trainer.launch import remote_run
-from trainer.launch.display import result_summary
-from trainer.launch.display.console import Console
+from trainer.launch.display.console import Console, is_quiet
 from trainer.launch.display.terminal import is_attended
-from trainer.launch.display.visibility import is_quiet
 from trainer.launch.engines import ray_engine
 from trainer.launch.processes import inline
 from trainer.launch.processes.fork_server import ForkServer
 from trainer.launch.processes.worker_process import WorkerProcess
-from trainer.launch.resolved_run import Command, ResolvedRun, open_network, resolve
+from trainer.launch.resolved_run import Command, open_network, resolve
 from trainer.launch.run_context import RunContext
 from trainer.launch.run_opening import open_directory
 from trainer.launch.supervision import membership
@@ -36,12 +34,13 @@ from trainer.runs import checkpoint_selection, crash_report, prediction_table, p
 from trainer.runs.crash_report import Failure
 from trainer.runs.directory import RunDirectory
 from trainer.runs.ledger import Ledger, format_sizes, process_start_time
+from trainer.runs.time_tally import CATEGORIES
 from trainer.strategies.strategy import Strategy
+from trainer.text import format_duration, without_classes
 
 
 def run(
     command: Command,
-    server: ForkServer | None = None,
     console: Console | None = None,
     stop_requests: StopRequests | None = None,
 ) -> int:
@@ -49,7 +48,6 @@ def run(
 
     Args:
         command: the experiment and its command line.
-        server: forks the workers, started early for this run alone; None: the run gets one.
         console: shows messages; None: to the user of this process.
         stop_requests: those that come otherwise than by a signal; None: there are none.
 
@@ -59,7 +57,7 @@ def run(
     Raises:
         ConfigError: the configuration cannot work; nothing has been written.
     """
-    began = process_start_time() if server else time.time()
+    began = process_start_time() if command.server else time.time()
     experiment = command.experiment
     resolved = resolve(experiment)
     strategy, cluster = resolved.strategy, resolved.cluster
@@ -72,53 +70,30 @@ def run(
     # Until the end: a signal must not cut what is told of the last attempt.
     console = console or Console(is_quiet=is_quiet(cluster, experiment.launch))
     with open_network(experiment, resolved) as network, forward_to(requests.request):
-        resolved = replace(resolved, network=network)
 
         def run_opened() -> int:
-            return _run_opened(command, resolved, console, requests, server, began)
+            """Find or create the run directory, and run the experiment in it."""
+            directory = open_directory(command, cluster, console, requests)
+            if directory is None:
+                return 128 + requests.number
+            elastic = None if resolved.declared else membership.of(strategy, experiment)
+            context = RunContext(
+                experiment, strategy, directory, console, requests, elastic, cluster, network
+            )
+            for line in directory.repairs:
+                console.line(f"warning: {line}")
+            try:
+                return _run_in_directory(command, context, began)
+            finally:
+                console.close()
+                directory.release()
 
-        return remote_run.mirrored(experiment, resolved.cluster, console, requests, run_opened)
-
-
-def _run_opened(
-    command: Command,
-    resolved: ResolvedRun,
-    console: Console,
-    requests: StopRequests,
-    server: ForkServer | None,
-    began: float,
-) -> int:
-    """Find or create the run directory, and run the experiment in it."""
-    experiment = command.experiment
-    directory = open_directory(command, resolved.cluster, console, requests)
-    if directory is None:
-        return 128 + requests.number
-    context = RunContext(
-        experiment,
-        resolved.strategy,
-        directory,
-        console,
-        requests,
-        None if resolved.declared else membership.of(resolved.strategy, experiment),
-    )
-    for line in directory.repairs:
-        console.line(f"warning: {line}")
-    try:
-        return _run_in_directory(command, resolved, context, server, began)
-    finally:
-        console.close()
-        directory.release()
+        return remote_run.mirrored(experiment, cluster, console, requests, run_opened)
 
 
-def _run_in_directory(
-    command: Command,
-    resolved: ResolvedRun,
-    context: RunContext,
-    server: ForkServer | None,
-    began: float,
-) -> int:
+def _run_in_directory(command: Command, context: RunContext, began: float) -> int:
     experiment, directory, console = context.experiment, context.directory, context.console
-    cluster = resolved.cluster
+    cluster = context.cluster
     finished = None
     location = f"Run directory: {directory.name}"
     # An evaluator may have the last checkpoint to evaluate when the training is done. And what the
@@ -135,54 +110,54 @@ def _run_in_directory(
     if finished:
         return DONE
     if experiment.trains:
-        _prepare_training(command, resolved, context)
+        _prepare_training(command, context)
     trains_here = cluster.is_chief and experiment.trains
     ledger = Ledger(directory.path, writes=trains_here)
     ledger.mark("begin", at=began)
     if trains_here:
         status.clear_failure(directory.path)
         crash_report.remove(directory.path)
-    with StatusWriter(context, cluster) as writer:
+    with StatusWriter(context) as writer:
         if experiment.launch.inline:
-            code, failures = inline.run(context, cluster)
+            code, failures = inline.run(context)
         else:
-            code, failures = _supervise(resolved, context, server, ledger)
+            code, failures = _supervise(context, command.server, ledger)
         writer.code = code
     if trains_here and code == CRASHED:
         _record_crash(directory, console, failures, command.argv)
     ledger.mark("exit")
     console.close()
-    _conclude(code, location, resolved, context)
+    _conclude(code, location, context)
     return code
 
 
-def _prepare_training(command: Command, resolved: ResolvedRun, context: RunContext) -> None:
+def _prepare_training(command: Command, context: RunContext) -> None:
     """Check that the run can be continued with these replicas, and record that it is.
 
     Raises:
         ConfigError: it cannot.
     """
     directory = context.directory
-    if not resolved.declared and (unused := schedulers.slurm_unused_nodes(environment.current())):
+    if not context.declared and (unused := schedulers.slurm_unused_nodes(environment.current())):
         context.console.line(f"warning: {unused}")
-    num_replicas = resolved.strategy.num_replicas()
+    num_replicas = context.strategy.num_replicas()
     if num_replicas is not None:
         batch_sizes.check_same_global_batch(
             context.experiment.batch, provenance.num_replicas(directory.path), num_replicas
         )
-    if resolved.cluster.is_chief and not directory.is_new:
+    if context.cluster.is_chief and not directory.is_new:
         for line in directory.record_continuation(command.overrides, command.config_dir):
             context.console.line(line)
 
 
-def _conclude(code: int, location: str, resolved: ResolvedRun, context: RunContext) -> None:
+def _conclude(code: int, location: str, context: RunContext) -> None:
     """Tell the user the result; take back what a command has left that trained nothing."""
     experiment, directory, console = context.experiment, context.directory, context.console
-    if code == WRONG_INPUT and resolved.cluster.is_chief:
+    if code == WRONG_INPUT and context.cluster.is_chief:
         directory.discard()
     elif code == DONE and experiment.trains and (result := directory.result(experiment)):
-        console.line(f"Done: {result_summary.summary(result)}")
-        console.line(f"Time: {result_summary.times(result)}")
+        console.line(f"Done: {_summary(result)}")
+        console.line(f"Time: {_times(result)}")
         if workers := format_sizes(result.get("workers", [])):
             console.line(f"Workers: {workers}")
     if code in (WRONG_INPUT, CRASHED):
@@ -218,7 +193,7 @@ def _trained(experiment: Experiment, directory: RunDirectory) -> str | None:
     asked = f", which is at or past train.{unit}={getattr(train, unit)}"
     if result := directory.result(experiment):
         is_longer = result["train"].get(unit) != getattr(train, unit)
-        return result_summary.summary(result, asked if is_longer else "")
+        return _summary(result, asked if is_longer else "")
     if (step := directory.step_past(experiment)) is None:
         return None
     resume = resume_override(directory.name)
@@ -229,7 +204,7 @@ def _trained(experiment: Experiment, directory: RunDirectory) -> str | None:
 
 
 def _supervise(
-    resolved: ResolvedRun, context: RunContext, given: ForkServer | None, ledger: Ledger
+    context: RunContext, given: ForkServer | None, ledger: Ledger
 ) -> tuple[int, list[Failure]]:
     """Run the experiment in worker processes.
 
@@ -239,11 +214,11 @@ def _supervise(
     experiment = context.experiment
     if experiment.launch.uses_ray:
         return ray_engine.supervise(context, _evaluators(experiment, None), ledger)
-    namespace = resolved.network.namespace
+    namespace = context.network.namespace
     server = given or ForkServer.acquire()
     supervisor = Supervisor(
         context,
-        _members(resolved, context),
+        _members(context),
         lambda process_id: WorkerProcess(server, namespace),
         ledger,
     )
@@ -254,14 +229,14 @@ def _supervise(
             server.release()
 
 
-def _members(resolved: ResolvedRun, context: RunContext) -> Callable[[], list[Cluster]]:
+def _members(context: RunContext) -> Callable[[], list[Cluster]]:
     """Return a function that returns the processes to start for one attempt."""
-    declared = resolved.declared
-    why_open = resolved.network.why_open
+    declared = context.declared
+    why_open = context.network.why_open
     beside = [*_evaluators(context.experiment, declared), *_actors(context.experiment, declared)]
 
     def members() -> list[Cluster]:
-        if resolved.cluster.is_chief:
+        if context.cluster.is_chief:
             # Between two attempts no process writes.
             clear_temporaries(context.directory.path)
         if declared:
@@ -269,7 +244,7 @@ def _members(resolved: ResolvedRun, context: RunContext) -> Callable[[], list[Cl
         else:
             # New ones for each attempt: a killed process may leave its port in use for a while.
             size = context.membership.begin() if context.membership else None
-            clusters = discovery.local_clusters(resolved.strategy.process_ids(size)) or [Cluster()]
+            clusters = discovery.local_clusters(context.strategy.process_ids(size)) or [Cluster()]
         if why_open:
             jobs = clusters[0].jobs
             addresses = [address for addresses in jobs.values() for address in addresses]
@@ -320,3 +295,33 @@ def _record_crash(
     else:
         path = crash_report.report_path(directory.path)
         console.error(f"what is known of it, and how to go on: {path}")
+
+
+def _summary(result: Mapping[str, Any], note: str = "") -> str:
+    """Return what a run came to: `step 24, test loss 2.2979, 0:04 in 3 attempts, goodput 2 %`.
+
+    Args:
+        result: the content of result.json.
+        note: what is said of the step.
+    """
+    split = result.get("split", "test")
+    metrics = "".join(
+        f", {split} {name} {value:.4f}"
+        for name, value in without_classes(result["metrics"]).items()
+    )
+    attempts = f" in {result['attempts']} attempts" if result["attempts"] > 1 else ""
+    goodput = f"goodput {100 * result['goodput']:.0f} %"
+    duration = format_duration(result["wall_secs"])
+    return f"step {result['step']}{note}{metrics}, {duration}{attempts}, {goodput}"
+
+
+def _times(result: Mapping[str, Any]) -> str:
+    """Return where the time went, the largest share first: `93 % steps, 4 % start, 2 % compile`."""
+    percent = {
+        CATEGORIES[name]: 100 * secs / result["wall_secs"] for name, secs in result["time"].items()
+    }
+    return ", ".join(
+        f"{share:.0f} % {name}"
+        for name, share in sorted(percent.items(), key=lambda item: -item[1])
+        if share >= 0.5
+    )

@@ -14,6 +14,7 @@ from trainer.config.rules import batch_sizes, loop
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch.engines import ray_check, ray_connection
+from trainer.launch.processes.fork_server import ForkServer
 from trainer.strategies import compatibility, select
 from trainer.strategies.strategy import Strategy
 
@@ -29,12 +30,14 @@ class Command:
         overrides: those of the command line, for the run's record and for `resume=`.
         config_dir: the user's own folder of choices, for the record.
         argv: the words of the command.
+        server: forks its processes, started early for this command alone; None: it gets one.
     """
 
     experiment: Experiment
     overrides: list[str]
     config_dir: str | None = None
     argv: Sequence[str] = field(default_factory=lambda: tuple(sys.argv))
+    server: ForkServer | None = None
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,10 @@ class ResolvedRun:
     Attributes:
         strategy: the strategy, decided as far as that is possible without TensorFlow.
         cluster: the cluster as this process sees it; a local one without jobs if none is declared.
-        network: the network of the processes that are started here.
     """
 
     strategy: Strategy
     cluster: Cluster
-    network: Network = field(default_factory=Network)
 
     @property
     def declared(self) -> Cluster | None:

@@ -1,12 +1,14 @@
-"""What the parts of the parent's side of a run share."""
+"""What the parts of the parent's side of a run share: its one context object."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import StopRequests
 from trainer.config.schema import Experiment
 from trainer.launch.display.console import Console
+from trainer.launch.resolved_run import Network
 from trainer.launch.supervision.membership import Membership
 from trainer.runs.directory import RunDirectory
 from trainer.strategies.strategy import Strategy
@@ -23,6 +25,8 @@ class RunContext:
         console: shows messages to the user.
         stop_requests: the requests to save or to stop.
         membership: which workers can be had, if the run may go on with fewer; None: it may not.
+        cluster: the cluster as this process sees it; a local one without jobs if none is declared.
+        network: the network of the processes that are started here.
     """
 
     experiment: Experiment
@@ -31,3 +35,10 @@ class RunContext:
     console: Console
     stop_requests: StopRequests
     membership: Membership | None = None
+    cluster: Cluster = field(default_factory=Cluster)
+    network: Network = field(default_factory=Network)
+
+    @property
+    def declared(self) -> Cluster | None:
+        """The cluster if it was declared; None: its processes are started here."""
+        return None if self.cluster.is_local else self.cluster

@@ -124,28 +124,6 @@ def test_run_without_checkpoints_is_reported(here):
     assert (done.code, done.out) == (0, f"{here} has no checkpoint yet.\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (
-            ["runs/none"],
-            (
-                "checkpoints (runs/none): no run there: it has no config.yaml; give the "
-                "path of a run directory"
-            ),
-        ),
-        ([], "the following arguments are required: run; usage: checkpoints [-h] run"),
-        (["a", "b"], "unrecognized arguments: b; usage: checkpoints [-h] run"),
-        (["a", "--verbose"], "unknown option --verbose; usage: checkpoints [-h] run"),
-    ],
-)
-def test_wrong_command_is_reported_in_one_line(tmp_path, monkeypatch, arguments, problem):
-    monkeypatch.chdir(tmp_path)
-    done = run_here("checkpoints", *arguments)
-    assert (done.code, done.out, done.err) == (2, "", f"error: {problem}\n")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_command_needs_no_worker_and_no_tensorflow(here):
     assert not main._will_train(["checkpoints", str(here)])
     assert main._will_train(["seed=1"])

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.support.command_line import run_apart, run_here
-from trainer import main
+from tests.support.command_line import run_here
 from trainer.cli.compose import compose
 from trainer.runs import provenance
 from trainer.runs.directory import open_run
@@ -72,29 +71,8 @@ def test_changes_of_last_command_count(make, tmp_path):
     assert run_here("diff", a, b).out.splitlines()[2].split() == ["checkpoint.keep", "7", "2"]
 
 
-USAGE = "usage: diff [-h] run run"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        ([], f"the following arguments are required: run; {USAGE}"),
-        (["{a}"], f"the following arguments are required: run; {USAGE}"),
-        (["{a}", "{a}", "x"], f"unrecognized arguments: x; {USAGE}"),
-        (["{a}", "{a}x"], "diff ({a}x): no run there: it has no config.yaml; did you mean '{a}'?"),
-        (
-            ["zzz", "{a}"],
-            "diff (zzz): no run there: it has no config.yaml; give the path of a run directory",
-        ),
-    ],
-)
-def test_wrong_command_is_reported_in_one_line(make, arguments, problem):
+def test_run_with_a_similar_name_is_suggested(make):
     path = make()
-    done = run_here("diff", *(argument.format(a=path) for argument in arguments))
-    assert (done.code, done.out, done.err) == (2, "", f"error: {problem.format(a=path)}\n")
-
-
-def test_command_needs_no_worker_and_no_tensorflow(make, tmp_path):
-    path = str(tmp_path / make())
-    assert not main._will_train(["diff", path, path])
-    assert run_apart("diff", path, path, cwd=tmp_path / "runs").code == 0
+    done = run_here("diff", path, f"{path}x")
+    problem = f"diff ({path}x): no run there: it has no config.yaml; did you mean '{path}'?"
+    assert (done.code, done.out, done.err) == (2, "", f"error: {problem}\n")

@@ -84,19 +84,9 @@ def test_report_writes_nothing_to_runs(make, tmp_path):
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
 
 
-USAGE = "usage: report [-h] [--output FILE] run [run ...]"
-
-
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ([], f"the following arguments are required: run; {USAGE}"),
-        (["{a}", "--outptu=x"], "unknown option --outptu=x; did you mean '--output'?"),
-        (["{a}x"], "report ({a}x): no run there: it has no config.yaml; did you mean '{a}'?"),
-        (
-            ["zzz"],
-            "report (zzz): no run there: it has no config.yaml; give the path of a run directory",
-        ),
         (
             ["empty"],
             "report (empty): no run there: it has no config.yaml; give the path of a run directory",

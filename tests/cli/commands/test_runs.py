@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import run_apart, run_here
-from trainer import main
+from tests.support.command_line import run_here
 from trainer.cli.commands.runs import age
 from trainer.cli.compose import compose
 from trainer.runs import checkpoint_marker, provenance
@@ -185,44 +184,6 @@ def test_folder_without_runs_is_reported(here):
     assert run_here("runs", "--json").out == "[]\n"
 
 
-USAGE = "usage: runs [-h] [--sort METRIC] [--json] [folder]"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (
-            ["runs"],
-            (
-                "runs (runs): no such directory; write runs <folder>, with the folder "
-                "where run directories are"
-            ),
-        ),
-        (
-            ["runs", "rnus"],
-            (
-                "runs (rnus): no such directory; write runs <folder>, with the folder "
-                "where run directories are"
-            ),
-        ),
-        (["runs", "a", "b"], f"unrecognized arguments: b; {USAGE}"),
-        (["runs", "--srot", "x"], "unknown option --srot; did you mean '--sort'?"),
-        (["runs", "--sort"], f"argument --sort: expected one argument; {USAGE}"),
-        (
-            ["rusn"],
-            (
-                "'rusn' is not an override; write key=value or group=choice, and quote "
-                "special characters; did you mean 'runs'?"
-            ),
-        ),
-    ],
-)
-def test_wrong_command_is_reported_in_one_line(here, arguments, problem):
-    done = run_here(*arguments)
-    assert (done.code, done.out, done.err) == (2, "", f"error: {problem}\n")
-    assert list(here.iterdir()) == []
-
-
 def test_sort_refuses_unknown_metric(runs):
     outcome = run_here("runs", "--sort=acuracy")
     assert (outcome.code, outcome.err) == (
@@ -233,18 +194,6 @@ def test_sort_refuses_unknown_metric(runs):
     assert (
         outcome.err == "error: --sort (x): no run has this metric; choose one of accuracy, loss\n"
     )
-
-
-def test_command_needs_no_worker_and_no_tensorflow(runs, here):
-    assert not main._will_train(["runs"])
-    done = run_apart("runs", str(here / "runs"), cwd=here / "runs")
-    assert (done.code, done.err, len(done.out.splitlines())) == (0, "", 1 + len(runs))
-
-
-def test_help_describes_command(here):
-    done = run_here("runs", "--help")
-    assert (done.code, done.err) == (0, "")
-    assert done.out.startswith(USAGE)
 
 
 def test_file_that_vanishes_while_it_is_listed_is_left_out(runs, monkeypatch):
@@ -261,3 +210,9 @@ def test_file_that_vanishes_while_it_is_listed_is_left_out(runs, monkeypatch):
     outcome = run_here("runs")
     assert (outcome.code, outcome.err) == (0, "")
     assert all(name in outcome.out for name in runs.values())
+
+
+def test_help_describes_command(here):
+    done = run_here("runs", "--help")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("usage: runs [-h] [--sort METRIC] [--json] [folder]")

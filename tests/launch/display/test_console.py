@@ -18,8 +18,9 @@ from trainer.cluster.messages import (
     Problem,
     Progress,
 )
-from trainer.cluster.spec import ProcessId
-from trainer.launch.display.console import Console, progress_text
+from trainer.cluster.spec import Cluster, ProcessId
+from trainer.config.schema import Launch
+from trainer.launch.display.console import Console, is_quiet, progress_text
 
 LOG = Path("runs/x/logs/worker-0.log")
 PROGRESS = Progress(120, 360, 1519.6, 12.4, {"loss": 0.21129, "accuracy": 0.9375})
@@ -114,6 +115,22 @@ def test_quiet_console_shows_warnings_and_errors_alone():
     assert "Done" not in out.getvalue() + err.getvalue()
     assert "print" not in out.getvalue()
     assert "wrong" in err.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("source", "index", "console", "quiet"),
+    [
+        ("Slurm", 1, "chief", True),
+        ("Kubernetes", 1, "chief", True),
+        ("Slurm", 0, "chief", False),
+        ("Slurm", 1, "all", False),
+        ("TF_CONFIG", 1, "chief", False),
+        ("local", 1, "chief", False),
+    ],
+)
+def test_scheduled_processes_beside_the_chief_are_quiet(source, index, console, quiet):
+    cluster = Cluster(ProcessId("worker", index), {}, source)
+    assert is_quiet(cluster, Launch(console=console)) is quiet
 
 
 def test_progress_without_a_terminal_is_a_line_every_30_seconds(plain):

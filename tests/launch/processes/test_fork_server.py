@@ -17,8 +17,7 @@ from trainer.cluster import environment, fork_protocol
 from trainer.cluster.messages import SignalReceived
 from trainer.cluster.network_namespace import IsolationError, Namespace
 from trainer.cluster.spec import Cluster
-from trainer.launch.processes.fork_server import ForkServer
-from trainer.launch.processes.forked_process import ForkedProcess
+from trainer.launch.processes.fork_server import ForkedProcess, ForkServer
 from trainer.launch.processes.worker_process import WorkerProcess
 
 TIMEOUT_SECS = 120

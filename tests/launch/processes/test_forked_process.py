@@ -14,7 +14,7 @@ import pytest
 from trainer.cluster import fork_protocol
 from trainer.cluster.fork_protocol import Ended, Forked
 from trainer.errors import RESTARTABLE
-from trainer.launch.processes.forked_process import ForkedProcess
+from trainer.launch.processes.fork_server import ForkedProcess
 
 WAIT_SECS = 20
 FOREVER = [sys.executable, "-c", "import time; time.sleep(99)"]

@@ -16,6 +16,7 @@ from trainer.runs import process_status
 from trainer.runs.process_status import ProcessStatus
 
 WORKER = ProcessId("worker", 1)
+OTHER = ProcessId("worker", 2)
 DECLARED = Cluster(WORKER, {"worker": ["a:1", "b:1"]}, "TF_CONFIG")
 TIMEOUT_SECS = 60
 
@@ -40,6 +41,7 @@ def context(tmp_path, time):
         directory=SimpleNamespace(path=tmp_path),
         console=Console(clock=time),
         experiment=SimpleNamespace(trains=True),
+        cluster=Cluster(),
     )
 
 
@@ -62,7 +64,8 @@ def test_record_grows_while_the_command_runs(context, time, written, tmp_path):
     context.console.begin(WORKER)
     context.console.update(WORKER, Phase("train", 12))
     time.now += 75  # it hangs; its parent does not
-    with StatusWriter(context, DECLARED) as writer:
+    context.cluster = DECLARED
+    with StatusWriter(context) as writer:
         for _ in range(2):
             assert written.acquire(timeout=TIMEOUT_SECS)
         first = process_status.read(tmp_path)["worker-1"]
@@ -79,34 +82,29 @@ def test_record_grows_while_the_command_runs(context, time, written, tmp_path):
     assert (last.code, last.number > second.number) == (143, True)
 
 
-def test_record_of_an_ended_process_says_how(context, tmp_path):
+def test_record_has_the_end_and_the_host_of_processes(context, tmp_path):
     context.console.begin(WORKER)
     context.console.end(WORKER, "lost", "was killed by SIGKILL")
-    with StatusWriter(context, Cluster()) as writer:
+    context.console.begin(OTHER, "n2")
+    with StatusWriter(context) as writer:
         writer.code = 0
     record = process_status.read(tmp_path)["worker-0"]
     assert (record.code, record.cluster) == (0, [])
-    assert record.processes == [ProcessStatus("worker-1", "", 0, 0.0, "lost")]
-
-
-def test_record_names_the_host_of_a_process_on_another(context, tmp_path):
-    context.console.begin(WORKER, "n2")
-    context.console.update(WORKER, Phase("train", 1))
-    with StatusWriter(context, Cluster()) as writer:
-        writer.code = 0
-    (process,) = process_status.read(tmp_path)["worker-0"].processes
-    assert process.host == "n2"
+    assert record.processes == [
+        ProcessStatus("worker-1", "", 0, 0.0, "lost"),
+        ProcessStatus("worker-2", "", 0, 0.0, "", "n2"),
+    ]
 
 
 def test_command_that_raises_has_crashed(context, tmp_path):
-    with pytest.raises(ValueError, match="no"), StatusWriter(context, Cluster()):
+    with pytest.raises(ValueError, match="no"), StatusWriter(context):
         raise ValueError("no")
     assert process_status.read(tmp_path)["worker-0"].code == CRASHED
 
 
 def test_other_modes_write_no_record(context, tmp_path):
     context.experiment.trains = False
-    with StatusWriter(context, Cluster()) as writer:
+    with StatusWriter(context) as writer:
         writer.code = 0
     assert process_status.read(tmp_path) == {}
     assert list((tmp_path / "logs").iterdir()) == []
@@ -114,6 +112,6 @@ def test_other_modes_write_no_record(context, tmp_path):
 
 def test_removed_run_directory_is_not_made_again(context, tmp_path):
     (tmp_path / "logs").rmdir()
-    with StatusWriter(context, Cluster()):
+    with StatusWriter(context):
         pass
     assert list(tmp_path.iterdir()) == []

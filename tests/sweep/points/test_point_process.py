@@ -15,8 +15,7 @@ from tests.support.processes import wait_gone
 from trainer.cli.compose import compose
 from trainer.cluster import environment
 from trainer.cluster.messages import Crash, ErrorLine, Exit, Line, Message, Problem
-from trainer.launch.processes.fork_server import ForkServer
-from trainer.launch.processes.forked_process import ForkedProcess
+from trainer.launch.processes.fork_server import ForkedProcess, ForkServer
 from trainer.sweep.points.point_main import ForwardingConsole
 from trainer.sweep.points.point_process import PointMessages, PointProcess, without_sweep_overrides
 from trainer.sweep.points.points import Point

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TypeAlias
 
+from trainer.cli.report.markup import fill
+
 # Okabe and Ito's without black and yellow, which vanish on one background; then some of Tol's.
 _COLORS = (
     "#0072b2",
@@ -148,36 +150,40 @@ def line_chart(title: str, lines: Sequence[Line]) -> str:
     polylines = "".join(
         _line(line, x_scale, y_scale) for line in sorted(lines, key=lambda line: not line.is_faint)
     )
-    name = escape(title, quote=True)
-    note = " (logarithmic)" if is_log else ""
-    return (
-        f'<figure class="chart"><figcaption>{name}{note}</figcaption>'
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{name} over steps">'
-        f"{_axes(x_scale, y_scale)}{polylines}</svg></figure>"
+    return fill(
+        "chart",
+        name=escape(title),
+        note=" (logarithmic)" if is_log else "",
+        width=_WIDTH,
+        height=_HEIGHT,
+        axes=_ticks(x_scale, y_scale),
+        left=_LEFT,
+        right=_WIDTH - _RIGHT,
+        top=_TOP,
+        bottom=_HEIGHT - _BOTTOM,
+        step_y=_HEIGHT - 3,
+        lines=polylines,
     )
 
 
-def _axes(x_scale: _Scale, y_scale: _Scale) -> str:
-    right = _WIDTH - _RIGHT
-    bottom = _HEIGHT - _BOTTOM
+def _ticks(x_scale: _Scale, y_scale: _Scale) -> str:
+    """Return the grid, and the numbers at the axes."""
     parts = []
     for value in y_scale.ticks():
         y = f"{y_scale(value):.1f}"
-        parts.append(f'<path class="grid" d="M{_LEFT} {y}H{right}"/>')
         parts.append(
+            f'<path class="grid" d="M{_LEFT} {y}H{_WIDTH - _RIGHT}"/>'
             f'<text class="tick" x="{_LEFT - 6}" y="{y}" dy=".35em" text-anchor="end">'
             f"{tick_label(value)}</text>"
         )
-    for value in x_scale.ticks():
-        if value == int(value):
-            x = f"{x_scale(value):.1f}"
-            parts.append(f'<path class="tickmark" d="M{x} {bottom}v4"/>')
-            parts.append(
-                f'<text class="tick" x="{x}" y="{bottom + 16}" text-anchor="middle">'
-                f"{tick_label(value)}</text>"
-            )
-    parts.append(f'<path class="axis" d="M{_LEFT} {_TOP}V{bottom}H{right}"/>')
-    parts.append(f'<text class="tick" x="{right}" y="{_HEIGHT - 3}" text-anchor="end">step</text>')
+    bottom = _HEIGHT - _BOTTOM
+    for value in filter(float.is_integer, map(float, x_scale.ticks())):
+        x = f"{x_scale(value):.1f}"
+        parts.append(
+            f'<path class="tickmark" d="M{x} {bottom}v4"/>'
+            f'<text class="tick" x="{x}" y="{bottom + 16}" text-anchor="middle">'
+            f"{tick_label(value)}</text>"
+        )
     return "".join(parts)
 
 

@@ -19,10 +19,10 @@ from trainer.files import clear_temporaries
 from trainer.launch.engines import ray_connection
 from trainer.launch.engines.ray_host import Place
 from trainer.launch.engines.ray_process import RayProcess
-from trainer.launch.processes.managed_process import ManagedProcess
 from trainer.launch.processes.worker_process import WorkerProcess
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision.membership import sizes
+from trainer.launch.supervision.process_set import ManagedProcess
 from trainer.launch.supervision.supervisor import Supervisor
 from trainer.runs.crash_report import Failure
 from trainer.runs.directory import lock_file

@@ -130,12 +130,11 @@ class BenchmarkRecord:
         return size.examples_per_sec / self.sizes[0].examples_per_sec
 
 
-def run(command: Command, server: ForkServer | None = None) -> int:
+def run(command: Command) -> int:
     """Measure, print a table, and write benchmark.json; return the exit code.
 
     Args:
         command: the experiment and its command line.
-        server: forks the processes; None: one is started.
 
     Raises:
         ConfigError: the configuration cannot work, or cannot be measured.
@@ -149,11 +148,11 @@ def run(command: Command, server: ForkServer | None = None) -> int:
     measurements = folder / "measurements"
     variants = Variants(experiment, resolved.strategy, measurements)
     shutil.rmtree(measurements, ignore_errors=True)  # of a benchmark that has failed
-    own_server = server or ForkServer.acquire()
+    server = command.server or ForkServer.acquire()
     sizes = []
     try:
         for count in variants.counts():
-            sizes.append(measure_size(variants, count, own_server))
+            sizes.append(measure_size(variants, count, server))
             print(f"{count}: {sizes[-1].examples_per_sec:,.0f} examples/s", flush=True)
     except MeasurementError as error:  # the logs of the processes stay
         print(f"error: {error}", file=sys.stderr)
@@ -162,8 +161,8 @@ def run(command: Command, server: ForkServer | None = None) -> int:
         _remove(measurements)
         raise
     finally:
-        if server is None:
-            own_server.release()
+        if server is not command.server:
+            server.release()
     shutil.rmtree(measurements, ignore_errors=True)
     record = BenchmarkRecord(
         strategy=str(experiment.choices["strategy"]),

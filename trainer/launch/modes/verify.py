@@ -2,30 +2,35 @@
 
 A run that is killed and continued must end as if nothing had happened. Whether it does depends on
 the user's own code too: what the next step depends on and no checkpoint holds is lost with the
-process. Each run has a supervisor of its own, which is killed as well.
+process. Each run has a supervisor of its own, which is killed as well:
+`python -m trainer.launch.modes.verify`, whose assignment is the first line of its standard input.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+import os
 import random
 import secrets
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.cli import standard_streams
 from trainer.cluster import environment
-from trainer.cluster.signals import forward_to
+from trainer.cluster.signals import forward_to, survive_saves
 from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import STOP
 from trainer.config import loading
 from trainer.config.schema import Experiment, Fault
-from trainer.errors import CRASHED, DONE
+from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError, StorageError
+from trainer.launch import launcher
 from trainer.launch.modes.run_comparison import Outcome, differences, likely_cause, read
 from trainer.launch.processes.fork_server import ForkServer
 from trainer.launch.resolved_run import Command, refuse_declared_cluster, select_run
@@ -235,7 +240,7 @@ def run_command(
     variables = environment.worker_environment()
     environment.name_fork_server(variables, server)
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "trainer.launch.modes.verify_run"],
+        [sys.executable, "-P", "-m", "trainer.launch.modes.verify"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL if is_silent else None,
         start_new_session=True,
@@ -248,3 +253,34 @@ def run_command(
         process.stdin.write(json.dumps(assignment) + "\n")
         process.stdin.flush()
         return process.wait()
+
+
+def main() -> None:
+    """Run the experiment of the assignment, and exit with its code."""
+    standard_streams.prepare()
+    survive_saves()
+    environment.add_working_directory()
+    assignment = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    command = Command(
+        loading.restore(assignment["experiment"]),
+        assignment["overrides"],
+        assignment["config_dir"],
+    )
+    try:
+        sys.exit(launcher.run(command))
+    except (ConfigError, StorageError) as error:
+        for line in str(error).splitlines():
+            print(f"error: {printable(line)}", file=sys.stderr)
+        sys.exit(CRASHED if isinstance(error, StorageError) else WRONG_INPUT)
+
+
+def _end_with_parent() -> None:
+    # The parent writes no more, so this returns when it has ended. Not sys.stdin: its lock would be
+    # held at the interpreter's shutdown.
+    os.read(0, 1)
+    os._exit(CRASHED)
+
+
+if __name__ == "__main__":
+    main()

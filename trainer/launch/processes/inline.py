@@ -8,7 +8,6 @@ import time
 
 from trainer.cluster.messages import Channel, Crash, Message, Phase, Progress
 from trainer.cluster.signals import Signals
-from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import Decision
 from trainer.errors import CRASHED
 from trainer.launch.processes.worker_process import log_of
@@ -17,12 +16,11 @@ from trainer.launch.supervision.exit_codes import left_without_saving
 from trainer.runs.crash_report import Failure
 
 
-def run(context: RunContext, cluster: Cluster) -> tuple[int, list[Failure]]:
+def run(context: RunContext) -> tuple[int, list[Failure]]:
     """Run the experiment in this process.
 
     Args:
         context: the command's run.
-        cluster: the cluster as this process sees it.
 
     Returns:
         The exit code, and the failure if it crashed.
@@ -30,6 +28,7 @@ def run(context: RunContext, cluster: Cluster) -> tuple[int, list[Failure]]:
     from trainer.worker import process  # imports TensorFlow when it runs
 
     console = context.console
+    cluster = context.cluster
     process_id = cluster.process_id
     log = log_of(context.directory, process_id)
     failures: list[Failure] = []

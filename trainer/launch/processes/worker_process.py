@@ -22,8 +22,7 @@ from trainer.cluster.messages import Crash, Exit, Line, Message, Outcome, Output
 from trainer.cluster.network_namespace import Namespace
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.files import making_temporary_files, regular_file, writing
-from trainer.launch.processes.fork_server import ForkServer
-from trainer.launch.processes.forked_process import start_process
+from trainer.launch.processes.fork_server import ForkServer, start_process
 from trainer.launch.supervision import exit_codes
 
 if TYPE_CHECKING:

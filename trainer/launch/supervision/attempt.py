@@ -12,15 +12,13 @@ from trainer.cluster.messages import Message, Phase
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.cluster.stop_requests import RESIZE, Decision
 from trainer.errors import CRASHED, DONE, RESTARTABLE
-from trainer.launch.display.visibility import Visibility
-from trainer.launch.processes.managed_process import ManagedProcess
+from trainer.launch.display.console import Visibility
 from trainer.launch.processes.worker_process import Messages, log_of
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import exit_codes
-from trainer.launch.supervision.failure_record import FailureRecord
+from trainer.launch.supervision.failures import FailureRecord, Replacement
 from trainer.launch.supervision.join_wait import JoinWait
-from trainer.launch.supervision.process_set import ProcessSet
-from trainer.launch.supervision.replacement import Replacement
+from trainer.launch.supervision.process_set import ManagedProcess, ProcessSet
 from trainer.launch.supervision.watchdog import Watch
 from trainer.runs.crash_report import Failure
 

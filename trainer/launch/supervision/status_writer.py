@@ -6,7 +6,6 @@ import os
 import socket
 import threading
 
-from trainer.cluster.spec import Cluster
 from trainer.errors import CRASHED
 from trainer.launch.run_context import RunContext
 from trainer.runs import process_status
@@ -22,19 +21,18 @@ class StatusWriter:
 
     Args:
         context: the command's run.
-        cluster: the cluster as this process sees it.
 
     Attributes:
         code: the exit code of the command; set it before the end of the block.
     """
 
-    def __init__(self, context: RunContext, cluster: Cluster) -> None:
+    def __init__(self, context: RunContext) -> None:
         self.code = CRASHED
         self._run_dir = context.directory.path
         self._console = context.console
         self._is_used = context.experiment.trains
-        self._name = str(cluster.process_id)
-        self._cluster = [str(process_id) for process_id in cluster.process_ids]
+        self._name = str(context.cluster.process_id)
+        self._cluster = [str(process_id) for process_id in context.cluster.process_ids]
         self._number = 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="status")

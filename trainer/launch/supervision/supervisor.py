@@ -7,20 +7,47 @@ along, and a sweep leaks nothing from one point to the next.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import CRASHED, DONE
-from trainer.launch.processes.managed_process import ManagedProcess
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import exit_codes
 from trainer.launch.supervision.attempt import Attempt
 from trainer.launch.supervision.membership import Membership
-from trainer.launch.supervision.restart_budget import RestartBudget, newest_step
+from trainer.launch.supervision.process_set import ManagedProcess
+from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.crash_report import Failure
 from trainer.runs.ledger import Ledger
 
 _LONGEST_PAUSE_SECS = 300.0
+
+
+class RestartBudget:
+    """A number of restarts; a newer checkpoint renews it.
+
+    Attributes:
+        spent: restarts since the newest checkpoint.
+
+    Args:
+        run_dir: the run directory.
+        max_restarts: how many are allowed.
+    """
+
+    def __init__(self, run_dir: Path, max_restarts: int) -> None:
+        self.spent = 0
+        self._run_dir = run_dir
+        self._max_restarts = max_restarts
+        self._newest = _newest_step(run_dir)
+
+    def spend(self) -> bool:
+        """Count one more restart; return whether it is allowed."""
+        if (newest := _newest_step(self._run_dir)) > self._newest:
+            self._newest = newest
+            self.spent = 0
+        self.spent += 1
+        return self.spent <= self._max_restarts
 
 
 class Supervisor:
@@ -138,7 +165,7 @@ class Supervisor:
         self._console.cause = ""  # the errors so far are not how the run ends
         origin = (
             "the newest checkpoint"
-            if newest_step(self._context.directory.path)
+            if _newest_step(self._context.directory.path)
             else "the beginning"
         )
         self._console.line(f"Restarting from {origin} in {secs:g} s.")
@@ -150,3 +177,8 @@ def _pause_secs(first_secs: float, number: int) -> float:
     longest = max(first_secs, _LONGEST_PAUSE_SECS)
     doublings = min(number - 1, 60)  # far beyond the limit, and within what a float holds
     return min(first_secs * 2.0**doublings, longest)
+
+
+def _newest_step(run_dir: Path) -> int:
+    """Return the step of a run's newest checkpoint; 0: there is none."""
+    return max(committed_steps(run_dir / "checkpoints"), default=0)

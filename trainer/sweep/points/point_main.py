@@ -105,10 +105,11 @@ def _run(
         assignment["overrides"],
         assignment["config_dir"],
         assignment["argv"],
+        server,
     )
     console = ForwardingConsole(send)
     try:
-        return launcher.run(command, server, console, stop_requests)
+        return launcher.run(command, console, stop_requests)
     except ConfigError as error:
         send(Problem(list(error.problems)))
         return WRONG_INPUT

@@ -19,8 +19,7 @@ from trainer.cluster.fork_protocol import SOCKET
 from trainer.cluster.messages import Exit, Message, Outcome, decode
 from trainer.config import loading
 from trainer.files import making_temporary_files
-from trainer.launch.processes.fork_server import ForkServer
-from trainer.launch.processes.forked_process import ForkedProcess, start_process
+from trainer.launch.processes.fork_server import ForkedProcess, ForkServer, start_process
 from trainer.launch.supervision import exit_codes
 from trainer.sweep.points.points import Point
 from trainer.sweep.points.resources import ResourceShare
