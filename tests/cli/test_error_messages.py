@@ -410,7 +410,7 @@ WRONG: dict[str, str | list[str]] = {
         "'seed=1,' is not an override; write key=value or group=choice, and quote special "
         "characters"
     ),
-    "search=random": "search.method (random) is for our own sweeps; add -m",
+    "search=random": "search (random) is for a sweep; add -m",
     "-m seed=1,x,-1": [
         "seed ('x') must be an int",
         "seed (-1) must be >= 0 and <= 9007199254740991",
@@ -463,14 +463,14 @@ WRONG: dict[str, str | list[str]] = {
     "search=optna": (
         "search=optna: no such choice; choose one of grid, optuna, random; did you mean 'optuna'?"
     ),
-    "search.method=bayes": "search.method (bayes) must be one of grid, random, optuna",
+    "search.method=bayes": "unknown key 'search.method'; known keys of search: none",
     "-m search=random": (
         "search needs something to vary; write e.g. "
         "optimizer.learning_rate='tag(log,interval(1e-4,1e-1))'"
     ),
     "-m search=random search.trials=0 seed=1,2": "search.trials (0) must be >= 1",
     "-m search=random search.seed=-1 seed=1,2": "search.seed (-1) must be >= 0 and <= 4294967295",
-    "-m search=optuna search.prune=maybe seed=1,2": "search.prune ('maybe') must be true or false",
+    "-m search=optuna search.prune=maybe seed=1,2": "search.prune ('maybe') must be a bool",
     "-m search=random,grid seed=1,2": (
         "search (choice(random,grid)) changes nothing that is trained, and all its "
         "points would be one run; give it one value"
@@ -552,11 +552,8 @@ WRONG_FILES: dict[str, tuple[str, str]] = {
         "callbacks.a (5) must be a mapping with a _target_, the dotted path of a function or class",
     ),
     "search/more.yaml": (
-        "method: grid\nzzz: 1\n",
-        (
-            "search/more.yaml: unknown key 'search.zzz'; known keys of search: method, "
-            "trials, seed, prune"
-        ),
+        "_target_: trainer.sweep.search.random_search.RandomSearch\nzzz: 1\n",
+        "unknown key 'search.zzz'; known keys of search: trials, seed",
     ),
     "fault/loud.yaml": (
         "loud: {action: explode}\n",

@@ -9,6 +9,7 @@ import ast
 import functools
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 
 from trainer.config.options import constraints, option_types, signatures
@@ -30,6 +31,7 @@ ENGINE_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "model": ("input_shape", "num_classes"),
     "optimizer": ("learning_rate",),
     "schedule": ("peak", "total_steps", "steps_per_epoch"),
+    "search": ("context",),
     "loop": ("replicator",),
     "writers": ("run_dir", "position"),
 }
@@ -115,6 +117,21 @@ def takes(target: str, option: str) -> bool | None:
         return None
     names = {parameter.name for parameter in (*signature.positional, *signature.keywords)}
     return option in names or (None if signature.takes_any else False)
+
+
+def missing_package(target: str) -> tuple[str, str] | None:
+    """Return the package that a class needs and that is missing, and what pip is to install.
+
+    The class names both by its constant `requires`, which is read from its source. None: nothing is
+    missing, or the source does not tell.
+    """
+    package, distribution = (signatures.literals(target, ["requires"]) or {}).get(
+        "requires", (None, "")
+    )
+    with suppress(ModuleNotFoundError):  # a package above it is missing
+        if package is None or find_spec(package) is not None:
+            return None
+    return package, distribution
 
 
 def defaults(target: Any) -> Mapping[str, Any]:

@@ -28,6 +28,7 @@ _EXTRAS = ("mlflow", "wandb")
 
 TARGET_GROUPS = (
     "model", "dataset", "augment", "env", "buffer", "task", "optimizer", "schedule", "strategy",
+    "search",
 )  # fmt: skip
 """Groups with one choice, which is a `_target_` with its options."""
 
@@ -349,7 +350,7 @@ def _check_divergence(experiment: Experiment) -> Iterator[str]:
 
 
 def _check_targets(experiment: Experiment) -> Iterator[str]:
-    groups = TARGET_GROUPS if loop.name_of(experiment) is None else ("strategy", "loop")
+    groups = TARGET_GROUPS if loop.name_of(experiment) is None else ("strategy", "search", "loop")
     for group in groups:
         node = getattr(experiment, group)
         if node is not None or group not in (*OPTIONAL_GROUPS, *env.absent(experiment)):
