@@ -17,7 +17,6 @@ from trainer.config.rules import batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError
 from trainer.files import clear_temporaries
-from trainer.launch import remote_run
 from trainer.launch.display import result_summary
 from trainer.launch.display.console import Console
 from trainer.launch.display.terminal import is_attended
@@ -36,6 +35,7 @@ from trainer.runs import checkpoint_selection, crash_report, prediction_table, p
 from trainer.runs.crash_report import Failure
 from trainer.runs.directory import RunDirectory
 from trainer.runs.ledger import Ledger, format_sizes, process_start_time
+from trainer.runs.location import run_address
 from trainer.strategies.strategy import Strategy
 
 
@@ -63,7 +63,11 @@ def run(
     experiment = command.experiment
     resolved = resolve(experiment)
     strategy, cluster = resolved.strategy, resolved.cluster
-    remote_run.check(experiment, strategy, cluster.source if resolved.declared else None)
+    address = run_address(experiment)
+    if address is not None:
+        from trainer.launch import remote_run  # a run in a folder does not need it
+
+        remote_run.check(experiment, strategy, cluster.source if resolved.declared else None)
     if experiment.mode == "predict":
         prediction_table.check(experiment)
     if strategy.hosts:
@@ -77,7 +81,11 @@ def run(
         def run_opened() -> int:
             return _run_opened(command, resolved, console, requests, server, began)
 
-        return remote_run.mirrored(experiment, resolved.cluster, console, requests, run_opened)
+        if address is None:
+            return run_opened()
+        return remote_run.mirrored(
+            experiment, address, resolved.cluster, console, requests, run_opened
+        )
 
 
 def _run_opened(
