@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainer.cli.overrides import resume_override
-from trainer.cluster import discovery, environment, network_namespace, schedulers
+from trainer.cluster import discovery, environment, network_namespace
+from trainer.cluster.schedulers.scheduler import schedulers
 from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import ACTOR, EVALUATOR, Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
@@ -171,8 +172,9 @@ def _prepare_training(command: Command, resolved: ResolvedRun, context: RunConte
         ConfigError: it cannot.
     """
     directory = context.directory
-    if not resolved.declared and (unused := schedulers.slurm_unused_nodes(environment.current())):
-        context.console.line(f"warning: {unused}")
+    for scheduler in schedulers() if not resolved.declared else ():
+        if warning := scheduler.warning(environment.current()):
+            context.console.line(f"warning: {warning}")
     num_replicas = resolved.strategy.num_replicas()
     if num_replicas is not None:
         batch_sizes.check_same_global_batch(
