@@ -219,12 +219,6 @@ def test_point_that_has_lost_its_fork_server_starts_again() -> None:
     assert states() == {1: "done", 2: "done"}
 
 
-def test_repeated_sweep_retries_failed_points() -> None:
-    sweep("seed=1,2", behaviors={1: [crash]})
-    assert (sweep("seed=1,2").code, started_seeds()) == (0, [1])
-    assert states() == {1: "done", 2: "done"}
-
-
 def test_on_error_stop_stops_the_sweep_after_a_failure() -> None:
     outcome = sweep(
         "seed=1,2,3,4",
@@ -260,11 +254,6 @@ def test_parallel_points_get_different_cores() -> None:
     first, second, third = (process.share for process in FakeProcess.started)
     assert {first, second} == {ResourceShare((0,), None, 2), ResourceShare((1,), None, 2)}
     assert third == second
-
-
-def test_single_point_gets_all_resources() -> None:
-    sweep("seed=1", "sweep.jobs=2")
-    assert FakeProcess.started[0].share == ResourceShare()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
