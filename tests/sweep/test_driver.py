@@ -287,14 +287,6 @@ def test_second_ctrl_c_leaves_at_once_with_exit_code_1(monkeypatch: pytest.Monke
     assert states() == {1: "stopped", 2: "waiting"}
 
 
-def test_repeated_sigterm_is_one_request() -> None:
-    storm = [send_signal_to_driver(signal.SIGTERM, times=2), train_until_stopped]
-    outcome = sweep("seed=1,2", behaviors={1: [lambda process: [act(process) for act in storm]]})
-    assert (outcome.code, states()) == (143, {1: "stopped", 2: "waiting"})
-    assert FakeProcess.started[0].signals == [signal.SIGTERM]
-    assert "SIGTERM: the running points save, then leave." in outcome.out
-
-
 def test_sweep_reports_points_that_share_cores() -> None:
     lines = sweep("seed=1,2,3", "sweep.jobs=3").out.splitlines()
     assert "3 points at a time share 2 cores" in lines

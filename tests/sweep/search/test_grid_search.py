@@ -88,21 +88,6 @@ def test_many_wrong_points_are_not_all_composed(monkeypatch: pytest.MonkeyPatch)
     assert len(problems) == 20
 
 
-def test_problems_of_all_points_are_reported_together() -> None:
-    with pytest.raises(ConfigError) as raised:
-        expand("model=softmax", "train.steps=0,2,-1", "train.epochs=null")
-    problems = [problem for problem in raised.value.problems if "steps" in problem]
-    assert [problem.split(" must")[0] for problem in problems] == [
-        "train.steps (0)",
-        "train.steps (-1)",
-    ]
-
-
-def test_incompatible_settings_are_reported_before_any_point_starts() -> None:
-    with pytest.raises(ConfigError, match=r"batch.global_size \(15\)"):
-        expand("batch.global_size=16,15", "strategy=mirrored", "strategy.virtual_devices=2")
-
-
 def test_resume_of_one_run_is_refused_for_several_points(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").touch()
