@@ -200,7 +200,6 @@ def test_parent_starts_without_tensorflow(tmp_path):
     light = [module for module in sorted(MODULES) if is_light(module)]
     # Modules of an optional package are imported only where it is installed.
     light.remove("trainer.sweep.search.optuna_search")
-    light.remove("trainer.sweep.search.optuna_study")
     code = (
         "import importlib, sys\n"
         "for name in sys.argv[1:]: importlib.import_module(name)\n"

@@ -24,6 +24,7 @@ from trainer.cli.compose import Composition, compose_config, split_hydra, to_yam
 from trainer.cli.error_messages import USER_ERRORS, explain
 from trainer.cli.overrides import override_key, rewrite
 from trainer.cluster import environment
+from trainer.config.schema import GRID_SEARCH
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
 from trainer.files import storage_problem
 from trainer.launch.processes.fork_server import ForkServer
@@ -95,10 +96,8 @@ def _help(args: Arguments) -> int:
 
 def _run(composition: Composition, config_dir: str | None, server: ForkServer | None) -> int:
     experiment = composition.load()
-    if experiment.search.method != "grid":
-        raise ConfigError(
-            f"search.method ({experiment.search.method}) is for our own sweeps; add -m"
-        )
+    if experiment.search["_target_"] != GRID_SEARCH:
+        raise ConfigError(f"search ({experiment.choices['search']}) is for a sweep; add -m")
     from trainer.launch.resolved_run import Command
 
     command = Command(experiment, composition.overrides, config_dir, server=server)

@@ -159,10 +159,8 @@ hydra:
         "seed",
     }
     assert parsed["model"].value() == "mobilenet"
-    assert (
-        composer.compose(["experiment=rates", "optimizer.learning_rate=0.01"]).search.method
-        == "random"
-    )
+    search = composer.compose(["experiment=rates", "optimizer.learning_rate=0.01"]).search
+    assert search["_target_"].endswith(".RandomSearch")
 
     with pytest.raises(
         ConfigError,

@@ -64,10 +64,6 @@ def no_ports(monkeypatch):
             f'"cluster" (missing) must map jobs to their addresses, such as {EXAMPLE}',
         ),
         (
-            tf_config({}, TASK),
-            f'"cluster" ({{}}) must map jobs to their addresses, such as {EXAMPLE}',
-        ),
-        (
             tf_config(["a:2222"], TASK),
             f'"cluster" (["a:2222"]) must map jobs to their addresses, such as {EXAMPLE}',
         ),
@@ -75,10 +71,6 @@ def no_ports(monkeypatch):
             tf_config({"wroker": ["a:2222"]}, TASK),
             "job (wroker) must be one of chief, worker, ps, evaluator, actor; "
             "did you mean 'worker'?",
-        ),
-        (
-            tf_config({"gpu": ["a:2222"]}, TASK),
-            "job (gpu) must be one of chief, worker, ps, evaluator, actor",
         ),
         (
             tf_config({"master": ["a:2222"], **TWO}, TASK),
@@ -93,14 +85,6 @@ def no_ports(monkeypatch):
             "address of worker-0 (a) must be host:port, such as a:2222",
         ),
         (
-            tf_config({"worker": [2222]}, TASK),
-            "address of worker-0 (2222) must be host:port, such as a:2222",
-        ),
-        (
-            tf_config({"worker": ["a:http"]}, TASK),
-            "address of worker-0 (a:http) must be host:port, such as a:2222",
-        ),
-        (
             tf_config({"worker": ["fe80::1:2222"]}, TASK),
             "address of worker-0 (fe80::1:2222) must be host:port, such as a:2222",
         ),
@@ -112,34 +96,17 @@ def no_ports(monkeypatch):
             tf_config({"worker": ["a:1", "b:65536"]}, TASK),
             "port of worker-1 (b:65536) must be from 1 to 65535",
         ),
-        (tf_config({"worker": ["a:0"]}, TASK), "port of worker-0 (a:0) must be from 1 to 65535"),
         (
             tf_config({"worker": ["a:1", "a:1"]}, TASK),
             "worker-1 has the same address as worker-0 (a:1); each needs its own",
-        ),
-        (
-            tf_config({"chief": ["a:1"], "worker": ["a:1"]}, TASK),
-            "worker-0 has the same address as chief-0 (a:1); each needs its own",
         ),
         (
             tf_config({"chief": ["a:1", "b:1"]}, TASK),
             "the cluster has 2 chiefs; there can be only one",
         ),
         (
-            tf_config({**TWO, "evaluator": ["e:1", "f:1"]}, TASK),
-            "the cluster has 2 evaluators; there can be only one",
-        ),
-        (
-            tf_config({"ps": ["a:1"]}, TASK),
-            "the cluster has no worker, only ps; add the job worker",
-        ),
-        (
             tf_config({"chief": ["a:1"], "ps": ["b:1"]}, TASK),
             "the cluster has no worker, only chief and ps; add the job worker",
-        ),
-        (
-            tf_config({"evaluator": ["a:1"]}, TASK),
-            "the cluster has no worker, only evaluator; add the job worker",
         ),
         (
             tf_config({"worker": []}, TASK),
@@ -158,42 +125,18 @@ def no_ports(monkeypatch):
             "task type (missing) must be one of chief, worker, ps, evaluator, actor",
         ),
         (
-            tf_config(TWO, {"type": None, "index": 0}),
-            "task type (None) must be one of chief, worker, ps, evaluator, actor",
-        ),
-        (
             tf_config(TWO, {"type": "cheif", "index": 0}),
             "task type (cheif) must be one of chief, worker, ps, evaluator, actor; "
             "did you mean 'chief'?",
         ),
         (
-            tf_config(TWO, {"type": "master", "index": 0}),
-            "task type (master) is TensorFlow 1's name; write chief",
-        ),
-        (
             tf_config(PS | {"ps": []}, {"type": "ps", "index": 0}),
             "task type (ps) is not in the cluster, which has chief, worker",
-        ),
-        (
-            tf_config(TWO, {"type": "chief", "index": 0}),
-            "task type (chief) is not in the cluster, which has worker",
         ),
         (tf_config(TWO, {"type": "worker"}), "task index (missing) must be an integer, such as 0"),
         (
             tf_config(TWO, {"type": "worker", "index": "1"}),
             'task index ("1") must be an integer, such as 0',
-        ),
-        (
-            tf_config(TWO, {"type": "worker", "index": True}),
-            "task index (true) must be an integer, such as 0",
-        ),
-        (
-            tf_config(TWO, {"type": "worker", "index": 1.0}),
-            "task index (1.0) must be an integer, such as 0",
-        ),
-        (
-            tf_config(TWO, {"type": "worker", "index": -1}),
-            "task index (-1) is out of range: the cluster has 2 workers, 0 to 1",
         ),
         (
             tf_config(TWO, {"type": "worker", "index": 2}),
@@ -203,15 +146,6 @@ def no_ports(monkeypatch):
             tf_config(PS, {"type": "chief", "index": 1}),
             "task index (1) is out of range: the cluster has 1 chief, number 0",
         ),
-        (
-            tf_config(PS | {"ps": ["e:1", "f:1"]}, {"type": "ps", "index": 2}),
-            "task index (2) is out of range: the cluster has 2 ps, 0 to 1",
-        ),
-        (
-            tf_config(TWO, {"type": "evaluator", "index": 1}),
-            "task index (1) is out of range: the cluster has 1 evaluator, number 0",
-        ),
-        (tf_config(TWO, TASK, taks=TASK), "unknown key 'taks'; did you mean 'task'?"),
         (tf_config(TWO, TASK, model="cnn"), "unknown key 'model'; it has cluster and task"),
     ],
 )
@@ -477,15 +411,10 @@ def test_start_commands_choose_missing_ports():
     ("hosts", "expected"),
     [
         (
-            ["a:1", "a:1"],
-            "strategy.hosts: worker-1 has the same address as worker-0 (a:1); each needs its own",
-        ),
-        (
             ["http://a", "b"],
             "strategy.hosts: address of worker-0 (http://a:2222) must be host:port, "
             "without http://",
         ),
-        (["a:99999", "b"], "strategy.hosts: port of worker-0 (a:99999) must be from 1 to 65535"),
     ],
 )
 def test_start_commands_reject_wrong_hosts(hosts, expected):

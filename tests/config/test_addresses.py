@@ -1,8 +1,12 @@
 """Addresses of stores, and those at which no run can be kept."""
 
+from importlib.metadata import EntryPoint
+
 import pytest
 
+from tests.support.object_stores import MemoryStore
 from trainer.config import addresses
+from trainer.store.object_store import open_store
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/runs", "gs://bucket/a/b"])
@@ -27,3 +31,12 @@ def test_other_addresses_are_refused_in_one_line(address, problem):
     assert line.startswith(f"runs_dir ({address})")
     assert problem in line
     assert "\n" not in line
+
+
+def test_store_of_another_project_is_found_by_its_entry_point(monkeypatch):
+    point = EntryPoint("mem", "tests.support.object_stores:MemoryStore", "steadfast.stores")
+    monkeypatch.setattr(addresses, "entry_points", lambda group: [point])
+    monkeypatch.setattr(addresses, "store_classes", addresses.store_classes.__wrapped__)
+    monkeypatch.setattr(MemoryStore, "__init__", lambda self, bucket, path: None)
+    assert addresses.problem("runs_dir", "mem://bucket/runs") is None
+    assert isinstance(open_store("mem://bucket/runs"), MemoryStore)

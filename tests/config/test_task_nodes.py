@@ -183,7 +183,7 @@ def test_choices_and_options_of_nodes_are_swept() -> None:
     parsed = COMPOSER.parse(
         ["task=toy_gan", "model@task.generator=toy_generator,softmax", "task.latent=2,3"]
     )
-    points, _ = expand(parsed, COMPOSER)
+    points, _ = expand(parsed, COMPOSER.compose)
     assert [point.label for point in points] == [
         "model@task.generator=toy_generator task.latent=2",
         "model@task.generator=toy_generator task.latent=3",

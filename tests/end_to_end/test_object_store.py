@@ -20,7 +20,7 @@ from trainer.config import addresses
 from trainer.runs.checkpoint_marker import committed_steps, verify
 from trainer.store import remote_files
 from trainer.store.lease import read_manifest
-from trainer.store.stores import open_store
+from trainer.store.object_store import open_store
 
 OPTIONS = [
     "model.width=4", "train.steps=120", "batch.global_size=16", "checkpoint.every_steps=2",

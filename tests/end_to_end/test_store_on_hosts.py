@@ -43,7 +43,7 @@ LOST = {1: 4, 0: 8}
 
 REFUSE = """
 from trainer.store import remote_files
-from trainer.store.object_store import StoreError
+from trainer.store.object_store import StoreError, open_store
 
 upload = remote_files.upload_checkpoint
 
@@ -81,7 +81,6 @@ NEWEST = """
 import sys
 
 from trainer.store.lease import read_manifest
-from trainer.store.stores import open_store
 
 manifest = read_manifest(open_store(sys.argv[1]))[0]
 print(max(manifest.checkpoints), manifest.is_free)

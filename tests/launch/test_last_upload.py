@@ -13,7 +13,7 @@ from trainer.cluster.spec import Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import CRASHED, DONE
 from trainer.launch import last_upload, remote_run
-from trainer.runs.location import run_path
+from trainer.runs.location import run_address, run_path
 from trainer.store.lease import Lease, read_manifest
 from trainer.store.object_store import StoreError
 
@@ -79,7 +79,9 @@ def run_chief(console, requests, code):
         write_checkpoint(path, 2)
         return code
 
-    return remote_run.mirrored(experiment, Cluster(), console, requests, run)
+    return remote_run.mirrored(
+        experiment, run_address(experiment), Cluster(), console, requests, run
+    )
 
 
 def test_second_ctrl_c_leaves_during_the_last_upload(store):
@@ -158,7 +160,9 @@ class Other:
 
         experiment = experiment_with("store.lease_secs=1", "store.retry_secs=1")
         cluster = Cluster(ProcessId("worker", 1), {"worker": ["a:1", "b:1"]}, "Slurm")
-        return remote_run.mirrored(experiment, cluster, self.console, self.requests, run)
+        return remote_run.mirrored(
+            experiment, run_address(experiment), cluster, self.console, self.requests, run
+        )
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from trainer.launch.resolved_run import Command
 from trainer.launch.run_opening import open_directory
 from trainer.runs import directory
 from trainer.runs.directory import RunInUseError
-from trainer.runs.location import run_path
+from trainer.runs.location import run_address, run_path
 from trainer.store.lease import Lease, read_manifest
 
 
@@ -119,7 +119,9 @@ def store(tmp_path, monkeypatch):
 
 def run_mirrored(console, requests):
     experiment = compose([f"runs_dir={ADDRESS}", "store.work_dir=work"])
-    return remote_run.mirrored(experiment, Cluster(), console, requests, lambda: DONE)
+    return remote_run.mirrored(
+        experiment, run_address(experiment), Cluster(), console, requests, lambda: DONE
+    )
 
 
 def test_job_of_a_scheduler_waits_until_the_lease_of_a_run_in_a_store_is_free(store, monkeypatch):

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from botocore.stub import Stubber
 
+import trainer.store.schemes.s3
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.gcs_server import gcs_server
 from tests.support.object_stores import (
@@ -19,10 +20,14 @@ from tests.support.object_stores import (
     s3_server,
     server,
 )
-from trainer.store import s3_store
 from trainer.store.lease import Lease, LeaseLostError, read_manifest
-from trainer.store.object_store import ConflictError, MissingObjectError, StoreError, retry
-from trainer.store.stores import open_store
+from trainer.store.object_store import (
+    ConflictError,
+    MissingObjectError,
+    StoreError,
+    open_store,
+    retry,
+)
 
 ROUNDS = 12
 WRITERS = 8
@@ -182,7 +187,7 @@ def test_google_lease_survives_a_lost_answer_and_ends_with_another_holder(gcs):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_s3_through_cuts_stalls_and_refusals_loses_no_commit(tmp_path, s3, monkeypatch, seed):
-    monkeypatch.setattr(s3_store, "_READ_TIMEOUT_SECS", 0.5)
+    monkeypatch.setattr(trainer.store.schemes.s3, "_READ_TIMEOUT_SECS", 0.5)
     content = tmp_path / "content"
     content.write_bytes(bytes(50_000))
     with FaultyProxy(s3, seed).serving() as proxy:

@@ -8,7 +8,7 @@ from trainer.store.object_store import StoreError
 @pytest.mark.parametrize(("code", "is_temporary"), [("AccessDenied", False), ("SlowDown", True)])
 def test_object_that_was_not_deleted_is_an_error(code, is_temporary, monkeypatch):
     pytest.importorskip("boto3")
-    from trainer.store.s3_store import S3Store
+    from trainer.store.schemes.s3 import S3Store
 
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     store = S3Store("bucket", "runs")

@@ -1,7 +1,7 @@
 """A server for Google's storage client that honours conditions, in this process.
 
 It speaks the part of the JSON API (https://cloud.google.com/storage/docs/json_api) that
-`trainer.store.gcs_store` uses: uploads in one request, downloads, metadata, lists and removals,
+`trainer.store.schemes.gs` uses: uploads in one request, downloads, metadata, lists and removals,
 each with `ifGenerationMatch`.
 """
 

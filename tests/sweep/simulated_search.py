@@ -13,7 +13,7 @@ from trainer.cli.compose import compose as compose_with_hydra
 from trainer.config.directions import resolved
 from trainer.errors import ConfigError
 from trainer.runs.status import RunStatus, State
-from trainer.sweep.search.search import create_search
+from trainer.sweep.search.search import SearchContext, create_search
 
 optuna = pytest.importorskip("optuna")
 
@@ -22,6 +22,10 @@ SIZE_RANGE = "batch.global_size=int(interval(16,128))"
 MODEL_CHOICE = "model=cnn,softmax"
 STEPS = (10, 20, 30)
 BASE = compose_with_hydra([])
+TARGETS = {
+    "random": "trainer.sweep.search.random_search.RandomSearch",
+    "optuna": "trainer.sweep.search.optuna_search.OptunaSearch",
+}
 
 
 @event.listens_for(Engine, "connect")
@@ -57,13 +61,19 @@ def open_search(folder, *overrides, method="optuna", trials=10, **settings):
     """Return a search; settings are keys of `search` and `sweep`."""
     gc.collect()  # an earlier search of the same folder must have released its lock
     base = copy.deepcopy(BASE)
-    base.search.method = method
-    base.search.trials = trials
+    base.choices |= {"search": method}
+    base.search = {"_target_": TARGETS[method], "trials": trials}
     for key, value in settings.items():
-        setattr(base.sweep if hasattr(base.sweep, key) else base.search, key, value)
+        if hasattr(base.sweep, key):
+            setattr(base.sweep, key, value)
+        else:
+            base.search[key] = value
     base.sweep, problem = resolved(base.sweep, base)
     assert problem is None
-    return create_search(parse(*(overrides or (RATE_RANGE, MODEL_CHOICE))), base, compose, folder)
+    parsed = parse(*(overrides or (RATE_RANGE, MODEL_CHOICE)))
+    search = create_search(SearchContext(parsed, base, compose, folder))
+    search.begin()
+    return search
 
 
 def train(point, search=None, steps=STEPS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -21,7 +22,6 @@ from trainer.sweep import driver, run_sweep
 from trainer.sweep.points import resources
 from trainer.sweep.points.points import Point
 from trainer.sweep.points.resources import ResourceShare
-from trainer.sweep.search.grid_search import GridSearch
 
 Behavior = Callable[["FakeProcess"], None]
 COMPOSER = Composer(None)  # shared by all tests: it caches what it has composed
@@ -219,12 +219,6 @@ def test_point_that_has_lost_its_fork_server_starts_again() -> None:
     assert states() == {1: "done", 2: "done"}
 
 
-def test_repeated_sweep_retries_failed_points() -> None:
-    sweep("seed=1,2", behaviors={1: [crash]})
-    assert (sweep("seed=1,2").code, started_seeds()) == (0, [1])
-    assert states() == {1: "done", 2: "done"}
-
-
 def test_on_error_stop_stops_the_sweep_after_a_failure() -> None:
     outcome = sweep(
         "seed=1,2,3,4",
@@ -262,11 +256,6 @@ def test_parallel_points_get_different_cores() -> None:
     assert third == second
 
 
-def test_single_point_gets_all_resources() -> None:
-    sweep("seed=1", "sweep.jobs=2")
-    assert FakeProcess.started[0].share == ResourceShare()
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_driver_forwards_a_stop_signal_once(number: int) -> None:
     outcome = sweep(
@@ -296,14 +285,6 @@ def test_second_ctrl_c_leaves_at_once_with_exit_code_1(monkeypatch: pytest.Monke
     assert FakeProcess.started[0].signals == [signal.SIGINT, LEAVE]
     assert "SIGINT: the running points save, then leave; once more leaves at once." in outcome.out
     assert states() == {1: "stopped", 2: "waiting"}
-
-
-def test_repeated_sigterm_is_one_request() -> None:
-    storm = [send_signal_to_driver(signal.SIGTERM, times=2), train_until_stopped]
-    outcome = sweep("seed=1,2", behaviors={1: [lambda process: [act(process) for act in storm]]})
-    assert (outcome.code, states()) == (143, {1: "stopped", 2: "waiting"})
-    assert FakeProcess.started[0].signals == [signal.SIGTERM]
-    assert "SIGTERM: the running points save, then leave." in outcome.out
 
 
 def test_sweep_reports_points_that_share_cores() -> None:
@@ -347,38 +328,39 @@ def test_point_that_was_stopped_from_outside_is_not_done() -> None:
     assert (outcome.code, states()) == (1, {1: "stopped", 2: "done"})
 
 
-def test_driver_stops_a_pruned_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded: list[tuple[int, State]] = []
-
-    class PruningSearch(GridSearch):
-        def should_prune(self, point: Point, step: int, metrics: Mapping[str, float]) -> bool:
-            return metrics["loss"] > 1
-
-        def record_outcome(self, point: Point, outcome: Any) -> None:
-            recorded.append((point.number, outcome.state))
+def test_search_of_the_users_own_prunes_and_records_all_but_stopped_points(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("my_search.py").write_text(
+        "from trainer.sweep.search.grid_search import GridSearch\n\n"
+        "class Limited(GridSearch):\n"
+        "    recorded = []\n\n"
+        "    def __init__(self, context, *, limit: float = 1.0):\n"
+        "        super().__init__(context)\n"
+        "        self.limit = limit\n\n"
+        "    def should_prune(self, point, step, metrics):\n"
+        "        return metrics['loss'] > self.limit\n\n"
+        "    def record_outcome(self, point, outcome):\n"
+        "        self.recorded.append((point.number, outcome.state))\n"
+    )
+    Path("conf/search").mkdir(parents=True)
+    Path("conf/search/limited.yaml").write_text("_target_: my_search.Limited\nlimit: 1.5\n")
+    monkeypatch.syspath_prepend(os.getcwd())
+    monkeypatch.setattr(run_sweep, "Composer", Composer)
 
     def report_high_loss(process: FakeProcess) -> None:
         for step in (2, 4):
             process.send(Evaluated(step, {"loss": 2.0}, ""))
 
-    monkeypatch.setattr(run_sweep, "GridSearch", PruningSearch)
-    outcome = sweep("seed=1,2", behaviors={1: [report_high_loss]})
-    assert (outcome.code, FakeProcess.started[0].signals) == (0, [signal.SIGTERM])
+    stop = send_signal_to_driver(signal.SIGTERM)
+    outcome = sweep(
+        *("--config-dir=conf", "search=limited", "seed=1,2,3"),
+        behaviors={1: [report_high_loss], 3: [stop]},
+    )
+    assert (outcome.code, FakeProcess.started[0].signals) == (143, [signal.SIGTERM])
+    recorded = importlib.import_module("my_search").Limited.recorded
     assert recorded == [(1, State.PRUNED), (2, State.DONE)]
-    assert states() == {1: "pruned", 2: "done"}
-
-
-def test_search_does_not_record_a_stopped_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded: list[Point] = []
-
-    class RecordingSearch(GridSearch):
-        def record_outcome(self, point: Point, outcome: Any) -> None:
-            recorded.append(point)
-
-    monkeypatch.setattr(run_sweep, "GridSearch", RecordingSearch)
-    sweep("seed=1,2", behaviors={1: [send_signal_to_driver(signal.SIGTERM)]})
-    assert started_seeds() == [1]
-    assert recorded == []
+    assert states() == {1: "pruned", 2: "done", 3: "stopped"}
 
 
 def test_points_on_ray_do_not_divide_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,11 +85,6 @@ def test_running_points_come_first_then_the_best_of_the_others(terminal):
     ]
 
 
-def test_waiting_points_are_counted(terminal):
-    terminal.start(1)
-    assert terminal.screen()[0] == "4 points: 1 running, 3 waiting"
-
-
 @pytest.mark.parametrize(
     ("sweep", "best"),
     [({}, "0.8000"), ({"metric": "loss", "mode": "min"}, "0.2000"), ({"mode": "min"}, "0.6000")],

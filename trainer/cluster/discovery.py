@@ -1,4 +1,4 @@
-"""Discovery: the cluster of this process, as TF_CONFIG, Slurm or Kubernetes declares it."""
+"""Discovery: the cluster of this process, as TF_CONFIG or a scheduler declares it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import itertools
 import json
 import re
 import shlex
-import socket
 from collections.abc import Callable, Mapping, Sequence
 
-from trainer.cluster import ports, schedulers, tf_config
-from trainer.cluster.schedulers import Allocation
+from trainer.cluster import ports, tf_config
+from trainer.cluster.schedulers import scheduler
+from trainer.cluster.schedulers.scheduler import Allocation
 from trainer.cluster.spec import ACTOR, BESIDE, LOCAL, Cluster, ProcessId
 from trainer.errors import ConfigError
 
@@ -33,11 +33,7 @@ def declared_cluster(
     if text := environment.get("TF_CONFIG"):
         cluster = parse_tf_config(text, "TF_CONFIG")
     else:
-        allocation = schedulers.slurm_allocation(environment)
-        if allocation is None:
-            allocation = schedulers.kubernetes_allocation(
-                environment, socket.getfqdn, len(process_ids(None))
-            )
+        allocation = scheduler.allocation(environment, len(process_ids(None)))
         if allocation is None:
             return None
         cluster = allocated_cluster(process_ids, allocation)

@@ -1,19 +1,23 @@
-"""Addresses of stores: `s3://bucket/folder`, `gs://bucket/folder`. No client is imported."""
+"""Addresses in object stores: `s3://bucket/folder`. No client is imported."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import pkgutil
 import re
+from collections.abc import Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 
+from trainer.config.options import targets
 from trainer.config.options.constraints import did_you_mean
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)")
-_CLIENTS = {
-    "s3": ("boto3", "s3"),
-    "gs": ("google.cloud.storage", "gcs"),
-}
-"""Scheme -> the module of its client, and our extra that installs it."""
+_SCHEMES = "trainer.store.schemes"
+"""The package of our own stores: a module for each scheme, and in `s3` the class `S3Store`."""
+_ENTRY_POINTS = "steadfast.stores"
+"""The group in which another project names its stores, by their schemes."""
 
 
 def is_remote(folder: str) -> bool:
@@ -47,25 +51,33 @@ def problem(key: str, address: str) -> str | None:
         address: the address.
     """
     scheme, bucket, path = split(address)
-    if scheme not in _CLIENTS:
-        hint = did_you_mean(scheme, _CLIENTS)
+    classes = store_classes()
+    if scheme not in classes:
+        schemes = " or ".join(f"{name}://" for name in sorted(classes, reverse=True))
         return (
-            f"{key} ({address}): there are no runs in {scheme}://{hint}; use s3:// or gs://, "
-            "of which two writers cannot replace the same version, or a mounted folder"
+            f"{key} ({address}): there are no runs in {scheme}://{did_you_mean(scheme, classes)}; "
+            f"use {schemes}, of which two writers cannot replace the same version, or a mounted "
+            "folder"
         )
     if not bucket or ".." in path.split("/"):
         return f"{key} ({address}) must name a bucket and a folder; write {scheme}://bucket/runs"
-    module, extra = _CLIENTS[scheme]
-    if not _is_installed(module):
+    if missing := targets.missing_package(classes[scheme]):
         return (
-            f"{key} ({address}) needs {module}, which is not installed; "
-            f"pip install 'steadfast[{extra}]'"
+            f"{key} ({address}) needs {missing[0]}, which is not installed; "
+            f"pip install '{missing[1]}'"
         )
     return None
 
 
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # a package above it is missing
-        return False
+@functools.cache
+def store_classes() -> Mapping[str, str]:
+    """Return the dotted path of the class that keeps objects, by the scheme of its addresses."""
+    package = importlib.util.find_spec(_SCHEMES)
+    folders = package.submodule_search_locations if package else None
+    own = [module.name for module in pkgutil.iter_modules(folders or [])]
+    return {
+        **{name: f"{_SCHEMES}.{name}.{name.capitalize()}Store" for name in own},
+        **{
+            point.name: point.value.replace(":", ".") for point in entry_points(group=_ENTRY_POINTS)
+        },
+    }

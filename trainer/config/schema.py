@@ -1,8 +1,8 @@
 """The typed schema of an experiment: every key, its default, its rule, one line of explanation.
 
 Groups whose choices name a `_target_` (model, dataset, augment, env, buffer, task, metrics,
-optimizer, schedule, strategy, callbacks, writers, loop) are free mappings here: their schema is the
-target's signature, read by `trainer.config.options.targets`. No TensorFlow.
+optimizer, schedule, strategy, callbacks, writers, loop, search) are free mappings here: their
+schema is the target's signature, read by `trainer.config.options.targets`. No TensorFlow.
 """
 
 # ruff: noqa: RUF009  (`key` is `dataclasses.field` with its metadata spelled out)
@@ -46,6 +46,8 @@ ONE_CHOICE = tuple(
     if group not in ("metrics", "callbacks", "writers", "fault", "experiment")
 )
 """Groups with a single choice; of the others several may be chosen, in a list."""
+GRID_SEARCH = "trainer.sweep.search.grid_search.GridSearch"
+"""The default `search._target_`: a run that is no sweep has no other, nor has a launcher's."""
 PAIRS = (("train.steps", "train.epochs"), ("batch.global_size", "batch.per_replica"))
 """Keys of which exactly one must be set."""
 
@@ -549,22 +551,6 @@ class Sweep:
 
 
 @dataclass
-class Search:
-    """How the points of a sweep are chosen."""
-
-    method: str = key(
-        "grid",
-        "grid: every combination; random: random points; optuna: learn from earlier points",
-        OneOf("grid", "random", "optuna"),
-    )
-    trials: int = key(
-        20, "random, optuna: total number of points, including those of earlier commands", Ge(1)
-    )
-    seed: int = key(0, "random, optuna: seed of the drawn points", Ge(0), Le(4294967295))
-    prune: bool = key(True, "optuna: stop points whose metric falls behind the others")
-
-
-@dataclass
 class Experiment:
     """The whole configuration of a run."""
 
@@ -656,7 +642,7 @@ class Experiment:
     record: Record = key(Record, "what is recorded of the code", Free())
     launch: Launch = key(Launch, "how workers are started", Free())
     sweep: Sweep = key(Sweep, "how the points of a sweep are run", Free())
-    search: Search = key(Search, "how the points of a sweep are chosen", Free())
+    search: Any = key(None, "how the points of a sweep are chosen", Free())
     model: Any = key(None, "what is trained", Structural())
     dataset: Any = key(
         None, "the data it is trained and tested on", Semantic(), target=Structural()

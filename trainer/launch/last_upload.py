@@ -12,8 +12,7 @@ from trainer.config.schema import Experiment
 from trainer.launch.display.console import Console
 from trainer.store.lease import is_renewed, read_manifest
 from trainer.store.mirror import Mirror
-from trainer.store.object_store import StoreError, retry
-from trainer.store.stores import open_store
+from trainer.store.object_store import StoreError, open_store, retry
 
 _POLL_SECS = 0.1
 _QUIET_SECS = 2.0  # most uploads take less, and are not worth a line

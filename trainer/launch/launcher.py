@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.cli.overrides import resume_override
-from trainer.cluster import discovery, environment, network_namespace, schedulers
+from trainer.cluster import discovery, environment, network_namespace
+from trainer.cluster.schedulers.scheduler import schedulers
 from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import ACTOR, EVALUATOR, Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
@@ -17,7 +18,6 @@ from trainer.config.rules import batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError
 from trainer.files import clear_temporaries
-from trainer.launch import remote_run
 from trainer.launch.display.console import Console, is_quiet
 from trainer.launch.display.terminal import is_attended
 from trainer.launch.engines import ray_engine
@@ -34,6 +34,7 @@ from trainer.runs import checkpoint_selection, crash_report, prediction_table, p
 from trainer.runs.crash_report import Failure
 from trainer.runs.directory import RunDirectory
 from trainer.runs.ledger import Ledger, format_sizes, process_start_time
+from trainer.runs.location import run_address
 from trainer.runs.time_tally import CATEGORIES
 from trainer.strategies.strategy import Strategy
 from trainer.text import format_duration, without_classes
@@ -61,7 +62,11 @@ def run(
     experiment = command.experiment
     resolved = resolve(experiment)
     strategy, cluster = resolved.strategy, resolved.cluster
-    remote_run.check(experiment, strategy, cluster.source if resolved.declared else None)
+    address = run_address(experiment)
+    if address is not None:
+        from trainer.launch import remote_run  # a run in a folder does not need it
+
+        remote_run.check(experiment, strategy, cluster.source if resolved.declared else None)
     if experiment.mode == "predict":
         prediction_table.check(experiment)
     if strategy.hosts:
@@ -88,7 +93,9 @@ def run(
                 console.close()
                 directory.release()
 
-        return remote_run.mirrored(experiment, cluster, console, requests, run_opened)
+        if address is None:
+            return run_opened()
+        return remote_run.mirrored(experiment, address, cluster, console, requests, run_opened)
 
 
 def _run_in_directory(command: Command, context: RunContext, began: float) -> int:
@@ -138,8 +145,9 @@ def _prepare_training(command: Command, context: RunContext) -> None:
         ConfigError: it cannot.
     """
     directory = context.directory
-    if not context.declared and (unused := schedulers.slurm_unused_nodes(environment.current())):
-        context.console.line(f"warning: {unused}")
+    for scheduler in schedulers() if not context.declared else ():
+        if warning := scheduler.warning(environment.current()):
+            context.console.line(f"warning: {warning}")
     num_replicas = context.strategy.num_replicas()
     if num_replicas is not None:
         batch_sizes.check_same_global_batch(

@@ -24,9 +24,8 @@ from trainer.runs.location import joined_path, run_address, run_path
 from trainer.store import remote_files
 from trainer.store.lease import BEATS, Lease, LeaseHeldError, read_manifest
 from trainer.store.mirror import Mirror
-from trainer.store.object_store import Store, StoreError, retry
+from trainer.store.object_store import Store, StoreError, open_store, retry
 from trainer.store.remote_record import download_record
-from trainer.store.stores import open_store
 from trainer.strategies.strategy import Strategy
 
 _LOCK_WAIT_SECS = 5.0
@@ -76,18 +75,20 @@ def check(experiment: Experiment, strategy: Strategy, declared: str | None) -> N
 
 def mirrored(
     experiment: Experiment,
+    address: str,
     cluster: Cluster,
     console: Console,
     requests: StopRequests,
     run: Callable[[], int],
 ) -> int:
-    """Run an experiment; if its run is in a store, bring it before, and mirror it meanwhile.
+    """Run an experiment in a store: bring its run before, and mirror it meanwhile.
 
     The chief alone does that. The command of another process brings the record of the run, and its
     worker the checkpoints that the chief restores.
 
     Args:
         experiment: the checked configuration.
+        address: where its run is.
         cluster: the cluster as this process sees it.
         console: shows messages.
         requests: a stop among them ends the wait for the store.
@@ -100,9 +101,6 @@ def mirrored(
         ConfigError: another process uses the run, it must not be continued, or the store refuses.
         StorageError: the store cannot be reached.
     """
-    address = run_address(experiment)
-    if address is None:
-        return run()
     is_chief = cluster.is_chief
     path = run_path(experiment) if is_chief else joined_path(experiment, str(cluster.process_id))
     lock = when_free(lambda: _lock(path, address), console, requests)

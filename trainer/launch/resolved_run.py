@@ -13,7 +13,7 @@ from trainer.cluster.spec import ACTOR, BESIDE, EVALUATOR, Cluster, ProcessId
 from trainer.config.rules import batch_sizes, loop
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
-from trainer.launch.engines import ray_check, ray_connection
+from trainer.launch.engines import ray_connection
 from trainer.launch.processes.fork_server import ForkServer
 from trainer.strategies import compatibility, select
 from trainer.strategies.strategy import Strategy
@@ -84,7 +84,7 @@ def select_run(experiment: Experiment) -> ResolvedRun:
     cluster = declared or Cluster()
     strategy, _ = strategy.resolve(cluster)
     if experiment.launch.uses_ray:
-        ray_check.check(experiment, strategy, declared)
+        ray_connection.check(experiment, strategy, declared)
     return ResolvedRun(strategy, cluster)
 
 

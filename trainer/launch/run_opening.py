@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from trainer.cluster import environment, schedulers
+from trainer.cluster import environment
+from trainer.cluster.schedulers.scheduler import schedulers
 from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import StopRequests
 from trainer.launch.display.console import Console
@@ -59,7 +60,8 @@ def when_free(use_run: Callable[[], _T], console: Console, requests: StopRequest
     Raises:
         RunInUseError: another process uses the run, still after the wait if there is one.
     """
-    waits = schedulers.starts_jobs_again(environment.current())
+    variables = environment.current()
+    waits = any(scheduler.starts_jobs_again(variables) for scheduler in schedulers())
     end = time.monotonic() + _SECS
     is_told = False
     while True:

@@ -1,11 +1,14 @@
-"""What a run needs of an object store."""
+"""What a run needs of an object store, and the store at an address."""
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol, TypeVar
+
+from trainer.config import addresses
 
 _T = TypeVar("_T")
 _LONGEST_PAUSE_SECS = 30.0
@@ -38,7 +41,14 @@ class ConflictError(StoreError):
 
 
 class Store(Protocol):
-    """The objects below one address. Each method may raise a StoreError."""
+    """The objects below one address. Each method may raise a StoreError.
+
+    The class is called with a bucket and a path in it, without slashes at its ends. Its constant
+    `requires` names the package of its client, and what pip is to install.
+
+    A store of another project is an entry point of that in the group `steadfast.stores`; its name
+    is the scheme of the addresses: `abfs = "my_project.azure:AzureStore"`.
+    """
 
     def read(self, name: str) -> tuple[bytes, str]:
         """Return the content of an object, and its version.
@@ -87,6 +97,18 @@ class Store(Protocol):
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects, which need not exist."""
         ...
+
+
+def open_store(address: str) -> Store:
+    """Return the store at an address, which `addresses.problem` has accepted.
+
+    Raises:
+        StoreError: there are no credentials, for example.
+    """
+    scheme, bucket, path = addresses.split(address)
+    module, _, name = addresses.store_classes()[scheme].rpartition(".")
+    store: Store = getattr(importlib.import_module(module), name)(bucket, path)
+    return store
 
 
 def retry(

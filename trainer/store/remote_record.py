@@ -8,9 +8,8 @@ from typing import Any
 from trainer.errors import ConfigError
 from trainer.files import parse_json
 from trainer.store.lease import read_manifest
-from trainer.store.object_store import MissingObjectError, Store, StoreError, retry
+from trainer.store.object_store import MissingObjectError, Store, StoreError, open_store, retry
 from trainer.store.remote_files import file_object
-from trainer.store.stores import open_store
 
 _RETRY_SECS = 30.0
 _RECORD = ("run.json", "result.json", "dataset.json")

@@ -18,9 +18,8 @@ from trainer.files import Lock
 from trainer.runs.checkpoint_marker import marker_file
 from trainer.runs.directory import lock_file, trained_config
 from trainer.store.lease import Manifest, is_renewed, read_manifest
-from trainer.store.object_store import MissingObjectError, Store, StoreError, retry
+from trainer.store.object_store import MissingObjectError, Store, StoreError, open_store, retry
 from trainer.store.remote_files import CHECKPOINTS, file_object
-from trainer.store.stores import open_store
 
 _RETRY_SECS = 30.0
 _RECORDS = {".json", ".jsonl", ".yaml", ".txt", ".png"}

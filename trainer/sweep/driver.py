@@ -28,8 +28,9 @@ from trainer.runs.directory import read_result
 from trainer.runs.status import RunStatus, State, run_status
 from trainer.sweep.live_table import LiveTable
 from trainer.sweep.points.point_process import PointMessages, PointProcess
-from trainer.sweep.points.points import Point, PointResult, SearchMethod
+from trainer.sweep.points.points import Point, PointResult
 from trainer.sweep.points.resources import ResourceShare
+from trainer.sweep.search.search import Search
 
 
 class Driver:
@@ -48,7 +49,7 @@ class Driver:
 
     def __init__(
         self,
-        search: SearchMethod,
+        search: Search,
         settings: Sweep,
         shares: Sequence[ResourceShare],
         config_dir: str | None,

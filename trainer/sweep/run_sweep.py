@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hydra.core.override_parser.types import Override
@@ -24,11 +25,10 @@ from trainer.sweep.launchers.hydra_launchers import check_launcher, split_overri
 from trainer.sweep.launchers.launcher_driver import LauncherDriver
 from trainer.sweep.live_table import LiveTable
 from trainer.sweep.points import resources
-from trainer.sweep.points.point_factory import compose_point
-from trainer.sweep.points.points import Point, PointResult, SearchMethod
+from trainer.sweep.points.points import Compose, Point, PointComposer, PointResult
 from trainer.sweep.points.resources import ResourceShare
-from trainer.sweep.search.grid_search import GridSearch, compose_first, expand
-from trainer.sweep.search.search import create_search
+from trainer.sweep.search.grid_search import compose_first, expand
+from trainer.sweep.search.search import SearchContext, create_search
 from trainer.sweep.summary import summary_folder, write_summary
 
 
@@ -47,8 +47,9 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
     """
     launcher_settings, overrides = split_overrides(overrides)
     composer = Composer(config_dir)
+    compose = PointComposer(composer)
     parsed = composer.parse(overrides)
-    first = _compose_first(parsed, composer)
+    first = _compose_first(parsed, compose)
     _check_local(first)
     resolved = resolve(first)
     declared = resolved.declared
@@ -59,28 +60,23 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
         return launcher.run(Command(first, overrides, config_dir))
     varied_keys = [item.get_key_element() for item in parsed if item.is_sweep_override()]
     folder = summary_folder(first, varied_keys, overrides)
-    is_grid = first.search.method == "grid"
-    points, notes = expand(parsed, composer) if is_grid else ([], [])
-    num_points = len(points) if is_grid else first.search.trials
-    shares, share_notes = _divide_resources(first, num_points, declared)
-    search: SearchMethod = GridSearch(points)
-    if not is_grid:
-        # After all other checks, because it creates the study.
-        search = create_search(parsed, first, lambda item: compose_point(item, composer), folder)
+    search = create_search(SearchContext(parsed, first, compose, folder))
+    shares, share_notes = _divide_resources(first, search.total, declared)
+    search.begin()
     table = LiveTable(search.total, first.sweep)
     driver: Driver | LauncherDriver = (
-        LauncherDriver(points, launcher_settings, config_dir, folder)
+        LauncherDriver(search.points, launcher_settings, config_dir, folder)
         if launcher_settings
         else Driver(search, first.sweep, shares, config_dir, table)
     )
-    notes += biased_selection(first, "sweep" if is_grid else "search")
-    for note in notes + share_notes:
+    bias = biased_selection(first, "sweep" if search.points else "search")
+    for note in [*search.notes, *bias, *share_notes]:
         table.print_line(note)
     try:
         return driver.run()
     finally:
         if declared is None or declared.is_chief:
-            _print_summary(folder, first.sweep, points, driver.results)
+            _print_summary(folder, first.sweep, search.points, driver.results)
 
 
 def _check_local(first: Experiment) -> None:
@@ -96,21 +92,21 @@ def _check_local(first: Experiment) -> None:
         )
 
 
-def _compose_first(parsed: Sequence[Override], composer: Composer) -> Experiment:
+def _compose_first(parsed: Sequence[Override], compose: Compose) -> Experiment:
     """Return the first point, which has all settings of the sweep, its metric and mode resolved.
 
     Raises:
         ConfigError: with all problems of all points, if this one is wrong.
     """
     try:
-        first = compose_first(parsed, composer)
-        first.sweep, problem = directions.resolved(first.sweep, first)
+        first = compose_first(parsed, compose)
+        sweep, problem = directions.resolved(first.sweep, first)
         if problem:
             raise ConfigError(problem)
-        return first
+        return replace(first, sweep=sweep)
     except ConfigError:
         if all(item.is_discrete_sweep() for item in parsed if item.is_sweep_override()):
-            expand(parsed, composer)
+            expand(parsed, compose)
         raise
 
 

@@ -58,24 +58,16 @@ def test_kubernetes_job_accepts_what_kubernetes_does(option, values):
     [
         ("name", "2nd", "begin with a letter"),
         ("name", "My-run", "lower-case letters"),
-        ("name", "run-", "not end in '-'"),
-        ("name", "a_b", "lower-case letters"),
         ("name", "run\n", "lower-case letters"),
         ("name", "x" * 62, "has 62 characters; at most 61 leave room"),
         ("namespace", "team_a", "--namespace (team_a) must be at most 63"),
-        ("namespace", "x" * 64, "must be at most 63"),
         ("claim", "_", "must be the name of a PersistentVolumeClaim"),
         ("image", "a b", "--image (a b) must be an image"),
-        ("image", "-a", "must be an image"),
-        ("image", "", "must be an image"),
         ("cpu", "0", "above 0"),
-        ("cpu", "0m", "above 0"),
         ("cpu", "two", "--cpu (two) must be a number of processors"),
-        ("cpu", "2Gi", "such as 4, 0.5 or 500m"),
         ("memory", "0Gi", "above 0"),
         ("memory", "16", "with its unit, such as 16Gi or 500M"),
         ("memory", "400m", "did you mean '400Mi'?"),
-        ("memory", "16GB", "did you mean '16Gi'?"),
         ("gpus", -1, "--gpus (-1) must be >= 0"),
         ("grace_secs", 0, "--grace-secs (0) must be >= 1"),
     ],
@@ -119,20 +111,3 @@ def test_pod_alone_has_no_service_and_no_port():
     assert "subdomain" not in job["spec"]["template"]["spec"]
     assert "ports" not in job["spec"]["template"]["spec"]["containers"][0]
     assert "namespace" not in job["metadata"]
-
-
-def test_container_has_resources_volume_and_no_probes():
-    spec = replace(SPEC, gpus=2, cpu="500m", memory="8Gi")
-    container = container_of(spec)
-    assert container["resources"] == {
-        "requests": {"cpu": "500m", "memory": "8Gi"},
-        "limits": {"memory": "8Gi", "nvidia.com/gpu": 2},
-    }
-    assert container["command"] == ["steadfast"]
-    assert container["args"] == SPEC.arguments
-    assert not [key for key in container if key.endswith("Probe")]
-    pod = job_of(spec)["template"]["spec"]
-    assert pod["terminationGracePeriodSeconds"] == 300
-    (volume,) = pod["volumes"]
-    assert volume["persistentVolumeClaim"] == {"claimName": "runs"}
-    assert container["volumeMounts"] == [{"name": volume["name"], "mountPath": "/shared"}]

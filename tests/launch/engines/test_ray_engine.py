@@ -12,8 +12,7 @@ from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import ConfigError
 from trainer.launch.engines import ray_connection, ray_engine
 from trainer.launch.engines.ray_engine import PlacementError, RayEngine
-from trainer.launch.engines.ray_host import Place
-from trainer.launch.engines.ray_process import RayProcess
+from trainer.launch.engines.ray_process import Place, RayProcess
 from trainer.launch.run_context import RunContext
 from trainer.strategies.select import select_strategy
 
@@ -98,16 +97,6 @@ def test_strategy_of_one_process_has_one_place_and_no_cluster(cloud):
     cloud.nodes = [Place("10.0.0.1:5", "n5")]
     (member,) = cloud.engine("strategy=one_device", sizes=(1,)).members()
     assert member == Cluster(source=RAY)
-
-
-def test_each_attempt_has_new_actors(cloud):
-    cloud.nodes = [Place("a:5", "n5"), Place("b:6", "n6")]
-    engine = cloud.engine()
-    engine.members()
-    engine.members()
-    assert cloud.groups[0] is None
-    engine.close()
-    assert cloud.groups == [None, None]
 
 
 def test_node_that_does_not_see_the_run_is_wrong_input(cloud, tmp_path, monkeypatch):

@@ -10,8 +10,8 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Exit, Line, decode
 from trainer.cluster.spec import RAY, Cluster, ProcessId
 from trainer.files import LockedError
-from trainer.launch.engines import ray_host
-from trainer.launch.engines.ray_host import RayHost
+from trainer.launch.engines import ray_process
+from trainer.launch.engines.ray_process import RayHost
 
 MEMBER = Cluster(ProcessId("worker", 0), {"worker": ["a:1", "b:2"]}, RAY)
 
@@ -31,11 +31,11 @@ class Process:
 @pytest.fixture(autouse=True)
 def node(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ray_host, "_own_ip", lambda: "10.0.0.1")
+    monkeypatch.setattr(ray_process, "_own_ip", lambda: "10.0.0.1")
     monkeypatch.setattr(socket, "gethostname", lambda: "n1")
-    monkeypatch.setattr(ray_host, "WorkerProcess", Process)
-    monkeypatch.setattr(ray_host, "_LOCK_SECS", 0.0)
-    monkeypatch.setattr(ray_host, "_POLL_SECS", 0.01)
+    monkeypatch.setattr(ray_process, "WorkerProcess", Process)
+    monkeypatch.setattr(ray_process, "_LOCK_SECS", 0.0)
+    monkeypatch.setattr(ray_process, "_POLL_SECS", 0.01)
 
 
 @pytest.fixture

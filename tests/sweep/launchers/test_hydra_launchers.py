@@ -204,8 +204,7 @@ def test_unsupported_settings_are_reported_together(submitit):
     assert problems_of(
         submitit, "search=random", "sweep.jobs=2", "sweep.on_error=retry", declared=declared
     ) == [
-        "search.method (random) must be grid with hydra/launcher=submitit_local; "
-        "leave the launcher out",
+        "search (random) must be grid with hydra/launcher=submitit_local; leave the launcher out",
         "sweep.jobs (2) has no effect with hydra/launcher=submitit_local; leave it out",
         "sweep.on_error (retry) must be continue with hydra/launcher=submitit_local; "
         "the same command retries what failed",

@@ -5,8 +5,9 @@ from contextlib import closing
 
 import pytest
 
+from trainer.cluster.schedulers import slurm_scheduler
 from trainer.cluster.stop_requests import REQUESTS
-from trainer.sweep.launchers import launcher_job, slurm_job
+from trainer.sweep.launchers import launcher_job
 from trainer.sweep.launchers.launcher_job import JobRequests
 from trainer.sweep.points.sweep_lock import SweepLock
 
@@ -73,7 +74,7 @@ def test_launcher_requeues_the_job_after_the_point_has_saved(sweep):
 @pytest.fixture
 def preempted_job(monkeypatch):
     """A job that Slurm has decided to start again."""
-    monkeypatch.setattr(slurm_job, "is_requeued", lambda environment: True)
+    monkeypatch.setattr(slurm_scheduler, "is_requeued", lambda environment: True)
 
 
 def test_job_that_slurm_starts_again_leaves_no_result(sweep, preempted_job):

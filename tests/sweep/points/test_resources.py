@@ -1,12 +1,9 @@
 """Cores and GPUs are divided between the points that train in parallel."""
 
-import os
-
 import pytest
 
 from trainer.cluster import environment
 from trainer.errors import ConfigError
-from trainer.sweep.points import resources
 from trainer.sweep.points.resources import ResourceShare, divide
 
 
@@ -42,10 +39,6 @@ def test_points_do_not_share_a_gpu() -> None:
         ConfigError, match=r"sweep.jobs \(2\) must be at most the number of GPUs \(1\)"
     ):
         divide(2, [0, 1], ["0"])
-
-
-def test_available_cores_are_those_of_this_process() -> None:
-    assert resources.available_cores() == sorted(os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,6 @@ def test_lock_is_held_until_its_file_is_closed(lock):
     assert not lock.is_held()
 
 
-def test_lock_is_released_while_its_file_is_open(lock):
-    with closing(lock.acquire()) as file:
-        file.unlock()
-        assert not lock.is_held()
-
-
 def test_lock_cannot_be_acquired_twice(lock):
     with closing(lock.acquire()):
         assert lock.acquire() is None

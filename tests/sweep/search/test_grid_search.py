@@ -10,7 +10,7 @@ from trainer.cli.compose import Composer
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.runs.identity import run_name
-from trainer.sweep.points.points import Point
+from trainer.sweep.points.points import Point, PointComposer
 from trainer.sweep.search.grid_search import expand as expand_parsed
 
 COMPOSER = Composer(None)  # shared by all tests: it caches what it has composed
@@ -22,7 +22,7 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def expand(*overrides: str) -> tuple[list[Point], list[str]]:
-    return expand_parsed(COMPOSER.parse(overrides), COMPOSER)
+    return expand_parsed(COMPOSER.parse(overrides), PointComposer(COMPOSER))
 
 
 def test_every_combination_is_a_point_with_its_own_directory() -> None:
@@ -86,21 +86,6 @@ def test_many_wrong_points_are_not_all_composed(monkeypatch: pytest.MonkeyPatch)
     *problems, last = raised.value.problems
     assert last == "these are the problems of 20 points; there may be more"
     assert len(problems) == 20
-
-
-def test_problems_of_all_points_are_reported_together() -> None:
-    with pytest.raises(ConfigError) as raised:
-        expand("model=softmax", "train.steps=0,2,-1", "train.epochs=null")
-    problems = [problem for problem in raised.value.problems if "steps" in problem]
-    assert [problem.split(" must")[0] for problem in problems] == [
-        "train.steps (0)",
-        "train.steps (-1)",
-    ]
-
-
-def test_incompatible_settings_are_reported_before_any_point_starts() -> None:
-    with pytest.raises(ConfigError, match=r"batch.global_size \(15\)"):
-        expand("batch.global_size=16,15", "strategy=mirrored", "strategy.virtual_devices=2")
 
 
 def test_resume_of_one_run_is_refused_for_several_points(tmp_path: Path) -> None:

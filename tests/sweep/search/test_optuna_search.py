@@ -44,29 +44,6 @@ def test_study_has_values_and_directory_of_every_point(tmp_path):
         assert trial.user_attrs["run"] == str(point.path)
 
 
-@pytest.mark.slow
-def test_optuna_search_beats_random_search(tmp_path):
-    def best_distance(results):
-        rates = [float(label.split("=")[1]) for label, _ in results]
-        return min(abs(math.log10(rate) + 2) for rate in rates)
-
-    def sum_of_distances(method):
-        searches = [
-            open_search(
-                tmp_path / f"{method}{seed}",
-                "optimizer.learning_rate=tag(log,interval(1e-7,1e2))",
-                method=method,
-                trials=25,
-                seed=seed,
-                prune=False,
-            )
-            for seed in range(2)
-        ]
-        return sum(best_distance(run_search(search)) for search in searches)
-
-    assert sum_of_distances("optuna") < sum_of_distances("random")
-
-
 def train_with_two_batch_sizes(point, search):
     """Train half of the points for other numbers of steps, as with another batch size."""
     return train(point, search, steps=STEPS if point.number % 2 else (7, 14, 21))

@@ -15,15 +15,14 @@ from tests.sweep.simulated_search import (
     train,
 )
 from trainer.errors import ConfigError
-from trainer.sweep.search.search import create_search
+from trainer.sweep.search.search import SearchContext
 
 METHODS = pytest.mark.parametrize("method", ["random", "optuna"])
 
 
-@METHODS
-def test_invalid_bounds_are_reported_before_anything_is_written(tmp_path, method):
+def test_invalid_bounds_are_reported_before_anything_is_written(tmp_path):
     with pytest.raises(ConfigError) as raised:
-        open_search(tmp_path / "s", "optimizer.learning_rate=interval(-1,0)", method=method)
+        open_search(tmp_path / "s", "optimizer.learning_rate=interval(-1,0)")
     assert raised.value.problems == (
         "optimizer.learning_rate (-1.0) must be > 0",
         "optimizer.learning_rate (0.0) must be > 0",
@@ -31,27 +30,23 @@ def test_invalid_bounds_are_reported_before_anything_is_written(tmp_path, method
     assert not (tmp_path / "s").exists()
 
 
-@METHODS
-def test_search_without_a_range_is_refused(tmp_path, method):
+def test_search_without_a_range_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="search needs something to vary; write"):
-        open_search(tmp_path, "seed=1", method=method)
+        open_search(tmp_path, "seed=1")
 
 
-@METHODS
-def test_key_that_does_not_change_the_run_is_refused(tmp_path, method):
+def test_key_that_does_not_change_the_run_is_refused(tmp_path):
     message = r"checkpoint.keep \(choice\(1,2\)\) changes nothing that is trained"
     with pytest.raises(ConfigError, match=message):
-        open_search(tmp_path, "checkpoint.keep=1,2", RATE_RANGE, method=method)
+        open_search(tmp_path, "checkpoint.keep=1,2", RATE_RANGE)
 
 
-@METHODS
-def test_resume_of_one_run_is_refused(tmp_path, method):
+def test_resume_of_one_run_is_refused(tmp_path):
     base = copy.deepcopy(BASE)
-    base.search.method = method
     base.resume = "runs/x"
     message = r"resume \(runs/x\) is one run, and a search has many"
     with pytest.raises(ConfigError, match=message):
-        create_search(parse(RATE_RANGE), base, compose, tmp_path)
+        SearchContext(parse(RATE_RANGE), base, compose, tmp_path).space()
 
 
 @METHODS
@@ -76,16 +71,15 @@ def test_finite_search_space_is_exhausted_without_duplicates(tmp_path, method):
     assert len({point.path for point in points}) == len(points) == search.total == 4
 
 
-@METHODS
-def test_point_has_the_overrides_of_its_own_command(tmp_path, method):
+def test_point_has_the_overrides_of_its_own_command(tmp_path):
     overrides = ("checkpoint.keep=3", RATE_RANGE, "train.epochs=2", MODEL_CHOICE)
-    point = open_search(tmp_path, *overrides, method=method, trials=1).next_point()
+    point = open_search(tmp_path, *overrides, trials=1).next_point()
     assert point.overrides == ["checkpoint.keep=3", "train.epochs=2", *point.label.split()]
     assert point.experiment == compose(point.overrides)
 
 
 def test_optuna_is_an_optional_package(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer.sweep.search.search.find_spec", lambda name: None)
+    monkeypatch.setattr("trainer.config.options.targets.find_spec", lambda name: None)
     with pytest.raises(ConfigError) as raised:
         open_search(tmp_path)
     assert raised.value.problems == (

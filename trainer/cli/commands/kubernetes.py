@@ -15,7 +15,8 @@ from trainer.cli.commands.command_arguments import Parser
 from trainer.cli.compose import compose
 from trainer.cli.overrides import override_key
 from trainer.cluster import discovery
-from trainer.cluster.schedulers import kubernetes_allocation
+from trainer.cluster.schedulers.kubernetes_scheduler import PORT
+from trainer.cluster.schedulers.scheduler import Allocation
 from trainer.cluster.spec import Cluster
 from trainer.config import addresses
 from trainer.config.options import constraints
@@ -223,9 +224,8 @@ def _check(experiment: Experiment, sized: Experiment, name: str) -> tuple[int, b
     count = len(process_ids) if strategy.uses_declared_cluster else 0
     cluster = Cluster()
     if count:
-        environment = {"JOB_COMPLETION_INDEX": "0"}
-        allocation = kubernetes_allocation(environment, lambda: f"{name}-0.{name}", count)
-        assert allocation is not None
+        pods = [f"{name}-{index}.{name}:{PORT}" for index in range(count)]
+        allocation = Allocation("Kubernetes", pods, 0)
         cluster = discovery.allocated_cluster(strategy.process_ids, allocation)
     strategy, _ = strategy.resolve(cluster)
     check(experiment, ResolvedRun(strategy, cluster))

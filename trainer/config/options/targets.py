@@ -10,6 +10,7 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field
+from importlib.util import find_spec
 from typing import Any
 
 from trainer.annotations import Effect, Exists, Rule
@@ -21,6 +22,7 @@ ENGINE_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "model": ("input_shape", "num_classes"),
     "optimizer": ("learning_rate",),
     "schedule": ("peak", "total_steps", "steps_per_epoch"),
+    "search": ("context",),
     "loop": ("replicator",),
     "writers": ("run_dir", "position"),
 }
@@ -110,6 +112,21 @@ def takes(target: str, option: str) -> bool | None:
         return None
     names = {parameter.name for parameter in (*signature.positional, *signature.keywords)}
     return option in names or (None if signature.takes_any else False)
+
+
+def missing_package(target: str) -> tuple[str, str] | None:
+    """Return the package that a class needs and that is missing, and what pip is to install.
+
+    The class names both by its constant `requires`, which is read from its source. None: nothing is
+    missing, or the source does not tell.
+    """
+    package, distribution = (signatures.literals(target, ["requires"]) or {}).get(
+        "requires", (None, "")
+    )
+    with suppress(ModuleNotFoundError):  # a package above it is missing
+        if package is None or find_spec(package) is not None:
+            return None
+    return package, distribution
 
 
 def defaults(target: Any) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from trainer.config.schema import ENGINE_KEYS, Experiment
 
 TARGET_GROUPS = (
     "model", "dataset", "augment", "env", "buffer", "task", "optimizer", "schedule", "strategy",
+    "search",
 )  # fmt: skip
 """Groups with one choice, which is a `_target_` with its options."""
 
@@ -20,7 +21,7 @@ OPTIONAL_GROUPS = ("model", "optimizer")
 
 def check(experiment: Experiment) -> Iterator[str]:
     """Yield the problems of an experiment, one line each."""
-    groups = TARGET_GROUPS if loop.name_of(experiment) is None else ("strategy", "loop")
+    groups = TARGET_GROUPS if loop.name_of(experiment) is None else ("strategy", "search", "loop")
     for group in groups:
         node = getattr(experiment, group)
         if node is not None or group not in (*OPTIONAL_GROUPS, *env.absent(experiment)):

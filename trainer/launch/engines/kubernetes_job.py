@@ -1,24 +1,25 @@
 """The objects with which Kubernetes runs an experiment: an indexed Job and its headless Service.
 
-As plain containers for YAML. `trainer.cluster.schedulers` reads what such a Job sets in its pods:
+`kubernetes_job.yaml` has them. `kubernetes_scheduler` reads what such a Job sets in its pods:
 the completion index, and the host name, which differs between pods in the number at its end.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from string import Template
 from typing import Any
 
-from trainer.cluster.schedulers import KUBERNETES_PODS, KUBERNETES_PORT
+import yaml
+
+from trainer.cluster.schedulers.kubernetes_scheduler import PODS, PORT
 
 USER_ID = 1000
 """The user and group of the image that the Dockerfile builds; they own what is in the volume."""
-
-_STOPPED = [130, 143]
-"""Exit codes of a run that has saved on a signal: the same command continues it."""
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
@@ -27,8 +28,6 @@ _IMAGE = r"[a-zA-Z0-9][\w.\-]*(:[0-9]+)?(/[\w.\-]+)*(:[\w.\-]+)?(@sha256:[0-9a-f
 _NUMBER = r"(?=.*[1-9])[0-9]+(\.[0-9]+)?"
 _CPU = rf"{_NUMBER}|(?=.*[1-9])[0-9]+m"
 _MEMORY = rf"{_NUMBER}([KMGTPE]i|[kMGTPE])"
-_CONTAINER = "train"
-_VOLUME = "runs"
 
 
 @dataclass(frozen=True)
@@ -125,127 +124,40 @@ def _resource_problems(spec: JobSpec) -> Iterator[str]:
 
 def objects(spec: JobSpec) -> list[dict[str, Any]]:
     """Return the objects, in the order in which to create them."""
-    if not spec.has_cluster:
-        return [_job(spec)]
-    return [_service(spec), _network_policy(spec), _job(spec)]
-
-
-def _selector(spec: JobSpec) -> dict[str, str]:
-    """Return the label that Kubernetes gives to the pods of a Job."""
-    return {"batch.kubernetes.io/job-name": spec.name}
-
-
-def _metadata(spec: JobSpec) -> dict[str, Any]:
-    namespace = {"namespace": spec.namespace} if spec.namespace else {}
-    return {"name": spec.name, **namespace}
-
-
-def _service(spec: JobSpec) -> dict[str, Any]:
-    """Return the headless Service, which gives each pod a name."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _metadata(spec),
-        "spec": {
-            "clusterIP": "None",
-            # The pods look for each other before any of them is ready.
-            "publishNotReadyAddresses": True,
-            "selector": _selector(spec),
-            "ports": [{"name": "grpc", "port": KUBERNETES_PORT}],
-        },
-    }
-
-
-def _network_policy(spec: JobSpec) -> dict[str, Any]:
-    """Return the rule that only pods of the Job reach each other: TensorFlow asks nobody's name."""
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": _metadata(spec),
-        "spec": {
-            "podSelector": {"matchLabels": _selector(spec)},
-            "policyTypes": ["Ingress"],
-            "ingress": [{"from": [{"podSelector": {"matchLabels": _selector(spec)}}]}],
-        },
-    }
-
-
-def _job(spec: JobSpec) -> dict[str, Any]:
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": _metadata(spec),
-        "spec": {
-            "completions": spec.pods,
-            "parallelism": spec.pods,
-            "completionMode": "Indexed",
-            "backoffLimit": spec.max_failures,
-            # Two pods with one index would write to one run directory.
-            "podReplacementPolicy": "Failed",
-            "podFailurePolicy": {"rules": _failure_rules()},
-            "template": {"spec": _pod(spec)},
-        },
-    }
-
-
-def _failure_rules() -> list[dict[str, Any]]:
-    """Return which ends of a pod are no failures: another one takes its place."""
-    stopped = {"containerName": _CONTAINER, "operator": "In", "values": _STOPPED}
-    # Evicted, preempted, or its node drained, whether or not it could save in time.
-    disrupted = {"type": "DisruptionTarget", "status": "True"}
-    return [
-        {"action": "Ignore", "onExitCodes": stopped},
-        {"action": "Ignore", "onPodConditions": [disrupted]},
-    ]
-
-
-def _pod(spec: JobSpec) -> dict[str, Any]:
-    return {
-        **({"subdomain": spec.name} if spec.has_cluster else {}),
-        "restartPolicy": "Never",  # which podFailurePolicy needs
-        "terminationGracePeriodSeconds": spec.grace_secs,
-        **({"serviceAccountName": spec.service_account} if spec.service_account else {}),
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [_container(spec)],
-        "volumes": [{"name": _VOLUME, **_volume(spec)}],
-    }
-
-
-def _volume(spec: JobSpec) -> dict[str, Any]:
-    if spec.claim is None:
-        return {"emptyDir": {}}
-    return {"persistentVolumeClaim": {"claimName": spec.claim}}
-
-
-def _container(spec: JobSpec) -> dict[str, Any]:
-    limits: dict[str, Any] = {"memory": spec.memory}
-    if spec.gpus:
-        limits["nvidia.com/gpu"] = spec.gpus
-    cluster = {
-        # Not an override: the number of pods may differ each time the run is continued.
-        "env": [{"name": KUBERNETES_PODS, "value": str(spec.pods)}],
-        "ports": [{"name": "grpc", "containerPort": KUBERNETES_PORT}],
-    }
-    return {
-        "name": _CONTAINER,
+    values = {
+        "name": spec.name,
+        "namespace": spec.namespace,
+        "pods": spec.pods,
+        "max_failures": spec.max_failures,
+        "subdomain": spec.name if spec.has_cluster else None,
+        "grace_secs": spec.grace_secs,
+        "service_account": spec.service_account,
+        "user": USER_ID,
         "image": spec.image,
-        "command": ["steadfast"],
-        "args": list(spec.arguments),
-        **(cluster if spec.has_cluster else {}),
-        **({"envFrom": [{"secretRef": {"name": spec.secret}}]} if spec.secret else {}),
-        "resources": {"requests": {"cpu": spec.cpu, "memory": spec.memory}, "limits": limits},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [{"name": _VOLUME, "mountPath": str(spec.mount_path)}],
+        "arguments": [],
+        # Not an override: the number of pods may differ each time the run is continued.
+        "variables": [{"name": PODS, "value": str(spec.pods)}] if spec.has_cluster else None,
+        "ports": [{"name": "grpc", "containerPort": PORT}] if spec.has_cluster else None,
+        "service_ports": [{"name": "grpc", "port": PORT}],
+        "secrets": [{"secretRef": {"name": spec.secret}}] if spec.secret else None,
+        "cpu": spec.cpu,
+        "memory": spec.memory,
+        "gpus": spec.gpus or None,
+        "mount_path": str(spec.mount_path),
+        "empty_volume": {} if spec.claim is None else None,
+        "claimed_volume": None if spec.claim is None else {"claimName": spec.claim},
     }
+    template = Template(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    text = template.substitute({name: json.dumps(value) for name, value in values.items()})
+    service, policy, job = (_without_nulls(item) for item in yaml.safe_load_all(text))
+    # A word of a command line may be more than YAML reads.
+    job["spec"]["template"]["spec"]["containers"][0]["args"] = list(spec.arguments)
+    return [service, policy, job] if spec.has_cluster else [job]
+
+
+def _without_nulls(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_without_nulls(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    return {key: _without_nulls(value) for key, value in node.items() if value is not None}

@@ -1,7 +1,7 @@
 """launch=ray: the processes of a run on the nodes of a Ray cluster.
 
 The supervisor stays in the command. Each attempt gets a placement group with an actor for every
-process, see `ray_host`.
+process, see `ray_process`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from trainer.cluster.spec import RAY, Cluster, ProcessId
 from trainer.errors import CRASHED, WRONG_INPUT, ConfigError
 from trainer.files import clear_temporaries
 from trainer.launch.engines import ray_connection
-from trainer.launch.engines.ray_host import Place
-from trainer.launch.engines.ray_process import RayProcess
+from trainer.launch.engines.ray_process import Place, RayProcess
 from trainer.launch.processes.worker_process import WorkerProcess
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision.membership import sizes

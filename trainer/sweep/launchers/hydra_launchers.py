@@ -9,7 +9,7 @@ from hydra.core.object_type import ObjectType
 from trainer.cli.config_loader import config_loader
 from trainer.cluster.spec import Cluster
 from trainer.config.options.constraints import did_you_mean
-from trainer.config.schema import Experiment
+from trainer.config.schema import GRID_SEARCH, Experiment
 from trainer.errors import ConfigError
 
 _GROUP = "hydra/launcher"
@@ -82,10 +82,10 @@ def _unsupported_settings(
     name: str, experiment: Experiment, declared: Cluster | None
 ) -> Iterator[str]:
     launcher = f"{_GROUP}={name}"
-    method = experiment.search.method
     sweep = experiment.sweep
-    if method != "grid":
-        yield f"search.method ({method}) must be grid with {launcher}; leave the launcher out"
+    if experiment.search["_target_"] != GRID_SEARCH:
+        name = experiment.choices["search"]
+        yield f"search ({name}) must be grid with {launcher}; leave the launcher out"
     if sweep.jobs != 1:
         yield f"sweep.jobs ({sweep.jobs}) has no effect with {launcher}; leave it out"
     if sweep.on_error != "continue":

@@ -18,12 +18,12 @@ from omegaconf import DictConfig
 
 from trainer.cluster import environment
 from trainer.cluster.messages import Crash, ErrorLine, Exit, Line, Message, Problem
+from trainer.cluster.schedulers import slurm_scheduler
 from trainer.cluster.stop_requests import REQUESTS, SAVES, STOP, Decision, StopRequests
 from trainer.config import loading
 from trainer.errors import CRASHED, DONE, WRONG_INPUT
 from trainer.runs.location import run_path
 from trainer.runs.status import run_status
-from trainer.sweep.launchers import slurm_job
 from trainer.sweep.points.point_process import PointMessages, PointProcess
 from trainer.sweep.points.points import Point
 from trainer.sweep.points.resources import ResourceShare
@@ -122,7 +122,7 @@ class JobRequests:
             SystemExit: the job will be started again.
         """
         if self._requeue is None:
-            if self._lock.is_held() and slurm_job.is_requeued(environment.current()):
+            if self._lock.is_held() and slurm_scheduler.is_requeued(environment.current()):
                 # As the launchers do: with a result the job would count as ended.
                 raise SystemExit(-1)
             return

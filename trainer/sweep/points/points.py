@@ -1,14 +1,26 @@
-"""The points of a sweep, and the interface of the search methods that choose them."""
+"""The points of a sweep, composed and checked; no two are the same run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from random import Random
 
+from trainer.cli.compose import Composer
+from trainer.cluster import environment
 from trainer.config.schema import Experiment
+from trainer.errors import ConfigError
+from trainer.launch.resolved_run import resolve
+from trainer.runs.location import run_path
 from trainer.runs.status import RunStatus
+from trainer.sweep.search.search_space import SearchSpace
+
+Compose = Callable[[list[str]], Experiment]
+"""Composes and checks an experiment from overrides; raises ConfigError."""
+
+_MAX_ATTEMPTS = 1000
+"""Samples in a row without a new point after which the search space counts as exhausted."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +58,94 @@ class PointResult:
     outcome: RunStatus
 
 
-class SearchMethod(Protocol):
-    """Chooses the points of a sweep, perhaps by the results of earlier ones.
+class PointComposer:
+    """Composes and checks the points of a sweep, each combination of overrides once.
 
-    Attributes:
-        total: number of points in the sweep.
+    Args:
+        composer: composes an experiment.
     """
 
-    total: int
+    def __init__(self, composer: Composer) -> None:
+        self._composer = composer
+        self._results: dict[tuple[str, ...], Experiment | ConfigError] = {}
 
-    def next_point(self) -> Point | None:
-        """Return the next point, or None if there are no more."""
+    def __call__(self, overrides: list[str]) -> Experiment:
+        """Return the experiment of a point; whoever changes it changes that of the next call.
 
-    def should_prune(self, point: Point, step: int, metrics: Mapping[str, float]) -> bool:
-        """Record an evaluation on the test split; return whether to stop the point early."""
+        Raises:
+            ConfigError: with all problems of the point.
+        """
+        key = tuple(overrides)
+        if key not in self._results:
+            try:
+                self._results[key] = self._compose(overrides)
+            except ConfigError as error:
+                self._results[key] = error
+        result = self._results[key]
+        if isinstance(result, ConfigError):
+            raise result
+        return result
 
-    def record_outcome(self, point: Point, outcome: RunStatus) -> None:
-        """Record the outcome of a point; not of a stopped one, which is chosen again."""
+    def _compose(self, overrides: list[str]) -> Experiment:
+        """Compose an experiment, and refuse what a sweep cannot run."""
+        experiment = self._composer.compose(overrides)
+        if not experiment.trains:
+            raise ConfigError(f"mode ({experiment.mode}) is for one run; leave -m out")
+        if experiment.launch.inline:
+            raise ConfigError(
+                "launch.inline (true) is for one run: a point has a process of its own; "
+                "leave -m or launch=inline out"
+            )
+        launch = experiment.launch
+        if launch.uses_ray and not (launch.ray.address or environment.ray_address()):
+            raise ConfigError(
+                "launch.ray.address (null) would start a Ray cluster for each point of the sweep; "
+                "give the address of one, or set RAY_ADDRESS"
+            )
+        resolve(experiment)
+        return experiment
+
+
+class PointFactory:
+    """Creates points, no two of them with the same run directory.
+
+    Args:
+        space: the values that may be sampled.
+        compose: composes the experiment of a point.
+    """
+
+    def __init__(self, space: SearchSpace, compose: Compose) -> None:
+        self._space = space
+        self._compose = compose
+        self._tried: set[tuple[str, ...]] = set()
+        self._paths: set[Path] = set()
+
+    def create(self, number: int, varied: Mapping[str, str]) -> Point | None:
+        """Return the point with the given values, or None if it is a duplicate or invalid."""
+        values = tuple(varied.values())
+        if values in self._tried:
+            return None
+        self._tried.add(values)
+        overrides = self._space.overrides(varied)
+        try:
+            experiment = self._compose(overrides)
+        except ConfigError:
+            # The bounds of every range were valid: an invalid combination within them is no
+            # mistake of the user.
+            return None
+        path = run_path(experiment)
+        if path in self._paths:
+            return None
+        self._paths.add(path)
+        return Point(number, varied, overrides, experiment, path)
+
+    def sample(self, number: int, seed: int) -> Point | None:
+        """Return a random new point, or None if the search space is exhausted.
+
+        The point depends on the seed, its number, and the points created before.
+        """
+        for attempt in range(_MAX_ATTEMPTS):
+            random = Random(f"{seed}:{number}:{attempt}")
+            if point := self.create(number, self._space.sample(random)):
+                return point
+        return None

@@ -2,46 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
 from hydra.core.override_parser.types import Override
 
-from trainer.cli.compose import Composer
 from trainer.config import loading
 from trainer.config.options.constraints import format_value
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.runs import normalization
 from trainer.runs.location import run_path
-from trainer.runs.status import RunStatus
-from trainer.sweep.points.point_factory import compose_point
-from trainer.sweep.points.points import Point
+from trainer.sweep.points.points import Compose, Point
+from trainer.sweep.search.search import Search, SearchContext
 
 _MAX_WRONG = 20
 """After how many wrong points no further ones are composed: hundreds would take a minute."""
 
 
-class GridSearch:
-    """Returns every point of a list; nothing is pruned.
+class GridSearch(Search):
+    """Returns every combination of the listed values; nothing is pruned.
 
     Args:
-        points: all points of the sweep.
+        context: the sweep.
+
+    Raises:
+        ConfigError: with all problems of all points, or of the first that are wrong.
     """
 
-    def __init__(self, points: Sequence[Point]) -> None:
-        self.total = len(points)
-        self._remaining = iter(points)
+    def __init__(self, context: SearchContext) -> None:
+        self.points, self.notes = expand(context.overrides, context.compose)
+        self.total = len(self.points)
+        self._remaining = iter(self.points)
 
     def next_point(self) -> Point | None:
         return next(self._remaining, None)
-
-    def should_prune(self, point: Point, step: int, metrics: Mapping[str, float]) -> bool:
-        return False
-
-    def record_outcome(self, point: Point, outcome: RunStatus) -> None:
-        pass
 
 
 def combinations(parsed: Sequence[Override]) -> Iterator[tuple[dict[str, str], list[str]]]:
@@ -73,7 +69,7 @@ def combinations(parsed: Sequence[Override]) -> Iterator[tuple[dict[str, str], l
         yield varied, [f"{override.get_key_element()}={value}" for override, value in combination]
 
 
-def compose_first(parsed: Sequence[Override], composer: Composer) -> Experiment:
+def compose_first(parsed: Sequence[Override], compose: Compose) -> Experiment:
     """Return the first combination, without continuous ranges; it has all settings of the sweep.
 
     Raises:
@@ -85,10 +81,10 @@ def compose_first(parsed: Sequence[Override], composer: Composer) -> Experiment:
         if not override.is_sweep_override() or override.is_discrete_sweep()
     ]
     _, overrides = next(combinations(listed))
-    return composer.compose(overrides)
+    return compose(overrides)
 
 
-def expand(parsed: Sequence[Override], composer: Composer) -> tuple[list[Point], list[str]]:
+def expand(parsed: Sequence[Override], compose: Compose) -> tuple[list[Point], list[str]]:
     """Compose and check every combination.
 
     Returns:
@@ -105,7 +101,7 @@ def expand(parsed: Sequence[Override], composer: Composer) -> tuple[list[Point],
     num_wrong = 0
     for varied, overrides in combinations(parsed):
         try:
-            experiments.append(experiment := compose_point(overrides, composer))
+            experiments.append(experiment := compose(overrides))
         except ConfigError as error:
             problems |= dict.fromkeys(error.problems)
             num_wrong += 1

@@ -12,60 +12,80 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import optuna
 from optuna.distributions import BaseDistribution
 from optuna.exceptions import StorageInternalError
+from optuna.pruners import BasePruner, MedianPruner, NopPruner
 from optuna.samplers import TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
+from trainer.annotations import Ge, Le
 from trainer.config.rules.checkpoint import selecting_split
-from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.files import Lock, writing
+from trainer.runs.identity import run_name
 from trainer.runs.status import RunStatus, State, read_evaluations
-from trainer.sweep.points.point_factory import PointFactory
 from trainer.sweep.points.points import Point
 from trainer.sweep.points.sweep_lock import SweepLock
-from trainer.sweep.search.optuna_study import FILE, open_study, recorded_trials
+from trainer.sweep.search.search import Search, SearchContext
 from trainer.sweep.search.search_space import Choice, SearchSpace
 
+_FILE = "study.db"
+_STARTUP_TRIALS = 5
+"""Points that must be complete before one is pruned."""
 _LOCK_WAIT_SECS = 5.0
 """The children of a killed command may hold the lock for a moment longer."""
 _DATABASE_ERRORS = (SQLAlchemyError, StorageInternalError)
 
 
-class OptunaSearch:
+class OptunaSearch(Search):
     """Chooses points by the results of earlier ones.
 
-    Args:
-        space: the values that may be sampled.
-        factory: creates the points.
-        base: the composed experiment without the varied values; its sweep has a metric and a mode.
-        folder: the sweep's folder, where the study is kept.
+    Every method may raise a StorageError: the study cannot be read or written.
 
-    Raises:
-        ConfigError: the folder has the study of another search, or another process uses it.
-        StorageError: the study cannot be read or written; every method may raise it.
+    Args:
+        context: the sweep.
+        trials: total number of points, including those of earlier commands.
+        seed: seed of the sampled values.
+        prune: whether to stop points whose metric falls behind that of the others.
     """
 
+    requires = ("optuna", "steadfast[optuna]")
+
     def __init__(
-        self, space: SearchSpace, factory: PointFactory, base: Experiment, folder: Path
+        self,
+        context: SearchContext,
+        *,
+        trials: Annotated[int, Ge(1)] = 20,
+        seed: Annotated[int, Ge(0), Le(4294967295)] = 0,
+        prune: bool = True,
     ) -> None:
-        self.total = int(min(base.search.trials, space.size))
+        space = context.space()
+        self.total = int(min(trials, space.size))
+        self._context = context
         self._space = space
-        self._factory = factory
-        self._seed = base.search.seed
+        self._points = context.points(space)
+        self._seed = seed
+        self._prunes = prune
         self._number = 0
-        self._metric = base.sweep.metric or "loss"
-        self._lock = _lock(folder)  # for as long as this object lives
-        self._path = folder / FILE
-        with writing(self._path, *_DATABASE_ERRORS):
-            self._study = open_study(space, base, self._metric, self._path)
-            self._recorded = recorded_trials(self._study)
+        self._metric = context.base.sweep.metric or "loss"
+        self._path = context.folder / _FILE
         self._trials: dict[int, Trial] = {}
+
+    def begin(self) -> None:
+        """Open the study.
+
+        Raises:
+            ConfigError: the folder has the study of another search, or another process uses it.
+        """
+        self._lock = _lock(self._context.folder)  # for as long as this object lives
+        with writing(self._path, *_DATABASE_ERRORS):
+            self._study = self._open_study()
+            self._recorded = _recorded_trials(self._study)
 
     def next_point(self) -> Point | None:
         number = self._number + 1
@@ -104,6 +124,41 @@ class OptunaSearch:
         with writing(self._path, *_DATABASE_ERRORS):
             self._study.tell(number, **result, skip_if_finished=True)
 
+    def _open_study(self) -> Study:
+        """Return the study in a file; it is created, or replaced if it has no results.
+
+        Raises:
+            ConfigError: the file has the results of another search.
+        """
+        base = self._context.base
+        path = self._path
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        goal: Literal["minimize", "maximize"] = (
+            "minimize" if base.sweep.mode == "min" else "maximize"
+        )
+        pruner: BasePruner = (
+            MedianPruner(n_startup_trials=_STARTUP_TRIALS, n_warmup_steps=2)
+            if self._prunes
+            else NopPruner()
+        )
+        location: dict[str, Any] = {
+            "study_name": path.parent.name,
+            "storage": f"sqlite:///{path.absolute()}",
+        }
+        search = {
+            "fixed configuration": run_name(base),
+            "goal": f"{goal} {self._metric}",
+            **{key: str(values) for key, values in self._space.ranges.items()},
+        }
+        study = optuna.create_study(**location, direction=goal, pruner=pruner, load_if_exists=True)
+        if (recorded := study.user_attrs.get("search", search)) != search:
+            if study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
+                raise ConfigError(*_differences(path, recorded, search))
+            optuna.delete_study(**location)
+            study = optuna.create_study(**location, direction=goal, pruner=pruner)
+        study.set_user_attr("search", search)
+        return study
+
     def _recorded_point(self, number: int) -> Point | None:
         """Return the point of an earlier command, if any; a failed one becomes a new trial."""
         if number not in self._recorded:
@@ -111,7 +166,7 @@ class OptunaSearch:
         # Optuna has no public way to open a recorded trial.
         trial = Trial(self._study, self._recorded[number]._trial_id)
         self._trials[number] = trial
-        point = self._factory.create(number, self._sample(trial))
+        point = self._points.create(number, self._sample(trial))
         state = self._recorded[number].state
         if point is None:
             return None
@@ -139,12 +194,12 @@ class OptunaSearch:
         """
         self._study.sampler = _RoundingSampler(self._space, f"{self._seed}:{number}")
         trial = self._study.ask()
-        if point := self._factory.create(number, self._sample(trial)):
+        if point := self._points.create(number, self._sample(trial)):
             trial.set_user_attr("point", number)
             trial.set_user_attr("run", str(point.path))
         else:
             self._study.tell(trial, state=TrialState.FAIL)
-            point = self._factory.sample(number, self._seed)
+            point = self._points.sample(number, self._seed)
             if point is None:
                 return None
             trial = self._create_trial(point)
@@ -214,6 +269,31 @@ class _RoundingSampler(TPESampler):
     def _round(self, key: str, value: Any) -> Any:
         values = self._ranges[key]
         return value if isinstance(values, Choice) else values.round(value)
+
+
+def _differences(path: Path, recorded: Mapping[str, str], search: Mapping[str, str]) -> list[str]:
+    changes = "; ".join(
+        f"{key}: {recorded.get(key, 'none')} -> {search.get(key, 'none')}"
+        for key in {**recorded, **search}
+        if recorded.get(key) != search.get(key)
+    )
+    return [
+        f"{path} holds a search that differs in {changes}",
+        "go on with the command as it was, or start another search with sweep.name=<name>",
+    ]
+
+
+def _recorded_trials(study: Study) -> dict[int, FrozenTrial]:
+    """Return the trials of earlier commands by point; fail those that were never completed."""
+    while any(trial.state == TrialState.WAITING for trial in study.get_trials(deepcopy=False)):
+        study.ask()  # enqueued, and the command was killed before it asked for it
+    trials: dict[int, FrozenTrial] = {}
+    for trial in study.get_trials(deepcopy=False):
+        if "point" in trial.user_attrs:
+            trials[trial.user_attrs["point"]] = trial
+        elif not trial.state.is_finished():
+            study.tell(trial.number, state=TrialState.FAIL)
+    return trials
 
 
 def _lock(folder: Path) -> Lock:

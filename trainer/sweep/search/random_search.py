@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Annotated
 
-from trainer.runs.status import RunStatus
-from trainer.sweep.points.point_factory import PointFactory
+from trainer.annotations import Ge, Le
 from trainer.sweep.points.points import Point
+from trainer.sweep.search.search import Search, SearchContext
 
 
-class RandomSearch:
+class RandomSearch(Search):
     """Samples each point from the seed and its number.
 
     Args:
-        factory: creates the points.
-        total: number of points in the sweep.
-        seed: seed of all samples.
+        context: the sweep.
+        trials: total number of points, including those of earlier commands.
+        seed: seed of the sampled values.
     """
 
-    def __init__(self, factory: PointFactory, total: int, seed: int) -> None:
-        self.total = total
-        self._factory = factory
+    def __init__(
+        self,
+        context: SearchContext,
+        *,
+        trials: Annotated[int, Ge(1)] = 20,
+        seed: Annotated[int, Ge(0), Le(4294967295)] = 0,
+    ) -> None:
+        space = context.space()
+        self.total = int(min(trials, space.size))
+        self._points = context.points(space)
         self._seed = seed
         self._number = 0
 
     def next_point(self) -> Point | None:
         if self._number == self.total:
             return None
-        point = self._factory.sample(self._number + 1, self._seed)
+        point = self._points.sample(self._number + 1, self._seed)
         if point is None:
             self.total = self._number
             return None
         self._number += 1
         return point
-
-    def should_prune(self, point: Point, step: int, metrics: Mapping[str, float]) -> bool:
-        return False
-
-    def record_outcome(self, point: Point, outcome: RunStatus) -> None:
-        pass

@@ -17,7 +17,7 @@ from trainer.store.object_store import ConflictError, MissingObjectError, StoreE
 _TIMEOUT_SECS = 60
 
 
-class GcsStore:
+class GsStore:
     """The objects of a bucket below a path; see `trainer.store.object_store.Store`.
 
     Credentials are the application default credentials of this process.
@@ -26,6 +26,8 @@ class GcsStore:
         bucket: the bucket.
         path: the path, without slashes at its ends.
     """
+
+    requires = ("google.cloud.storage", "steadfast[gcs]")
 
     def __init__(self, bucket: str, path: str) -> None:
         self._prefix = f"{path}/" if path else ""

@@ -1,40 +1,21 @@
-"""Schedulers: the processes that Slurm or Kubernetes has started together, from the environment.
-
-A scheduler knows the processes but not their jobs; the strategy assigns those.
-"""
+"""Slurm: the tasks of a step that `srun` has started, and what becomes of a job."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import subprocess
+from collections.abc import Iterator, Mapping
 
+from trainer.cluster.schedulers.scheduler import Allocation, index_of, integer
 from trainer.errors import ConfigError
 
 _RANGES = r"\[[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*\]"
 _HOST = rf"(?:[^\s,\[\]]|{_RANGES})+"
-KUBERNETES_PORT = 2222
-KUBERNETES_PODS = "STEADFAST_PODS"
-"""The variable by which `kubernetes` tells the pods of a Job how many they are."""
+_ANSWER_SECS = 60  # how long scontrol may take
 
 
-@dataclass(frozen=True)
-class Allocation:
-    """The processes that a scheduler has started together.
-
-    Attributes:
-        source: the scheduler, for messages.
-        addresses: the address at which each process listens, host:port.
-        index: the number of this process among them, from 0.
-    """
-
-    source: str
-    addresses: list[str]
-    index: int
-
-
-def slurm_allocation(environment: Mapping[str, str]) -> Allocation | None:
+def allocation(environment: Mapping[str, str], count: int) -> Allocation | None:
     """Return the tasks of the step that `srun` has started, or None outside a step.
 
     Raises:
@@ -44,7 +25,7 @@ def slurm_allocation(environment: Mapping[str, str]) -> Allocation | None:
     # process: only the variables of a step count.
     if (
         "SLURM_STEP_ID" not in environment
-        or (count := _integer("Slurm", environment, "SLURM_STEP_NUM_TASKS", "1")) < 2
+        or (count := integer("Slurm", environment, "SLURM_STEP_NUM_TASKS", "1")) < 2
     ):
         return None
     nodes, per_node = (
@@ -57,7 +38,7 @@ def slurm_allocation(environment: Mapping[str, str]) -> Allocation | None:
             f"Slurm: SLURM_STEP_TASKS_PER_NODE ({per_node}) must have a number for each of "
             f"{len(hosts)} nodes, {count} tasks in all"
         )
-    index = _index("Slurm", environment, "SLURM_PROCID", count, f"the step has {count} tasks")
+    index = index_of("Slurm", environment, "SLURM_PROCID", count, f"the step has {count} tasks")
     tasks = [
         (host, local)
         for host, host_count in zip(hosts, counts, strict=True)
@@ -74,22 +55,19 @@ def slurm_allocation(environment: Mapping[str, str]) -> Allocation | None:
         tasks.sort(key=lambda task: task[1])
     # Jobs and steps on one node need different ports: each has 16. So do the starts of one job: on
     # a node that was cut off, tasks of an earlier one may be alive, and must not be met.
-    job = _integer("Slurm", environment, "SLURM_JOB_ID")
-    step = _integer("Slurm", environment, "SLURM_STEP_ID")
-    restarts = _integer("Slurm", environment, "SLURM_RESTART_COUNT", "0")
+    job = integer("Slurm", environment, "SLURM_JOB_ID")
+    step = integer("Slurm", environment, "SLURM_STEP_ID")
+    restarts = integer("Slurm", environment, "SLURM_RESTART_COUNT", "0")
     base = 20000 + 16 * ((31 * job + step + 331 * restarts) % 625)
     return Allocation("Slurm", [f"{host}:{base + local}" for host, local in tasks], index)
 
 
 def starts_jobs_again(environment: Mapping[str, str]) -> bool:
-    """Return whether this is a job of a scheduler, which may start one again before it has ended.
-
-    That happens where it has lost sight of a node.
-    """
-    return "SLURM_JOB_ID" in environment or "JOB_COMPLETION_INDEX" in environment
+    """Return whether this is a job of Slurm, or its batch script or allocation."""
+    return "SLURM_JOB_ID" in environment
 
 
-def slurm_unused_nodes(environment: Mapping[str, str]) -> str | None:
+def warning(environment: Mapping[str, str]) -> str | None:
     """Return a warning if a job has more nodes than a command uses that starts its own processes.
 
     A step of a part of the nodes is meant so; one of a single task on each of several is not.
@@ -104,49 +82,31 @@ def slurm_unused_nodes(environment: Mapping[str, str]) -> str | None:
     )
 
 
-def kubernetes_allocation(
-    environment: Mapping[str, str], hostname: Callable[[], str], count: int
-) -> Allocation | None:
-    """Return the pods of an indexed Job or JobSet, or None outside one.
+def is_requeued(environment: Mapping[str, str]) -> bool:
+    """Return whether Slurm has decided to start this job again, after a preemption for example.
 
-    The host names of the pods differ in the number at the end.
+    It counts a restart when it decides on it, before it ends the processes of the job (seen with
+    Slurm 22.05). What it does after a partition's GraceTime is not known before.
 
     Args:
-        environment: the environment variables of this process.
-        hostname: returns the host name with its domain; called in a Job only, because it can
-            take seconds.
-        count: number of pods, if STEADFAST_PODS does not say it; Kubernetes does not. 0: unknown.
-
-    Raises:
-        ConfigError: the number of pods is unknown, or the index or the host name does not fit.
+        environment: the variables of this process, which tell the number of its own start.
     """
-    if "JOB_COMPLETION_INDEX" not in environment:
-        return None
-    hint = f"set {KUBERNETES_PODS} in the pods, or strategy.workers, by the Job's completions"
-    size = f"the strategy has {count} processes"
-    if KUBERNETES_PODS in environment:
-        count = _integer("Kubernetes", environment, KUBERNETES_PODS)
-        size = f"{KUBERNETES_PODS} is {count}"
-    elif not count:
-        raise ConfigError(
-            "Kubernetes: an indexed Job (JOB_COMPLETION_INDEX) does not tell its pods how many "
-            f"they are; {hint}, or strategy=one_device if each trains alone"
-        )
-    name = "JOB_COMPLETION_INDEX"
-    index = _index("Kubernetes", environment, name, count, size, f"; {hint}")
-    full = hostname()
-    name, dot, domain = full.partition(".")
-    stem = name.removesuffix(f"-{index}")
-    if stem == name:
-        raise ConfigError(
-            f"Kubernetes: host name ({full}) must end in -{index}, the completion index; "
-            "do not use hostNetwork"
-        )
-    return Allocation(
-        "Kubernetes",
-        [f"{stem}-{number}{dot}{domain}:{KUBERNETES_PORT}" for number in range(count)],
-        index,
-    )
+    job = environment.get("SLURM_JOB_ID")
+    if job is None:
+        return False
+    try:
+        text = subprocess.run(
+            ["scontrol", "show", "job", job],
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER_SECS,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return False
+    restarts = re.search(r"\bRestarts=([0-9]+)", text)
+    own = int(environment.get("SLURM_RESTART_COUNT") or 0)
+    return restarts is not None and int(restarts[1]) > own
 
 
 def _hosts(text: str) -> list[str]:
@@ -183,23 +143,3 @@ def _task_counts(text: str) -> list[int]:
             )
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
-
-
-def _integer(
-    source: str, environment: Mapping[str, str], name: str, default: str = "missing"
-) -> int:
-    value = environment.get(name, default)
-    if not re.fullmatch(r"[0-9]+", value):
-        raise ConfigError(f"{source}: {name} ({value}) must be an integer")
-    return int(value)
-
-
-def _index(
-    source: str, environment: Mapping[str, str], name: str, count: int, size: str, hint: str = ""
-) -> int:
-    index = _integer(source, environment, name)
-    if index >= count:
-        raise ConfigError(
-            f"{source}: {name} ({index}) is out of range: {size}, 0 to {count - 1}{hint}"
-        )
-    return index

@@ -41,6 +41,8 @@ class S3Store:
         path: the path, without slashes at its ends.
     """
 
+    requires = ("boto3", "steadfast[s3]")
+
     def __init__(self, bucket: str, path: str) -> None:
         self._bucket = bucket
         self._prefix = f"{path}/" if path else ""

@@ -1,0 +1,1 @@
+"""Schedulers: a file for each, which says how a process recognizes that it has started it."""
