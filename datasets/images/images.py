@@ -13,6 +13,7 @@ from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles, FileSplit, decode
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
+from trainer.protocols import optional
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,7 @@ class ImageDataset:
             images = resize(images, self.input_shape[:2])
         if draws is None or self.augment is None:
             return {**batch, "features": self._normalised(images)}
-        is_cut = getattr(self.train, "augments", False)
+        is_cut = optional(self.train, "augments")
         fill = (0.0,) if self.normalise is None else self.normalise.mean
         views = [
             self._normalised(self.augment.apply(images, own, is_cut=is_cut, fill=fill))

@@ -48,6 +48,7 @@ from trainer.protocols import (
     Split,
     Tokenizer,
     WritesText,
+    optional,
 )
 from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.reinforcement.episode_evaluator import EpisodeEvaluator
@@ -104,7 +105,7 @@ class Inference:
         return self._predictor(source) if hasattr(task, "predict_step") else None
 
     def _predictor(self, source: Source, embedder: ViewEmbedder | None = None) -> Predictor:
-        class_names = getattr(self.dataset, "class_names", None) or ()
+        class_names = optional(self.dataset, "class_names") or ()
         task, dataset = (embedder, embedder) if embedder else (self.state.task, self.dataset)
         return Predictor(
             self.state,
@@ -228,7 +229,7 @@ class Inference:
         assert isinstance(task, Embeds)
         train = self.dataset.train
         has_neighbours = (
-            task.neighbours > 0 and hasattr(train, "fetch") and "label" in batch_spec(train)
+            task.neighbours > 0 and isinstance(train, Split) and "label" in batch_spec(train)
         )
         refuse_classifier_options(self.context.experiment, task)
         if self.context.experiment.trains:
