@@ -66,7 +66,7 @@ def array_record(  # noqa: PLR0913 - every option is a key of the configuration
     max_corrupt_records: Annotated[int, ">= 0"] = 0,
     fields: Fields | None = None,
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """Records of ArrayRecord files; each is a `tf.train.Example`, or what `parse` makes of it.
 
@@ -78,7 +78,7 @@ def array_record(  # noqa: PLR0913 - every option is a key of the configuration
         max_corrupt_records: how many damaged images each process skips before it is an error.
         fields: which parts of a record are used.
         augment: random changes of images in training.
-        normalise: what is subtracted from the features and what they are divided by.
+        normalize: what is subtracted from the features and what they are divided by.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -95,7 +95,7 @@ def array_record(  # noqa: PLR0913 - every option is a key of the configuration
         fields or Fields(),
         max_corrupt_records=max_corrupt_records,
         augment=augment,
-        normalise=normalise,
+        normalize=normalize,
     )
 
 

@@ -32,7 +32,7 @@ def cifar10(
     path: Annotated[str | None, "exists"] = None,
     image_size: Annotated[list[int] | None, "each: >= 1"] = None,
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset:
     """CIFAR-10, 50,000 images for training and 10,000 for testing, 32 x 32 x 3, ten classes.
 
@@ -42,7 +42,7 @@ def cifar10(
             is read in place, never unpacked.
         image_size: resize to [height, width].
         augment: random changes of the images in training.
-        normalise: what is subtracted from the pixels and what they are divided by.
+        normalize: what is subtracted from the pixels and what they are divided by.
 
     Raises:
         FileNotFoundError: the folder, the archive or one of its files is not there.
@@ -65,7 +65,7 @@ def cifar10(
         class_names=CLASSES,
         image_size=image_size,
         augment=augment,
-        normalise=normalise,
+        normalize=normalize,
     )
 
 

@@ -28,7 +28,7 @@ def huggingface(  # noqa: PLR0913 - every option is a key of the configuration
     max_corrupt_records: Annotated[int, ">= 0"] = 0,
     fields: Fields | None = None,
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """A data set as `save_to_disk` writes it, or Arrow or Parquet files.
 
@@ -45,7 +45,7 @@ def huggingface(  # noqa: PLR0913 - every option is a key of the configuration
         max_corrupt_records: how many damaged images each process skips before it is an error.
         fields: which parts of a record are used.
         augment: random changes of images in training.
-        normalise: what is subtracted from the features and what they are divided by.
+        normalize: what is subtracted from the features and what they are divided by.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -65,7 +65,7 @@ def huggingface(  # noqa: PLR0913 - every option is a key of the configuration
         fields,
         max_corrupt_records=max_corrupt_records,
         augment=augment,
-        normalise=normalise,
+        normalize=normalize,
     )
 
 

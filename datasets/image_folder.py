@@ -33,10 +33,10 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
     crop: Annotated[float | None, "> 0, <= 1"] = None,
     antialias: bool = False,
     test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
-    max_corrupt_files: Annotated[int, ">= 0"] = 0,
+    max_corrupt_records: Annotated[int, ">= 0"] = 0,
     cache: Annotated[str, "none | memory | disk"] = "none",
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset:
     """Images in folders: `<path>/<class>/<name>.jpg`, .jpeg or .png; labels are the sorted classes.
 
@@ -49,10 +49,10 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
         channels: 3 for colour, 1 for grey; files are converted.
         antialias: whether to average when an image is made smaller; finer, twice as slow to decode.
         test_fraction: about which share of the images to test on if there is no `test/` or `val/`.
-        max_corrupt_files: how many unreadable files each process skips before it is an error.
+        max_corrupt_records: how many unreadable files each process skips before it is an error.
         cache: where decoded examples are kept: none, `memory` that processes share, or `disk`.
         augment: random changes of the images in training.
-        normalise: what is subtracted from the pixels and what they are divided by.
+        normalize: what is subtracted from the pixels and what they are divided by.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -63,7 +63,9 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
     shape = (image_size[0], image_size[1], channels)
     framing = Framing(crop, antialias=antialias)
     min_area = 0.0 if augment is None else augment.min_area
-    split = functools.partial(FileSplit, image_shape=shape, corrupt=CorruptFiles(max_corrupt_files))
+    split = functools.partial(
+        FileSplit, image_shape=shape, corrupt=CorruptFiles(max_corrupt_records)
+    )
     dataset = ImageDataset(
         train=split(train, _labels(train, classes), framing=replace(framing, min_area=min_area)),
         test=split(test, _labels(test, classes), framing=framing),
@@ -72,7 +74,7 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
         class_names=classes,
         framing=framing,
         augment=augment,
-        normalise=normalise,
+        normalize=normalize,
     )
     return with_cache(dataset, cache)
 

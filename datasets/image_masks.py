@@ -38,9 +38,9 @@ def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
     channels: Annotated[int, ">= 1, <= 3"] = 3,
     antialias: bool = False,
     test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
-    max_corrupt_files: Annotated[int, ">= 0"] = 0,
+    max_corrupt_records: Annotated[int, ">= 0"] = 0,
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> MaskDataset:
     """Images with masks: `<path>/images/<name>.jpg` or .png and `<path>/masks/<name>.png`.
 
@@ -55,9 +55,9 @@ def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
         channels: 3 for colour, 1 for grey; images are converted.
         antialias: whether to average when an image is made smaller; finer, twice as slow to decode.
         test_fraction: about which share of the pairs to test on if there is no `test/` or `val/`.
-        max_corrupt_files: how many unreadable pairs each process skips before it is an error.
+        max_corrupt_records: how many unreadable pairs each process skips before it is an error.
         augment: random changes in training.
-        normalise: what is subtracted from the pixels and what they are divided by.
+        normalize: what is subtracted from the pixels and what they are divided by.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -68,7 +68,7 @@ def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
     train, test = _splits(path, test_fraction)
     shape = (image_size[0], image_size[1], channels)
     framing = Framing(antialias=antialias)
-    corrupt = CorruptPairs(max_corrupt_files, len(class_names))
+    corrupt = CorruptPairs(max_corrupt_records, len(class_names))
     return MaskDataset(
         train=MaskFileSplit(train, shape, framing, corrupt),
         test=MaskFileSplit(test, shape, framing, corrupt),
@@ -77,7 +77,7 @@ def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
         class_names=class_names,
         framing=framing,
         augment=augment,
-        normalise=normalise,
+        normalize=normalize,
     )
 
 
@@ -101,9 +101,9 @@ def _check(channels: int, class_names: list[str] | None) -> list[str]:
 class CorruptPairs(CorruptFiles):
     """Counts images that cannot be read with their masks, against a limit."""
 
-    def __init__(self, max_corrupt_files: int, num_classes: int):
+    def __init__(self, max_corrupt_records: int, num_classes: int):
         """Take how many may be skipped, and how many classes masks have."""
-        super().__init__(max_corrupt_files)
+        super().__init__(max_corrupt_records)
         self.num_classes = num_classes
 
     def problem(self, path: str) -> tuple[str, str]:

@@ -32,7 +32,7 @@ def indexed(  # noqa: PLR0913 - every option is a key of the configuration
     processes: Annotated[int, ">= 0"] = 0,
     fields: Fields | None = None,
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """Records of any object with `__len__` and `__getitem__`, or `__getitems__` for a batch.
 
@@ -50,7 +50,7 @@ def indexed(  # noqa: PLR0913 - every option is a key of the configuration
             each process that trains reads its own.
         fields: which parts of a record are used.
         augment: random changes of images in training.
-        normalise: what is subtracted from the features and what they are divided by.
+        normalize: what is subtracted from the features and what they are divided by.
 
     Raises:
         ValueError: an object is no such source, or its first record is not usable.
@@ -61,7 +61,7 @@ def indexed(  # noqa: PLR0913 - every option is a key of the configuration
         max_corrupt_records=max_corrupt_records,
         processes=processes,
         augment=augment,
-        normalise=normalise,
+        normalize=normalize,
     )
 
 
@@ -113,7 +113,7 @@ def from_sources(
     max_corrupt_records: int = 0,
     processes: int = 0,
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """Return a dataset of two sources; the options are those of `indexed`.
 
@@ -122,7 +122,7 @@ def from_sources(
     """
     layout = fields.layout(_first_record(sources), sources.names[0])
     readers = _readers(sources, fields, layout)
-    corrupt = CorruptFiles(max_corrupt_records, "max_corrupt_records")
+    corrupt = CorruptFiles(max_corrupt_records)
     framings = Framing(min_area=0.0 if augment is None else augment.min_area), Framing()
     train, test = (
         IndexedSplit(reader, rows, read=read, framing=framing, corrupt=corrupt)
@@ -134,7 +134,7 @@ def from_sources(
         "num_classes": readers[0].num_classes,
         "class_names": fields.class_names or sources.class_names,
         "label_kind": layout.label_kind,
-        "normalise": normalise,
+        "normalize": normalize,
     }
     if _is_image(layout):
         return ImageDataset(

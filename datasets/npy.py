@@ -64,7 +64,7 @@ def npy(
     test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
     fields: Fields | None = None,
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """Memory-mapped arrays: `features.npy` [N, ...] and `labels.npy` [N, ...] in a folder.
 
@@ -78,7 +78,7 @@ def npy(
         test_fraction: about which share to test on if there are no files to test on.
         fields: how the features look; `shape` reshapes them.
         augment: random changes of images in training.
-        normalise: what is subtracted from the features and what they are divided by.
+        normalize: what is subtracted from the features and what they are divided by.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -101,7 +101,7 @@ def npy(
         ),
         fields or Fields(),
         augment=augment,
-        normalise=normalise,
+        normalize=normalize,
     )
 
 

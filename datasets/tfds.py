@@ -24,7 +24,7 @@ def tfds(
     max_corrupt_records: Annotated[int, ">= 0"] = 0,
     fields: Fields | None = None,
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """A prepared data set of TensorFlow Datasets.
 
@@ -37,7 +37,7 @@ def tfds(
         max_corrupt_records: how many damaged images each process skips before it is an error.
         fields: which parts of a record are used.
         augment: random changes of images in training.
-        normalise: what is subtracted from the features and what they are divided by.
+        normalize: what is subtracted from the features and what they are divided by.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -58,7 +58,7 @@ def tfds(
         fields,
         max_corrupt_records=max_corrupt_records,
         augment=augment,
-        normalise=normalise,
+        normalize=normalize,
     )
 
 

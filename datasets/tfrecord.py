@@ -49,7 +49,7 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
     max_corrupt_records: Annotated[int, ">= 0"] = 0,
     cache: Annotated[str, "none | memory | disk"] = "none",
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """TFRecord files: images, or numbers, and a class for each.
 
@@ -69,7 +69,7 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
         cache: where decoded examples are kept, for all processes of a host: none, `memory` as long
             as one uses them, or a file on the `disk` in ~/.cache/steadfast.
         augment: random changes of images in training.
-        normalise: what is subtracted from the pixels and what they are divided by.
+        normalize: what is subtracted from the pixels and what they are divided by.
 
     Raises:
         FileNotFoundError: there are no such files.
@@ -79,7 +79,7 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
     contents = _contents(train, told, features, label, num_classes, class_names)
     size = image_size or told.get("image_size")
     framing = Framing(crop, antialias=antialias)
-    images = _Images(size, channels or told.get("channels", 3), framing, augment, normalise)
+    images = _Images(size, channels or told.get("channels", 3), framing, augment, normalize)
     dataset = images.dataset(train, test, CorruptRecords(max_corrupt_records, contents))
     return with_cache(dataset, cache)
 
@@ -92,7 +92,7 @@ class _Images:
     channels: int
     framing: Framing
     augment: Augmentation | None
-    normalise: Normalization | None
+    normalize: Normalization | None
 
     def dataset(
         self, train: RecordIndex, test: RecordIndex, corrupt: CorruptRecords
@@ -153,7 +153,7 @@ class _Images:
             "num_classes": contents.num_classes,
             "class_names": contents.class_names,
             "augment": self.augment,
-            "normalise": self.normalise,
+            "normalize": self.normalize,
         }
 
     def _check_numbers(self) -> None:

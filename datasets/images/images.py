@@ -18,7 +18,7 @@ from trainer.protocols import optional
 
 @dataclass(frozen=True, kw_only=True)
 class ImageDataset:
-    """Images and labels with their preprocessing: resizing, augmentation, normalisation.
+    """Images and labels with their preprocessing: resizing, augmentation, normalization.
 
     Attributes:
         train: the split that is trained on.
@@ -31,7 +31,7 @@ class ImageDataset:
         image_size: resize to (height, width), or None. All that follows counts resized pixels.
         framing: which part of an image file becomes an example.
         augment: random changes in training; None: none.
-        normalise: what is subtracted and divided by last; None: nothing.
+        normalize: what is subtracted and divided by last; None: nothing.
 
     Raises:
         ValueError: an option does not suit images of this shape.
@@ -47,7 +47,7 @@ class ImageDataset:
     image_size: Sequence[int] | None = None
     framing: Framing = field(default_factory=Framing)
     augment: Augmentation | None = None
-    normalise: Normalization | None = None
+    normalize: Normalization | None = None
 
     def __post_init__(self) -> None:
         if self.image_size is not None:
@@ -59,8 +59,8 @@ class ImageDataset:
                     "augment.mixup and augment.cutmix mix classes, and the labels are none; set "
                     "both to 0"
                 )
-        if self.normalise is not None:
-            self.normalise.check(self.image_shape[2])
+        if self.normalize is not None:
+            self.normalize.check(self.image_shape[2])
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -101,7 +101,7 @@ class ImageDataset:
             draws: [B, num_draws] float32 in [0, 1); None in evaluation, without augmentation.
 
         Returns:
-            The batch with `features` [B, *input_shape] float32, in [0, 1] unless normalised. With
+            The batch with `features` [B, *input_shape] float32, in [0, 1] unless normalized. With
             mixup or CutMix `label` is [B, num_classes] float32, the share of each class. With
             `two_views` there are `views`, [B, 2, *input_shape]; the first are the features.
         """
@@ -109,11 +109,11 @@ class ImageDataset:
         if self.input_shape != self.image_shape:
             images = resize(images, self.input_shape[:2])
         if draws is None or self.augment is None:
-            return {**batch, "features": self._normalised(images)}
+            return {**batch, "features": self._normalized(images)}
         is_cut = optional(self.train, "augments")
-        fill = (0.0,) if self.normalise is None else self.normalise.mean
+        fill = (0.0,) if self.normalize is None else self.normalize.mean
         views = [
-            self._normalised(self.augment.apply(images, own, is_cut=is_cut, fill=fill))
+            self._normalized(self.augment.apply(images, own, is_cut=is_cut, fill=fill))
             for own in self.augment.views(draws)
         ]
         batch = {**batch, "features": views[0]}
@@ -121,8 +121,8 @@ class ImageDataset:
             batch["views"] = tf.stack(views, axis=1)
         return self.augment.mix(batch, draws, self.num_classes)
 
-    def _normalised(self, images: tf.Tensor) -> tf.Tensor:
-        return images if self.normalise is None else self.normalise.apply(images)
+    def _normalized(self, images: tf.Tensor) -> tf.Tensor:
+        return images if self.normalize is None else self.normalize.apply(images)
 
 
 def resize(images: tf.Tensor, size: Sequence[int]) -> tf.Tensor:

@@ -88,7 +88,7 @@ def test_mask_that_is_none_is_an_error_or_skipped_with_weight_0(tree, damage, ca
     ):
         image_masks(path=str(tree), **OPTIONS).train.fetch(rows)
     with caplog.at_level(logging.WARNING):
-        batch = image_masks(path=str(tree), max_corrupt_files=1, **OPTIONS).train.fetch(rows)
+        batch = image_masks(path=str(tree), max_corrupt_records=1, **OPTIONS).train.fetch(rows)
     assert batch["weight"].numpy().tolist() == [1, 0, 1, 1]
     assert not batch["features"][1].numpy().any()
     assert "1 of at most 1" in caplog.text

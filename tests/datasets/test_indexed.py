@@ -65,13 +65,13 @@ def test_dataset_keeps_the_contract() -> None:
     check_dataset(dataset(IMAGES["a tuple"]))
 
 
-def test_vectors_are_cast_and_normalised() -> None:
+def test_vectors_are_cast_and_normalized() -> None:
     records = [([n, n + 1], n % 2) for n in range(COUNT)]
     data = indexed(
         train_source=Records(records),
         test_source=Records(records),
         fields=Fields(num_classes=2),
-        normalise=Normalization(mean=[1.0, 2.0], std=[2.0]),
+        normalize=Normalization(mean=[1.0, 2.0], std=[2.0]),
     )
     assert isinstance(data, ArrayDataset)
     assert data.input_shape == (2,)

@@ -245,10 +245,10 @@ def test_corrupt_image_is_named_or_skipped_within_the_limit(tmp_path, image_tree
     assert err == (
         "error: dataset: cannot read images/dark/0.jpg as a JPEG or PNG image; "
         "repair or remove it, "
-        "or let 1 be skipped with dataset.max_corrupt_files=1\n"
+        "or let 1 be skipped with dataset.max_corrupt_records=1\n"
     )
     assert not (tmp_path / "runs").exists()
-    code, out, err = run(tmp_path, *options, "dataset.max_corrupt_files=1")
+    code, out, err = run(tmp_path, *options, "dataset.max_corrupt_records=1")
     assert code == 0, err
     assert (
         out.count(

@@ -19,7 +19,7 @@ from typing import Any
 from trainer.config.options import constraints
 from trainer.config.rules import env, loop
 from trainer.config.schema import Experiment
-from trainer.runs import normalization
+from trainer.runs import migrations, normalization
 
 
 class Kind(enum.Enum):
@@ -36,7 +36,7 @@ KINDS: Mapping[Kind, tuple[str, ...]] = {
         "restart", "preemption", "watchdog", "actors", "plan", "verify", "benchmark", "devices",
         "launch", "store", "record", "sweep", "search", "metrics", "writers", "predict", "export",
         "evaluate.sidecar", "train.steps", "train.epochs", "train.steps_per_loop", "dataset.path",
-        "dataset.test_path", "dataset.max_corrupt_files", "dataset.max_corrupt_records",
+        "dataset.test_path", "dataset.max_corrupt_records",
         "dataset.processes", "dataset.cache", "dataset.cache_dir",
         "strategy", "strategy.hosts", "strategy.isolate", "strategy.start_timeout_secs",
         "strategy.timeout_secs",
@@ -135,9 +135,11 @@ def run_name(experiment: Experiment) -> str:
     name = (
         experiment.name or loop_name or f"{trained_choice(experiment)}-{dataset}".replace("/", "-")
     )
+    values = normalization.leaves(experiment)
+    first = migrations.first_keys(values)
     naming = {
-        key: value
-        for key, value in normalization.differing(normalization.leaves(experiment)).items()
+        first.get(key, key): value
+        for key, value in normalization.differing(values).items()
         if names_run(key)
     }
     digest = hashlib.sha256(json.dumps(naming, sort_keys=True, default=str).encode()).hexdigest()
