@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from trainer.datasets.images.images import ImageDataset
+from trainer.datasets.images.images import ImageDataset, ImageOptions
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import Sources, from_sources
 from trainer.datasets.operations.augment import Augmentation
@@ -64,6 +64,9 @@ def array_record(  # noqa: PLR0913 - every option is a key of the configuration
     parse: Callable[[bytes], Any] | None = None,
     test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
     max_corrupt_records: Annotated[int, ">= 0"] = 0,
+    crop: Annotated[float | None, "> 0, <= 1"] = None,
+    antialias: bool = False,
+    cache: Annotated[str, "none | memory | disk"] = "none",
     fields: Fields | None = None,
     augment: Augmentation | None = None,
     normalize: Normalization | None = None,
@@ -76,6 +79,9 @@ def array_record(  # noqa: PLR0913 - every option is a key of the configuration
         parse: makes a record, such as a mapping, out of its bytes; None: `example`.
         test_fraction: about which share to test on if there is no test_path.
         max_corrupt_records: how many damaged images each process skips before it is an error.
+        crop: resize the middle of an image, as in `image_folder`.
+        antialias: whether to average when an image is made smaller.
+        cache: where decoded examples are kept: none, `memory` that processes share, or `disk`.
         fields: which parts of a record are used.
         augment: random changes of images in training.
         normalize: what is subtracted from the features and what they are divided by.
@@ -84,18 +90,28 @@ def array_record(  # noqa: PLR0913 - every option is a key of the configuration
         FileNotFoundError: there is no such file.
         ValueError: a file cannot be read, or the package array_record is missing.
     """
-    parse = parse or example
     suffixes = (".array_record", ".arrayrecord")
-    train = ArrayRecordSource(find_files(path, suffixes), parse)
+    files = find_files(path, suffixes)
+    train = ArrayRecordSource(files, parse or example)
     test = None
     if test_path is not None:
-        test = ArrayRecordSource(find_files(test_path, suffixes, "test_path"), parse)
+        test_files = find_files(test_path, suffixes, "test_path")
+        test = ArrayRecordSource(test_files, parse or example)
+        files += test_files
     return from_sources(
-        Sources(train, test, test_fraction=test_fraction, names=(f"{path}", f"{test_path}")),
+        Sources(
+            train,
+            test,
+            test_fraction=test_fraction,
+            names=(f"{path}", f"{test_path}"),
+            # Nothing tells when the user's function changes.
+            files=files if parse is None else (),
+        ),
         fields or Fields(),
+        ImageOptions(
+            crop=crop, antialias=antialias, cache=cache, augment=augment, normalize=normalize
+        ),
         max_corrupt_records=max_corrupt_records,
-        augment=augment,
-        normalize=normalize,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from trainer.datasets.images.images import ImageDataset
+from trainer.datasets.images.images import ImageDataset, ImageOptions
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import Sources, from_sources
 from trainer.datasets.operations.augment import Augmentation
@@ -26,6 +26,9 @@ def huggingface(  # noqa: PLR0913 - every option is a key of the configuration
     test: str = "test",
     test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
     max_corrupt_records: Annotated[int, ">= 0"] = 0,
+    crop: Annotated[float | None, "> 0, <= 1"] = None,
+    antialias: bool = False,
+    cache: Annotated[str, "none | memory | disk"] = "none",
     fields: Fields | None = None,
     augment: Augmentation | None = None,
     normalize: Normalization | None = None,
@@ -43,6 +46,9 @@ def huggingface(  # noqa: PLR0913 - every option is a key of the configuration
         test: the split to test on, where there are several in one folder.
         test_fraction: about which share to test on if there is neither.
         max_corrupt_records: how many damaged images each process skips before it is an error.
+        crop: resize the middle of an image, as in `image_folder`.
+        antialias: whether to average when an image is made smaller.
+        cache: where decoded examples are kept: none, `memory` that processes share, or `disk`.
         fields: which parts of a record are used.
         augment: random changes of images in training.
         normalize: what is subtracted from the features and what they are divided by.
@@ -61,11 +67,14 @@ def huggingface(  # noqa: PLR0913 - every option is a key of the configuration
             test_fraction=test_fraction,
             names=(f"{path}", f"{test_path or path}"),
             class_names=_class_names(train_set, fields),
+            files=_files(path, test_path),
+            parts=(f"train {train}", f"test {test}"),
         ),
         fields,
+        ImageOptions(
+            crop=crop, antialias=antialias, cache=cache, augment=augment, normalize=normalize
+        ),
         max_corrupt_records=max_corrupt_records,
-        augment=augment,
-        normalize=normalize,
     )
 
 
@@ -92,6 +101,17 @@ def _load(path: str | None, key: str) -> Any:
         raise
     except Exception as error:  # whatever Arrow raises
         raise ValueError(f"{key} ({root}) cannot be read: {_reason(error)}") from error
+
+
+def _files(*paths: str | None) -> list[Path]:
+    """Return the files and folders that were loaded."""
+    named = [Path(path).expanduser() for path in paths if path is not None]
+    suffixes = (".arrow", ".parquet")
+    return [
+        file
+        for path in named
+        for file in ([path] if path.is_dir() else find_files(str(path), suffixes))
+    ]
 
 
 def _read_file(library: Any, file: Path) -> Any:

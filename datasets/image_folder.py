@@ -9,14 +9,17 @@ are ignored.
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from trainer.datasets.cache.example_cache import with_cache
-from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles, FileSplit
-from trainer.datasets.images.images import ImageDataset, check_size
+from trainer.datasets.images.images import (
+    ImageDataset,
+    ImageOptions,
+    check_channels,
+    check_size,
+)
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.hashed_split import hash_text
@@ -58,31 +61,25 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
         FileNotFoundError: there is no such folder.
         ValueError: the folder is not such a tree.
     """
-    _check(image_size, channels)
+    check_size(image_size)
+    check_channels(channels)
     train, test, classes = _splits(path, test_fraction)
     shape = (image_size[0], image_size[1], channels)
-    framing = Framing(crop, antialias=antialias)
-    min_area = 0.0 if augment is None else augment.min_area
+    options = ImageOptions(crop=crop, antialias=antialias, augment=augment)
     split = functools.partial(
         FileSplit, image_shape=shape, corrupt=CorruptFiles(max_corrupt_records)
     )
     dataset = ImageDataset(
-        train=split(train, _labels(train, classes), framing=replace(framing, min_area=min_area)),
-        test=split(test, _labels(test, classes), framing=framing),
+        train=split(train, _labels(train, classes), framing=options.train_framing),
+        test=split(test, _labels(test, classes), framing=options.framing),
         image_shape=shape,
         num_classes=len(classes),
         class_names=classes,
-        framing=framing,
+        framing=options.framing,
         augment=augment,
         normalize=normalize,
     )
     return with_cache(dataset, cache)
-
-
-def _check(image_size: list[int], channels: int) -> None:
-    check_size(image_size)
-    if channels not in (1, 3):
-        raise ValueError(f"channels ({channels}) must be 1 or 3")
 
 
 def _splits(path: str | None, test_fraction: float) -> tuple[list[Path], list[Path], list[str]]:

@@ -15,15 +15,17 @@ from typing import Annotated
 import numpy as np
 import tensorflow as tf
 
+from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.image_folder import EXTENSIONS
 from trainer.datasets.images.decoding import decode_batch
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles, decode
-from trainer.datasets.images.images import check_size
+from trainer.datasets.images.images import check_channels, check_size
 from trainer.datasets.images.masks import IGNORED, MaskDataset
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.hashed_split import divide, hash_texts
+from trainer.datasets.splits.paths import files_identity
 
 _LAYOUT = "it must hold images/<name>.jpg or .png and masks/<name>.png, or both in train/ and test/"
 _GREY_OF_8_BITS = b"\x08\x00"
@@ -36,9 +38,11 @@ def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
     class_names: list[str] | None = None,
     image_size: Annotated[list[int], "each: >= 1"] = [224, 224],  # noqa: B006 - never changed
     channels: Annotated[int, ">= 1, <= 3"] = 3,
+    crop: Annotated[float | None, "> 0, <= 1"] = None,
     antialias: bool = False,
     test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
     max_corrupt_records: Annotated[int, ">= 0"] = 0,
+    cache: Annotated[str, "none | memory | disk"] = "none",
     augment: Augmentation | None = None,
     normalize: Normalization | None = None,
 ) -> MaskDataset:
@@ -53,9 +57,11 @@ def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
         image_size: [height, width] that images and masks are resized to; a pixel of a mask has the
             class of the nearest one.
         channels: 3 for colour, 1 for grey; images are converted.
+        crop: resize the middle of an image and its mask, as in `image_folder`.
         antialias: whether to average when an image is made smaller; finer, twice as slow to decode.
         test_fraction: about which share of the pairs to test on if there is no `test/` or `val/`.
         max_corrupt_records: how many unreadable pairs each process skips before it is an error.
+        cache: where decoded examples are kept: none, `memory` that processes share, or `disk`.
         augment: random changes in training.
         normalize: what is subtracted from the pixels and what they are divided by.
 
@@ -67,9 +73,9 @@ def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
     class_names = _check(channels, class_names)
     train, test = _splits(path, test_fraction)
     shape = (image_size[0], image_size[1], channels)
-    framing = Framing(antialias=antialias)
+    framing = Framing(crop, antialias=antialias)
     corrupt = CorruptPairs(max_corrupt_records, len(class_names))
-    return MaskDataset(
+    dataset = MaskDataset(
         train=MaskFileSplit(train, shape, framing, corrupt),
         test=MaskFileSplit(test, shape, framing, corrupt),
         image_shape=shape,
@@ -79,6 +85,7 @@ def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
         augment=augment,
         normalize=normalize,
     )
+    return with_cache(dataset, cache)
 
 
 def _check(channels: int, class_names: list[str] | None) -> list[str]:
@@ -87,8 +94,7 @@ def _check(channels: int, class_names: list[str] | None) -> list[str]:
     Raises:
         ValueError: there are none, or too many, or there is no such number of channels.
     """
-    if channels not in (1, 3):
-        raise ValueError(f"channels ({channels}) must be 1 or 3")
+    check_channels(channels)
     if not class_names or len(class_names) > IGNORED:
         raise ValueError(
             f"class_names ({'null' if class_names is None else len(class_names)}) must name the 1 "
@@ -149,6 +155,11 @@ class MaskFileSplit:
         """A number in [0, 1) for each pair, [N], that other pairs do not change."""
         return hash_texts(Path(os.fsdecode(image)).name for image, _ in self._pairs)
 
+    def identity(self) -> str:
+        """Return a text that changes with what `fetch` returns."""
+        files = files_identity(Path(os.fsdecode(path)) for path in self._pairs.ravel())
+        return f"{files} {self._image_shape} {self._framing} {self._corrupt.num_classes}"
+
     def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         """Read the pairs at `indices`, [B] int64.
 
@@ -175,7 +186,7 @@ class MaskFileSplit:
         checked = tf.debugging.assert_equal(size, tf.shape(mask)[:2])
         with tf.control_dependencies([checked]):
             image = decode(content, self._image_shape, self._framing)
-            nearest = tf.image.resize(mask, self._image_shape[:2], method="nearest")
+            nearest = self._framing.apply(mask, self._image_shape[:2], None, method="nearest")
         return tf.concat([image, tf.ensure_shape(nearest, [*self._image_shape[:2], 1])], axis=-1)
 
     def _tensor(self) -> tf.Tensor:

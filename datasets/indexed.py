@@ -6,13 +6,14 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
-from trainer.datasets.images.framing import Framing
+from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.images.image_files import CorruptFiles
-from trainer.datasets.images.images import ImageDataset
+from trainer.datasets.images.images import ImageDataset, ImageOptions
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.fields import Fields, Layout
@@ -21,6 +22,7 @@ from trainer.datasets.records.reading_processes import ReadingProcesses
 from trainer.datasets.records.record_reader import Indexable, RecordReader
 from trainer.datasets.splits.arrays import ArrayDataset
 from trainer.datasets.splits.hashed_split import divide, hash_numbers
+from trainer.datasets.splits.paths import files_identity
 
 
 def indexed(  # noqa: PLR0913 - every option is a key of the configuration
@@ -30,6 +32,9 @@ def indexed(  # noqa: PLR0913 - every option is a key of the configuration
     test_fraction: Annotated[float, "> 0, < 1"] = 0.1,
     max_corrupt_records: Annotated[int, ">= 0"] = 0,
     processes: Annotated[int, ">= 0"] = 0,
+    crop: Annotated[float | None, "> 0, <= 1"] = None,
+    antialias: bool = False,
+    cache: Annotated[str, "none | memory | disk"] = "none",
     fields: Fields | None = None,
     augment: Augmentation | None = None,
     normalize: Normalization | None = None,
@@ -48,6 +53,10 @@ def indexed(  # noqa: PLR0913 - every option is a key of the configuration
         max_corrupt_records: how many damaged images each process skips before it is an error.
         processes: how many processes read records, where Python code of the source is the limit; 0:
             each process that trains reads its own.
+        crop: resize the middle of an encoded image, as in `image_folder`.
+        antialias: whether to average when an encoded image is made smaller.
+        cache: where decoded examples are kept: none, `memory` that processes share, or `disk`; the
+            objects then have a method `identity()`, a text that changes with their records.
         fields: which parts of a record are used.
         augment: random changes of images in training.
         normalize: what is subtracted from the features and what they are divided by.
@@ -58,10 +67,11 @@ def indexed(  # noqa: PLR0913 - every option is a key of the configuration
     return from_sources(
         Sources(train_source, test_source, test_fraction=test_fraction),
         fields or Fields(),
+        ImageOptions(
+            crop=crop, antialias=antialias, cache=cache, augment=augment, normalize=normalize
+        ),
         max_corrupt_records=max_corrupt_records,
         processes=processes,
-        augment=augment,
-        normalize=normalize,
     )
 
 
@@ -76,6 +86,9 @@ class Sources:
         names: names of both, for messages.
         num_classes: how many classes there are; None: unknown.
         class_names: their names; None: unknown.
+        files: the files and folders that records come from; (): a source tells by a method
+            `identity()` when its records change.
+        parts: which parts of the files the sources are, such as splits of a data set.
     """
 
     train: Indexable
@@ -84,6 +97,8 @@ class Sources:
     names: tuple[str, str] = ("train_source", "test_source")
     num_classes: int | None = None
     class_names: Sequence[str] | None = None
+    files: Sequence[Path] = ()
+    parts: tuple[str, str] = ("train", "test")
 
     def __post_init__(self) -> None:
         for name, source in zip(self.names, (self.train, self.test), strict=True):
@@ -98,6 +113,24 @@ class Sources:
             if len(source) == 0:
                 raise ValueError(f"{name} ({type(source).__name__}) is empty")
 
+    def identity(self, number: int) -> str:
+        """Return a text that changes with the records of a source, 0: `train`, 1: `test`.
+
+        Raises:
+            ValueError: nothing tells.
+        """
+        if self.files:
+            return f"{files_identity(self.files)} {self.parts[number]}"
+        source: Any = self.train if number == 0 or self.test is None else self.test
+        try:
+            return f"{source.identity()} {self.parts[number]}"
+        except AttributeError as error:
+            raise ValueError(
+                f"cache: {self.names[number]} ({type(source).__name__}) does not tell when its "
+                "records change; give it a method identity() that returns a text, or set "
+                "dataset.cache=none"
+            ) from error
+
     def rows(self) -> tuple[np.ndarray | None, np.ndarray | None]:
         """Return the records of both splits, [N] int64; None: all of the source."""
         if self.test is not None:
@@ -109,11 +142,10 @@ class Sources:
 def from_sources(
     sources: Sources,
     fields: Fields,
+    options: ImageOptions,
     *,
     max_corrupt_records: int = 0,
     processes: int = 0,
-    augment: Augmentation | None = None,
-    normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """Return a dataset of two sources; the options are those of `indexed`.
 
@@ -123,34 +155,49 @@ def from_sources(
     layout = fields.layout(_first_record(sources), sources.names[0])
     readers = _readers(sources, fields, layout)
     corrupt = CorruptFiles(max_corrupt_records)
-    framings = Framing(min_area=0.0 if augment is None else augment.min_area), Framing()
+    framings = options.train_framing, options.framing
     train, test = (
-        IndexedSplit(reader, rows, read=read, framing=framing, corrupt=corrupt)
-        for reader, rows, read, framing in zip(
-            readers, sources.rows(), _safe_reads(readers, processes), framings, strict=True
+        IndexedSplit(
+            reader,
+            rows,
+            read=read,
+            framing=framing,
+            corrupt=corrupt,
+            source_identity=partial(sources.identity, number),
+        )
+        for number, (reader, rows, read, framing) in enumerate(
+            zip(readers, sources.rows(), _safe_reads(readers, processes), framings, strict=True)
         )
     )
     shared: dict[str, Any] = {
         "num_classes": readers[0].num_classes,
         "class_names": fields.class_names or sources.class_names,
         "label_kind": layout.label_kind,
-        "normalize": normalize,
+        "normalize": options.normalize,
     }
+    if not layout.encoded and (options.crop is not None or options.antialias):
+        raise ValueError(
+            f"crop and antialias are for the files of images, the features are "
+            f"{list(layout.shape)} {layout.dtype}; leave them out"
+        )
     if _is_image(layout):
-        return ImageDataset(
+        images = ImageDataset(
             train=train,
             test=test,
             image_shape=layout.shape,
             image_size=None if layout.encoded else fields.image_size,
-            augment=augment,
+            framing=options.framing,
+            augment=options.augment,
             **shared,
         )
-    if augment is not None and augment.num_draws:
+        return with_cache(images, options.cache)
+    if options.augment is not None and options.augment.num_draws:
         raise ValueError(
             f"augment is for images, the features are {list(layout.shape)} {layout.dtype}; "
             "leave it out"
         )
-    return ArrayDataset(train=train, test=test, input_shape=layout.shape, **shared)
+    arrays = ArrayDataset(train=train, test=test, input_shape=layout.shape, **shared)
+    return with_cache(arrays, options.cache)
 
 
 def _readers(sources: Sources, fields: Fields, layout: Layout) -> list[RecordReader]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from trainer.datasets.images.images import ImageDataset
+from trainer.datasets.images.images import ImageDataset, ImageOptions
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import Sources, from_sources
 from trainer.datasets.operations.augment import Augmentation
@@ -100,8 +100,7 @@ def npy(
             num_classes=train.num_classes,
         ),
         fields or Fields(),
-        augment=augment,
-        normalize=normalize,
+        ImageOptions(augment=augment, normalize=normalize),
     )
 
 

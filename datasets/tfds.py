@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from trainer.datasets.images.images import ImageDataset
+from trainer.datasets.images.images import ImageDataset, ImageOptions
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import Sources, from_sources
 from trainer.datasets.operations.augment import Augmentation
@@ -16,12 +16,15 @@ from trainer.datasets.splits.extras import import_extra
 _EXTRA = "tfds"
 
 
-def tfds(
+def tfds(  # noqa: PLR0913 - every option is a key of the configuration
     *,
     path: Annotated[str | None, "directory"] = None,
     train: str = "train",
     test: str = "test",
     max_corrupt_records: Annotated[int, ">= 0"] = 0,
+    crop: Annotated[float | None, "> 0, <= 1"] = None,
+    antialias: bool = False,
+    cache: Annotated[str, "none | memory | disk"] = "none",
     fields: Fields | None = None,
     augment: Augmentation | None = None,
     normalize: Normalization | None = None,
@@ -35,6 +38,9 @@ def tfds(
         train: the split to train on, also a part, such as train[:90%].
         test: the split to test on.
         max_corrupt_records: how many damaged images each process skips before it is an error.
+        crop: resize the middle of an image, as in `image_folder`.
+        antialias: whether to average when an image is made smaller.
+        cache: where decoded examples are kept: none, `memory` that processes share, or `disk`.
         fields: which parts of a record are used.
         augment: random changes of images in training.
         normalize: what is subtracted from the features and what they are divided by.
@@ -54,11 +60,14 @@ def tfds(
             names=(f"{root} ({train})", f"{root} ({test})"),
             num_classes=getattr(label, "num_classes", None),
             class_names=_names(label),
+            files=[Path(root).expanduser()],
+            parts=(train, test),
         ),
         fields,
+        ImageOptions(
+            crop=crop, antialias=antialias, cache=cache, augment=augment, normalize=normalize
+        ),
         max_corrupt_records=max_corrupt_records,
-        augment=augment,
-        normalize=normalize,
     )
 
 

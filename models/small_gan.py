@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tensorflow as tf
 
-from trainer.models.layers.image_shapes import require_images
+from trainer.models.layers.inputs import require_images
 from trainer.models.layers.spectral import SpectralConv2D, SpectralDense
 
 

@@ -39,7 +39,7 @@ def with_cache(dataset: _Dataset, kind: str) -> _Dataset:
     """
     if kind == "none":
         return dataset
-    if dataset.train.augments:
+    if optional(dataset.train, "augments"):
         raise ValueError(
             f"cache ({kind}): with augment.min_area another part of an image is decoded each "
             "time; set augment.min_area=0, or dataset.cache=none"

@@ -17,6 +17,36 @@ from trainer.protocols import optional
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImageOptions:
+    """The options that are about images, of whatever source.
+
+    Attributes:
+        crop: in evaluation, the share of the middle box of an image file that is resized; None:
+            the whole image.
+        antialias: whether to average when a file of an image is made smaller.
+        cache: where decoded examples are kept: `none`, `memory` or `disk`.
+        augment: random changes in training; None: none.
+        normalize: what is subtracted and divided by last; None: nothing.
+    """
+
+    crop: float | None = None
+    antialias: bool = False
+    cache: str = "none"
+    augment: Augmentation | None = None
+    normalize: Normalization | None = None
+
+    @property
+    def framing(self) -> Framing:
+        """How image files are framed in evaluation."""
+        return Framing(self.crop, antialias=self.antialias)
+
+    @property
+    def train_framing(self) -> Framing:
+        """How image files are framed in training."""
+        return replace(self.framing, min_area=self.augment.min_area if self.augment else 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ImageDataset:
     """Images and labels with their preprocessing: resizing, augmentation, normalization.
 
@@ -129,6 +159,16 @@ def resize(images: tf.Tensor, size: Sequence[int]) -> tf.Tensor:
     """Resize images [B, H, W, C] to `size` (height, width), bilinear, as float32."""
     # Not antialiased: that kernel exists for CPUs only, and XLA does not know it.
     return tf.image.resize(images, size)
+
+
+def check_channels(channels: int) -> None:
+    """Raise unless images are grey or have colors.
+
+    Raises:
+        ValueError: they have another number of channels.
+    """
+    if channels not in (1, 3):
+        raise ValueError(f"channels ({channels}) must be 1 or 3")
 
 
 def check_size(size: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ import tensorflow as tf
 from PIL import Image
 
 from tests.support.dataset_contract import arrays, check_dataset
+from trainer.datasets.cache import cache_storage
 from trainer.datasets.image_masks import image_masks
 from trainer.datasets.operations.augment import Augmentation
 
@@ -45,6 +46,16 @@ def test_pairs_are_read_and_resized_alike(tree):
     expected[0, 5] = 255
     np.testing.assert_array_equal(batch["mask"], [expected, expected])
     assert arrays(data.test, [0])["features"][0, 0, 0, 0] == 200
+
+
+def test_crop_takes_the_middle_of_image_and_mask_and_the_cache_keeps_both(tree, monkeypatch):
+    monkeypatch.setattr(cache_storage, "FOLDER", tree)
+    expected = np.zeros((4, 6), np.uint8)
+    expected[:, :3] = 1  # without the corner that is ignored
+    for cache in ("none", "disk", "disk"):
+        batch = arrays(image_masks(path=str(tree), crop=0.5, cache=cache, **OPTIONS).train, [1])
+        np.testing.assert_array_equal(batch["mask"], [expected])
+        assert set(batch["features"].ravel()) == {10}
 
 
 def test_folder_with_masks_keeps_the_contract(tree):
