@@ -57,7 +57,7 @@ class ArrayRecordSource:
         return [self._parse(content) for content in self._records.__getitems__(indices)]
 
 
-def array_record(  # noqa: PLR0913 - every option is a key of the configuration
+def array_record(  # noqa: D417, PLR0913 - every option is a key of the configuration
     *,
     path: str | None = None,
     test_path: str | None = None,
@@ -79,12 +79,8 @@ def array_record(  # noqa: PLR0913 - every option is a key of the configuration
         parse: makes a record, such as a mapping, out of its bytes; None: `example`.
         test_fraction: about which share to test on if there is no test_path.
         max_corrupt_records: how many damaged images each process skips before it is an error.
-        crop: resize the middle of an image, as in `image_folder`.
-        antialias: whether to average when an image is made smaller.
-        cache: where decoded examples are kept: none, `memory` that processes share, or `disk`.
         fields: which parts of a record are used.
-        augment: random changes of images in training.
-        normalize: what is subtracted from the features and what they are divided by.
+        crop, antialias, cache, augment, normalize: as in `image_folder`.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -98,19 +94,17 @@ def array_record(  # noqa: PLR0913 - every option is a key of the configuration
         test_files = find_files(test_path, suffixes, "test_path")
         test = ArrayRecordSource(test_files, parse or example)
         files += test_files
+    options = ImageOptions(crop, antialias, cache, augment, normalize)
     return from_sources(
         Sources(
             train,
             test,
             test_fraction=test_fraction,
             names=(f"{path}", f"{test_path}"),
-            # Nothing tells when the user's function changes.
-            files=files if parse is None else (),
+            files=files if parse is None else (),  # nothing tells when the function changes
         ),
         fields or Fields(),
-        ImageOptions(
-            crop=crop, antialias=antialias, cache=cache, augment=augment, normalize=normalize
-        ),
+        options,
         max_corrupt_records=max_corrupt_records,
     )
 

@@ -18,7 +18,7 @@ _EXTRA = "huggingface"
 _CHOICE = "dataset=huggingface"
 
 
-def huggingface(  # noqa: PLR0913 - every option is a key of the configuration
+def huggingface(  # noqa: D417, PLR0913 - every option is a key of the configuration
     *,
     path: str | None = None,
     test_path: str | None = None,
@@ -43,37 +43,29 @@ def huggingface(  # noqa: PLR0913 - every option is a key of the configuration
             folder, or a pattern with *.
         test_path: the same, to test on; None: the split `test` of path, or else a part of it.
         train: the split to train on, where there are several in one folder.
-        test: the split to test on, where there are several in one folder.
+        test: likewise, to test on.
         test_fraction: about which share to test on if there is neither.
-        max_corrupt_records: how many damaged images each process skips before it is an error.
-        crop: resize the middle of an image, as in `image_folder`.
-        antialias: whether to average when an image is made smaller.
-        cache: where decoded examples are kept: none, `memory` that processes share, or `disk`.
+        max_corrupt_records: how many damaged images each process skips.
         fields: which parts of a record are used.
-        augment: random changes of images in training.
-        normalize: what is subtracted from the features and what they are divided by.
+        crop, antialias, cache, augment, normalize: as in `image_folder`.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: a file cannot be read, or the package datasets is missing.
     """
-    fields = fields or Fields()
-    train_set, test_set = _splits(path, test_path, train, test)
-    has_test = test_set is not None
+    (train_set, test_set), fields = _splits(path, test_path, train, test), fields or Fields()
     return from_sources(
         Sources(
             _prepared(train_set, fields),
-            _prepared(test_set, fields) if has_test else None,
-            test_fraction=test_fraction,
+            None if test_set is None else _prepared(test_set, fields),
+            test_fraction,
             names=(f"{path}", f"{test_path or path}"),
             class_names=_class_names(train_set, fields),
             files=_files(path, test_path),
             parts=(f"train {train}", f"test {test}"),
         ),
         fields,
-        ImageOptions(
-            crop=crop, antialias=antialias, cache=cache, augment=augment, normalize=normalize
-        ),
+        ImageOptions(crop, antialias, cache, augment, normalize),
         max_corrupt_records=max_corrupt_records,
     )
 

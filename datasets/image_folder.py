@@ -46,9 +46,8 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
     Args:
         path: the folder.
         image_size: [height, width] that every image is resized to.
-        crop: resize the middle of an image, which has the proportions of `image_size` and this
-            share of the largest such box; None: all of it, whatever its proportions. In training
-            `augment.min_area`, if set, takes a random box instead.
+        crop: resize the middle of an image: this share of the largest box that has the proportions
+            of `image_size`; None: all of it. In training `augment.min_area` has precedence.
         channels: 3 for colour, 1 for grey; files are converted.
         antialias: whether to average when an image is made smaller; finer, twice as slow to decode.
         test_fraction: about which share of the images to test on if there is no `test/` or `val/`.
@@ -66,9 +65,8 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
     train, test, classes = _splits(path, test_fraction)
     shape = (image_size[0], image_size[1], channels)
     options = ImageOptions(crop=crop, antialias=antialias, augment=augment)
-    split = functools.partial(
-        FileSplit, image_shape=shape, corrupt=CorruptFiles(max_corrupt_records)
-    )
+    corrupt = CorruptFiles(max_corrupt_records)
+    split = functools.partial(FileSplit, image_shape=shape, corrupt=corrupt)
     dataset = ImageDataset(
         train=split(train, _labels(train, classes), framing=options.train_framing),
         test=split(test, _labels(test, classes), framing=options.framing),

@@ -32,7 +32,7 @@ _GREY_OF_8_BITS = b"\x08\x00"
 """Bytes 24 and 25 of a PNG file: the bits of a number, and that pixels are grey numbers."""
 
 
-def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
+def image_masks(  # noqa: D417, PLR0913 - every option is a key of the configuration
     *,
     path: Annotated[str | None, "directory"] = None,
     class_names: list[str] | None = None,
@@ -57,13 +57,9 @@ def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
         image_size: [height, width] that images and masks are resized to; a pixel of a mask has the
             class of the nearest one.
         channels: 3 for colour, 1 for grey; images are converted.
-        crop: resize the middle of an image and its mask, as in `image_folder`.
-        antialias: whether to average when an image is made smaller; finer, twice as slow to decode.
+        crop, antialias, cache, augment, normalize: as in `image_folder`, of an image and its mask.
         test_fraction: about which share of the pairs to test on if there is no `test/` or `val/`.
         max_corrupt_records: how many unreadable pairs each process skips before it is an error.
-        cache: where decoded examples are kept: none, `memory` that processes share, or `disk`.
-        augment: random changes in training.
-        normalize: what is subtracted from the pixels and what they are divided by.
 
     Raises:
         FileNotFoundError: there is no such folder.

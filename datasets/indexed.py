@@ -25,7 +25,7 @@ from trainer.datasets.splits.hashed_split import divide, hash_numbers
 from trainer.datasets.splits.paths import files_identity
 
 
-def indexed(  # noqa: PLR0913 - every option is a key of the configuration
+def indexed(  # noqa: D417, PLR0913 - every option is a key of the configuration
     *,
     train_source: Any,
     test_source: Any = None,
@@ -53,10 +53,8 @@ def indexed(  # noqa: PLR0913 - every option is a key of the configuration
         max_corrupt_records: how many damaged images each process skips before it is an error.
         processes: how many processes read records, where Python code of the source is the limit; 0:
             each process that trains reads its own.
-        crop: resize the middle of an encoded image, as in `image_folder`.
-        antialias: whether to average when an encoded image is made smaller.
-        cache: where decoded examples are kept: none, `memory` that processes share, or `disk`; the
-            objects then have a method `identity()`, a text that changes with their records.
+        crop, antialias: as in `image_folder`, of encoded images.
+        cache: likewise; the objects then have `identity()`, a text that changes with the records.
         fields: which parts of a record are used.
         augment: random changes of images in training.
         normalize: what is subtracted from the features and what they are divided by.
@@ -67,9 +65,7 @@ def indexed(  # noqa: PLR0913 - every option is a key of the configuration
     return from_sources(
         Sources(train_source, test_source, test_fraction=test_fraction),
         fields or Fields(),
-        ImageOptions(
-            crop=crop, antialias=antialias, cache=cache, augment=augment, normalize=normalize
-        ),
+        ImageOptions(crop, antialias, cache, augment, normalize),
         max_corrupt_records=max_corrupt_records,
         processes=processes,
     )
@@ -153,6 +149,7 @@ def from_sources(
         ValueError: the first record is not usable, or the number of classes is unknown.
     """
     layout = fields.layout(_first_record(sources), sources.names[0])
+    _check_options(options, layout)
     readers = _readers(sources, fields, layout)
     corrupt = CorruptFiles(max_corrupt_records)
     framings = options.train_framing, options.framing
@@ -175,11 +172,6 @@ def from_sources(
         "label_kind": layout.label_kind,
         "normalize": options.normalize,
     }
-    if not layout.encoded and (options.crop is not None or options.antialias):
-        raise ValueError(
-            f"crop and antialias are for the files of images, the features are "
-            f"{list(layout.shape)} {layout.dtype}; leave them out"
-        )
     if _is_image(layout):
         images = ImageDataset(
             train=train,
@@ -191,13 +183,19 @@ def from_sources(
             **shared,
         )
         return with_cache(images, options.cache)
-    if options.augment is not None and options.augment.num_draws:
+    arrays = ArrayDataset(train=train, test=test, input_shape=layout.shape, **shared)
+    return with_cache(arrays, options.cache)
+
+
+def _check_options(options: ImageOptions, layout: Layout) -> None:
+    """Raise if an option for images is set, and records hold none."""
+    if not layout.encoded and (options.crop is not None or options.antialias):
+        raise ValueError("crop and antialias are for the files of images, the records hold none")
+    if not _is_image(layout) and options.augment is not None and options.augment.num_draws:
         raise ValueError(
             f"augment is for images, the features are {list(layout.shape)} {layout.dtype}; "
             "leave it out"
         )
-    arrays = ArrayDataset(train=train, test=test, input_shape=layout.shape, **shared)
-    return with_cache(arrays, options.cache)
 
 
 def _readers(sources: Sources, fields: Fields, layout: Layout) -> list[RecordReader]:

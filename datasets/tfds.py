@@ -16,7 +16,7 @@ from trainer.datasets.splits.extras import import_extra
 _EXTRA = "tfds"
 
 
-def tfds(  # noqa: PLR0913 - every option is a key of the configuration
+def tfds(  # noqa: D417, PLR0913 - every option is a key of the configuration
     *,
     path: Annotated[str | None, "directory"] = None,
     train: str = "train",
@@ -38,9 +38,7 @@ def tfds(  # noqa: PLR0913 - every option is a key of the configuration
         train: the split to train on, also a part, such as train[:90%].
         test: the split to test on.
         max_corrupt_records: how many damaged images each process skips before it is an error.
-        crop: resize the middle of an image, as in `image_folder`.
-        antialias: whether to average when an image is made smaller.
-        cache: where decoded examples are kept: none, `memory` that processes share, or `disk`.
+        crop, antialias, cache: as in `image_folder`.
         fields: which parts of a record are used.
         augment: random changes of images in training.
         normalize: what is subtracted from the features and what they are divided by.
@@ -53,6 +51,7 @@ def tfds(  # noqa: PLR0913 - every option is a key of the configuration
     library, builder = _builder(path)
     root = str(path)
     label = _known(builder.info.features, fields.label, LABELS)
+    options = ImageOptions(crop, antialias, cache, augment, normalize)
     return from_sources(
         Sources(
             _source(library, builder, train),
@@ -64,9 +63,7 @@ def tfds(  # noqa: PLR0913 - every option is a key of the configuration
             parts=(train, test),
         ),
         fields,
-        ImageOptions(
-            crop=crop, antialias=antialias, cache=cache, augment=augment, normalize=normalize
-        ),
+        options,
         max_corrupt_records=max_corrupt_records,
     )
 

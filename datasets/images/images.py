@@ -16,7 +16,7 @@ from trainer.datasets.operations.augment import Augmentation
 from trainer.protocols import optional
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ImageOptions:
     """The options that are about images, of whatever source.
 

@@ -91,7 +91,7 @@ def test_encoded_images_are_framed_and_cached_as_those_of_a_folder(
         for name, values in everything(data.test).items():
             np.testing.assert_array_equal(everything(cached.test)[name], values)
     numbers = Records([([1.0], 0)] * COUNT)
-    with pytest.raises(ValueError, match="crop and antialias are for the files of images, the"):
+    with pytest.raises(ValueError, match="crop and antialias are for the files of images"):
         indexed(train_source=numbers, test_source=numbers, crop=0.5, fields=Fields(num_classes=1))
 
 
