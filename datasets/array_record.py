@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from trainer.annotations import Free, Ge, Gt, Lt, Structural
-from trainer.datasets.images.images import ImageDataset
+from trainer.annotations import Free, Ge, Gt, Le, Lt, OneOf, Structural
+from trainer.datasets.images.images import ImageDataset, ImageOptions
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import Sources, from_sources
 from trainer.datasets.operations.augment import Augmentation
@@ -58,16 +58,19 @@ class ArrayRecordSource:
         return [self._parse(content) for content in self._records.__getitems__(indices)]
 
 
-def array_record(  # noqa: PLR0913 - every option is a key of the configuration
+def array_record(  # noqa: D417, PLR0913 - every option is a key of the configuration
     *,
     path: Annotated[str | None, Free(names_run=True)] = None,
     test_path: Annotated[str | None, Free(names_run=True)] = None,
     parse: Callable[[bytes], Any] | None = None,
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
     max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
+    crop: Annotated[float | None, Gt(0), Le(1)] = None,
+    antialias: bool = False,
+    cache: Annotated[str, OneOf("none", "memory", "disk"), Free()] = "none",
     fields: Annotated[Fields | None, Structural()] = None,
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """Records of ArrayRecord files; each is a `tf.train.Example`, or what `parse` makes of it.
 
@@ -78,25 +81,32 @@ def array_record(  # noqa: PLR0913 - every option is a key of the configuration
         test_fraction: about which share to test on if there is no test_path.
         max_corrupt_records: how many damaged images each process skips before it is an error.
         fields: which parts of a record are used.
-        augment: random changes of images in training.
-        normalise: what is subtracted from the features and what they are divided by.
+        crop, antialias, cache, augment, normalize: as in `image_folder`.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: a file cannot be read, or the package array_record is missing.
     """
-    parse = parse or example
     suffixes = (".array_record", ".arrayrecord")
-    train = ArrayRecordSource(find_files(path, suffixes), parse)
+    files = find_files(path, suffixes)
+    train = ArrayRecordSource(files, parse or example)
     test = None
     if test_path is not None:
-        test = ArrayRecordSource(find_files(test_path, suffixes, "test_path"), parse)
+        test_files = find_files(test_path, suffixes, "test_path")
+        test = ArrayRecordSource(test_files, parse or example)
+        files += test_files
+    options = ImageOptions(crop, antialias, cache, augment, normalize)
     return from_sources(
-        Sources(train, test, test_fraction=test_fraction, names=(f"{path}", f"{test_path}")),
+        Sources(
+            train,
+            test,
+            test_fraction=test_fraction,
+            names=(f"{path}", f"{test_path}"),
+            files=files if parse is None else (),  # nothing tells when the function changes
+        ),
         fields or Fields(),
+        options,
         max_corrupt_records=max_corrupt_records,
-        augment=augment,
-        normalise=normalise,
     )
 
 

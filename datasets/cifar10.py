@@ -33,7 +33,7 @@ def cifar10(
     path: Annotated[str | None, Exists(), Free(names_run=True)] = None,
     image_size: Annotated[list[Annotated[int, Ge(1)]] | None, Structural()] = None,
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset:
     """CIFAR-10, 50,000 images for training and 10,000 for testing, 32 x 32 x 3, ten classes.
 
@@ -43,7 +43,7 @@ def cifar10(
             is read in place, never unpacked.
         image_size: resize to [height, width].
         augment: random changes of the images in training.
-        normalise: what is subtracted from the pixels and what they are divided by.
+        normalize: what is subtracted from the pixels and what they are divided by.
 
     Raises:
         FileNotFoundError: the folder, the archive or one of its files is not there.
@@ -66,7 +66,7 @@ def cifar10(
         class_names=CLASSES,
         image_size=image_size,
         augment=augment,
-        normalise=normalise,
+        normalize=normalize,
     )
 
 

@@ -21,7 +21,7 @@ def colored_digits(
     noise: Annotated[float, Ge(0)] = 0.05,
     seed: Annotated[int, Ge(0), Lt(4294967296)] = 0,
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset:
     """The handwritten digits, 8 x 8 x 3, each of a random colour on another, with noise.
 
@@ -32,7 +32,7 @@ def colored_digits(
         noise: standard deviation of the noise, where black is 0 and white is 1.
         seed: what colours and noise follow from.
         augment: random changes of the images in training.
-        normalise: what is subtracted from the pixels and what they are divided by.
+        normalize: what is subtracted from the pixels and what they are divided by.
     """
     splits = [
         ArraySplit(_colour(images, noise, [seed, number]), labels)
@@ -44,7 +44,7 @@ def colored_digits(
         image_shape=(8, 8, 3),
         num_classes=10,
         augment=augment,
-        normalise=normalise,
+        normalize=normalize,
     )
 
 

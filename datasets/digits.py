@@ -26,7 +26,7 @@ def digits(
     *,
     image_size: Annotated[list[Annotated[int, Ge(1)]] | None, Structural()] = None,
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset:
     """Handwritten digits, 1,437 for training and 360 for testing, 8 x 8 x 1, ten classes.
 
@@ -37,7 +37,7 @@ def digits(
     Args:
         image_size: resize to [height, width].
         augment: random changes of the images in training.
-        normalise: what is subtracted from the pixels and what they are divided by.
+        normalize: what is subtracted from the pixels and what they are divided by.
     """
     train, test = read_digits()
     return ImageDataset(
@@ -48,7 +48,7 @@ def digits(
         max_value=16.0,
         image_size=image_size,
         augment=augment,
-        normalise=normalise,
+        normalize=normalize,
     )
 
 

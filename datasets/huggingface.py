@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from trainer.annotations import Free, Ge, Gt, Lt, Structural
-from trainer.datasets.images.images import ImageDataset
+from trainer.annotations import Free, Ge, Gt, Le, Lt, OneOf, Structural
+from trainer.datasets.images.images import ImageDataset, ImageOptions
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import Sources, from_sources
 from trainer.datasets.operations.augment import Augmentation
@@ -19,7 +19,7 @@ _EXTRA = "huggingface"
 _CHOICE = "dataset=huggingface"
 
 
-def huggingface(  # noqa: PLR0913 - every option is a key of the configuration
+def huggingface(  # noqa: D417, PLR0913 - every option is a key of the configuration
     *,
     path: Annotated[str | None, Free(names_run=True)] = None,
     test_path: Annotated[str | None, Free(names_run=True)] = None,
@@ -27,9 +27,12 @@ def huggingface(  # noqa: PLR0913 - every option is a key of the configuration
     test: str = "test",
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
     max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
+    crop: Annotated[float | None, Gt(0), Le(1)] = None,
+    antialias: bool = False,
+    cache: Annotated[str, OneOf("none", "memory", "disk"), Free()] = "none",
     fields: Annotated[Fields | None, Structural()] = None,
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """A data set as `save_to_disk` writes it, or Arrow or Parquet files.
 
@@ -41,32 +44,30 @@ def huggingface(  # noqa: PLR0913 - every option is a key of the configuration
             folder, or a pattern with *.
         test_path: the same, to test on; None: the split `test` of path, or else a part of it.
         train: the split to train on, where there are several in one folder.
-        test: the split to test on, where there are several in one folder.
+        test: likewise, to test on.
         test_fraction: about which share to test on if there is neither.
-        max_corrupt_records: how many damaged images each process skips before it is an error.
+        max_corrupt_records: how many damaged images each process skips.
         fields: which parts of a record are used.
-        augment: random changes of images in training.
-        normalise: what is subtracted from the features and what they are divided by.
+        crop, antialias, cache, augment, normalize: as in `image_folder`.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: a file cannot be read, or the package datasets is missing.
     """
-    fields = fields or Fields()
-    train_set, test_set = _splits(path, test_path, train, test)
-    has_test = test_set is not None
+    (train_set, test_set), fields = _splits(path, test_path, train, test), fields or Fields()
     return from_sources(
         Sources(
             _prepared(train_set, fields),
-            _prepared(test_set, fields) if has_test else None,
-            test_fraction=test_fraction,
+            None if test_set is None else _prepared(test_set, fields),
+            test_fraction,
             names=(f"{path}", f"{test_path or path}"),
             class_names=_class_names(train_set, fields),
+            files=_files(path, test_path),
+            parts=(f"train {train}", f"test {test}"),
         ),
         fields,
+        ImageOptions(crop, antialias, cache, augment, normalize),
         max_corrupt_records=max_corrupt_records,
-        augment=augment,
-        normalise=normalise,
     )
 
 
@@ -93,6 +94,17 @@ def _load(path: str | None, key: str) -> Any:
         raise
     except Exception as error:  # whatever Arrow raises
         raise ValueError(f"{key} ({root}) cannot be read: {_reason(error)}") from error
+
+
+def _files(*paths: str | None) -> list[Path]:
+    """Return the files and folders that were loaded."""
+    named = [Path(path).expanduser() for path in paths if path is not None]
+    suffixes = (".arrow", ".parquet")
+    return [
+        file
+        for path in named
+        for file in ([path] if path.is_dir() else find_files(str(path), suffixes))
+    ]
 
 
 def _read_file(library: Any, file: Path) -> Any:

@@ -9,15 +9,18 @@ are ignored.
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, OneOf, Structural
 from trainer.datasets.cache.example_cache import with_cache
-from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles, FileSplit
-from trainer.datasets.images.images import ImageDataset, check_size
+from trainer.datasets.images.images import (
+    ImageDataset,
+    ImageOptions,
+    check_channels,
+    check_size,
+)
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.hashed_split import hash_text
@@ -34,54 +37,48 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
     crop: Annotated[float | None, Gt(0), Le(1)] = None,
     antialias: bool = False,
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
-    max_corrupt_files: Annotated[int, Ge(0), Free()] = 0,
+    max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
     cache: Annotated[str, OneOf("none", "memory", "disk"), Free()] = "none",
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset:
     """Images in folders: `<path>/<class>/<name>.jpg`, .jpeg or .png; labels are the sorted classes.
 
     Args:
         path: the folder.
         image_size: [height, width] that every image is resized to.
-        crop: resize the middle of an image, which has the proportions of `image_size` and this
-            share of the largest such box; None: all of it, whatever its proportions. In training
-            `augment.min_area`, if set, takes a random box instead.
+        crop: resize the middle of an image: this share of the largest box that has the proportions
+            of `image_size`; None: all of it. In training `augment.min_area` has precedence.
         channels: 3 for colour, 1 for grey; files are converted.
         antialias: whether to average when an image is made smaller; finer, twice as slow to decode.
         test_fraction: about which share of the images to test on if there is no `test/` or `val/`.
-        max_corrupt_files: how many unreadable files each process skips before it is an error.
+        max_corrupt_records: how many unreadable files each process skips before it is an error.
         cache: where decoded examples are kept: none, `memory` that processes share, or `disk`.
         augment: random changes of the images in training.
-        normalise: what is subtracted from the pixels and what they are divided by.
+        normalize: what is subtracted from the pixels and what they are divided by.
 
     Raises:
         FileNotFoundError: there is no such folder.
         ValueError: the folder is not such a tree.
     """
-    _check(image_size, channels)
+    check_size(image_size)
+    check_channels(channels)
     train, test, classes = _splits(path, test_fraction)
     shape = (image_size[0], image_size[1], channels)
-    framing = Framing(crop, antialias=antialias)
-    min_area = 0.0 if augment is None else augment.min_area
-    split = functools.partial(FileSplit, image_shape=shape, corrupt=CorruptFiles(max_corrupt_files))
+    options = ImageOptions(crop=crop, antialias=antialias, augment=augment)
+    corrupt = CorruptFiles(max_corrupt_records)
+    split = functools.partial(FileSplit, image_shape=shape, corrupt=corrupt)
     dataset = ImageDataset(
-        train=split(train, _labels(train, classes), framing=replace(framing, min_area=min_area)),
-        test=split(test, _labels(test, classes), framing=framing),
+        train=split(train, _labels(train, classes), framing=options.train_framing),
+        test=split(test, _labels(test, classes), framing=options.framing),
         image_shape=shape,
         num_classes=len(classes),
         class_names=classes,
-        framing=framing,
+        framing=options.framing,
         augment=augment,
-        normalise=normalise,
+        normalize=normalize,
     )
     return with_cache(dataset, cache)
-
-
-def _check(image_size: list[int], channels: int) -> None:
-    check_size(image_size)
-    if channels not in (1, 3):
-        raise ValueError(f"channels ({channels}) must be 1 or 3")
 
 
 def _splits(path: str | None, test_fraction: float) -> tuple[list[Path], list[Path], list[str]]:

@@ -15,33 +15,37 @@ from typing import Annotated
 import numpy as np
 import tensorflow as tf
 
-from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, Structural
+from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, OneOf, Structural
+from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.image_folder import EXTENSIONS
 from trainer.datasets.images.decoding import decode_batch
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles, decode
-from trainer.datasets.images.images import check_size
+from trainer.datasets.images.images import check_channels, check_size
 from trainer.datasets.images.masks import IGNORED, MaskDataset
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.hashed_split import divide, hash_texts
+from trainer.datasets.splits.paths import files_identity
 
 _LAYOUT = "it must hold images/<name>.jpg or .png and masks/<name>.png, or both in train/ and test/"
 _GREY_OF_8_BITS = b"\x08\x00"
 """Bytes 24 and 25 of a PNG file: the bits of a number, and that pixels are grey numbers."""
 
 
-def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
+def image_masks(  # noqa: D417, PLR0913 - every option is a key of the configuration
     *,
     path: Annotated[str | None, Exists("directory"), Free(names_run=True)] = None,
     class_names: list[str] | None = None,
     image_size: Annotated[list[Annotated[int, Ge(1)]], Structural()] = [224, 224],  # noqa: B006 - never changed
     channels: Annotated[int, Ge(1), Le(3), Structural()] = 3,
+    crop: Annotated[float | None, Gt(0), Le(1)] = None,
     antialias: bool = False,
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
-    max_corrupt_files: Annotated[int, Ge(0), Free()] = 0,
+    max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
+    cache: Annotated[str, OneOf("none", "memory", "disk"), Free()] = "none",
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> MaskDataset:
     """Images with masks: `<path>/images/<name>.jpg` or .png and `<path>/masks/<name>.png`.
 
@@ -54,11 +58,9 @@ def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
         image_size: [height, width] that images and masks are resized to; a pixel of a mask has the
             class of the nearest one.
         channels: 3 for colour, 1 for grey; images are converted.
-        antialias: whether to average when an image is made smaller; finer, twice as slow to decode.
+        crop, antialias, cache, augment, normalize: as in `image_folder`, of an image and its mask.
         test_fraction: about which share of the pairs to test on if there is no `test/` or `val/`.
-        max_corrupt_files: how many unreadable pairs each process skips before it is an error.
-        augment: random changes in training.
-        normalise: what is subtracted from the pixels and what they are divided by.
+        max_corrupt_records: how many unreadable pairs each process skips before it is an error.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -68,9 +70,9 @@ def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
     class_names = _check(channels, class_names)
     train, test = _splits(path, test_fraction)
     shape = (image_size[0], image_size[1], channels)
-    framing = Framing(antialias=antialias)
-    corrupt = CorruptPairs(max_corrupt_files, len(class_names))
-    return MaskDataset(
+    framing = Framing(crop, antialias=antialias)
+    corrupt = CorruptPairs(max_corrupt_records, len(class_names))
+    dataset = MaskDataset(
         train=MaskFileSplit(train, shape, framing, corrupt),
         test=MaskFileSplit(test, shape, framing, corrupt),
         image_shape=shape,
@@ -78,8 +80,9 @@ def image_masks(  # noqa: PLR0913 - every option is a key of the configuration
         class_names=class_names,
         framing=framing,
         augment=augment,
-        normalise=normalise,
+        normalize=normalize,
     )
+    return with_cache(dataset, cache)
 
 
 def _check(channels: int, class_names: list[str] | None) -> list[str]:
@@ -88,8 +91,7 @@ def _check(channels: int, class_names: list[str] | None) -> list[str]:
     Raises:
         ValueError: there are none, or too many, or there is no such number of channels.
     """
-    if channels not in (1, 3):
-        raise ValueError(f"channels ({channels}) must be 1 or 3")
+    check_channels(channels)
     if not class_names or len(class_names) > IGNORED:
         raise ValueError(
             f"class_names ({'null' if class_names is None else len(class_names)}) must name the 1 "
@@ -102,9 +104,9 @@ def _check(channels: int, class_names: list[str] | None) -> list[str]:
 class CorruptPairs(CorruptFiles):
     """Counts images that cannot be read with their masks, against a limit."""
 
-    def __init__(self, max_corrupt_files: int, num_classes: int):
+    def __init__(self, max_corrupt_records: int, num_classes: int):
         """Take how many may be skipped, and how many classes masks have."""
-        super().__init__(max_corrupt_files)
+        super().__init__(max_corrupt_records)
         self.num_classes = num_classes
 
     def problem(self, path: str) -> tuple[str, str]:
@@ -150,6 +152,11 @@ class MaskFileSplit:
         """A number in [0, 1) for each pair, [N], that other pairs do not change."""
         return hash_texts(Path(os.fsdecode(image)).name for image, _ in self._pairs)
 
+    def identity(self) -> str:
+        """Return a text that changes with what `fetch` returns."""
+        files = files_identity(Path(os.fsdecode(path)) for path in self._pairs.ravel())
+        return f"{files} {self._image_shape} {self._framing} {self._corrupt.num_classes}"
+
     def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         """Read the pairs at `indices`, [B] int64.
 
@@ -176,7 +183,7 @@ class MaskFileSplit:
         checked = tf.debugging.assert_equal(size, tf.shape(mask)[:2])
         with tf.control_dependencies([checked]):
             image = decode(content, self._image_shape, self._framing)
-            nearest = tf.image.resize(mask, self._image_shape[:2], method="nearest")
+            nearest = self._framing.apply(mask, self._image_shape[:2], None, method="nearest")
         return tf.concat([image, tf.ensure_shape(nearest, [*self._image_shape[:2], 1])], axis=-1)
 
     def _tensor(self) -> tf.Tensor:

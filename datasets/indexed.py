@@ -6,14 +6,15 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
-from trainer.annotations import Free, Ge, Gt, Lt, Structural
-from trainer.datasets.images.framing import Framing
+from trainer.annotations import Free, Ge, Gt, Le, Lt, OneOf, Structural
+from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.images.image_files import CorruptFiles
-from trainer.datasets.images.images import ImageDataset
+from trainer.datasets.images.images import ImageDataset, ImageOptions
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.fields import Fields, Layout
@@ -22,18 +23,22 @@ from trainer.datasets.records.reading_processes import ReadingProcesses
 from trainer.datasets.records.record_reader import Indexable, RecordReader
 from trainer.datasets.splits.arrays import ArrayDataset
 from trainer.datasets.splits.hashed_split import divide, hash_numbers
+from trainer.datasets.splits.paths import files_identity
 
 
-def indexed(  # noqa: PLR0913 - every option is a key of the configuration
+def indexed(  # noqa: D417, PLR0913 - every option is a key of the configuration
     *,
     train_source: Any,
     test_source: Any = None,
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
     max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
     processes: Annotated[int, Ge(0), Free()] = 0,
+    crop: Annotated[float | None, Gt(0), Le(1)] = None,
+    antialias: bool = False,
+    cache: Annotated[str, OneOf("none", "memory", "disk"), Free()] = "none",
     fields: Annotated[Fields | None, Structural()] = None,
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """Records of any object with `__len__` and `__getitem__`, or `__getitems__` for a batch.
 
@@ -49,9 +54,11 @@ def indexed(  # noqa: PLR0913 - every option is a key of the configuration
         max_corrupt_records: how many damaged images each process skips before it is an error.
         processes: how many processes read records, where Python code of the source is the limit; 0:
             each process that trains reads its own.
+        crop, antialias: as in `image_folder`, of encoded images.
+        cache: likewise; the objects then have `identity()`, a text that changes with the records.
         fields: which parts of a record are used.
         augment: random changes of images in training.
-        normalise: what is subtracted from the features and what they are divided by.
+        normalize: what is subtracted from the features and what they are divided by.
 
     Raises:
         ValueError: an object is no such source, or its first record is not usable.
@@ -59,10 +66,9 @@ def indexed(  # noqa: PLR0913 - every option is a key of the configuration
     return from_sources(
         Sources(train_source, test_source, test_fraction=test_fraction),
         fields or Fields(),
+        ImageOptions(crop, antialias, cache, augment, normalize),
         max_corrupt_records=max_corrupt_records,
         processes=processes,
-        augment=augment,
-        normalise=normalise,
     )
 
 
@@ -77,6 +83,9 @@ class Sources:
         names: names of both, for messages.
         num_classes: how many classes there are; None: unknown.
         class_names: their names; None: unknown.
+        files: the files and folders that records come from; (): a source tells by a method
+            `identity()` when its records change.
+        parts: which parts of the files the sources are, such as splits of a data set.
     """
 
     train: Indexable
@@ -85,6 +94,8 @@ class Sources:
     names: tuple[str, str] = ("train_source", "test_source")
     num_classes: int | None = None
     class_names: Sequence[str] | None = None
+    files: Sequence[Path] = ()
+    parts: tuple[str, str] = ("train", "test")
 
     def __post_init__(self) -> None:
         for name, source in zip(self.names, (self.train, self.test), strict=True):
@@ -99,6 +110,24 @@ class Sources:
             if len(source) == 0:
                 raise ValueError(f"{name} ({type(source).__name__}) is empty")
 
+    def identity(self, number: int) -> str:
+        """Return a text that changes with the records of a source, 0: `train`, 1: `test`.
+
+        Raises:
+            ValueError: nothing tells.
+        """
+        if self.files:
+            return f"{files_identity(self.files)} {self.parts[number]}"
+        source: Any = self.train if number == 0 or self.test is None else self.test
+        try:
+            return f"{source.identity()} {self.parts[number]}"
+        except AttributeError as error:
+            raise ValueError(
+                f"cache: {self.names[number]} ({type(source).__name__}) does not tell when its "
+                "records change; give it a method identity() that returns a text, or set "
+                "dataset.cache=none"
+            ) from error
+
     def rows(self) -> tuple[np.ndarray | None, np.ndarray | None]:
         """Return the records of both splits, [N] int64; None: all of the source."""
         if self.test is not None:
@@ -110,11 +139,10 @@ class Sources:
 def from_sources(
     sources: Sources,
     fields: Fields,
+    options: ImageOptions,
     *,
     max_corrupt_records: int = 0,
     processes: int = 0,
-    augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """Return a dataset of two sources; the options are those of `indexed`.
 
@@ -122,36 +150,53 @@ def from_sources(
         ValueError: the first record is not usable, or the number of classes is unknown.
     """
     layout = fields.layout(_first_record(sources), sources.names[0])
+    _check_options(options, layout)
     readers = _readers(sources, fields, layout)
-    corrupt = CorruptFiles(max_corrupt_records, "max_corrupt_records")
-    framings = Framing(min_area=0.0 if augment is None else augment.min_area), Framing()
+    corrupt = CorruptFiles(max_corrupt_records)
+    framings = options.train_framing, options.framing
     train, test = (
-        IndexedSplit(reader, rows, read=read, framing=framing, corrupt=corrupt)
-        for reader, rows, read, framing in zip(
-            readers, sources.rows(), _safe_reads(readers, processes), framings, strict=True
+        IndexedSplit(
+            reader,
+            rows,
+            read=read,
+            framing=framing,
+            corrupt=corrupt,
+            source_identity=partial(sources.identity, number),
+        )
+        for number, (reader, rows, read, framing) in enumerate(
+            zip(readers, sources.rows(), _safe_reads(readers, processes), framings, strict=True)
         )
     )
     shared: dict[str, Any] = {
         "num_classes": readers[0].num_classes,
         "class_names": fields.class_names or sources.class_names,
         "label_kind": layout.label_kind,
-        "normalise": normalise,
+        "normalize": options.normalize,
     }
     if _is_image(layout):
-        return ImageDataset(
+        images = ImageDataset(
             train=train,
             test=test,
             image_shape=layout.shape,
             image_size=None if layout.encoded else fields.image_size,
-            augment=augment,
+            framing=options.framing,
+            augment=options.augment,
             **shared,
         )
-    if augment is not None and augment.num_draws:
+        return with_cache(images, options.cache)
+    arrays = ArrayDataset(train=train, test=test, input_shape=layout.shape, **shared)
+    return with_cache(arrays, options.cache)
+
+
+def _check_options(options: ImageOptions, layout: Layout) -> None:
+    """Raise if an option for images is set, and records hold none."""
+    if not layout.encoded and (options.crop is not None or options.antialias):
+        raise ValueError("crop and antialias are for the files of images, the records hold none")
+    if not _is_image(layout) and options.augment is not None and options.augment.num_draws:
         raise ValueError(
             f"augment is for images, the features are {list(layout.shape)} {layout.dtype}; "
             "leave it out"
         )
-    return ArrayDataset(train=train, test=test, input_shape=layout.shape, **shared)
 
 
 def _readers(sources: Sources, fields: Fields, layout: Layout) -> list[RecordReader]:

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.datasets.splits.hashed_split import hash_numbers
+from trainer.protocols import DEFAULTS, Split, optional
 
 _LONGEST_PERIOD = 2**20
 _CHOOSE = "write +dataset@dataset.sources.<name>=<choice>"
@@ -63,7 +64,7 @@ class MixtureSplit:
     @property
     def hashes(self) -> np.ndarray:
         """A number in [0, 1) for each example, [N], that other sources do not change."""
-        hashes = [getattr(split, "hashes", None) for split in self._splits]
+        hashes = [optional(split, "hashes") for split in self._splits]
         pairs = zip(hashes, self.parts, strict=True)
         return np.concatenate(
             [hash_numbers(np.arange(part.size)) if own is None else own for own, part in pairs]
@@ -112,7 +113,7 @@ class MixtureSplit:
         indices = tf.pad(indices, [[0, missing]])
         if draws is not None:
             draws = tf.pad(draws[:, : source.num_draws], [[0, missing], [0, 0]])
-        takes_draws = draws is not None and getattr(split, "augments", False)
+        takes_draws = draws is not None and optional(split, "augments")
         batch = split.fetch(indices, *([draws] if takes_draws else []))
         # All of a source, in evaluation too: its own weights, and none of another name.
         batch = {**batch, **source.transform(batch, draws)}
@@ -186,9 +187,9 @@ def mixture(
         input_shape=tuple(first.input_shape),
         num_classes=first.num_classes,
         num_draws=max(source.num_draws for source in sources.values()),
-        class_names=getattr(first, "class_names", None),
-        vocabulary_size=getattr(first, "vocabulary_size", None),
-        label_kind=getattr(first, "label_kind", "class"),
+        class_names=optional(first, "class_names"),
+        vocabulary_size=optional(first, "vocabulary_size"),
+        label_kind=optional(first, "label_kind"),
     )
 
 
@@ -220,11 +221,11 @@ def _shares(weights: Mapping[str, float], names: list[str]) -> list[int]:
 
 
 def _check_source(name: str, source: Any) -> None:
-    if not hasattr(getattr(source, "train", None), "fetch"):
+    if not isinstance(getattr(source, "train", None), Split):
         raise ValueError(
             f"sources.{name} must be a dataset with random access; a stream cannot be mixed"
         )
-    if getattr(source, "group_size", 1) > 1:
+    if optional(source, "group_size") > 1:
         raise ValueError(
             f"sources.{name} joins examples of a batch (mixup or CutMix), which come from several "
             "sources here; add augment.mixup=0 augment.cutmix=0"
@@ -233,7 +234,7 @@ def _check_source(name: str, source: Any) -> None:
 
 def _check_same(sources: Mapping[str, Any], attribute: str) -> None:
     (first, one), *others = (
-        (name, getattr(source, attribute, "class" if attribute == "label_kind" else None))
+        (name, (optional if attribute in DEFAULTS else getattr)(source, attribute))
         for name, source in sources.items()
     )
     for name, other in others:

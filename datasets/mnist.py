@@ -21,7 +21,7 @@ def mnist(
     path: Annotated[str | None, Exists("file"), Free(names_run=True)] = None,
     image_size: Annotated[list[Annotated[int, Ge(1)]] | None, Structural()] = None,
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset:
     """MNIST, 60,000 images for training and 10,000 for testing, 28 x 28 x 1, ten classes.
 
@@ -30,7 +30,7 @@ def mnist(
             integers; None is the file that Keras downloads, and downloads it if it is missing.
         image_size: resize to [height, width].
         augment: random changes of the images in training.
-        normalise: what is subtracted from the pixels and what they are divided by.
+        normalize: what is subtracted from the pixels and what they are divided by.
 
     Raises:
         FileNotFoundError: the file is not there and cannot be downloaded.
@@ -51,7 +51,7 @@ def mnist(
         num_classes=10,
         image_size=image_size,
         augment=augment,
-        normalise=normalise,
+        normalize=normalize,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from trainer.annotations import Exists, Free, Gt, Lt, Structural
-from trainer.datasets.images.images import ImageDataset
+from trainer.datasets.images.images import ImageDataset, ImageOptions
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import Sources, from_sources
 from trainer.datasets.operations.augment import Augmentation
@@ -65,7 +65,7 @@ def npy(
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
     fields: Annotated[Fields | None, Structural()] = None,
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """Memory-mapped arrays: `features.npy` [N, ...] and `labels.npy` [N, ...] in a folder.
 
@@ -79,7 +79,7 @@ def npy(
         test_fraction: about which share to test on if there are no files to test on.
         fields: how the features look; `shape` reshapes them.
         augment: random changes of images in training.
-        normalise: what is subtracted from the features and what they are divided by.
+        normalize: what is subtracted from the features and what they are divided by.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -101,8 +101,7 @@ def npy(
             num_classes=train.num_classes,
         ),
         fields or Fields(),
-        augment=augment,
-        normalise=normalise,
+        ImageOptions(augment=augment, normalize=normalize),
     )
 
 

@@ -24,7 +24,7 @@ def shapes(  # noqa: PLR0913 - every option is a key of the configuration
     noise: Annotated[float, Ge(0)] = 0.1,
     seed: Annotated[int, Ge(0), Lt(4294967296)] = 0,
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> MaskDataset:
     """Discs and squares of random colours, sizes and places on grey, with their masks.
 
@@ -38,7 +38,7 @@ def shapes(  # noqa: PLR0913 - every option is a key of the configuration
         noise: standard deviation of the noise, where black is 0 and white is 1.
         seed: what the images follow from.
         augment: random changes of the images in training.
-        normalise: what is subtracted from the pixels and what they are divided by.
+        normalize: what is subtracted from the pixels and what they are divided by.
     """
     check_size(image_size)
     height, width = image_size
@@ -53,7 +53,7 @@ def shapes(  # noqa: PLR0913 - every option is a key of the configuration
         num_classes=len(CLASS_NAMES),
         class_names=CLASS_NAMES,
         augment=augment,
-        normalise=normalise,
+        normalize=normalize,
     )
 
 

@@ -25,7 +25,7 @@ def synthetic(  # noqa: PLR0913 - every option is a key of the configuration
     noise: Annotated[float, Ge(0)] = 0.25,
     seed: Annotated[int, Ge(0), Lt(4294967296)] = 0,
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset:
     """Synthetic images: each class has a random picture, an example is that picture plus noise.
 
@@ -38,7 +38,7 @@ def synthetic(  # noqa: PLR0913 - every option is a key of the configuration
         noise: standard deviation of the noise, where black is 0 and white is 1.
         seed: what the pictures and the noise follow from.
         augment: random changes of the images in training.
-        normalise: what is subtracted from the pixels and what they are divided by.
+        normalize: what is subtracted from the pixels and what they are divided by.
     """
     check_size(image_size)
     shape = (*image_size, channels)
@@ -53,7 +53,7 @@ def synthetic(  # noqa: PLR0913 - every option is a key of the configuration
         image_shape=shape,
         num_classes=num_classes,
         augment=augment,
-        normalise=normalise,
+        normalize=normalize,
     )
 
 

@@ -30,7 +30,7 @@ def table(  # noqa: PLR0913 - every option is a key of the configuration
 ) -> TableDataset:
     """Rows of CSV or Parquet files, whose columns become one vector of features.
 
-    Numbers are normalised by mean and standard deviation of the training rows, as the run keeps
+    Numbers are normalized by mean and standard deviation of the training rows, as the run keeps
     them; categories are one-hot, and those that no training row has share one feature.
 
     Args:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from trainer.annotations import Exists, Free, Ge, Structural
-from trainer.datasets.images.images import ImageDataset
+from trainer.annotations import Exists, Free, Ge, Gt, Le, OneOf, Structural
+from trainer.datasets.images.images import ImageDataset, ImageOptions
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import Sources, from_sources
 from trainer.datasets.operations.augment import Augmentation
@@ -17,15 +17,18 @@ from trainer.datasets.splits.extras import import_extra
 _EXTRA = "tfds"
 
 
-def tfds(
+def tfds(  # noqa: D417, PLR0913 - every option is a key of the configuration
     *,
     path: Annotated[str | None, Exists("directory"), Free(names_run=True)] = None,
     train: str = "train",
     test: str = "test",
     max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
+    crop: Annotated[float | None, Gt(0), Le(1)] = None,
+    antialias: bool = False,
+    cache: Annotated[str, OneOf("none", "memory", "disk"), Free()] = "none",
     fields: Annotated[Fields | None, Structural()] = None,
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """A prepared data set of TensorFlow Datasets.
 
@@ -36,9 +39,10 @@ def tfds(
         train: the split to train on, also a part, such as train[:90%].
         test: the split to test on.
         max_corrupt_records: how many damaged images each process skips before it is an error.
+        crop, antialias, cache: as in `image_folder`.
         fields: which parts of a record are used.
         augment: random changes of images in training.
-        normalise: what is subtracted from the features and what they are divided by.
+        normalize: what is subtracted from the features and what they are divided by.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -48,6 +52,7 @@ def tfds(
     library, builder = _builder(path)
     root = str(path)
     label = _known(builder.info.features, fields.label, LABELS)
+    options = ImageOptions(crop, antialias, cache, augment, normalize)
     return from_sources(
         Sources(
             _source(library, builder, train),
@@ -55,11 +60,12 @@ def tfds(
             names=(f"{root} ({train})", f"{root} ({test})"),
             num_classes=getattr(label, "num_classes", None),
             class_names=_names(label),
+            files=[Path(root).expanduser()],
+            parts=(train, test),
         ),
         fields,
+        options,
         max_corrupt_records=max_corrupt_records,
-        augment=augment,
-        normalise=normalise,
     )
 
 

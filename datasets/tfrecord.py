@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import tensorflow as tf
@@ -16,7 +16,7 @@ import tensorflow as tf
 from trainer.annotations import Free, Ge, Gt, Le, Lt, OneOf, Structural
 from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.images.framing import Framing
-from trainer.datasets.images.images import ImageDataset, check_size
+from trainer.datasets.images.images import ImageDataset, ImageOptions, check_channels, check_size
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.record_features import (
@@ -50,7 +50,7 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
     max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
     cache: Annotated[str, OneOf("none", "memory", "disk"), Free()] = "none",
     augment: Augmentation | None = None,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """TFRecord files: images, or numbers, and a class for each.
 
@@ -70,7 +70,7 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
         cache: where decoded examples are kept, for all processes of a host: none, `memory` as long
             as one uses them, or a file on the `disk` in ~/.cache/steadfast.
         augment: random changes of images in training.
-        normalise: what is subtracted from the pixels and what they are divided by.
+        normalize: what is subtracted from the pixels and what they are divided by.
 
     Raises:
         FileNotFoundError: there are no such files.
@@ -79,8 +79,8 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
     train, test, told = _open(path, test_path, test_fraction)
     contents = _contents(train, told, features, label, num_classes, class_names)
     size = image_size or told.get("image_size")
-    framing = Framing(crop, antialias=antialias)
-    images = _Images(size, channels or told.get("channels", 3), framing, augment, normalise)
+    options = ImageOptions(crop=crop, antialias=antialias, augment=augment, normalize=normalize)
+    images = _Images(size, channels or told.get("channels", 3), options)
     dataset = images.dataset(train, test, CorruptRecords(max_corrupt_records, contents))
     return with_cache(dataset, cache)
 
@@ -91,9 +91,7 @@ class _Images:
 
     size: list[int] | None
     channels: int
-    framing: Framing
-    augment: Augmentation | None
-    normalise: Normalization | None
+    options: ImageOptions
 
     def dataset(
         self, train: RecordIndex, test: RecordIndex, corrupt: CorruptRecords
@@ -131,21 +129,19 @@ class _Images:
         contents = corrupt.features
         size = self.size or [224, 224]
         check_size(size)
-        if self.channels not in (1, 3):
-            raise ValueError(f"channels ({self.channels}) must be 1 or 3")
+        check_channels(self.channels)
         if len(contents.inputs) > 1:
             raise ValueError(
                 f"features has {contents.inputs} beside the label; with an image there may be no "
                 "others; remove them"
             )
         shape = (size[0], size[1], self.channels)
-        min_area = 0.0 if self.augment is None else self.augment.min_area
-        random = replace(self.framing, min_area=min_area)
+        framing, random = self.options.framing, self.options.train_framing
         return ImageDataset(
             train=RecordSplit(train, contents, shape, framing=random, corrupt=corrupt),
-            test=RecordSplit(test, contents, shape, framing=self.framing, corrupt=corrupt),
+            test=RecordSplit(test, contents, shape, framing=framing, corrupt=corrupt),
             image_shape=shape,
-            framing=self.framing,
+            framing=framing,
             **self._shared(contents),
         )
 
@@ -153,13 +149,14 @@ class _Images:
         return {
             "num_classes": contents.num_classes,
             "class_names": contents.class_names,
-            "augment": self.augment,
-            "normalise": self.normalise,
+            "augment": self.options.augment,
+            "normalize": self.options.normalize,
         }
 
     def _check_numbers(self) -> None:
         """Raise if an option for images is set, and there are none."""
-        augments = self.augment is not None and (self.augment.num_draws or self.augment.min_area)
+        augment = self.options.augment
+        augments = augment is not None and (augment.num_draws or augment.min_area)
         if self.size is not None or augments:
             name = "augment" if augments else "image_size"
             raise ValueError(

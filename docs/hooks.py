@@ -104,7 +104,7 @@ def _choice(group: str, file: Path) -> str:
 
 
 def _inner_groups(group: str, defaults: list[Any]) -> Iterator[str]:
-    """Yield the options of the groups within a choice, such as `dataset/normalise`.
+    """Yield the options of the groups within a choice, such as `dataset/normalize`.
 
     Of a node, such as `/model@generator`, only the choice: its options are those of its group.
     """

@@ -7,7 +7,7 @@ from typing import Annotated
 import tensorflow as tf
 
 from trainer.annotations import Ge, Lt, Semantic
-from trainer.models.layers.inputs import check_images
+from trainer.models.layers.inputs import require_images
 
 
 def cnn(
@@ -36,7 +36,7 @@ def cnn(
     Raises:
         ValueError: the features are not images.
     """
-    check_images("cnn", input_shape)
+    require_images("cnn", input_shape)
     regularizer = tf.keras.regularizers.L2(l2) if l2 else None
     inputs = x = tf.keras.Input(input_shape, name="features")
     for block, filters in enumerate((width, 2 * width)):

@@ -9,7 +9,7 @@ from typing import Annotated
 import tensorflow as tf
 
 from trainer.annotations import Ge, Lt, OneOf, Semantic
-from trainer.models.layers.inputs import check_images
+from trainer.models.layers.inputs import require_images
 
 _EPSILON = 1e-5
 _STAGES = {
@@ -54,7 +54,7 @@ def resnet(  # noqa: PLR0913 - every option is a key of the configuration
     Raises:
         ValueError: the features are not images, or there is no network of this depth.
     """
-    check_images("resnet", input_shape)
+    require_images("resnet", input_shape)
     stages = _stages(variant, depth)
     _check_version(variant, depth, v1_5)
     regularizer = tf.keras.regularizers.L2(l2) if l2 else None

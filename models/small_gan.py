@@ -7,7 +7,7 @@ from typing import Annotated
 import tensorflow as tf
 
 from trainer.annotations import Ge
-from trainer.models.layers.image_shapes import require_images
+from trainer.models.layers.inputs import require_images
 from trainer.models.layers.spectral import SpectralConv2D, SpectralDense
 
 

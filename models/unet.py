@@ -7,7 +7,7 @@ from typing import Annotated
 import tensorflow as tf
 
 from trainer.annotations import Ge, Semantic
-from trainer.models.layers.image_shapes import require_images
+from trainer.models.layers.inputs import require_images
 
 
 def unet(

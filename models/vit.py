@@ -7,7 +7,7 @@ from typing import Annotated
 import tensorflow as tf
 
 from trainer.annotations import Ge, Lt, Semantic
-from trainer.models.layers.image_shapes import require_images
+from trainer.models.layers.inputs import require_images
 from trainer.models.layers.transformer_layers import Positions, Sizes, check_heads, stack
 
 

@@ -246,7 +246,9 @@ def test_models_and_datasets_know_nothing_of_the_engine():
             for path, parsed in tree.items()
             for line, name in imports(parsed)
             if name.split(".")[0] == "trainer"
-            and not name.startswith((own, "trainer.annotations", "trainer.keras_files"))
+            and not name.startswith(
+                (own, "trainer.annotations", "trainer.keras_files", "trainer.protocols")
+            )
         ]
         assert wrong == []
 
@@ -284,6 +286,37 @@ def test_nothing_but_a_strategy_asks_which_strategy_it_is():
             if is_match or literal or kind:
                 wrong.append(f"{at(path, node.lineno)}: {ast.unparse(node)}")
     assert wrong == []
+
+
+def test_optional_members_of_datasets_are_asked_by_one_function():
+    tree = TRAINER[ROOT / "trainer/protocols/data.py"]
+    members = {
+        statement.target.id
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name.startswith("Optional")
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign)
+    }
+    assert {"class_names", "label_kind", "hashes"} <= members
+    wrong = []
+    for path, parsed in EVERYTHING.items():
+        for node in ast.walk(parsed):
+            if not isinstance(node, ast.Call) or ast.unparse(node.func) not in (
+                "getattr",
+                "hasattr",
+            ):
+                continue
+            if ast.unparse(node.func) == "getattr" and len(node.args) < 3:
+                continue
+            owner = ast.unparse(node.args[0])
+            name = getattr(node.args[1], "value", None)
+            is_data = re.search(r"dataset(\.train|\.test)?$|split$", owner)
+            # A metric, a task and a record's source have members of these names too.
+            is_member = name in members and not re.search(r"(metric|task|source|value)$", owner)
+            if (is_data or is_member) and path != ROOT / "trainer/protocols/data.py":
+                wrong.append(f"{at(path, node.lineno)}: {ast.unparse(node)}")
+    # Those that every dataset has are checked where it is built.
+    assert [line for line in wrong if "building/members.py" not in line] == []
 
 
 def test_environment_is_read_in_one_module():

@@ -19,6 +19,7 @@ import tensorflow as tf
 from trainer.datasets.cache.cache_storage import open_bytes
 from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.splits.arrays import ArrayDataset
+from trainer.protocols import optional
 
 _VERSION = 1  # of the layout; part of the name
 _ALIGNMENT = 64
@@ -38,7 +39,7 @@ def with_cache(dataset: _Dataset, kind: str) -> _Dataset:
     """
     if kind == "none":
         return dataset
-    if dataset.train.augments:
+    if optional(dataset.train, "augments"):
         raise ValueError(
             f"cache ({kind}): with augment.min_area another part of an image is decoded each "
             "time; set augment.min_area=0, or dataset.cache=none"
@@ -76,12 +77,12 @@ class CachedSplit:
     @property
     def labels(self) -> Any:
         """The labels of all examples, as the split has them."""
-        return getattr(self.uncached, "labels", None)
+        return optional(self.uncached, "labels")
 
     @property
     def hashes(self) -> Any:
         """What chooses a validation split, as the split has it."""
-        return getattr(self.uncached, "hashes", None)
+        return optional(self.uncached, "hashes")
 
     def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return what `fetch` of the split returns for the examples `indices`, [B] int64."""

@@ -31,13 +31,21 @@ class Framing:
     min_area: float = 0.0
     antialias: bool = False
 
-    def apply(self, image: tf.Tensor, size: tuple[int, int], draws: tf.Tensor | None) -> tf.Tensor:
-        """Return the framed image, [*size, C] float32.
+    def apply(
+        self,
+        image: tf.Tensor,
+        size: tuple[int, int],
+        draws: tf.Tensor | None,
+        *,
+        method: str = "bilinear",
+    ) -> tf.Tensor:
+        """Return the framed image, [*size, C] float32; of the method `nearest` in its own dtype.
 
         Args:
             image: [H, W, C] of any dtype.
             size: (height, width) of the result.
             draws: [NUM_DRAWS] float32 in [0, 1); None in evaluation.
+            method: how pixels are interpolated, as `tf.image.resize` names it.
         """
         shape = tf.shape(image)
         box = None
@@ -48,7 +56,7 @@ class Framing:
         if box is not None:
             top, left, height, width = box
             image = image[top : top + height, left : left + width]
-        return tf.image.resize(image, size, antialias=self.antialias)
+        return tf.image.resize(image, size, method, antialias=self.antialias)
 
 
 def centre_box(height: tf.Tensor, width: tf.Tensor, size: tuple[int, int], share: float) -> Box:

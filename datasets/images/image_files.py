@@ -24,10 +24,9 @@ logger = logging.getLogger(__name__)
 class CorruptFiles:
     """Counts unreadable files, over all splits of a dataset in this process, against a limit."""
 
-    def __init__(self, max_corrupt_files: int, option: str = "max_corrupt_files"):
-        """Take how many different unreadable files may be skipped, and the option that says so."""
-        self.max_corrupt_files = max_corrupt_files
-        self._option = option
+    def __init__(self, max_corrupt: int):
+        """Take how many different unreadable files may be skipped."""
+        self.max_corrupt = max_corrupt
         self.paths: set[str] = set()
         self._lock = threading.Lock()  # several batches are decoded at a time
 
@@ -35,7 +34,7 @@ class CorruptFiles:
         """Count the files of a batch, paths [B] bytes, that are not good, [B] bool.
 
         Raises:
-            ValueError: more different files are unreadable than `max_corrupt_files`; names the
+            ValueError: more different files are unreadable than `max_corrupt_records`; names the
                 last of them.
         """
         with self._lock:
@@ -53,16 +52,19 @@ class CorruptFiles:
     def _skip_or_raise(self, path: str) -> None:
         count = len(self.paths) + 1
         problem, skipped = self.problem(path)
-        fix = f"repair or remove it, or let {count} be skipped with dataset.{self._option}={count}"
-        if self.max_corrupt_files == 0:
+        fix = (
+            f"repair or remove it, or let {count} be skipped with "
+            f"dataset.max_corrupt_records={count}"
+        )
+        if self.max_corrupt == 0:
             raise ValueError(f"{problem}; {fix}")
-        if count > self.max_corrupt_files:
+        if count > self.max_corrupt:
             raise ValueError(
-                f"{problem}, and {self.max_corrupt_files} others ({self._option}) were skipped "
+                f"{problem}, and {self.max_corrupt} others (max_corrupt_records) were skipped "
                 f"before; {fix}"
             )
         self.paths.add(path)
-        logger.warning("%s: %d of at most %d", skipped, count, self.max_corrupt_files)
+        logger.warning("%s: %d of at most %d", skipped, count, self.max_corrupt)
 
     def count(self, features: tf.Tensor, good: tf.Tensor, paths: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return a batch in which examples that are not good have weight 0, and count these.

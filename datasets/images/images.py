@@ -13,11 +13,42 @@ from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles, FileSplit, decode
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
+from trainer.protocols import optional
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """The options that are about images, of whatever source.
+
+    Attributes:
+        crop: in evaluation, the share of the middle box of an image file that is resized; None:
+            the whole image.
+        antialias: whether to average when a file of an image is made smaller.
+        cache: where decoded examples are kept: `none`, `memory` or `disk`.
+        augment: random changes in training; None: none.
+        normalize: what is subtracted and divided by last; None: nothing.
+    """
+
+    crop: float | None = None
+    antialias: bool = False
+    cache: str = "none"
+    augment: Augmentation | None = None
+    normalize: Normalization | None = None
+
+    @property
+    def framing(self) -> Framing:
+        """How image files are framed in evaluation."""
+        return Framing(self.crop, antialias=self.antialias)
+
+    @property
+    def train_framing(self) -> Framing:
+        """How image files are framed in training."""
+        return replace(self.framing, min_area=self.augment.min_area if self.augment else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageDataset:
-    """Images and labels with their preprocessing: resizing, augmentation, normalisation.
+    """Images and labels with their preprocessing: resizing, augmentation, normalization.
 
     Attributes:
         train: the split that is trained on.
@@ -30,7 +61,7 @@ class ImageDataset:
         image_size: resize to (height, width), or None. All that follows counts resized pixels.
         framing: which part of an image file becomes an example.
         augment: random changes in training; None: none.
-        normalise: what is subtracted and divided by last; None: nothing.
+        normalize: what is subtracted and divided by last; None: nothing.
 
     Raises:
         ValueError: an option does not suit images of this shape.
@@ -46,7 +77,7 @@ class ImageDataset:
     image_size: Sequence[int] | None = None
     framing: Framing = field(default_factory=Framing)
     augment: Augmentation | None = None
-    normalise: Normalization | None = None
+    normalize: Normalization | None = None
 
     def __post_init__(self) -> None:
         if self.image_size is not None:
@@ -58,8 +89,8 @@ class ImageDataset:
                     "augment.mixup and augment.cutmix mix classes, and the labels are none; set "
                     "both to 0"
                 )
-        if self.normalise is not None:
-            self.normalise.check(self.image_shape[2])
+        if self.normalize is not None:
+            self.normalize.check(self.image_shape[2])
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -100,7 +131,7 @@ class ImageDataset:
             draws: [B, num_draws] float32 in [0, 1); None in evaluation, without augmentation.
 
         Returns:
-            The batch with `features` [B, *input_shape] float32, in [0, 1] unless normalised. With
+            The batch with `features` [B, *input_shape] float32, in [0, 1] unless normalized. With
             mixup or CutMix `label` is [B, num_classes] float32, the share of each class. With
             `two_views` there are `views`, [B, 2, *input_shape]; the first are the features.
         """
@@ -108,11 +139,11 @@ class ImageDataset:
         if self.input_shape != self.image_shape:
             images = resize(images, self.input_shape[:2])
         if draws is None or self.augment is None:
-            return {**batch, "features": self._normalised(images)}
-        is_cut = getattr(self.train, "augments", False)
-        fill = (0.0,) if self.normalise is None else self.normalise.mean
+            return {**batch, "features": self._normalized(images)}
+        is_cut = optional(self.train, "augments")
+        fill = (0.0,) if self.normalize is None else self.normalize.mean
         views = [
-            self._normalised(self.augment.apply(images, own, is_cut=is_cut, fill=fill))
+            self._normalized(self.augment.apply(images, own, is_cut=is_cut, fill=fill))
             for own in self.augment.views(draws)
         ]
         batch = {**batch, "features": views[0]}
@@ -120,14 +151,24 @@ class ImageDataset:
             batch["views"] = tf.stack(views, axis=1)
         return self.augment.mix(batch, draws, self.num_classes)
 
-    def _normalised(self, images: tf.Tensor) -> tf.Tensor:
-        return images if self.normalise is None else self.normalise.apply(images)
+    def _normalized(self, images: tf.Tensor) -> tf.Tensor:
+        return images if self.normalize is None else self.normalize.apply(images)
 
 
 def resize(images: tf.Tensor, size: Sequence[int]) -> tf.Tensor:
     """Resize images [B, H, W, C] to `size` (height, width), bilinear, as float32."""
     # Not antialiased: that kernel exists for CPUs only, and XLA does not know it.
     return tf.image.resize(images, size)
+
+
+def check_channels(channels: int) -> None:
+    """Raise unless images are grey or have colors.
+
+    Raises:
+        ValueError: they have another number of channels.
+    """
+    if channels not in (1, 3):
+        raise ValueError(f"channels ({channels}) must be 1 or 3")
 
 
 def check_size(size: Sequence[int]) -> None:

@@ -41,14 +41,14 @@ class Normalization:
         for name, values in (("mean", self._mean), ("std", self._std)):
             if values is not None and len(values) not in (1, num_channels):
                 raise ValueError(
-                    f"normalise.{name} ({list(values)}) must have one number, or one for each of "
+                    f"normalize.{name} ({list(values)}) must have one number, or one for each of "
                     f"the {num_channels} channels"
                 )
         if self._std is not None and min(self._std) <= 0:
-            raise ValueError(f"normalise.std ({list(self._std)}) must be positive")
+            raise ValueError(f"normalize.std ({list(self._std)}) must be positive")
 
     def apply(self, images: tf.Tensor) -> tf.Tensor:
-        """Return normalised images, of the shape and type of `images`, [B, H, W, C] float32."""
+        """Return normalized images, of the shape and type of `images`, [B, H, W, C] float32."""
         if self._mean is None and self._std is None:
             return images
         mean = tf.constant(self.mean, images.dtype)

@@ -251,7 +251,7 @@ def crop(
         draws: [B, num_draws] float32 in [0, 1).
         margin: pixels.
         fill: what it is padded with, one number or one per channel. The mean of all images is 0
-            once they are normalised, as He et al. (2016) pad them.
+            once they are normalized, as He et al. (2016) pad them.
     """
     height = images.shape[1]
     width = images.shape[2]

@@ -17,7 +17,7 @@ from trainer.datasets.operations import color
 
 OPERATIONS = (
     "identity", "autocontrast", "equalize", "posterize", "solarize",
-    "colour", "contrast", "brightness", "sharpness",
+    "color", "contrast", "brightness", "sharpness",
     "rotate", "shear_x", "shear_y", "translate_x", "translate_y",
 )  # fmt: skip
 DRAWS = 2  # random numbers of one operation: which, and its sign
@@ -27,7 +27,7 @@ MAX_MAGNITUDE = 10.0
 _MAX_DEGREES = 30.0
 _MAX_SHEAR = 0.3
 _MAX_SHIFT = 0.45  # of the image's side
-_MAX_CHANGE = 0.9  # of colour, contrast, brightness and sharpness
+_MAX_CHANGE = 0.9  # of color, contrast, brightness and sharpness
 _MAX_LOST_BITS = 4
 
 _FILL = 0.5
@@ -83,7 +83,7 @@ def _functions(share: float) -> list[tuple[tuple[str, ...], _Function]]:
         (("equalize",), lambda images, *_: equalize(images)),
         (("posterize",), lambda images, *_: posterize(images, lost_bits)),
         (("solarize",), lambda images, *_: tf.where(images < limit, images, 1.0 - images)),
-        (("colour",), _blend(share, color.grey)),
+        (("color",), _blend(share, color.grey)),
         (("contrast",), _blend(share, color.mean_grey)),
         (("brightness",), _blend(share, tf.zeros_like)),
         (("sharpness",), _blend(share, smooth)),

@@ -19,6 +19,7 @@ from typing import Any
 from trainer.datasets.records.record_folder import DESCRIPTION
 from trainer.datasets.records.record_source import RecordSource
 from trainer.datasets.records.record_writers import ArrayRecords, TFRecords, open_format
+from trainer.protocols import optional
 
 NOTES = ".conversion.json"
 _CHUNK = 1 << 20
@@ -64,7 +65,7 @@ class Conversion:
         self._folder = folder
         self._format: TFRecords | ArrayRecords = open_format(format_name)
         self._announce = announce
-        max_value = getattr(dataset, "max_value", 1.0)
+        max_value = optional(dataset, "max_value") or 1.0
         self._splits = {
             name: RecordSource(getattr(dataset, name), max_value, raw=self._format.raw)
             for name in ("train", "test")
@@ -193,12 +194,12 @@ class Conversion:
             "label": train.label,
             "num_classes": dataset.num_classes,
         }
-        if names := getattr(dataset, "class_names", None):
+        if names := optional(dataset, "class_names"):
             described["class_names"] = list(names)
         if any(feature["kind"] == "image" for feature in train.features.values()):
             described["image_size"] = list(dataset.image_shape[:2])
             described["channels"] = dataset.image_shape[2]
-        elif size := getattr(dataset, "image_size", None):
+        elif size := optional(dataset, "image_size"):
             described["image_size"] = list(size)
         return described
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -37,6 +39,7 @@ class IndexedSplit:
         read: Read,
         framing: Framing,
         corrupt: CorruptFiles,
+        source_identity: Callable[[], str],
     ) -> None:
         """Take the reader and the records of this split.
 
@@ -46,6 +49,7 @@ class IndexedSplit:
             read: reads records of the source, with `reader`.
             framing: how encoded images are brought to their size.
             corrupt: counts the images that cannot be decoded.
+            source_identity: returns a text that changes with the source's records.
         """
         self.num_examples = len(reader.source) if rows is None else len(rows)
         self.augments = framing.min_area > 0 and reader.layout.encoded
@@ -54,6 +58,7 @@ class IndexedSplit:
         self._read_records = read
         self._framing = framing
         self._corrupt = corrupt
+        self._source_identity = source_identity
 
     @property
     def labels(self) -> np.ndarray | None:
@@ -62,6 +67,14 @@ class IndexedSplit:
         if not isinstance(labels, np.ndarray) or self._reader.layout.label is None:
             return None
         return np.asarray(labels if self._rows is None else labels[self._rows])
+
+    def identity(self) -> str:
+        """Return a text that changes with what `fetch` returns without random numbers."""
+        reader = self._reader
+        rows = "" if self._rows is None else hashlib.sha256(self._rows.tobytes()).hexdigest()
+        framing = replace(self._framing, min_area=0.0)
+        labels = reader.num_classes, reader.class_names
+        return f"{self._source_identity()} {rows} {reader.layout} {labels} {framing}"
 
     def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Read the records at `indices`, [B] int64.

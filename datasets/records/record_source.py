@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from trainer.datasets.cache.example_cache import CachedSplit
 from trainer.datasets.images.image_files import FileSplit
 from trainer.datasets.records.record_features import Feature
 from trainer.datasets.records.record_split import RecordSplit, read_record
+from trainer.protocols import Split
 
 _BATCH = 256  # examples that are fetched at a time
 
@@ -38,7 +40,7 @@ class RecordSource:
         Raises:
             ValueError: its examples cannot be written as records.
         """
-        split = getattr(split, "uncached", split)
+        split = split.uncached if isinstance(split, CachedSplit) else split
         self._split = split
         self.num_examples: int = split.num_examples
         if isinstance(split, RecordSplit):
@@ -74,7 +76,7 @@ def _numbers(split: Any, max_value: float, *, raw: bool) -> dict[str, dict[str, 
     Raises:
         ValueError: it has other tensors than features and labels, or text.
     """
-    if not hasattr(split, "fetch"):
+    if not isinstance(split, Split):
         raise ValueError("its training examples come as a stream, so they have no numbers")
     batch = split.fetch(tf.constant([0], tf.int64))
     if batch.keys() != {"features", "label"}:

@@ -24,7 +24,7 @@ class CorruptRecords(CorruptFiles):
 
     def __init__(self, max_corrupt: int, features: Features):
         """Take how many different records may be skipped, and what each must hold."""
-        super().__init__(max_corrupt, "max_corrupt_records")
+        super().__init__(max_corrupt)
         self.features = features
 
     def problem(self, path: str) -> tuple[str, str]:

@@ -144,11 +144,11 @@ class ArrayDataset:
         class_names: their names, in order; None: they have none but their numbers.
         label_kind: `class`: `label` is [B] integers; `number`: [B] or [B, targets] float32;
             `multilabel`: [B, labels] integers, 0 or 1.
-        normalise: what is subtracted from the features and divided by, one number or one for each
+        normalize: what is subtracted from the features and divided by, one number or one for each
             index of the last dimension; None: nothing.
 
     Raises:
-        ValueError: `normalise` does not suit the features.
+        ValueError: `normalize` does not suit the features.
     """
 
     train: Any
@@ -158,17 +158,17 @@ class ArrayDataset:
     num_draws: int = 0
     class_names: Sequence[str] | None = None
     label_kind: str = "class"
-    normalise: Normalization | None = None
+    normalize: Normalization | None = None
 
     def __post_init__(self) -> None:
-        if self.normalise is not None:
-            self.normalise.check(self.input_shape[-1] if self.input_shape else 1)
+        if self.normalize is not None:
+            self.normalize.check(self.input_shape[-1] if self.input_shape else 1)
 
     def transform(
         self, batch: dict[str, tf.Tensor], draws: tf.Tensor | None
     ) -> dict[str, tf.Tensor]:
-        """Cast the features to float32, [B, *input_shape], and normalise; `draws` is not used."""
+        """Cast the features to float32, [B, *input_shape], and normalize; `draws` is not used."""
         features = tf.cast(batch["features"], tf.float32)
-        if self.normalise is not None:
-            features = self.normalise.apply(features)
+        if self.normalize is not None:
+            features = self.normalize.apply(features)
         return {**batch, "features": features}

@@ -1,7 +1,9 @@
-"""Files named by a path: one file, a folder, or a pattern."""
+"""Files named by a path: one file, a folder, or a pattern; and what identifies files."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -42,3 +44,18 @@ def find_files(path: str | None, suffixes: tuple[str, ...], key: str = "path") -
     if not files:
         raise FileNotFoundError(f"{key} ({root}): {problem}")
     return files
+
+
+def files_identity(paths: Iterable[Path]) -> str:
+    """Return a text that changes with files: with their names, sizes or times of modification.
+
+    Args:
+        paths: files, and folders with all that is in them.
+    """
+    digest = hashlib.sha256()
+    for path in paths:
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            status = file.stat()
+            text = f"{file.absolute()}\0{status.st_size} {status.st_mtime_ns}\n"
+            digest.update(text.encode(errors="surrogateescape"))
+    return digest.hexdigest()

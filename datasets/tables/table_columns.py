@@ -47,7 +47,7 @@ class Column:
         return 1 if self.is_number else len(self.values) + 1
 
     def encode(self, rows: Rows, *, refuse_missing: bool) -> np.ndarray:
-        """Return the normalised numbers of rows, or the number of their category, [N] float32.
+        """Return the normalized numbers of rows, or the number of their category, [N] float32.
 
         The first category is 1; 0 are all that the training rows do not have.
 

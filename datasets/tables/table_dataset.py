@@ -91,7 +91,7 @@ class TableFiles:
 class TableDataset:
     """Rows of a table with their labels.
 
-    Features are one vector: the numbers, normalised, then each category one-hot. In memory a
+    Features are one vector: the numbers, normalized, then each category one-hot. In memory a
     category is one number.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The input of models of images: what they accept, and how it is enlarged."""
+"""The input of models of images: which shapes they accept, and how it is enlarged."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ import tensorflow as tf
 MIN_SIZE = 32  # the least that the networks of `tf.keras.applications` take
 
 
-def check_images(name: str, input_shape: tuple[int, ...]) -> None:
-    """Raise unless the features are images, (height, width, channels).
+def require_images(
+    model: str, shape: tuple[int, ...], *, multiple_of: int = 1
+) -> tuple[int, int, int]:
+    """Return (height, width, channels).
 
     Args:
-        name: the model's name, for the error.
-        input_shape: the shape of one example's features.
+        model: name of the model, for the message.
+        shape: shape of one example.
+        multiple_of: what the sides must be multiples of.
 
     Raises:
-        ValueError: they are not.
+        ValueError: it is another shape.
     """
-    if len(input_shape) != 3:
+    if len(shape) != 3 or shape[0] % multiple_of or shape[1] % multiple_of:
+        sides = f" whose sides are multiples of {multiple_of}" if multiple_of > 1 else ""
         raise ValueError(
-            f"{name} takes images [height, width, channels], the dataset gives "
-            f"{list(input_shape)}; use model=softmax"
+            f"{model} takes images [height, width, channels]{sides}, the dataset gives "
+            f"{list(shape)}; choose another model, or add dataset.image_size=[<height>,<width>]"
         )
+    return shape[0], shape[1], shape[2]
 
 
 def image_input(name: str, input_shape: tuple[int, ...]) -> tuple[tf.Tensor, tf.Tensor]:

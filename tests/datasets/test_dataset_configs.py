@@ -14,7 +14,7 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 FILES = sorted([*(CONF / "dataset").rglob("*.yaml"), *(CONF / "model").glob("*.yaml")])
 AUGMENTATIONS = sorted((CONF / "augment").glob("*.yaml"))
 SHARED = {
-    "dataset/normalise/default": "trainer.datasets.images.normalization.Normalization",
+    "dataset/normalize/default": "trainer.datasets.images.normalization.Normalization",
     "dataset/fields/default": "trainer.datasets.records.fields.Fields",
     "model/resnet50": "trainer.models.keras_application.keras_application",
 }

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.toy_sources import everything
+from trainer.datasets.cache import cache_storage
 from trainer.datasets.huggingface import huggingface
 from trainer.datasets.records.fields import Fields
 from trainer.datasets.splits.extras import import_extra
@@ -46,7 +47,10 @@ def images(library: Any) -> Any:
 
 
 @pytest.mark.parametrize("form", ["folder", "arrow", "parquet"])
-def test_images_are_read_and_classes_named(images: Any, tmp_path: Path, form: str) -> None:
+def test_images_are_read_and_classes_named(
+    images: Any, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_storage, "FOLDER", tmp_path / "cache")
     images.save_to_disk(str(tmp_path / "folder"))
     images.to_parquet(str(tmp_path / "a.parquet"))
     path = {
@@ -54,7 +58,7 @@ def test_images_are_read_and_classes_named(images: Any, tmp_path: Path, form: st
         "arrow": tmp_path / "folder" / "*.arrow",
         "parquet": tmp_path,
     }[form]
-    data = huggingface(path=str(path), test_path=str(path))
+    data = huggingface(path=str(path), test_path=str(path), crop=0.875, cache="disk")
     assert (data.input_shape, data.num_classes) == ((4, 4, 1), 2)
     assert data.class_names == ["cat", "dog"]
     batch = everything(data.train)

@@ -172,7 +172,7 @@ def test_unreadable_file_is_an_error_that_names_it(tree: Path, broken: list[Path
 def test_skipped_files_have_weight_zero(
     tree: Path, broken: list[Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    split = image_folder(path=str(tree), image_size=SIZE, max_corrupt_files=3).train
+    split = image_folder(path=str(tree), image_size=SIZE, max_corrupt_records=3).train
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             batch = all_of(split)
@@ -188,18 +188,18 @@ def test_skipped_files_have_weight_zero(
 def test_too_many_unreadable_files_are_an_error_that_names_the_last(
     tree: Path, broken: list[Path]
 ) -> None:
-    split = image_folder(path=str(tree), image_size=SIZE, max_corrupt_files=2).train
+    split = image_folder(path=str(tree), image_size=SIZE, max_corrupt_records=2).train
     pipeline = tf.data.Dataset.range(8).batch(4).map(split.fetch)
     message = (
-        rf"cannot read {broken[2]} as .*, and 2 others \(max_corrupt_files\) were skipped before; "
-        r".* dataset\.max_corrupt_files=3"
+        rf"cannot read {broken[2]} as .*, and 2 others \(max_corrupt_records\) were skipped "
+        r"before; .* dataset\.max_corrupt_records=3"
     )
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         list(pipeline)
 
 
 def test_batch_of_unreadable_files_is_all_zero(tree: Path, broken: list[Path]) -> None:
-    split = image_folder(path=str(tree), image_size=SIZE, max_corrupt_files=3).train
+    split = image_folder(path=str(tree), image_size=SIZE, max_corrupt_records=3).train
     batch = split.fetch(tf.constant([4, 4, 1], tf.int64))
     assert batch["weight"].numpy().tolist() == [0, 0, 0]
     assert not batch["features"].numpy().any()

@@ -8,6 +8,7 @@ import tensorflow as tf
 from PIL import Image
 
 from tests.support.dataset_contract import arrays, check_dataset
+from trainer.datasets.cache import cache_storage
 from trainer.datasets.image_masks import image_masks
 from trainer.datasets.operations.augment import Augmentation
 
@@ -45,6 +46,16 @@ def test_pairs_are_read_and_resized_alike(tree):
     expected[0, 5] = 255
     np.testing.assert_array_equal(batch["mask"], [expected, expected])
     assert arrays(data.test, [0])["features"][0, 0, 0, 0] == 200
+
+
+def test_crop_takes_the_middle_of_image_and_mask_and_the_cache_keeps_both(tree, monkeypatch):
+    monkeypatch.setattr(cache_storage, "FOLDER", tree)
+    expected = np.zeros((4, 6), np.uint8)
+    expected[:, :3] = 1  # without the corner that is ignored
+    for cache in ("none", "disk", "disk"):
+        batch = arrays(image_masks(path=str(tree), crop=0.5, cache=cache, **OPTIONS).train, [1])
+        np.testing.assert_array_equal(batch["mask"], [expected])
+        assert set(batch["features"].ravel()) == {10}
 
 
 def test_folder_with_masks_keeps_the_contract(tree):
@@ -88,7 +99,7 @@ def test_mask_that_is_none_is_an_error_or_skipped_with_weight_0(tree, damage, ca
     ):
         image_masks(path=str(tree), **OPTIONS).train.fetch(rows)
     with caplog.at_level(logging.WARNING):
-        batch = image_masks(path=str(tree), max_corrupt_files=1, **OPTIONS).train.fetch(rows)
+        batch = image_masks(path=str(tree), max_corrupt_records=1, **OPTIONS).train.fetch(rows)
     assert batch["weight"].numpy().tolist() == [1, 0, 1, 1]
     assert not batch["features"][1].numpy().any()
     assert "1 of at most 1" in caplog.text

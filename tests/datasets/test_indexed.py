@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from PIL import Image
 
 from tests.support.dataset_contract import check_dataset
 from tests.support.toy_sources import Batches, Records, everything, png
+from trainer.datasets.cache import cache_storage
+from trainer.datasets.images.framing import Framing
+from trainer.datasets.images.image_files import decode
 from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import indexed
@@ -61,17 +65,47 @@ def test_images_of_every_kind_become_the_same_examples(make: Callable[[int], Any
     assert batch["label"].tolist() == [n % 3 for n in range(COUNT)]
 
 
+def test_encoded_images_are_framed_and_cached_as_those_of_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_storage, "FOLDER", tmp_path)
+    pixels = np.arange(8 * 12 * 3, dtype=np.uint8).reshape(8, 12, 3)
+    content = tf.io.encode_png(pixels).numpy()
+    records = Records([(content, n % 3) for n in range(COUNT)])
+    fields = Fields(num_classes=3, image_size=[4, 4])
+    options: dict[str, Any] = {
+        "test_source": records,
+        "crop": 0.75,
+        "antialias": True,
+        "fields": fields,
+    }
+    expected = decode(content, (4, 4, 3), Framing(0.75, antialias=True))
+    data = indexed(train_source=records, **options)
+    np.testing.assert_array_equal(everything(data.train)["features"][0], expected)
+    np.testing.assert_array_equal(data.decode(tf.constant(content)), expected)
+    with pytest.raises(ValueError, match=r"cache: train_source \(Records\) does not tell when its"):
+        indexed(train_source=records, cache="disk", **options)
+    records.identity = lambda: "1"  # type: ignore[attr-defined]
+    for _ in range(2):
+        cached = indexed(train_source=records, cache="disk", **options)
+        for name, values in everything(data.test).items():
+            np.testing.assert_array_equal(everything(cached.test)[name], values)
+    numbers = Records([([1.0], 0)] * COUNT)
+    with pytest.raises(ValueError, match="crop and antialias are for the files of images"):
+        indexed(train_source=numbers, test_source=numbers, crop=0.5, fields=Fields(num_classes=1))
+
+
 def test_dataset_keeps_the_contract() -> None:
     check_dataset(dataset(IMAGES["a tuple"]))
 
 
-def test_vectors_are_cast_and_normalised() -> None:
+def test_vectors_are_cast_and_normalized() -> None:
     records = [([n, n + 1], n % 2) for n in range(COUNT)]
     data = indexed(
         train_source=Records(records),
         test_source=Records(records),
         fields=Fields(num_classes=2),
-        normalise=Normalization(mean=[1.0, 2.0], std=[2.0]),
+        normalize=Normalization(mean=[1.0, 2.0], std=[2.0]),
     )
     assert isinstance(data, ArrayDataset)
     assert data.input_shape == (2,)

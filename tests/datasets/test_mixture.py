@@ -32,7 +32,7 @@ def images(count: int, kind: type = ArraySplit, **options: Any) -> ImageDataset:
 def sources() -> dict[str, ImageDataset]:
     return {
         "a": images(5, augment=Augmentation(flip=True, crop=2)),
-        "b": images(8, Weighted, normalise=Normalization(mean=[0.5])),
+        "b": images(8, Weighted, normalize=Normalization(mean=[0.5])),
     }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.toy_sources import everything
+from trainer.datasets.cache import cache_storage
 from trainer.datasets.tfds import tfds
 
 
@@ -46,7 +47,10 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(builder.data_path)
 
 
-def test_splits_classes_and_images(prepared: Path) -> None:
+def test_splits_classes_and_images(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_storage, "FOLDER", tmp_path)
     data = tfds(path=str(prepared), train="train[:75%]")
     assert (data.input_shape, data.class_names) == ((4, 4, 1), ["cat", "dog"])
     assert (data.train.num_examples, data.test.num_examples) == (9, 4)
@@ -54,6 +58,10 @@ def test_splits_classes_and_images(prepared: Path) -> None:
     assert sorted(batch["features"][:, 0, 0, 0].tolist()) == [0, 1, 2, 3]
     assert batch["label"].tolist() == (batch["features"][:, 0, 0, 0] % 2).tolist()
     assert batch["features"].dtype == np.uint8
+    cached = tfds(path=str(prepared), train="train[:75%]", crop=0.875, cache="disk")
+    for split, other in ((data.train, cached.train), (data.test, cached.test)):
+        for _ in range(2):
+            assert everything(other)["features"].tolist() == everything(split)["features"].tolist()
 
 
 def test_wrong_folders_splits_and_damage_are_told(prepared: Path, tmp_path: Path) -> None:

@@ -426,7 +426,7 @@ def test_workers_read_files_and_report_a_corrupt_one_once(tmp_path):
         "dataset=image_folder",
         "dataset.path=images",
         "dataset.image_size=[8,8]",
-        "dataset.max_corrupt_files=1",
+        "dataset.max_corrupt_records=1",
         "train.steps=20",
     ]
     code, out, err = run(tmp_path, *SMALL, *files)

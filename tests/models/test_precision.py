@@ -54,9 +54,13 @@ def gradient(model, *, training=True, jit=False):
     features = tf.constant(values, tf.int64 if is_text else tf.float32)
     labels = tf.constant(random.randint(0, 10, (16, *model.output_shape[1:-1])))
 
+    # Whatever the precision of the layers.
+    assert {variable.dtype for variable in model.variables} == {tf.float32}
+
     def compute():
         with tf.GradientTape() as tape:
             logits = model(features, training=training)
+            assert logits.dtype == tf.float32
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
             loss = tf.reduce_mean(losses)
         gradients = tape.gradient(loss, model.trainable_variables)

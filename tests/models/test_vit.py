@@ -30,17 +30,6 @@ def test_patches_are_told_apart_by_their_positions() -> None:
     np.testing.assert_allclose(model(image), model(turned), atol=1e-5)
 
 
-def test_mixed_precision_keeps_logits_and_variables_in_float32() -> None:
-    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    try:
-        model = vit((8, 8, 1), 10, width=16, layers=1, heads=2)
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")
-    assert model.get_layer("block0_attention").compute_dtype == "bfloat16"
-    assert model(tf.zeros([1, 8, 8, 1])).dtype == tf.float32
-    assert {variable.dtype for variable in model.variables} == {tf.float32}
-
-
 @pytest.mark.parametrize(
     ("shape", "options", "message"),
     [

@@ -13,7 +13,7 @@ from trainer.config.options import targets
 from trainer.runs import migrations, normalization
 from trainer.runs.directory import trained_config
 from trainer.runs.identity import Change, changes, run_name
-from trainer.runs.migrations import NewDefault, NewPath
+from trainer.runs.migrations import NewDefault, NewName, NewPath
 from trainer.runs.normalization import leaves
 
 GOLDEN = Path(__file__).with_name("golden_identities.yaml")
@@ -193,6 +193,33 @@ def test_moved_target_names_the_same_run(rows, tmp_path):
     assert values["callbacks.a.nodes"] == [{"_target_": new}]
     assert run_name(compose([])) != name  # the golden one is of the path before the first row
     assert migrations.first_path(new) == old
+
+
+def test_renamed_option_names_the_same_run_and_is_read_by_its_new_name(rows, tmp_path):
+    command = ["dataset.normalize.mean=[0.5]", "task=contrastive", "task.neighbors=3"]
+    renamed = compose(command)
+    former = loading.plain(renamed)
+    former["dataset"]["normalise"] = former["dataset"].pop("normalize")
+    former["task"]["neighbours"] = former["task"].pop("neighbors")
+    former["callbacks"] = {"nodes": [former["task"]]}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(former))
+    values = trained_config(tmp_path)
+    assert values["dataset.normalize.mean"] == [0.5]
+    assert values["task.neighbors"] == values["callbacks.nodes"][0]["neighbors"] == 3
+    assert not any("normalise" in key or "neighbours" in key for key in values)
+    # As the command named it before its options were renamed.
+    first = migrations.first_keys(leaves(renamed))
+    assert first["dataset.normalize.mean"] == "dataset.normalise.mean"
+    assert first["task.neighbors"] == "task.neighbours"
+    assert first["task.hidden"] == "task.hidden"
+    name = run_name(renamed)
+    rows(*migrations.ROWS, NewName("trainer.tasks.contrastive.Contrastive", "width", "hidden"))
+    assert run_name(renamed) == name  # the default of either name is none of the hash
+    assert run_name(compose([*command, "task.hidden=9"])) != name
+    default = "trainer.tasks.contrastive.Contrastive", "hidden", 8
+    rows(NewDefault("x.y", "former", 3), NewName("x.y", "former", "now"))
+    assert migrations.first_default("x.y", "now", 4) == 3
+    assert migrations.first_default(*default) == 8
 
 
 def test_written_configuration_is_not_migrated_again(rows, tmp_path):

@@ -61,10 +61,10 @@ def test_module_is_recorded_as_it_was_first_seen(project):
 
 
 def test_models_of_a_checkout_are_the_users():
-    importlib.import_module("trainer.models.layers.image_shapes")
+    importlib.import_module("trainer.models.layers.inputs")
     code = ImportedCode()
     code.update()
-    assert "trainer.models.layers.image_shapes" in code.fingerprints
+    assert "trainer.models.layers.inputs" in code.fingerprints
     assert not [name for name in code.fingerprints if name.startswith("trainer.runs")]
 
 

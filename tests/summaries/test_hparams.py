@@ -115,7 +115,7 @@ def test_hyperparameters_leave_out_keys_of_the_command_and_nulls():
 
 def test_hyperparameters_show_lists_as_text():
     assert (
-        hyperparameters(compose(["dataset.normalise.mean=[0.5]"]))["dataset.normalise.mean"]
+        hyperparameters(compose(["dataset.normalize.mean=[0.5]"]))["dataset.normalize.mean"]
         == "[0.5]"
     )
 

@@ -147,7 +147,7 @@ def test_stopped_run_continues_to_the_bit(on_one, tmp_path):
     assert_same_bits(straight, trained(tmp_path / "stopped", *one))
 
 
-def test_evaluation_compares_groups_of_the_global_batch_and_neighbours(tmp_path):
+def test_evaluation_compares_groups_of_the_global_batch_and_neighbors(tmp_path):
     run = make(tmp_path / "one", "evaluate.every_steps=null")
     run.train(lambda: False)
     metrics = run.evaluator.evaluate(lambda: False)

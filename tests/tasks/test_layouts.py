@@ -34,7 +34,7 @@ TASKS = {
     ],
     "contrastive": [
         "task=contrastive", "dataset=colored_digits", "model=cnn", "model.width=4",
-        "task.neighbours=0",
+        "task.neighbors=0",
     ],
 }  # fmt: skip
 SMALL = [

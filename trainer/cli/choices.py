@@ -97,7 +97,7 @@ class Choices:
         return inherited | {key: text for key, text in own.items() if text}
 
     def _inner_comments(self, group: str, inner: str, choice: str) -> dict[str, str]:
-        """Return the comments of a group within a choice: `normalise`, or `/model@generator`."""
+        """Return the comments of a group within a choice: `normalize`, or `/model@generator`."""
         if inner.startswith("override "):
             return {}
         other, _, place = inner.partition("@")

@@ -177,7 +177,7 @@ def _without(saved: Iterable[str], new: Iterable[str]) -> list[str]:
 
 
 def section(key: str) -> str:
-    """Return the dotted key of a section: of `dataset/normalise`, or of `model@task.generator`."""
+    """Return the dotted key of a section: of `dataset/normalize`, or of `model@task.generator`."""
     group, _, place = key.partition("@")
     return place or group.replace("/", ".")
 

@@ -198,7 +198,7 @@ def _check_nested_groups(container: Mapping[str, Any], choices: Mapping[str, Any
 
     Args:
         container: the configuration.
-        choices: as in `load`: `dataset/normalise`, or `model/block@model.stem` for another key.
+        choices: as in `load`: `dataset/normalize`, or `model/block@model.stem` for another key.
     """
     problems = []
     for name in sorted(name for name in choices if "/" in name and not name.startswith("hydra/")):

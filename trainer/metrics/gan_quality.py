@@ -12,7 +12,7 @@ from trainer.annotations import Exists, Ge
 from trainer.errors import ConfigError
 from trainer.metrics.sample_scores import frechet_distance, inception_score
 from trainer.metrics.trained_classifier import TrainedClassifier
-from trainer.protocols import Dataset
+from trainer.protocols import Dataset, Split
 
 _ROWS = 500
 """Examples of the dataset that are read at a time."""
@@ -57,7 +57,7 @@ class GanQuality:
         Raises:
             ConfigError: there is none, or it is not one of this dataset.
         """
-        if not hasattr(dataset.train, "fetch"):
+        if not isinstance(dataset.train, Split):
             raise ConfigError(
                 "classifier: the samples are compared with examples of the training split, and a "
                 "stream has none by number; choose another dataset, or remove the metric"

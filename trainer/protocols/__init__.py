@@ -4,7 +4,18 @@ A class of a user needs no base class and imports nothing from here.
 """
 
 from trainer.protocols.acting import Acts, Buffer, Environment, EnvSpec, Unroll
-from trainer.protocols.data import Batch, Dataset, HasFiles, Split, Stream
+from trainer.protocols.data import (
+    DEFAULTS,
+    Batch,
+    Dataset,
+    Fitted,
+    HasFiles,
+    OptionalDataset,
+    OptionalSplit,
+    Split,
+    Stream,
+    optional,
+)
 from trainer.protocols.labels import IN_WORDS, PREDICTIONS, KnownLabels, LabelKind, label_kind_of
 from trainer.protocols.metrics import HasFigures, Metric, SampleMetric
 from trainer.protocols.nodes import ModelNode, Node, OptimizerNode, ScheduleNode
@@ -27,6 +38,7 @@ from trainer.protocols.task import (
 from trainer.protocols.texts import HasTokenizer, Sampling, Tokenizer, WritesText
 
 __all__ = [
+    "DEFAULTS",
     "IN_WORDS",
     "PREDICTIONS",
     "Acts",
@@ -38,6 +50,7 @@ __all__ = [
     "Embeds",
     "EnvSpec",
     "Environment",
+    "Fitted",
     "Generates",
     "HasFigures",
     "HasFiles",
@@ -51,6 +64,8 @@ __all__ = [
     "ModelNode",
     "Node",
     "OptimizerNode",
+    "OptionalDataset",
+    "OptionalSplit",
     "PerExample",
     "PerExampleMetrics",
     "Replica",
@@ -68,4 +83,5 @@ __all__ = [
     "Worker",
     "WritesText",
     "label_kind_of",
+    "optional",
 ]

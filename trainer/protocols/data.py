@@ -1,12 +1,17 @@
-"""The protocols of datasets: examples by their index, in splits, or as a stream."""
+"""The protocols of datasets: examples by their index, in splits, or as a stream.
+
+A user's class needs no base class. Members that not every dataset or split has are declared in
+`OptionalDataset` and `OptionalSplit`. `optional` reads them; their defaults are in `DEFAULTS`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
+    import numpy as np
     import tensorflow as tf
 
 Batch: TypeAlias = dict[str, Any]
@@ -18,17 +23,14 @@ example's index in its split.
 """
 
 
+@runtime_checkable
 class Split(Protocol):
     """One split of a dataset, by random access.
 
     Attributes:
         num_examples: number of examples.
         in_memory: whether `fetch` only indexes memory, and so runs inside the compiled training
-            loop; if not, it runs in a prefetching tf.data pipeline. With a further attribute
-            `augments` that is true, it gets the draws of `Dataset.transform` too, in training. With
-            `parts`, each with `name`, `size` and `share`, it is a mixture of sources that lie in it
-            one after the other; in training each has its share of the positions. With `hashes`, [N]
-            in [0, 1), these choose what goes into the validation split: later examples change none.
+            loop; if not, it runs in a prefetching tf.data pipeline.
     """
 
     num_examples: int
@@ -59,14 +61,6 @@ class Dataset(Protocol):
             dimension.
         num_classes: number of classes of `label`, or of its targets or labels.
         num_draws: random numbers that `transform` uses for each example.
-
-    It may also have `class_names`, a name for each class; `max_value`, the value of white in the
-    images of its splits; and `decode`, a function from the bytes of a file, a scalar string, to one
-    example's `features` as `fetch` returns them. One whose `transform` joins neighbours in training
-    has `group_size`: a replica's part of the batch, or a shard, is a multiple of it. One that is
-    fitted to its training split has the methods of
-    `trainer.worker.building.fitted_dataset.Fitted`. Labels may be other than classes; see
-    `trainer/protocols/labels.py`.
     """
 
     train: Split
@@ -83,6 +77,96 @@ class Dataset(Protocol):
             draws: random numbers for augmentation, [B, num_draws] float32 in [0, 1), a pure
                 function of (seed, epoch, example); None in evaluation, where nothing is random.
         """
+
+
+class OptionalSplit(Protocol):
+    """What a split may have besides.
+
+    Attributes:
+        augments: whether `fetch` takes the draws of `Dataset.transform` as a second argument, in
+            training.
+        labels: the labels of all its examples, [N, ...], without reading them.
+        hashes: a number for each example, [N] in [0, 1), that chooses what goes into the validation
+            split: later examples change none.
+        parts: the sources of a mixture, each with `name`, `size` and `share`, which lie in it one
+            after the other; in training each has its share of the positions.
+    """
+
+    augments: bool
+    labels: np.ndarray | None
+    hashes: np.ndarray | None
+    parts: Sequence[Any]
+
+
+class OptionalDataset(Protocol):
+    """What a dataset may have besides; see also `Fitted` and `HasFiles`.
+
+    Attributes:
+        class_names: a name for each class.
+        label_kind: what its labels are, see `trainer/protocols/labels.py`.
+        target_scale: of numbers as labels: mean and standard deviation of each target.
+        max_value: the value of white in the images of its splits; None: 255 of integers, else 1.
+        image_size: (height, width) to which `transform` resizes images; None: as fetched.
+        group_size: how many consecutive examples `transform` joins in training: a replica's part of
+            the batch, or a shard, is a multiple of it.
+        vocabulary_size: of tokens: how many different ones there are.
+        validation: a split that selects checkpoints instead of `test`.
+        features_rule: what the `features` of an exported model are, in words.
+        column_specs: of a table: the columns of raw rows that `from_columns` takes, by name.
+        decode: makes one example's `features`, as `fetch` returns them, of the bytes of a file, a
+            scalar string.
+        from_columns: makes the model's input, [B, ...], of raw columns.
+        from_texts: makes the model's input, [B, ...], of texts, [B] string.
+    """
+
+    class_names: Sequence[str] | None
+    label_kind: str
+    target_scale: Sequence[tuple[float, float]] | None
+    max_value: float | None
+    image_size: Sequence[int] | None
+    group_size: int
+    vocabulary_size: int | None
+    validation: Split | None
+    features_rule: str | None
+    column_specs: Mapping[str, tf.TensorSpec] | None
+    decode: Callable[[tf.Tensor], tf.Tensor] | None
+    from_columns: Callable[[Mapping[str, tf.Tensor]], tf.Tensor] | None
+    from_texts: Callable[[tf.Tensor], tf.Tensor] | None
+
+
+_NAMES = (*OptionalSplit.__annotations__, *OptionalDataset.__annotations__)
+DEFAULTS: Mapping[str, Any] = {
+    **dict.fromkeys(_NAMES),
+    "augments": False,
+    "parts": (),
+    "label_kind": "class",
+    "group_size": 1,
+}
+"""The value of an optional member of a dataset or split that lacks it; None where nothing is said.
+"""
+
+
+def optional(owner: Any, name: str) -> Any:
+    """Return an optional member of a dataset or split, or its default."""
+    return getattr(owner, name, DEFAULTS[name])
+
+
+@runtime_checkable
+class Fitted(Protocol):
+    """A dataset that is fitted to its training split before anything else is asked of it.
+
+    Either `fit` or `restore` is called once. What was learned is kept in the run directory and
+    exported, so that other data, to continue with or to predict, are read in the same way.
+    """
+
+    def fit(self) -> str:
+        """Fit to the training split; return what was learned, as text."""
+
+    def restore(self, fitted: str) -> None:
+        """Use what `fit` has returned, maybe for other data."""
+
+    def describe(self) -> list[str]:
+        """Return lines for the start of a run."""
 
 
 @runtime_checkable

@@ -1,14 +1,15 @@
 """What the labels of a dataset are, and what a task may know of them before training.
 
 A dataset, a task and a metric may have an attribute `label_kind`; without it a dataset has classes,
-and a task or a metric is not checked. A dataset of numbers may have `target_scale`, see
-`KnownLabels`, and a split of it `labels`, [N, ...], those of all its examples.
+and a task or a metric is not checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
+
+from trainer.protocols.data import optional
 
 LabelKind: TypeAlias = Literal["class", "number", "multilabel"]
 """What an example's `label` is, and what a task's `predict_step` returns.
@@ -35,7 +36,7 @@ IN_WORDS: Mapping[LabelKind, str] = {
 
 def label_kind_of(owner: Any) -> LabelKind:
     """Return the kind of labels of a dataset, a task or a metric: its `label_kind`, or `class`."""
-    kind: LabelKind = getattr(owner, "label_kind", "class")
+    kind: LabelKind = optional(owner, "label_kind")
     return kind
 
 

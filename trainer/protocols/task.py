@@ -283,13 +283,13 @@ class Embeds(Protocol):
     """A task that learns features from comparisons of examples with each other.
 
     It needs no `eval_step`: an evaluation compares the examples of the whole test split, and finds
-    the class of each among its nearest neighbours of the training split.
+    the class of each among its nearest neighbors of the training split.
 
     Attributes:
-        neighbours: number of nearest neighbours; 0: no class is predicted.
+        neighbors: number of nearest neighbors; 0: no class is predicted.
     """
 
-    neighbours: int
+    neighbors: int
 
     def project(self, batch: Batch) -> tf.Tensor:
         """Return what is compared of both `views`, [B, 2, P] float32."""

@@ -18,7 +18,7 @@ from trainer.annotations import Effect, Free, Semantic, Structural
 from trainer.config.options import constraints, targets
 from trainer.config.rules import env, loop
 from trainer.config.schema import Experiment
-from trainer.runs import normalization
+from trainer.runs import migrations, normalization
 
 _NAMED_NODES = ("callbacks", "metrics", "writers")
 """Sections of several nodes, each with a name."""
@@ -115,8 +115,9 @@ def run_name(experiment: Experiment) -> str:
         experiment.name or loop_name or f"{trained_choice(experiment)}-{dataset}".replace("/", "-")
     )
     values = normalization.leaves(experiment)
+    first = migrations.first_keys(values)
     naming = {
-        key: value
+        first.get(key, key): value
         for key, value in normalization.differing(values).items()
         if names_run(key, values)
     }

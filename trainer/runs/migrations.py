@@ -1,4 +1,4 @@
-"""What has changed in options since runs were recorded: defaults, and the paths of targets.
+"""What has changed in options since runs were recorded: defaults, names, and paths of targets.
 
 `config.yaml` has the number of rows that were known when it was written; the later ones are applied
 when it is read. The hash in a run's name is computed as of before the first row: a row renames no
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,31 @@ class NewPath:
     now: str
 
 
-ROWS: tuple[NewDefault | NewPath, ...] = (
+@dataclass(frozen=True)
+class NewName:
+    """An option of a target has another name.
+
+    Attributes:
+        target: whose option it is, by its path at that time.
+        former: its name before.
+        now: its name from then on.
+    """
+
+    target: str
+    former: str
+    now: str
+
+
+Row: TypeAlias = NewDefault | NewPath | NewName
+
+_WITH_NORMALIZE = (
+    "array_record.array_record", "cifar10.cifar10", "colored_digits.colored_digits",
+    "digits.digits", "huggingface.huggingface", "image_folder.image_folder",
+    "image_masks.image_masks", "indexed.indexed", "mnist.mnist", "npy.npy", "shapes.shapes",
+    "synthetic.synthetic", "tfds.tfds", "tfrecord.tfrecord",
+)  # fmt: skip
+
+ROWS: tuple[Row, ...] = (
     NewPath(
         "trainer.buffers.queue.Queue",
         "trainer.reinforcement.buffers.queue.Queue",
@@ -81,9 +105,15 @@ ROWS: tuple[NewDefault | NewPath, ...] = (
         "trainer.datasets.normalise.Normalisation",
         "trainer.datasets.images.normalization.Normalization",
     ),
+    *(NewName(f"trainer.datasets.{name}", "normalise", "normalize") for name in _WITH_NORMALIZE),
+    NewName(
+        "trainer.datasets.image_folder.image_folder", "max_corrupt_files", "max_corrupt_records"
+    ),
+    NewName("trainer.datasets.image_masks.image_masks", "max_corrupt_files", "max_corrupt_records"),
+    NewName("trainer.tasks.contrastive.Contrastive", "neighbours", "neighbors"),
 )
-"""In the order of time. Append a row in the commit that changes a default or moves a target of a
-`_target_`; rows are never removed or reordered."""
+"""In the order of time. Append a row in the commit that changes a default, renames an option of a
+`_target_` or moves it; rows are never removed or reordered."""
 
 
 def migrated(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +131,7 @@ def migrated(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name != "migrations"}
 
 
-def _migrated(node: Any, row: NewDefault | NewPath) -> Any:
+def _migrated(node: Any, row: Row) -> Any:
     """Apply a row to every target in a node."""
     if isinstance(node, list):
         return [_migrated(item, row) for item in node]
@@ -111,6 +141,9 @@ def _migrated(node: Any, row: NewDefault | NewPath) -> Any:
     target = values.get("_target_")
     if isinstance(row, NewPath):
         return {**values, "_target_": row.now} if target == row.former else values
+    if isinstance(row, NewName):
+        names = {row.former: row.now} if target == row.target else {}
+        return {names.get(name, name): value for name, value in values.items()}
     return {row.option: row.former, **values} if target == row.target else values
 
 
@@ -130,6 +163,32 @@ def first_path(target: Any) -> Any:
     return target
 
 
+def first_keys(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return for each dotted key of a configuration the key that it had before the first row."""
+    keys = {key: key for key in values}
+    targets = {key: value for key, value in values.items() if key.rpartition(".")[2] == "_target_"}
+    for row in reversed(ROWS):
+        if isinstance(row, NewPath):
+            targets = {
+                key: row.former if target == row.now else target for key, target in targets.items()
+            }
+        elif isinstance(row, NewName):
+            sections = [
+                keys[key].removesuffix("_target_")
+                for key, target in targets.items()
+                if target == row.target
+            ]
+            for section in sections:
+                now = f"{section}{row.now}"
+                keys = {
+                    key: f"{section}{row.former}{first.removeprefix(now)}"
+                    if f"{first}.".startswith(f"{now}.")
+                    else first
+                    for key, first in keys.items()
+                }
+    return keys
+
+
 def first_default(target: str | None, option: str, default: Any) -> Any:
     """Return the default that an option had before the first row.
 
@@ -141,6 +200,8 @@ def first_default(target: str | None, option: str, default: Any) -> Any:
     for row in reversed(ROWS):
         if isinstance(row, NewPath):
             target = row.former if row.now == target else target
+        elif isinstance(row, NewName):
+            option = row.former if (row.target, row.now) == (target, option) else option
         elif (row.target, row.option) == (target, option):
             default = row.former
     return default

@@ -51,7 +51,9 @@ def normal(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [normal(item) for item in value]
     if isinstance(value, Mapping):
-        return _differing(dict(flatten(value)), {})
+        values = dict(flatten(value))
+        first = migrations.first_keys(values)
+        return {first.get(key, key): item for key, item in _differing(values, {}).items()}
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

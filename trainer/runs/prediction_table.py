@@ -133,7 +133,7 @@ def predicted_split(experiment: Experiment, dataset: Dataset) -> Split:
         return getattr(dataset, selecting_split(experiment) if experiment.trains else "test")
     if (folder := experiment.predict.images) is None:
         split: Split = getattr(dataset, experiment.predict.split)
-        if not hasattr(split, "fetch"):
+        if not isinstance(split, Split):
             raise ConfigError(
                 f"predict.split ({experiment.predict.split}) is a stream without an end; "
                 "use predict.split=test"

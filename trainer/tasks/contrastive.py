@@ -23,14 +23,14 @@ class Contrastive:
     example has to be told from the views of all other examples on all replicas.
 
     Attributes:
-        neighbours: number of nearest neighbours that predict a class in an evaluation.
+        neighbors: number of nearest neighbors that predict a class in an evaluation.
 
     Args:
         temperature: what similarities are divided by.
         hidden: width of the head's hidden layer.
         projection: width of its output, which is compared.
-        neighbours: an evaluation predicts the class of a test example from so many of its nearest
-            neighbours in the training split; 0: it does not.
+        neighbors: an evaluation predicts the class of a test example from so many of its nearest
+            neighbors in the training split; 0: it does not.
     """
 
     metrics = ("loss", "accuracy")
@@ -43,9 +43,9 @@ class Contrastive:
         temperature: Annotated[float, Gt(0)] = 0.2,
         hidden: Annotated[int, Ge(1)] = 128,
         projection: Annotated[int, Ge(1)] = 64,
-        neighbours: Annotated[int, Ge(0)] = 10,
+        neighbors: Annotated[int, Ge(0)] = 10,
     ) -> None:
-        self.neighbours = neighbours
+        self.neighbors = neighbors
         self._temperature = temperature
         self._hidden = hidden
         self._projection = projection

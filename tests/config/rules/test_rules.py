@@ -287,8 +287,8 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "shown"),
     [
-        ("normalise", "strong", "'strong'"),
-        ("normalise", "false", "false"),
+        ("normalize", "strong", "'strong'"),
+        ("normalize", "false", "false"),
     ],
 )
 def test_plain_value_for_nested_group_is_refused(key: str, value: str, shown: str) -> None:
@@ -299,8 +299,8 @@ def test_plain_value_for_nested_group_is_refused(key: str, value: str, shown: st
 
 
 def test_nested_group_can_be_set_to_null_or_mapping() -> None:
-    assert compose(["dataset.normalise=null"]).dataset["normalise"] is None
-    assert compose(["dataset.normalise={mean:[1]}"]).dataset["normalise"]["mean"] == [1]
+    assert compose(["dataset.normalize=null"]).dataset["normalize"] is None
+    assert compose(["dataset.normalize={mean:[1]}"]).dataset["normalize"]["mean"] == [1]
 
 
 def test_nested_group_of_user_is_checked_under_its_own_key(tmp_path: Path) -> None:

@@ -123,7 +123,9 @@ def test_damaged_files_are_told_in_each_process(
 ) -> None:
     (folder / "train" / "a" / "4.png").write_bytes(png(0)[:20])
     for _ in range(2):
-        data = image_folder(path=str(folder), image_size=[6, 6], max_corrupt_files=1, cache="disk")
+        data = image_folder(
+            path=str(folder), image_size=[6, 6], max_corrupt_records=1, cache="disk"
+        )
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             weights = fetch(data.train, *range(COUNT))["weight"].tolist()

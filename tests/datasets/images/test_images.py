@@ -17,7 +17,7 @@ ALL = tf.range(8, dtype=tf.int64)
 EVERYTHING: dict[str, Any] = {
     "image_size": [9, 8],
     "augment": Augmentation(flip=True, crop=2, brightness=0.3),
-    "normalise": Normalization(mean=[0.1, 0.2, 0.3], std=[0.7, 0.8, 0.9]),
+    "normalize": Normalization(mean=[0.1, 0.2, 0.3], std=[0.7, 0.8, 0.9]),
 }
 
 
@@ -73,7 +73,7 @@ def test_augmentations_draw_independently_of_one_another() -> None:
 )
 def test_examples_are_the_same_bits_in_any_even_part_of_the_batch(options: dict[str, Any]) -> None:
     changed = dataset(
-        augment=Augmentation(**options), normalise=Normalization(mean=[0.4], std=[0.3])
+        augment=Augmentation(**options), normalize=Normalization(mean=[0.4], std=[0.3])
     )
     draws = tf.constant(RANDOM.uniform(size=(8, changed.num_draws)), tf.float32)
     batch = SPLIT.fetch(ALL)
@@ -158,16 +158,16 @@ def test_transform_compiles_under_xla() -> None:
             r"augment\.crop \(4\) must be less than the images' shorter side, 4",
         ),
         (
-            {"normalise": Normalization(mean=[0.1, 0.2])},
-            r"normalise\.mean \(\[0\.1, 0\.2\]\) must have one number, or one for each of the 3 ch",
+            {"normalize": Normalization(mean=[0.1, 0.2])},
+            r"normalize\.mean \(\[0\.1, 0\.2\]\) must have one number, or one for each of the 3 ch",
         ),
         (
-            {"normalise": Normalization(std=[])},
-            r"normalise\.std \(\[\]\) must have one number",
+            {"normalize": Normalization(std=[])},
+            r"normalize\.std \(\[\]\) must have one number",
         ),
         (
-            {"normalise": Normalization(std=[0.5, 0.0, 0.5])},
-            r"normalise\.std \(\[0\.5, 0\.0, 0\.5\]\) must be positive",
+            {"normalize": Normalization(std=[0.5, 0.0, 0.5])},
+            r"normalize\.std \(\[0\.5, 0\.0, 0\.5\]\) must be positive",
         ),
     ],
 )

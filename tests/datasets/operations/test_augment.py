@@ -59,7 +59,7 @@ def test_brightness_adds_and_clips() -> None:
     np.testing.assert_allclose(np.squeeze(changed), [0.4, 0.9, 1.0], rtol=1e-6)
 
 
-def test_normalisation_is_per_channel_or_for_all() -> None:
+def test_normalization_is_per_channel_or_for_all() -> None:
     per_channel = Normalization(mean=[0.1, 0.2, 0.3], std=[1.0, 2.0, 4.0])
     np.testing.assert_allclose(
         per_channel.apply(tf.constant(IMAGES)),

@@ -44,7 +44,7 @@ def test_sharpness_moves_away_from_the_smoothed_image() -> None:
         np.testing.assert_allclose(operate("sharpness", negative=negative), expected, atol=2 / 255)
 
 
-@pytest.mark.parametrize("name", ["brightness", "contrast", "colour"])
+@pytest.mark.parametrize("name", ["brightness", "contrast", "color"])
 def test_blend_goes_both_ways_from_the_plain_image(name: str) -> None:
     more, less = operate(name, 1.0), operate(name, 1.0, negative=True)
     assert not np.array_equal(more, IMAGES)

@@ -1,4 +1,4 @@
-"""The nearest neighbours' votes, and examples that are spread over a split."""
+"""The nearest neighbors' votes, and examples that are spread over a split."""
 
 import numpy as np
 import pytest
@@ -9,14 +9,14 @@ from trainer.engine.evaluation.embedding_evaluator import nearest_classes
 from trainer.engine.evaluation.subset import SpreadExamples
 
 
-def test_classes_are_those_of_most_similar_neighbours():
+def test_classes_are_those_of_most_similar_neighbors():
     angles = np.array([0.0, 0.2, 1.4, 1.5, 1.6])
     bank = np.stack([np.cos(angles), np.sin(angles)], axis=1) * [[1], [5], [2], [1], [3]]
     labels = np.array([4, 4, 0, 0, 2])
     asked = np.array([0.1, 1.45, 1.7, 0.75])
     features = np.stack([np.cos(asked), np.sin(asked)], axis=1)
     assert nearest_classes(bank, labels, features, 1).tolist() == [4, 0, 2, 4]
-    # The lengths of vectors do not matter, and two neighbours outvote a nearer one.
+    # The lengths of vectors do not matter, and two neighbors outvote a nearer one.
     assert nearest_classes(bank, labels, features, 3).tolist() == [4, 0, 0, 4]
     assert nearest_classes(bank, labels, features, 100).tolist() == [4, 0, 0, 4]
 

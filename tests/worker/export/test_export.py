@@ -72,7 +72,7 @@ assert not {"trainer", "hydra", "omegaconf", "tf_keras"} & set(sys.modules)
 
 EVERY_LAYER = (
     "model.batch_norm=true", "model.dropout=0.3", "train.ema_decay=0.9",
-    "dataset.image_size=[12,10]", "dataset.normalise.mean=[0.3]", "dataset.normalise.std=[0.5]",
+    "dataset.image_size=[12,10]", "dataset.normalize.mean=[0.3]", "dataset.normalize.std=[0.5]",
     "evaluate.every_steps=4", "checkpoint.every_steps=4",
 )  # fmt: skip
 

@@ -22,7 +22,7 @@ from trainer.config.instantiate import instantiate
 from trainer.config.options.constraints import check_value, did_you_mean
 from trainer.errors import DONE, ConfigError
 from trainer.files import Lock, LockedError, writing
-from trainer.protocols import IN_WORDS, label_kind_of
+from trainer.protocols import IN_WORDS, Fitted, label_kind_of
 
 _FORMATS = ("tfrecord", "array_record")
 _SHARD_MB = 128
@@ -106,7 +106,7 @@ def _check_labels(dataset: Any) -> None:
     Raises:
         ConfigError: it has not.
     """
-    if hasattr(dataset, "restore"):
+    if isinstance(dataset, Fitted):
         raise ConfigError(
             "convert: the dataset is fitted to its training split by a run, as a table is; train "
             "on its files as they are"

@@ -1,4 +1,4 @@
-"""Evaluation of a task that embeds: comparisons of test examples, and their nearest neighbours."""
+"""Evaluation of a task that embeds: comparisons of test examples, and their nearest neighbors."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PROJECTIONS = "projections"
 NEIGHBOUR_METRIC = "knn_accuracy"
 MAX_NEIGHBOURS = 5000
 """Training examples that are looked through, spread evenly over the split."""
-_ROWS = 256  # test examples whose neighbours are looked for at a time
-_TEMPERATURE = 0.1  # of the weights of neighbours
+_ROWS = 256  # test examples whose neighbors are looked for at a time
+_TEMPERATURE = 0.1  # of the weights of neighbors
 
 
 class ViewEmbedder:
@@ -73,7 +73,7 @@ class EmbeddingEvaluator:
     Args:
         task: compares examples.
         test: embeds the test split and two views of each example.
-        bank: embeds training examples with labels; None: no neighbours are looked for.
+        bank: embeds training examples with labels; None: no neighbors are looked for.
         group_size: examples that are compared with each other: consecutive ones of the split. The
             last of them may be fewer.
         process_group: the processes that predict together.
@@ -133,9 +133,7 @@ class EmbeddingEvaluator:
     def _metrics(self, test: _Rows, bank: _Rows | None) -> dict[str, float]:
         metrics = self._compare(test.projections)
         if bank is not None and bank.labels is not None and test.labels is not None:
-            found = nearest_classes(
-                bank.features, bank.labels, test.features, self._task.neighbours
-            )
+            found = nearest_classes(bank.features, bank.labels, test.features, self._task.neighbors)
             metrics[NEIGHBOUR_METRIC] = float((found == test.labels).mean())
         return metrics
 
@@ -173,16 +171,16 @@ def refuse_classifier_options(experiment: Experiment, task: Embeds) -> None:
 def nearest_classes(
     bank: np.ndarray, labels: np.ndarray, features: np.ndarray, count: int
 ) -> np.ndarray:
-    """Return the class of each example by its nearest neighbours' votes, [N] int64; -1: none.
+    """Return the class of each example by its nearest neighbors' votes, [N] int64; -1: none.
 
-    The neighbours are those of the largest cosine similarity s, and each has exp(s / 0.1) votes
+    The neighbors are those of the largest cosine similarity s, and each has exp(s / 0.1) votes
     (Wu et al. 2018).
 
     Args:
         bank: features of examples with known classes, [M, D].
         labels: these classes, [M] int64.
         features: of the examples, [N, D].
-        count: number of neighbours.
+        count: number of neighbors.
     """
     count = min(count, len(bank))
     num_classes = int(labels.max()) + 1

@@ -32,6 +32,7 @@ from trainer.protocols import (
     SampleMetric,
     Task,
     label_kind_of,
+    optional,
 )
 
 
@@ -197,7 +198,7 @@ def class_names_of(dataset: Dataset) -> list[str]:
     Raises:
         ConfigError: there is not one name for each class.
     """
-    names = list(getattr(dataset, "class_names", None) or map(str, range(dataset.num_classes)))
+    names = list(optional(dataset, "class_names") or map(str, range(dataset.num_classes)))
     if len(names) != dataset.num_classes:
         raise ConfigError(
             f"the dataset has {len(names)} class_names for {dataset.num_classes} classes; "

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.protocols import Batch, Split
+from trainer.protocols import Batch, Split, optional
 
 
 class SpreadExamples:
@@ -41,7 +41,7 @@ class ChosenExamples:
         in_memory: as the split's.
         augments: as the split's.
         labels: the labels of these examples, [N, ...]; None: the split does not know them.
-        parts: those of the split, with the number of chosen examples; only if it has parts.
+        parts: those of the split, with the number of chosen examples.
 
     Args:
         split: the split.
@@ -51,15 +51,13 @@ class ChosenExamples:
     def __init__(self, split: Any, rows: np.ndarray) -> None:
         self.num_examples = len(rows)
         self.in_memory = split.in_memory
-        self.augments = getattr(split, "augments", False)
-        labels = getattr(split, "labels", None)
+        self.augments = optional(split, "augments")
+        labels = optional(split, "labels")
         self.labels = None if labels is None else np.asarray(labels)[rows]
-        if hasattr(split, "parts"):
-            ends = np.cumsum([part.size for part in split.parts])
-            counts = np.diff(np.searchsorted(rows, ends), prepend=0).tolist()
-            self.parts = [
-                replace(part, size=count) for part, count in zip(split.parts, counts, strict=True)
-            ]
+        parts = optional(split, "parts")
+        ends = np.cumsum([part.size for part in parts])
+        counts = np.diff(np.searchsorted(rows, ends), prepend=0).tolist()
+        self.parts = [replace(part, size=count) for part, count in zip(parts, counts, strict=True)]
         self._split = split
         self._rows = rows
         self._constant: tf.Tensor | None = None

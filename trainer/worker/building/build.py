@@ -37,6 +37,7 @@ from trainer.engine.reporter import Reporter
 from trainer.engine.step_inspector import StepInspector
 from trainer.engine.worker_clock import ExchangeTime, WorkerClock
 from trainer.errors import ConfigError
+from trainer.protocols import optional
 from trainer.runs import checkpoint_retention, prediction_table, provenance
 from trainer.runs.ledger import Ledger
 from trainer.strategies import compatibility, devices
@@ -214,7 +215,7 @@ def _sources(learner: Learner, experiment: Experiment) -> tuple[Source, Source, 
     The second one is the third where there is no validation split, or nothing is trained.
     """
     dataset = learner.dataset
-    sizes = batch_sizes.in_groups(learner.sizes, getattr(dataset, "group_size", 1))
+    sizes = batch_sizes.in_groups(learner.sizes, optional(dataset, "group_size"))
     order = sample_order(dataset.train, experiment.seed)
     train = Source(dataset.train, sizes.per_replica, sizes.num_replicas, order, dataset.num_draws)
     test = Source(dataset.test, sizes.evaluated, sizes.num_replicas)

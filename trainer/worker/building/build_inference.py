@@ -48,6 +48,7 @@ from trainer.protocols import (
     Split,
     Tokenizer,
     WritesText,
+    optional,
 )
 from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.reinforcement.episode_evaluator import EpisodeEvaluator
@@ -104,7 +105,7 @@ class Inference:
         return self._predictor(source) if hasattr(task, "predict_step") else None
 
     def _predictor(self, source: Source, embedder: ViewEmbedder | None = None) -> Predictor:
-        class_names = getattr(self.dataset, "class_names", None) or ()
+        class_names = optional(self.dataset, "class_names") or ()
         task, dataset = (embedder, embedder) if embedder else (self.state.task, self.dataset)
         return Predictor(
             self.state,
@@ -227,19 +228,19 @@ class Inference:
         task = self.state.task
         assert isinstance(task, Embeds)
         train = self.dataset.train
-        has_neighbours = (
-            task.neighbours > 0 and hasattr(train, "fetch") and "label" in batch_spec(train)
+        has_neighbors = (
+            task.neighbors > 0 and isinstance(train, Split) and "label" in batch_spec(train)
         )
         refuse_classifier_options(self.context.experiment, task)
         if self.context.experiment.trains:
-            names = [*task.metrics, *([NEIGHBOUR_METRIC] if has_neighbours else [])]
+            names = [*task.metrics, *([NEIGHBOUR_METRIC] if has_neighbors else [])]
             require_evaluated(self.context.experiment, names, self.directions)
         bank = replace(source, split=SpreadExamples(train, MAX_NEIGHBOURS))
         embedder = ViewEmbedder(task, self.dataset)
         return EmbeddingEvaluator(
             task,
             self._predictor(source, embedder),
-            self._predictor(bank) if has_neighbours else None,
+            self._predictor(bank) if has_neighbors else None,
             self.global_size,
             self.process_group,
         )

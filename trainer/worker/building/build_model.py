@@ -22,7 +22,7 @@ from trainer.engine.graph.state.variables import read_from_first_replica
 from trainer.engine.graph.step.divergence import DivergenceMonitor
 from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup
-from trainer.protocols import Callback, Dataset, Task
+from trainer.protocols import Callback, Dataset, Fitted, Task
 from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.reinforcement.learner_server import COUNTS
 from trainer.runs import provenance
@@ -115,13 +115,13 @@ def build_dataset(
     node = augmented(experiment.dataset, experiment.augment)
     dataset: Dataset = instantiate(node, "dataset", leave_out=(KEY,))
     fitted = ""
-    if isinstance(dataset, fitted_dataset.Fitted):
+    if isinstance(dataset, Fitted):
         fitted = fitted_dataset.prepare(dataset, context, process_group)
     members.check_dataset(dataset)
 
     def reopen(path: str) -> Dataset:
         other: Dataset = instantiate({**node, "test_path": path}, "dataset", leave_out=(KEY,))
-        if isinstance(other, fitted_dataset.Fitted):
+        if isinstance(other, Fitted):
             other.restore(fitted)
         return other
 

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
-
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.files import read_json, read_text, write_json
+from trainer.protocols import Fitted
 from trainer.runs.directory import fitted_file
 from trainer.worker.context import WorkerContext
-
-
-@runtime_checkable
-class Fitted(Protocol):
-    """A dataset that is fitted to its training split before anything else is asked of it.
-
-    Either `fit` or `restore` is called once. What was learned is kept in the run directory and
-    exported, so that other data, to continue with or to predict, are read in the same way.
-    """
-
-    def fit(self) -> str:
-        """Fit to the training split; return what was learned, as text."""
-
-    def restore(self, fitted: str) -> None:
-        """Use what `fit` has returned, maybe for other data."""
-
-    def describe(self) -> list[str]:
-        """Return lines for the start of a run."""
 
 
 def prepare(dataset: Fitted, context: WorkerContext | None, group: ProcessGroup | None) -> str:

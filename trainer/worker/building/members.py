@@ -21,6 +21,7 @@ from trainer.protocols import (
     Split,
     Stream,
     Task,
+    optional,
 )
 
 _TASK_METHODS = ("build", "train_step", "eval_step")  # `predict_step` is optional
@@ -96,9 +97,13 @@ def check_labels(task: Task, dataset: Dataset) -> None:
     """
     if not hasattr(task, "label_kind"):
         return
-    for name in ("train", "validation", "test"):
-        split: Any = getattr(dataset, name, None)
-        if hasattr(split, "fetch") and "label" not in batch_spec(split):
+    splits = {
+        "train": dataset.train,
+        "validation": optional(dataset, "validation"),
+        "test": dataset.test,
+    }
+    for name, split in splits.items():
+        if isinstance(split, Split) and "label" not in batch_spec(split):
             raise ConfigError(
                 f"dataset: the examples of the {name} split have no label, which the task "
                 f"({type(task).__name__}) needs to train and to evaluate; add the labels, or use "

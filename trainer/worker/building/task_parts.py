@@ -23,6 +23,7 @@ from trainer.protocols import (
     OptimizerNode,
     ScheduleNode,
     label_kind_of,
+    optional,
 )
 from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.schedules.schedule import adjust, scale, slow_down
@@ -80,7 +81,7 @@ class Parts:
 
     @property
     def class_counts(self) -> Sequence[int]:
-        labels = getattr(self._dataset.train, "labels", None)
+        labels = optional(self._dataset.train, "labels")
         if labels is None or self.label_kind != "class":
             raise ConfigError(
                 "the dataset does not know how many examples of each class it has without reading "
@@ -90,7 +91,8 @@ class Parts:
 
     @property
     def target_scale(self) -> Sequence[tuple[float, float]] | None:
-        return getattr(self._dataset, "target_scale", None)
+        scale: Sequence[tuple[float, float]] | None = optional(self._dataset, "target_scale")
+        return scale
 
     @property
     def env(self) -> EnvSpec | None:
@@ -116,7 +118,7 @@ class Parts:
         shape = self.input_shape if input_shape is None else tuple(input_shape)
         self._check_vocabulary(key, options.get("vocabulary"))
         count = self.num_classes if outputs is None else outputs
-        has_tokens = getattr(self._dataset, "vocabulary_size", None) is not None
+        has_tokens = optional(self._dataset, "vocabulary_size") is not None
         model, failure = keras3_models.adapted(
             lambda: instantiate(options, key, shape, count),
             key,
@@ -166,7 +168,7 @@ class Parts:
 
     def _check_vocabulary(self, key: str, vocabulary: int | None) -> None:
         """Refuse a model of fewer tokens than the dataset has: it would fail, or read nothing."""
-        size = getattr(self._dataset, "vocabulary_size", None)
+        size = optional(self._dataset, "vocabulary_size")
         if size is not None and vocabulary is not None and vocabulary < size:
             raise ConfigError(
                 f"{key}.vocabulary ({vocabulary}) must be >= {size}, the tokens of the dataset; "

@@ -11,10 +11,10 @@ import numpy as np
 from trainer.config.options.constraints import format_value
 from trainer.engine.evaluation.subset import ChosenExamples
 from trainer.errors import ConfigError
-from trainer.protocols import Dataset
+from trainer.protocols import Dataset, Split, optional
 
 KEY = "validation"
-_SAME = ("input_shape", "num_classes", "class_names", "vocabulary_size")
+_REQUIRED = ("input_shape", "num_classes")
 
 
 def add_validation(
@@ -53,7 +53,7 @@ def add_validation(
 
 def _divided(dataset: Dataset, fraction: float) -> dict[str, Any]:
     train = dataset.train
-    if not hasattr(train, "fetch"):
+    if not isinstance(train, Split):
         raise ConfigError(
             f"dataset.validation ({fraction}) needs examples by number, and the training split is "
             "a stream; divide it in the function that makes it, and add dataset.validation=null"
@@ -66,7 +66,7 @@ def _divided(dataset: Dataset, fraction: float) -> dict[str, Any]:
             f"in the {empty} split; change it"
         )
     rest = ChosenExamples(train, np.flatnonzero(~chosen))
-    for whole, part in zip(*(getattr(split, "parts", ()) for split in (train, rest)), strict=True):
+    for whole, part in zip(*(optional(split, "parts") for split in (train, rest)), strict=True):
         if part.size == 0:  # of a mixture, which takes examples from each
             raise ConfigError(
                 f"dataset.validation ({fraction}) leaves none of the {whole.size} training "
@@ -84,15 +84,17 @@ def _numbers(split: Any) -> np.ndarray:
     # By name: packages of the trainer do not import datasets.
     hashed_split = importlib.import_module("trainer.datasets.splits.hashed_split")
     keys = np.arange(split.num_examples)
-    if (hashes := getattr(split, "hashes", None)) is not None:
+    if (hashes := optional(split, "hashes")) is not None:
         keys = (np.asarray(hashes) * 2.0**48).astype(np.int64)
     numbers: np.ndarray = hashed_split.hash_numbers(keys)
     return numbers
 
 
 def _check_same(dataset: Dataset, other: Dataset, path: str) -> None:
-    for name in _SAME:
-        ours, theirs = (getattr(each, name, None) for each in (dataset, other))
+    pairs = {name: (getattr(dataset, name), getattr(other, name)) for name in _REQUIRED}
+    for name in ("class_names", "vocabulary_size"):
+        pairs[name] = (optional(dataset, name), optional(other, name))
+    for name, (ours, theirs) in pairs.items():
         if not np.array_equal(np.asarray(ours, object), np.asarray(theirs, object)):
             raise ConfigError(
                 f"dataset.validation ({path}) has {name} {format_value(theirs)}, the training "

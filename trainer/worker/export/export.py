@@ -20,7 +20,7 @@ from trainer.cluster.messages import Channel
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.files import fsync_directory, writing
-from trainer.protocols import Dataset, Generates, Serves, Task, WritesText
+from trainer.protocols import Dataset, Generates, Serves, Task, WritesText, optional
 from trainer.runs import checkpoint_selection
 from trainer.runs.directory import fitted_file
 from trainer.text import first_line
@@ -176,8 +176,8 @@ def _column_signature(
     predict: Callable[[tf.Tensor], dict[str, tf.Tensor]], dataset: Dataset
 ) -> dict[str, Any]:
     """Return the function of the raw columns of a table; empty for other datasets."""
-    specs = getattr(dataset, "column_specs", None)
-    from_columns = getattr(dataset, "from_columns", None)
+    specs = optional(dataset, "column_specs")
+    from_columns = optional(dataset, "from_columns")
     if specs is None or from_columns is None:
         return {}
 
@@ -192,7 +192,7 @@ def _image_signature(
     predict: Callable[[tf.Tensor], dict[str, tf.Tensor]], dataset: Dataset
 ) -> dict[str, Any]:
     """Return the function of the bytes of images; empty for other datasets."""
-    decode = getattr(dataset, "decode", None)
+    decode = optional(dataset, "decode")
     example = decode and _decoded_spec(decode)
     if example is None:
         return {}
@@ -208,7 +208,7 @@ def _text_signature(
     predict: Callable[[tf.Tensor], dict[str, tf.Tensor]], dataset: Dataset
 ) -> dict[str, Any]:
     """Return the function of texts; empty if TensorFlow cannot encode them as the dataset does."""
-    from_texts = getattr(dataset, "from_texts", None)
+    from_texts = optional(dataset, "from_texts")
     if from_texts is None:
         return {}
     return {

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from trainer.config.options import constraints
 from trainer.config.schema import Experiment
 from trainer.files import read_json
-from trainer.protocols import Dataset, LabelKind, label_kind_of
+from trainer.protocols import Dataset, LabelKind, label_kind_of, optional
 from trainer.runs import identity, normalization, provenance
 from trainer.runs.checkpoint_marker import read_marker
 
@@ -60,7 +60,7 @@ def text(
             of the `latents`, the random vector, that one is made from.
     """
     trained = identity.trained_choice(experiment)
-    specs = getattr(dataset, "column_specs", {})
+    specs = optional(dataset, "column_specs") or {}
     columns = {name: spec.dtype.name for name, spec in specs.items()}
     data = (experiment.choices or {}).get("dataset", "data")
     parts = [
@@ -104,7 +104,7 @@ def _configuration(experiment: Experiment) -> dict[str, str]:
 def _data(name: str, dataset: Dataset) -> dict[str, str]:
     train = f"{dataset.train.num_examples:,} examples to train on"
     test = f"{dataset.test.num_examples:,} to test on"
-    names = getattr(dataset, "class_names", None) or []
+    names = optional(dataset, "class_names") or []
     listed = ", ".join(f"{index} {name}" for index, name in enumerate(names[:_MAX_CLASS_NAMES]))
     more = ", ..." if len(names) > _MAX_CLASS_NAMES else ""
     outputs = f"{dataset.num_classes}: {listed}{more}" if names else f"{dataset.num_classes}"
@@ -151,7 +151,7 @@ def _input_and_output(
         f"`{name}`, [{', '.join(['N', *(str(side or 'any') for side in shape)])}] {dtype}"
         for name, (shape, dtype) in model_inputs.items()
     )
-    rule = getattr(dataset, "features_rule", _FEATURES_RULE)
+    rule = optional(dataset, "features_rule") or _FEATURES_RULE
     lines = [f"- `serving_default`: {inputs}, {rule}."]
     if "serving_texts" in signatures:
         lines.append(

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.engine.graph.input.feed import SampleOrder, permuted
+from trainer.protocols import optional
 
 
 @dataclass(frozen=True)
@@ -66,15 +67,15 @@ def period_of(shares: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
 
 def sample_order(split: Any, seed: int) -> SampleOrder:
     """Return the order in which the examples of a training split are trained."""
-    parts = getattr(split, "parts", None)
-    if parts is None:
+    parts = optional(split, "parts")
+    if not parts:
         return SampleOrder(split.num_examples, seed)
     return MixedOrder(split.num_examples, seed, tuple((part.size, part.share) for part in parts))
 
 
 def epoch_lines(split: Any, num_positions: int) -> Iterator[str]:
     """Yield for each source of a mixture its share, and how many of its epochs are trained."""
-    parts = getattr(split, "parts", ())
+    parts = optional(split, "parts")
     total = sum(part.share for part in parts)
     for part in parts:
         epochs = num_positions * part.share / total / part.size

@@ -1,0 +1,78 @@
+"""A data format of a user's own: a function over files, without an edit in the project."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.support.dataset_contract import arrays, check_dataset
+from trainer.annotations import OneOf
+from trainer.cli.compose import compose
+from trainer.config.instantiate import instantiate
+from trainer.datasets.cache import cache_storage
+from trainer.runs.identity import Kind, changes, run_name
+from trainer.runs.normalization import leaves
+
+FORMAT = """
+    from pathlib import Path
+    from typing import Annotated
+
+    from trainer.datasets.images.images import ImageOptions
+    from trainer.datasets.indexed import Sources, from_sources
+    from trainer.datasets.records.fields import Fields
+
+
+    def lines(
+        *,
+        path: str,
+        test_path: str,
+        cache: Annotated[str, OneOf("none", "memory", "disk")] = "none",
+    ):
+        '''Lines of numbers, the last of which is the class.'''
+        files = [Path(path), Path(test_path)]
+        train, test = ([numbers(line) for line in file.open()] for file in files)
+        return from_sources(
+            Sources(train, test, files=files), Fields(num_classes=2), ImageOptions(cache=cache)
+        )
+
+
+    def numbers(line):
+        *features, label = line.split(",")
+        return [float(number) for number in features], int(label)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(cache_storage, "FOLDER", tmp_path / "cache")
+    (tmp_path / "own_format.py").write_text(textwrap.dedent(FORMAT))
+    (tmp_path / "dataset").mkdir()
+    (tmp_path / "dataset" / "lines.yaml").write_text(
+        "_target_: own_format.lines\npath: null\ntest_path: null\ncache: none\n"
+    )
+    (tmp_path / "a.txt").write_text("1,2,0\n3,4,1\n5,6,1\n7,8,0\n")
+    return tmp_path
+
+
+def test_own_format_has_paths_cache_and_identity_without_an_edit(project: Path) -> None:
+    file, moved = project / "a.txt", project / "b.txt"
+
+    def composed(path: Path, *more: str):
+        paths = [f"dataset.path={path}", f"dataset.test_path={path}"]
+        return compose(["dataset=lines", "model=mlp", *paths, *more], project)
+
+    plain = composed(file)
+    assert run_name(composed(moved)) != run_name(plain)
+    assert run_name(composed(file, "dataset.cache=disk")) == run_name(plain)
+    differing = changes(leaves(plain), leaves(composed(moved, "dataset.cache=disk")))
+    assert {change.kind for change in differing} == {Kind.FREE}
+
+    def cached():
+        return instantiate(composed(file, "dataset.cache=disk").dataset, "dataset")
+
+    check_dataset(cached())
+    assert arrays(cached().train, [1, 0])["features"].tolist() == [[3, 4], [1, 2]]
+    # The cache is of these files as they are.
+    file.write_text("1,2,0\n30,4,1\n5,6,1\n7,8,0\n")
+    assert arrays(cached().train, [1])["features"].tolist() == [[30, 4]]
