@@ -150,7 +150,7 @@ def test_stopped_run_continues_to_the_bit(on_one, tmp_path):
 def test_evaluation_compares_groups_of_the_global_batch_and_neighbours(tmp_path):
     run = make(tmp_path / "one", "evaluate.every_steps=null")
     run.train(lambda: False)
-    metrics = run.evaluator.evaluate(lambda: False)
+    metrics = run.evaluator.evaluate(lambda: False).metrics
     assert list(metrics) == ["loss", "accuracy", "knn_accuracy"]
     rows = run.evaluator._rows(run.evaluator._test.predict())
     assert rows.projections.shape == (360, 2, 4)
@@ -160,7 +160,7 @@ def test_evaluation_compares_groups_of_the_global_batch_and_neighbours(tmp_path)
     assert 0.1 < metrics["knn_accuracy"] < 1.0
     two = make(tmp_path / "two", *on_devices(2))
     two.train(lambda: False)
-    on_two = two.evaluator.evaluate(lambda: False)
+    on_two = two.evaluator.evaluate(lambda: False).metrics
     assert on_two["loss"] == pytest.approx(metrics["loss"], rel=1e-4)
 
 

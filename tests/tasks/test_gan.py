@@ -151,13 +151,14 @@ def test_evaluation_shows_samples_and_scores_them_also_in_the_sidecar(tmp_path, 
     ]
     run = gan_engine(tmp_path, *quality)
     run.train(lambda: False)
-    metrics = run.evaluator.evaluate(lambda: False)
+    evaluation = run.evaluator.evaluate(lambda: False)
+    metrics = evaluation.metrics
     assert list(metrics) == [
         "loss", "generator_loss", "discriminator_accuracy", "frechet_distance", "inception_score",
     ]  # fmt: skip
     assert metrics["frechet_distance"] > 0
     assert 1.0 <= metrics["inception_score"] <= 10.0
-    (grid,) = run.evaluator.images["samples"]
+    (grid,) = evaluation.images["samples"]
     assert grid.shape == (8 * 33 - 1, 8 * 33 - 1, 3)
     assert grid.std() > 0
     picture = tmp_path / "samples.png"
@@ -169,7 +170,7 @@ def test_evaluation_shows_samples_and_scores_them_also_in_the_sidecar(tmp_path, 
         WorkerContext(experiment, tmp_path, Channel(lambda message: None), alone)
     )
     beside.checkpointer.restore(4)
-    assert beside.evaluator.evaluate(lambda: False) == metrics, "from the same vectors"
+    assert beside.evaluator.evaluate(lambda: False).metrics == metrics, "from the same vectors"
     assert picture.exists()
 
 

@@ -98,5 +98,5 @@ def test_compiled_run_has_the_loss_of_one_that_is_not(tmp_path: Path, task: str)
     for jit in ("false", "true"):
         engine = small_runs.engine(tmp_path / jit, *overrides, f"jit={jit}")
         engine.train(lambda: False)
-        losses.append(engine.evaluator.evaluate(lambda: False)["loss"])
+        losses.append(engine.evaluator.evaluate(lambda: False).metrics["loss"])
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)

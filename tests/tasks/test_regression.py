@@ -97,7 +97,7 @@ def test_two_replicas_have_the_bits_of_one(tmp_path: Path, straight: dict[str, n
 def test_metrics_of_the_split_are_those_of_its_predictions(tmp_path: Path) -> None:
     run = engine(tmp_path, *DIABETES)
     run.train(lambda: False)
-    found = run.evaluator.evaluate(lambda: False)
+    found = run.evaluator.evaluate(lambda: False).metrics
     chunks = list(run.predictor.predict())
     label, prediction = (
         np.concatenate([chunk[name] for chunk in chunks]).astype(np.float64)
@@ -121,7 +121,7 @@ def test_arrays_with_a_fraction_are_targets(tmp_path: Path, targets: int) -> Non
     options += ["model=softmax", "optimizer.learning_rate=0.1"]
     run = engine(tmp_path / "run", *options, "train.steps=60")
     run.train(lambda: False)
-    found = run.evaluator.evaluate(lambda: False)
+    found = run.evaluator.evaluate(lambda: False).metrics
     assert found["r2"] > 0.9
     assert ("rmse/1" in found) == (targets == 2)
 

@@ -103,7 +103,8 @@ def test_many_classes_have_only_their_mean():
 def test_metrics_are_those_of_the_predictions_and_the_picture_is_written(tmp_path):
     run = make(tmp_path)
     run.train(lambda: False)
-    metrics = run.evaluator.evaluate(lambda: False)
+    evaluation = run.evaluator.evaluate(lambda: False)
+    metrics = evaluation.metrics
     chunks = list(run.predictor.predict())
     rows = {"mask": np.concatenate([chunk["mask"] for chunk in chunks])}
     test = run.evaluator._extra_metrics._dataset.test.fetch(tf.range(20, dtype=tf.int64))
@@ -114,7 +115,7 @@ def test_metrics_are_those_of_the_predictions_and_the_picture_is_written(tmp_pat
         each.append(((masks == k) & (rows["mask"] == k)).sum() / union if union else np.nan)
     assert metrics["accuracy"] == pytest.approx((masks == rows["mask"]).mean(), rel=1e-6)
     assert metrics["mean_iou"] == pytest.approx(np.nanmean(each), rel=1e-6)
-    (picture,) = run.evaluator.images["masks"]
+    (picture,) = evaluation.images["masks"]
     # Eight rows of image, mask and prediction, enlarged to 32 pixels, with lines between them.
     assert picture.shape == (8 * 33 - 1, 3 * 33 - 1, 3)
     np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "masks.png")), picture)

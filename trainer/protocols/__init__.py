@@ -3,28 +3,26 @@
 A class of a user needs no base class and imports nothing from here.
 """
 
-from trainer.protocols.acting import Acts, Buffer, Environment, EnvSpec, Unroll
+from trainer.protocols.acting import Acts, Buffer, Environment, EnvSpec, LoopDefaults, Unroll
 from trainer.protocols.data import Batch, Dataset, HasFiles, Split, Stream
 from trainer.protocols.labels import IN_WORDS, PREDICTIONS, KnownLabels, LabelKind, label_kind_of
-from trainer.protocols.metrics import HasFigures, Metric, SampleMetric
+from trainer.protocols.members import lacking, names_of, with_defaults
+from trainer.protocols.metrics import HasFigures, Metric, MetricDefaults, SampleMetric
 from trainer.protocols.nodes import ModelNode, Node, OptimizerNode, ScheduleNode
 from trainer.protocols.replicas import Replica, Worker
 from trainer.protocols.task import (
     Callback,
-    DerivesMetrics,
-    Embeds,
-    Generates,
-    HasPictures,
     LossFn,
     Metrics,
     PerExample,
     PerExampleMetrics,
-    Serves,
+    Served,
     StepContext,
     Task,
+    TaskDefaults,
     TaskParts,
 )
-from trainer.protocols.texts import HasTokenizer, Sampling, Tokenizer, WritesText
+from trainer.protocols.texts import HasTokenizer, Sampling, Tokenizer
 
 __all__ = [
     "IN_WORDS",
@@ -34,19 +32,17 @@ __all__ = [
     "Buffer",
     "Callback",
     "Dataset",
-    "DerivesMetrics",
-    "Embeds",
     "EnvSpec",
     "Environment",
-    "Generates",
     "HasFigures",
     "HasFiles",
-    "HasPictures",
     "HasTokenizer",
     "KnownLabels",
     "LabelKind",
+    "LoopDefaults",
     "LossFn",
     "Metric",
+    "MetricDefaults",
     "Metrics",
     "ModelNode",
     "Node",
@@ -57,15 +53,18 @@ __all__ = [
     "SampleMetric",
     "Sampling",
     "ScheduleNode",
-    "Serves",
+    "Served",
     "Split",
     "StepContext",
     "Stream",
     "Task",
+    "TaskDefaults",
     "TaskParts",
     "Tokenizer",
     "Unroll",
     "Worker",
-    "WritesText",
     "label_kind_of",
+    "lacking",
+    "names_of",
+    "with_defaults",
 ]

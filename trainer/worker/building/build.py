@@ -22,6 +22,7 @@ from trainer.config.rules.validation import selecting_split
 from trainer.config.schema import Experiment
 from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
 from trainer.engine.engine import Engine
+from trainer.engine.evaluation.inference import Inference
 from trainer.engine.graph.asynchronous.async_loops import AsyncLoops
 from trainer.engine.graph.asynchronous.chunks import ChunkScheduler
 from trainer.engine.graph.checks.graph_check import GraphCheck
@@ -46,13 +47,13 @@ from trainer.summaries.profiler import Profiler, boundary_steps
 from trainer.summaries.run_summary import writer_factory
 from trainer.worker.before_commit import before_commit
 from trainer.worker.building.announcement import announce
-from trainer.worker.building.build_inference import Inference
-from trainer.worker.building.build_loop import LoopBuilder
+from trainer.worker.building.build_loop import build_loop, loop_parts
 from trainer.worker.building.build_model import (
     Learner,
     build_dataset,
     build_learner,
     create_strategy,
+    make_inference,
     num_threads,
 )
 from trainer.worker.building.build_step import step_options
@@ -114,14 +115,14 @@ def engine(
     train, evaluated, test = _sources(learner, experiment)
     loops = _loops(context, strategy, tf_strategy, learner)
     options, exchange = step_options(experiment, strategy, learner, process_group)
-    inference = Inference(context, dataset, learner.state, loops, process_group, sizes.global_size)
+    inference = make_inference(context, learner, loops, process_group)
     for callback in learner.state.callbacks.values():
         if hasattr(callback, "directions"):
             callback.directions = inference.directions
     _record(context, learner, threads, inference.directions)
     announce(context, strategy, learner)
-    builder = LoopBuilder(context, strategy, tf_strategy, learner, options, process_group, faults)
-    loop = builder.build(loops, train)
+    parts = loop_parts(context, strategy, tf_strategy, learner, options, process_group, faults)
+    loop = build_loop(parts, dataset, loops, train)
     training = _Training(context, learner, options, loop, process_group, faults, exchange)
     return _engine(training, inference, evaluated, test)
 
