@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from tests.support import keras3_models, processes
+from tests.support import keras3_models
 from tests.support.training import (
     ROUNDING,
     assert_same_bits,
@@ -189,16 +189,6 @@ def test_models_of_both_keras_in_one_task_have_the_bits_of_one_device(tmp_path):
     assert_same_bits(one, trained(tmp_path / "two", *chosen, *TWO))
     assert any((one[name] != initial[name]).any() for name in one if "/discriminator/" in name)
     assert any((one[name] != initial[name]).any() for name in one if "/generator/" in name)
-
-
-@pytest.mark.slow
-def test_killed_gan_ends_with_the_same_bits(tmp_path):
-    tiny = [item for item in GAN if not item.startswith("train.steps")]
-    often = ["evaluate.every_steps=3", "checkpoint.every_steps=2", "train.steps=6"]
-    verify = ["mode=verify", "verify.steps=6", "verify.kills=1", "verify.seed=1"]
-    code, out, err = processes.run(tmp_path, *tiny, *often, *verify, "restart.backoff_secs=0")
-    assert code == 0, err + out
-    assert "Equal: step 6" in out
 
 
 REFUSED = {

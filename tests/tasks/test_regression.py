@@ -84,11 +84,6 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     return train(tmp_path_factory.mktemp("straight"), *DIABETES)
 
 
-def test_stopped_run_continues_to_the_bit(tmp_path: Path, straight: dict[str, np.ndarray]) -> None:
-    train(tmp_path, *DIABETES, "train.steps_per_loop=1", stop=lambda run: run.step >= 3)
-    assert_same_bits(straight, train(tmp_path, *DIABETES))
-
-
 def test_two_replicas_have_the_bits_of_one(tmp_path: Path, straight: dict[str, np.ndarray]) -> None:
     two = train(tmp_path, *DIABETES, "strategy=mirrored", "strategy.virtual_devices=2")
     assert_same_bits(straight, two)

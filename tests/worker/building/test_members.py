@@ -53,22 +53,19 @@ def without(values, name):
     return SimpleNamespace(**{key: value for key, value in values.items() if key != name})
 
 
-@pytest.mark.parametrize("name", DATASET)
-def test_dataset_without_a_member_is_refused(name):
+def test_dataset_and_splits_without_a_member_are_refused():
     members.check_dataset(SimpleNamespace(**DATASET))
-    with pytest.raises(ConfigError) as raised:
-        members.check_dataset(without(DATASET, name))
-    assert raised.value.problems == (f"dataset (SimpleNamespace) has no {name}{ADVICE}",)
-
-
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_split_without_members_is_refused(split):
-    dataset = SimpleNamespace(**{**DATASET, split: SimpleNamespace(num_examples=3)})
-    with pytest.raises(ConfigError) as raised:
-        members.check_dataset(dataset)
-    assert raised.value.problems == (
-        f"dataset.{split} (SimpleNamespace) has no in_memory, fetch{ADVICE}",
-    )
+    for name in DATASET:
+        with pytest.raises(ConfigError) as raised:
+            members.check_dataset(without(DATASET, name))
+        assert raised.value.problems == (f"dataset (SimpleNamespace) has no {name}{ADVICE}",)
+    for split in ("train", "test"):
+        dataset = SimpleNamespace(**{**DATASET, split: SimpleNamespace(num_examples=3)})
+        with pytest.raises(ConfigError) as raised:
+            members.check_dataset(dataset)
+        assert raised.value.problems == (
+            f"dataset.{split} (SimpleNamespace) has no in_memory, fetch{ADVICE}",
+        )
 
 
 def test_all_problems_of_a_dataset_are_reported_at_once():
