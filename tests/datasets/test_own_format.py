@@ -6,17 +6,18 @@ from pathlib import Path
 import pytest
 
 from tests.support.dataset_contract import arrays, check_dataset
-from trainer.annotations import OneOf
+from trainer.annotations import Free
 from trainer.cli.compose import compose
 from trainer.config.instantiate import instantiate
 from trainer.datasets.cache import cache_storage
-from trainer.runs.identity import Kind, changes, run_name
+from trainer.runs.identity import changes, run_name
 from trainer.runs.normalization import leaves
 
 FORMAT = """
     from pathlib import Path
     from typing import Annotated
 
+    from trainer.annotations import Free, OneOf
     from trainer.datasets.images.images import ImageOptions
     from trainer.datasets.indexed import Sources, from_sources
     from trainer.datasets.records.fields import Fields
@@ -24,9 +25,9 @@ FORMAT = """
 
     def lines(
         *,
-        path: str,
-        test_path: str,
-        cache: Annotated[str, OneOf("none", "memory", "disk")] = "none",
+        path: Annotated[str, Free(names_run=True)],
+        test_path: Annotated[str, Free(names_run=True)],
+        cache: Annotated[str, OneOf("none", "memory", "disk"), Free()] = "none",
     ):
         '''Lines of numbers, the last of which is the class.'''
         files = [Path(path), Path(test_path)]
@@ -66,7 +67,7 @@ def test_own_format_has_paths_cache_and_identity_without_an_edit(project: Path) 
     assert run_name(composed(moved)) != run_name(plain)
     assert run_name(composed(file, "dataset.cache=disk")) == run_name(plain)
     differing = changes(leaves(plain), leaves(composed(moved, "dataset.cache=disk")))
-    assert {change.kind for change in differing} == {Kind.FREE}
+    assert {type(change.effect) for change in differing} == {Free}
 
     def cached():
         return instantiate(composed(file, "dataset.cache=disk").dataset, "dataset")

@@ -72,18 +72,6 @@ def test_evaluation_has_the_perplexity_of_all_tokens(tmp_path: Path) -> None:
     assert last["loss"] < math.log(256)
 
 
-def test_run_that_was_stopped_continues_to_the_bit(tmp_path: Path) -> None:
-    options = ["checkpoint.every_steps=2"]
-    whole = engine(tmp_path / "whole", *options)
-    whole.train(lambda: False)
-    first = engine(tmp_path / "cut", *options)
-    first.train(lambda: first.step >= 2)
-    assert first.step < 6
-    second = engine(tmp_path / "cut", *options)
-    second.train(lambda: False)
-    assert_same_bits(variables(second), variables(whole))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["jit=true", "precision=mixed_bfloat16"])
 def test_two_replicas_with_shards_train_as_one_device_to_the_bit(

@@ -57,7 +57,10 @@ def options(folder: Path, task: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "task", first_only(["language_model", "multilabel", "sequence_classification"])
+    "task",
+    first_only(
+        ["language_model", "multilabel", "sequence_classification", "segmentation", "contrastive"]
+    ),
 )
 def test_killed_run_ends_with_the_same_bits(tmp_path: Path, task: str) -> None:
     verify = ["mode=verify", "verify.steps=4", "verify.kills=1", "verify.seed=1"]
@@ -98,5 +101,5 @@ def test_compiled_run_has_the_loss_of_one_that_is_not(tmp_path: Path, task: str)
     for jit in ("false", "true"):
         engine = small_runs.engine(tmp_path / jit, *overrides, f"jit={jit}")
         engine.train(lambda: False)
-        losses.append(engine.evaluator.evaluate(lambda: False)["loss"])
+        losses.append(engine.evaluator.evaluate(lambda: False).metrics["loss"])
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)

@@ -100,7 +100,7 @@ def test_run_continues_and_divides_to_the_bit(tmp_path: Path) -> None:
 def test_metrics_of_the_split_are_those_of_its_predictions(tmp_path: Path) -> None:
     run = engine(tmp_path / "run", *options(tmp_path))
     run.train(lambda: False)
-    found = run.evaluator.evaluate(lambda: False)
+    found = run.evaluator.evaluate(lambda: False).metrics
     chunks = list(run.predictor.predict())
     names = ("label", "predicted", "probabilities")
     label, predicted, probabilities = (
@@ -121,4 +121,4 @@ def test_arrays_of_flags_are_several_labels(tmp_path: Path) -> None:
     overrides += ["model=softmax", "train.steps=2"]
     run = engine(tmp_path / "run", *overrides)
     run.train(lambda: False)
-    assert {"f1/0", "f1/2"} < set(run.evaluator.evaluate(lambda: False))
+    assert {"f1/0", "f1/2"} < set(run.evaluator.evaluate(lambda: False).metrics)

@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from tests.support import processes
 from tests.support.outputs import exported_outputs, predicted_rows
 from tests.support.training import ROUNDING, assert_same_bits, distance, variables
 from trainer.cli.compose import compose
@@ -103,7 +102,8 @@ def test_many_classes_have_only_their_mean():
 def test_metrics_are_those_of_the_predictions_and_the_picture_is_written(tmp_path):
     run = make(tmp_path)
     run.train(lambda: False)
-    metrics = run.evaluator.evaluate(lambda: False)
+    evaluation = run.evaluator.evaluate(lambda: False)
+    metrics = evaluation.metrics
     chunks = list(run.predictor.predict())
     rows = {"mask": np.concatenate([chunk["mask"] for chunk in chunks])}
     test = run.evaluator._extra_metrics._dataset.test.fetch(tf.range(20, dtype=tf.int64))
@@ -114,17 +114,10 @@ def test_metrics_are_those_of_the_predictions_and_the_picture_is_written(tmp_pat
         each.append(((masks == k) & (rows["mask"] == k)).sum() / union if union else np.nan)
     assert metrics["accuracy"] == pytest.approx((masks == rows["mask"]).mean(), rel=1e-6)
     assert metrics["mean_iou"] == pytest.approx(np.nanmean(each), rel=1e-6)
-    (picture,) = run.evaluator.images["masks"]
+    (picture,) = evaluation.images["masks"]
     # Eight rows of image, mask and prediction, enlarged to 32 pixels, with lines between them.
     assert picture.shape == (8 * 33 - 1, 3 * 33 - 1, 3)
     np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "masks.png")), picture)
-
-
-def test_stopped_run_continues_to_the_bit(tmp_path):
-    straight = trained(tmp_path / "straight")
-    one = ["train.steps_per_loop=1"]
-    trained(tmp_path / "stopped", *one, stop=lambda run: run.step >= 2)
-    assert_same_bits(straight, trained(tmp_path / "stopped", *one))
 
 
 @pytest.mark.slow
@@ -176,12 +169,3 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path, overrides, problem):
     with pytest.raises(ConfigError, match=problem) as caught:
         build.engine(experiment, tmp_path, Channel(lambda message: None)).train(lambda: False)
     assert len(caught.value.problems) == 1
-
-
-@pytest.mark.slow
-def test_killed_run_ends_with_the_same_bits(tmp_path):
-    verify = ["mode=verify", "verify.steps=4", "verify.kills=1", "verify.seed=1"]
-    quick = ["checkpoint.every_steps=2", "checkpoint.every_epochs=null", "restart.backoff_secs=0"]
-    code, out, err = processes.run(tmp_path, *TINY, *quick, *verify)
-    assert code == 0, err + out
-    assert "Equal: step 4" in out

@@ -13,6 +13,7 @@ from typing import Any
 from trainer.config.options import signatures
 from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Experiment, Sweep
+from trainer.protocols import MetricDefaults, TaskDefaults, with_defaults
 
 _KERAS_MIN = ("Error", "Crossentropy", "Hinge", "KLDivergence", "Poisson", "Negatives", "Positives")
 _KERAS_NEUTRAL = ("Mean", "MeanTensor", "Sum", "Metric")
@@ -59,11 +60,14 @@ class Directions:
 def of_objects(task: Any, metrics: Mapping[str, Any]) -> Directions:
     """Return what a built task and the configured metrics declare."""
     owners = {
-        name: {"direction": _of_object(metric), "names": getattr(metric, "names", ())}
+        name: {
+            "direction": _of_object(metric),
+            "names": with_defaults(metric, MetricDefaults).names,
+        }
         for name, metric in metrics.items()
     }
-    primary = getattr(task, "primary_metric", None)
-    return _join({"direction": getattr(task, "direction", None), "primary_metric": primary}, owners)
+    own = with_defaults(task, TaskDefaults)
+    return _join({"direction": own.direction, "primary_metric": own.primary_metric}, owners)
 
 
 def declared(experiment: Experiment) -> Directions:
@@ -125,7 +129,7 @@ def _target(node: Any) -> str | None:
 
 def _of_object(metric: Any) -> Any:
     target = f"{type(metric).__module__}.{type(metric).__name__}"
-    return getattr(metric, "direction", None) or _of_keras(target).get("direction")
+    return with_defaults(metric, MetricDefaults).direction or _of_keras(target).get("direction")
 
 
 def _of_keras(target: str) -> dict[str, str]:

@@ -27,7 +27,7 @@ import tensorflow as tf
 from trainer.cluster.messages import evaluation_text
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.checkpoints.rollback import Rollback
-from trainer.engine.evaluation.evaluator import Evaluator
+from trainer.engine.evaluation.evaluator import Evaluation, Evaluator
 from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph.exchange.collective_log import first_difference
 from trainer.engine.graph.loops.train_loop import TrainLoop
@@ -129,16 +129,17 @@ class Engine(RunState):
             return
         speed = self.reporter.speed(step)
         # Evaluation first: it can be interrupted, and then no line of this step may be written yet.
-        self._metrics = self._evaluate(stop_requested)
+        evaluation = self._evaluate(stop_requested)
+        self._metrics = None if evaluation is None else evaluation.metrics
         if self.plan.summarise.due(step):
             self.reporter.write_train_metrics(step, speed)
         if self.plan.epochs.ends_at(step):
             self.reporter.show_epoch(step)
         ends = False
-        if self._metrics is not None:
-            self.reporter.write_evaluation(self.split, step, self._metrics, self.evaluator)
-            self.channel.evaluated(step, self._metrics, self.split)
-            ends = self._run_callbacks(self._metrics)
+        if evaluation is not None:
+            self.reporter.write_evaluation(self.split, step, evaluation)
+            self.channel.evaluated(step, evaluation.metrics, self.split)
+            ends = self._run_callbacks(evaluation.metrics)
         if self.step_inspector is not None and self.step_inspector.due(step):
             self.enter("train" if self.step_inspector.compiled else "compile")
             self.step_inspector.show(step, self.reporter.writers)
@@ -185,7 +186,7 @@ class Engine(RunState):
             # The chief decides: the others need not see its checkpoints.
             (is_evaluated,) = self.process_group.broadcast_from_chief(len(metrics))
             if not is_evaluated:
-                metrics = self.evaluator.evaluate(stop_requested, self.enter)
+                metrics = self.evaluator.evaluate(stop_requested, self.enter).metrics
             self._metrics = metrics
         if self.make_test_evaluator is None:
             return
@@ -212,10 +213,11 @@ class Engine(RunState):
         """Evaluate the test split with the weights of a step; write it, but not a second time."""
         self.enter("evaluate")
         self.faults.reached("evaluate")
-        metrics = self._test[step] = evaluator.evaluate(stop_requested, self.enter)
+        evaluation = evaluator.evaluate(stop_requested, self.enter)
+        self._test[step] = evaluation.metrics
         if step not in (reported for reported, _ in read_evaluations(self.run_dir, "test")):
-            self.reporter.write_evaluation("test", step, metrics, evaluator)
-        self.channel.line(evaluation_text(step, metrics, "test"))
+            self.reporter.write_evaluation("test", step, evaluation)
+        self.channel.line(evaluation_text(step, evaluation.metrics, "test"))
 
     def _run(self, stop_requested: Callable[[], bool], save_requested: Callable[[], bool]) -> None:
         """Run the training loop until it is finished, or the processes agree to stop."""
@@ -261,8 +263,8 @@ class Engine(RunState):
         else:
             self.reporter.show_progress(self.step, window)
 
-    def _evaluate(self, stop_requested: Callable[[], bool]) -> dict[str, float] | None:
-        """Return the metrics of the split that selects, if an evaluation is due; collective."""
+    def _evaluate(self, stop_requested: Callable[[], bool]) -> Evaluation | None:
+        """Evaluate the split that selects, if that is due; collective."""
         if self.plan.evaluate is None or not self.plan.evaluate.due(self.step):
             return None
         self.enter("evaluate")

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.cluster.messages import Channel
-from trainer.engine.evaluation.evaluator import Evaluator
+from trainer.engine.evaluation.evaluator import Evaluation
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.step.metric_sums import unpack
 from trainer.engine.plan import Plan
@@ -166,23 +166,11 @@ class Reporter:
         self._show_workers(step, record)
         self._state.summary_sums.assign(tf.zeros_like(self._state.summary_sums))
 
-    def write_evaluation(
-        self, split: str, step: int, metrics: Mapping[str, float], evaluator: Evaluator
-    ) -> None:
-        """Write what an evaluation has shown.
-
-        Args:
-            split: the split that was evaluated.
-            step: number of updates made.
-            metrics: its metrics.
-            evaluator: has the images and texts of the evaluation.
-        """
-        self._write(split, step, metrics)
+    def write_evaluation(self, split: str, step: int, evaluation: Evaluation) -> None:
+        """Write the evaluation of a split after `step` updates."""
+        self._write(split, step, evaluation.metrics)
         for writer in self.writers:
-            for name, images in evaluator.images.items():
-                writer.images(split, step, name, images)
-            for name, texts in evaluator.texts.items():
-                writer.texts(split, step, name, texts)
+            evaluation.show(writer, split, step)
 
     def _show_workers(self, step: int, record: WorkerRecord) -> None:
         """Show the staleness of the updates, and a worker that the others wait for."""

@@ -3,7 +3,7 @@
 A class of a user needs no base class and imports nothing from here.
 """
 
-from trainer.protocols.acting import Acts, Buffer, Environment, EnvSpec, Unroll
+from trainer.protocols.acting import Acts, Buffer, Environment, EnvSpec, LoopDefaults, Unroll
 from trainer.protocols.data import (
     DEFAULTS,
     Batch,
@@ -17,25 +17,23 @@ from trainer.protocols.data import (
     optional,
 )
 from trainer.protocols.labels import IN_WORDS, PREDICTIONS, KnownLabels, LabelKind, label_kind_of
-from trainer.protocols.metrics import HasFigures, Metric, SampleMetric
+from trainer.protocols.members import lacking, names_of, with_defaults
+from trainer.protocols.metrics import HasFigures, Metric, MetricDefaults, SampleMetric
 from trainer.protocols.nodes import ModelNode, Node, OptimizerNode, ScheduleNode
 from trainer.protocols.replicas import Replica, Worker
 from trainer.protocols.task import (
     Callback,
-    DerivesMetrics,
-    Embeds,
-    Generates,
-    HasPictures,
     LossFn,
     Metrics,
     PerExample,
     PerExampleMetrics,
-    Serves,
+    Served,
     StepContext,
     Task,
+    TaskDefaults,
     TaskParts,
 )
-from trainer.protocols.texts import HasTokenizer, Sampling, Tokenizer, WritesText
+from trainer.protocols.texts import HasTokenizer, Sampling, Tokenizer
 
 __all__ = [
     "DEFAULTS",
@@ -46,20 +44,18 @@ __all__ = [
     "Buffer",
     "Callback",
     "Dataset",
-    "DerivesMetrics",
-    "Embeds",
     "EnvSpec",
     "Environment",
     "Fitted",
-    "Generates",
     "HasFigures",
     "HasFiles",
-    "HasPictures",
     "HasTokenizer",
     "KnownLabels",
     "LabelKind",
+    "LoopDefaults",
     "LossFn",
     "Metric",
+    "MetricDefaults",
     "Metrics",
     "ModelNode",
     "Node",
@@ -72,16 +68,19 @@ __all__ = [
     "SampleMetric",
     "Sampling",
     "ScheduleNode",
-    "Serves",
+    "Served",
     "Split",
     "StepContext",
     "Stream",
     "Task",
+    "TaskDefaults",
     "TaskParts",
     "Tokenizer",
     "Unroll",
     "Worker",
-    "WritesText",
     "label_kind_of",
+    "lacking",
+    "names_of",
     "optional",
+    "with_defaults",
 ]

@@ -19,7 +19,7 @@ the number of updates between the weights that acted at the begin of the unroll 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -86,6 +86,23 @@ class Acts(Protocol):
 
     def act_greedily(self, observations: tf.Tensor) -> tf.Tensor:
         """Return the actions, [E, ...], that the policy takes for the best."""
+
+
+class LoopDefaults:
+    """What an environment has that stands for the dataset; a dataset has none of it.
+
+    Attributes:
+        env: its observations and actions.
+        count_names: names of what is counted besides steps; in every checkpoint.
+        make_loop: `make_loop(parts)` makes the training loop, from a
+            `trainer.engine.loop_parts.LoopParts`.
+        make_evaluator: as in `TaskDefaults`; a task's own comes first.
+    """
+
+    env: EnvSpec | None = None
+    count_names: Sequence[str] = ()
+    make_loop: Callable[[Any], Any] | None = None
+    make_evaluator: Callable[[Any, Any, Any], Any] | None = None
 
 
 @dataclass(frozen=True)

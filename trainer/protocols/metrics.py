@@ -8,21 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from trainer.protocols.data import Dataset
+from trainer.protocols.labels import LabelKind
+
 if TYPE_CHECKING:
     import numpy as np
-
-    from trainer.protocols.data import Dataset
 
 
 class Metric(Protocol):
     """A metric of a whole split, with the interface of Keras' metrics.
 
     It lives on the chief, outside the strategy, and receives every example once, in the order of
-    the split. If it has an attribute `class_names`, that is set to the names of the classes, or to
-    their numbers as text. One with an attribute `label_kind` is for tasks with such labels alone
-    (`trainer.protocols`). One by which is selected has the attribute `direction`, a literal of the
-    class: `max` or `min`, or name -> one of them, where that of `recall` counts for `recall/cat`
-    too.
+    the split. What else it may have is in `MetricDefaults`.
     """
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
@@ -37,6 +34,24 @@ class Metric(Protocol):
 
     def reset_state(self) -> None:
         """Forget all examples."""
+
+
+class MetricDefaults:
+    """What a metric may have besides the members of its protocol, with what counts for one without.
+
+    If it has an attribute `class_names`, that is set to the names of the classes, or to their
+    numbers as text. If it has `threshold`, and is for several labels, that is set to the task's.
+
+    Attributes:
+        label_kind: the labels of the tasks that it is for; None: any.
+        direction: of what is selected by, a literal of the class: `max` or `min`, or name -> one of
+            them, where that of `recall` counts for `recall/cat` too.
+        names: names of its values; empty: its own.
+    """
+
+    label_kind: LabelKind | None = None
+    direction: str | Mapping[str, str] | None = None
+    names: Sequence[str] = ()
 
 
 @runtime_checkable

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from trainer.protocols.acting import EnvSpec
-from trainer.protocols.data import Batch
-from trainer.protocols.labels import KnownLabels
+from trainer.protocols.data import Batch, Dataset
+from trainer.protocols.labels import KnownLabels, LabelKind
 from trainer.protocols.nodes import ModelNode, OptimizerNode, ScheduleNode
 from trainer.protocols.replicas import Replica, Worker
+from trainer.protocols.texts import Sampling
 
 if TYPE_CHECKING:
-    import numpy as np
     import tensorflow as tf
 
 Metrics: TypeAlias = Mapping[str, tuple[Any, Any]]
@@ -150,13 +151,11 @@ class Task(Protocol):
     """What is trained and how: owns models and optimizers, and computes a replica's part of a step.
 
     Steps are traced without AutoGraph: a function that has `if` or `for` on tensors needs
-    `tf.function` around it. It may also be `DerivesMetrics`, `HasPictures` or `WritesText`.
+    `tf.function` around it. What else it may have is in `TaskDefaults`. One with a `make_evaluator`
+    needs no `eval_step`.
 
     Attributes:
         metrics: names of the metrics that `train_step` and `eval_step` return; `loss` is the first.
-            What selects by one asks the attribute `direction`, name -> `max` or `min`, a literal of
-            the class; that of `loss` is `min` without it. `primary_metric` is the one by which runs
-            are compared, `loss` without it.
         models: the models by name; the first is the one that is exported.
         optimizers: the optimizers by name; each has the name of the model that it updates.
     """
@@ -182,32 +181,71 @@ class Task(Protocol):
         takes an argument `step` too, and gathers those of all replicas with its collectives.
         """
 
-    def predict_step(self, batch: Batch) -> Mapping[str, tf.Tensor]:
-        """Return the first model's predictions for one replica's batch, name -> [B, ...].
 
-        Their names are in `PREDICTIONS`. Without this method a task has no metrics but its own.
-        """
-
-
-@runtime_checkable
-class Generates(Protocol):
-    """A task whose first model makes examples out of random vectors.
+@dataclass(frozen=True)
+class Served:
+    """What an export of a task serves.
 
     Attributes:
-        latent_size: numbers in a random vector; known after `build`.
+        functions: concrete functions by name; `serving_default` is one of them. They return
+            name -> [N, ...]. Trace them without AutoGraph, as the steps are.
+        text: what the model card says of inputs and outputs, Markdown; empty: their shapes.
+        usage: lines of Python that set `predictions`, after `model` was loaded; empty: a call of
+            `serving_default`.
     """
 
-    latent_size: int
+    functions: Mapping[str, Any]
+    text: str = ""
+    usage: Sequence[str] = ()
 
-    def generate(self, latents: tf.Tensor) -> tf.Tensor:
-        """Return the examples of some vectors as the trained model makes them.
 
-        Args:
-            latents: [B, latent_size] float32, from the standard normal distribution.
+class TaskDefaults:
+    """What a task may have besides the members of `Task`, with what counts for one without.
 
-        Returns:
-            [B, *input_shape] float32, in the units of the dataset's features.
+    Attributes:
+        direction: name of a metric -> `max` or `min`, a literal of the class; that of `loss` is
+            `min` anyway.
+        primary_metric: the metric by which runs are compared; None: `loss`.
+        label_kind: the labels that it learns; None: any, or none.
+        threshold: probability from which an example is predicted to have a label.
+        derived_metrics: names of metrics that are functions of others; known after `build`.
+        predict_step: returns the first model's predictions for one replica's batch, name ->
+            [B, ...]. Their names are in `PREDICTIONS`. Without it a task has no metrics but its
+            own.
+        reads_prompts: whether it predicts what follows the prompts of `predict.prompts`.
+        make_evaluator: `make_evaluator(inference, source, predictor)` makes what evaluates a split,
+            a `trainer.engine.evaluation.evaluator.Evaluator`. The arguments are a
+            `trainer.engine.evaluation.inference.Inference`, the split as a
+            `trainer.engine.graph.input.feed.Source`, and what predicts it, if anything does.
+        make_predictor: `make_predictor(inference, source)` makes what predicts a split, a
+            `trainer.engine.evaluation.predictor.Predictor`, or None.
+        serve: `serve(dataset, sampling)` returns what an export serves, as `Served`, where that is
+            not the predictions for features.
+    """
+
+    direction: Mapping[str, str] | None = None
+    primary_metric: str | None = None
+    label_kind: LabelKind | None = None
+    threshold: float | None = None
+    derived_metrics: Sequence[str] = ()
+    predict_step: Callable[[Batch], Mapping[str, tf.Tensor]] | None = None
+    reads_prompts: bool = False
+    make_evaluator: Callable[[Any, Any, Any], Any] | None = None
+    make_predictor: Callable[[Any, Any], Any] | None = None
+    serve: Callable[[Dataset, Sampling], Served] | None = None
+
+    def derive_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return all metrics that are reported, from those in `metrics`, NaN where none counted.
+
+        Each is over the whole split: so the mean of ratios is that of the split's ratios, not a
+        mean over batches.
         """
+        return dict(metrics)
+
+    def serve_step(self, batch: Batch) -> Mapping[str, tf.Tensor]:
+        """Return what the exported model returns for a batch, name -> [B, ...]."""
+        assert self.predict_step is not None
+        return self.predict_step(batch)
 
 
 class Callback(Protocol):
@@ -227,76 +265,4 @@ class Callback(Protocol):
         Args:
             step: number of updates made.
             metrics: the metrics of the validation split; without one of the test split.
-        """
-
-
-@runtime_checkable
-class DerivesMetrics(Protocol):
-    """A task with metrics that are functions of others, each over the whole split.
-
-    So the mean of ratios is that of the split's ratios, not a mean over batches.
-
-    Attributes:
-        derived_metrics: names of these metrics; known after `build`.
-    """
-
-    derived_metrics: Sequence[str]
-
-    def derive_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Return all metrics that are reported, from those in `metrics`, NaN where none counted."""
-
-
-@runtime_checkable
-class HasPictures(Protocol):
-    """A task whose predictions can be seen, as an image in TensorBoard and `<name>.png`.
-
-    Attributes:
-        num_pictures: how many examples of the test split are drawn, spread evenly over it.
-    """
-
-    num_pictures: int
-
-    def pictures(
-        self, examples: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]
-    ) -> Mapping[str, np.ndarray]:
-        """Draw examples with what is predicted of them.
-
-        Args:
-            examples: name -> [n, ...], as the model receives them.
-            predictions: name -> [n, ...], of `predict_step`.
-
-        Returns:
-            Name -> [H, W, 3] uint8.
-        """
-
-
-@runtime_checkable
-class Serves(Protocol):
-    """A task whose export returns more than a table of predictions holds."""
-
-    def serve_step(self, batch: Batch) -> Mapping[str, tf.Tensor]:
-        """Return what the exported model returns for a batch, name -> [B, ...]."""
-
-
-@runtime_checkable
-class Embeds(Protocol):
-    """A task that learns features from comparisons of examples with each other.
-
-    It needs no `eval_step`: an evaluation compares the examples of the whole test split, and finds
-    the class of each among its nearest neighbors of the training split.
-
-    Attributes:
-        neighbors: number of nearest neighbors; 0: no class is predicted.
-    """
-
-    neighbors: int
-
-    def project(self, batch: Batch) -> tf.Tensor:
-        """Return what is compared of both `views`, [B, 2, P] float32."""
-
-    def compare(self, projections: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """Compare examples with each other; return name -> the metric of each, [N].
-
-        Args:
-            projections: [N, 2, P] float32.
         """

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
-
-if TYPE_CHECKING:
-    import tensorflow as tf
+from typing import Protocol, runtime_checkable
 
 
 class Sampling(Protocol):
@@ -23,32 +20,6 @@ class Sampling(Protocol):
     temperature: float
     top_k: int | None
     seed: int
-
-
-@runtime_checkable
-class WritesText(Protocol):
-    """A task whose first model predicts tokens, and which can continue texts."""
-
-    def logits(self, tokens: tf.Tensor) -> tf.Tensor:
-        """Return the logits of the token after each, [B, T, vocabulary] float32.
-
-        Args:
-            tokens: [B, T] int32.
-        """
-
-    def continue_text(
-        self, prompts: tf.Tensor, sizes: tf.Tensor, numbers: tf.Tensor, sampling: Sampling
-    ) -> tf.Tensor:
-        """Return the tokens that follow prompts, [B, sampling.tokens] int32.
-
-        A text depends on its prompt, its number and the sampling, not on the others of a batch.
-
-        Args:
-            prompts: [B, T] int32, the tokens of prompts and then any others.
-            sizes: how many tokens a prompt has, [B] int32 in [1, T].
-            numbers: [B] int64; texts of different numbers have different random numbers.
-            sampling: how tokens are chosen.
-        """
 
 
 class Tokenizer(Protocol):

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.cluster.messages import Channel
-from trainer.engine.graph.state.train_state import TrainState
+from trainer.engine.evaluation.evaluator import Evaluation
+from trainer.engine.evaluation.inference import Inference
 from trainer.engine.pacing import Stopped
-from trainer.engine.process_group import ProcessGroup
-from trainer.reinforcement.environment_data import EnvironmentData
+from trainer.protocols import Environment
+from trainer.reinforcement.published_policy import acting_task
 from trainer.reinforcement.rollout import EnvironmentGroup, run_episodes
 
 
@@ -24,50 +23,27 @@ class EpisodeEvaluator:
     The episodes begin alike in each evaluation: two of them differ by their weights alone.
 
     Args:
-        state: the state whose models act.
-        data: makes the environments.
-        num_episodes: how many; as many environments are stepped side by side.
-        seed: of the environments.
-        process_group: the processes that evaluate together.
-        channel: receives a heartbeat before each step.
+        inference: says how many episodes there are; as many environments are stepped side by side.
+        make: makes an environment.
     """
 
     names = ("return", "episode_length")
-    # An episode has neither.
-    images: ClassVar[Mapping[str, np.ndarray]] = {}
-    texts: ClassVar[Mapping[str, Sequence[str]]] = {}
 
-    def __init__(
-        self,
-        state: TrainState,
-        data: EnvironmentData,
-        *,
-        num_episodes: int,
-        seed: int,
-        process_group: ProcessGroup,
-        channel: Channel,
-    ) -> None:
-        self._state = state
-        self._data = data
-        self._num_episodes = num_episodes
-        self._seed = seed
-        self._process_group = process_group
-        self._channel = channel
-        self._act = tf.function(state.task.act_greedily, autograph=False)  # type: ignore[attr-defined]
+    def __init__(self, inference: Inference, make: Callable[[], Environment]) -> None:
+        self._state = inference.state
+        self._make = make
+        self._num_episodes = inference.experiment.evaluate.episodes
+        self._seed = inference.experiment.seed
+        self._process_group = inference.process_group
+        self._channel = inference.channel
+        task = acting_task(inference.state.task)
+        self._act = tf.function(task.act_greedily, autograph=False)
         self._is_compiled = False
 
     def evaluate(
         self, stop_requested: Callable[[], bool], enter: Callable[[str], None] = lambda phase: None
-    ) -> dict[str, float]:
-        """Return `return` and `episode_length`, the means over all episodes; collective.
-
-        Args:
-            stop_requested: whether a stop was requested of this process; the chief's counts.
-            enter: called with the phase, `compile` or `evaluate`.
-
-        Raises:
-            Stopped: a stop was requested; the weights are as before.
-        """
+    ) -> Evaluation:
+        """Compute `return` and `episode_length`, the means over all episodes; see `Evaluator`."""
         self._state.swap_averages()
         try:
             text = ""
@@ -79,8 +55,7 @@ class EpisodeEvaluator:
             self._state.swap_averages()
         if not text:
             raise Stopped
-        metrics: dict[str, float] = json.loads(text)
-        return metrics
+        return Evaluation(json.loads(text))
 
     def _episodes(
         self, stop_requested: Callable[[], bool], enter: Callable[[str], None]
@@ -94,7 +69,7 @@ class EpisodeEvaluator:
             actions: np.ndarray = self._act(tf.constant(observations)).numpy()
             return actions
 
-        environments = [self._data.make() for _ in range(self._num_episodes)]
+        environments = [self._make() for _ in range(self._num_episodes)]
         group = EnvironmentGroup(environments, self._seed)
         if not self._is_compiled:
             enter("compile")

@@ -8,6 +8,11 @@ from typing import Annotated, ClassVar
 import tensorflow as tf
 
 from trainer.annotations import Ge, Gt
+from trainer.engine.evaluation.embedding_evaluator import embedding_evaluator
+from trainer.engine.evaluation.evaluator import Evaluator
+from trainer.engine.evaluation.inference import Inference
+from trainer.engine.evaluation.predictor import Predictor
+from trainer.engine.graph.input.feed import Source
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
 
@@ -107,6 +112,12 @@ class Contrastive:
         views = tf.unstack(projections, axis=1)
         losses, accuracy = nt_xent(views, views, tf.ones([views[0].shape[0]]), 0, self._temperature)
         return {"loss": losses, "accuracy": accuracy}
+
+    def make_evaluator(
+        self, inference: Inference, source: Source, predictor: Predictor | None
+    ) -> Evaluator:
+        """Return what compares the examples of a split, and finds their neighbours."""
+        return embedding_evaluator(self, inference, source)
 
     def _loss(self, batch: Batch, step: StepContext) -> PerExample:
         weight = batch["weight"]

@@ -7,13 +7,22 @@ from typing import Annotated, ClassVar, Literal
 import tensorflow as tf
 
 from trainer.annotations import Ge
+from trainer.engine.evaluation.evaluator import Evaluator
+from trainer.engine.evaluation.inference import Inference
+from trainer.engine.evaluation.predictor import Predictor
+from trainer.engine.evaluation.sample_metrics import generator as sampling_predictor
+from trainer.engine.evaluation.sample_metrics import sample_evaluator
+from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.randomness.randomness import normal_of
 from trainer.protocols import (
     Batch,
+    Dataset,
     Metrics,
     ModelNode,
     OptimizerNode,
     PerExample,
+    Sampling,
+    Served,
     StepContext,
     TaskParts,
 )
@@ -116,6 +125,37 @@ class Gan:
     def generate(self, latents: tf.Tensor) -> tf.Tensor:
         """Return examples, [B, *input_shape], from latent vectors, [B, latent_size]."""
         return self.models["generator"](latents, training=False)
+
+    def make_predictor(self, inference: Inference, source: Source) -> Predictor:
+        """Return what generates as many examples as a split has."""
+        return sampling_predictor(self, inference, source, source.split.num_examples)
+
+    def make_evaluator(
+        self, inference: Inference, source: Source, predictor: Predictor | None
+    ) -> Evaluator:
+        """Return what evaluates a split, and generated examples."""
+        return sample_evaluator(self, inference, source)
+
+    def serve(self, dataset: Dataset, sampling: Sampling) -> Served:
+        """Return the function from latent vectors to examples."""
+
+        def generate(latents: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"samples": tf.cast(self.generate(latents), tf.float32)}
+
+        vectors = tf.TensorSpec([None, self.latent_size], tf.float32, "latents")
+        function = tf.function(generate, autograph=False).get_concrete_function(vectors)
+        text = (
+            f"- `serving_default`: `latents`, [N, {self.latent_size}] float32, independent numbers "
+            "from the standard normal distribution.\n\nIt returns `samples`, float32: one "
+            "generated example for each vector, as the dataset hands examples to a model (scaled, "
+            "images in [0, 1])."
+        )
+        usage = (
+            'predict = model.signatures["serving_default"]',
+            f'inputs = {{"latents": tf.random.normal({[1, self.latent_size]})}}  # yours',
+            "predictions = predict(**inputs)",
+        )
+        return Served({"serving_default": function}, text, usage)
 
     def _noise(self, part: Batch, step: StepContext) -> tf.Tensor:
         return step.random_normal([int(part["weight"].shape[0]), self.latent_size])

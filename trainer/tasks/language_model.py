@@ -8,9 +8,32 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from trainer.protocols import Batch, Metrics, PerExample, Sampling, StepContext, TaskParts
+from trainer.engine.evaluation.evaluator import Evaluator
+from trainer.engine.evaluation.inference import Inference
+from trainer.engine.evaluation.predictor import Predictor
+from trainer.engine.evaluation.text_samples import text_predictor, text_samples
+from trainer.engine.graph.input.feed import Source
+from trainer.protocols import (
+    Batch,
+    Dataset,
+    Metrics,
+    PerExample,
+    Sampling,
+    Served,
+    StepContext,
+    TaskParts,
+)
 from trainer.tasks import model_outputs
 from trainer.tasks.generation import continue_tokens
+
+_USAGE = (
+    'generate = model.signatures["generate"]',
+    'length = generate.structured_input_signature[1]["features"].shape[1]',
+    'prompt = list(b"The")  # tokens of your prompt',
+    "features = tf.constant([prompt + [0] * (length - len(prompt))])",
+    "size = tf.constant([len(prompt)])",
+    "predictions = generate(features=features, size=size, id=tf.constant([0], tf.int64))",
+)
 
 
 class LanguageModel:
@@ -23,6 +46,7 @@ class LanguageModel:
     derived_metrics = ("perplexity",)
     direction: ClassVar = {"loss": "min", "accuracy": "max", "perplexity": "min"}
     primary_metric = "accuracy"
+    reads_prompts = True
 
     def __init__(self) -> None:
         self._shape: list[int] | None = None
@@ -64,6 +88,37 @@ class LanguageModel:
         """Return the tokens that follow prompts, [B, sampling.tokens] int32."""
         return continue_tokens(self.logits, prompts, sizes, numbers, sampling)
 
+    def make_predictor(self, inference: Inference, source: Source) -> Predictor | None:
+        """Return what continues the prompts of mode=predict."""
+        return text_predictor(self, inference, source)
+
+    def make_evaluator(
+        self, inference: Inference, source: Source, predictor: Predictor | None
+    ) -> Evaluator:
+        """Return what evaluates a split, and continues some of its texts."""
+        extra = inference.configured_metrics(predictor) or text_samples(self, inference, source)
+        return inference.split_evaluator(source, extra)
+
+    def serve(self, dataset: Dataset, sampling: Sampling) -> Served:
+        """Return the functions from tokens to logits, and from prompts to tokens."""
+        features = tf.TensorSpec([None, *dataset.input_shape], tf.int32, "features")
+
+        def logits(features: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"logits": self.logits(features)}
+
+        def generate(features: tf.Tensor, size: tf.Tensor, id: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"text": self.continue_text(features, size, id, sampling)}
+
+        functions = {
+            "serving_default": tf.function(logits, autograph=False).get_concrete_function(features),
+            "generate": tf.function(generate, autograph=False).get_concrete_function(
+                features,
+                tf.TensorSpec([None], tf.int32, "size"),
+                tf.TensorSpec([None], tf.int64, "id"),
+            ),
+        }
+        return Served(functions, _card(dataset.input_shape[0], sampling), _USAGE)
+
     def _loss(self, batch: Batch, *, training: bool) -> PerExample:
         logits = self._logits(batch["features"], training=training)
         labels = batch["label"]
@@ -82,3 +137,18 @@ class LanguageModel:
             fix="task=language_model needs a logit of each token of the vocabulary at each place; "
             "choose model=transformer and a dataset of tokens, such as dataset=text_windows",
         )
+
+
+def _card(length: int, sampling: Sampling) -> str:
+    """Return what the model card says of the served functions."""
+    among = "all" if sampling.top_k is None else f"the {sampling.top_k} most likely"
+    return (
+        f"- `serving_default`: `features`, [N, {length}] int32, tokens. It returns `logits`, "
+        f"[N, {length}, tokens of the vocabulary] float32, of the token after each.\n"
+        f"- `generate`: `features`, [N, {length}] int32, the tokens of a prompt and then any "
+        "others; `size`, [N] int32, how many tokens the prompt has, at least one; `id`, [N] int64: "
+        "another number is another text. It returns `text`, "
+        f"[N, {sampling.tokens}] int32, the tokens that follow, chosen among {among} at "
+        f"temperature {sampling.temperature:g}. To export other choices, add e.g. "
+        "`predict.sampling.temperature=0.5`."
+    )

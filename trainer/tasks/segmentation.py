@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 
+from trainer.engine.evaluation.evaluator import Evaluator
+from trainer.engine.evaluation.inference import Inference
+from trainer.engine.evaluation.pictures import Pictures
+from trainer.engine.evaluation.predictor import Predictor
+from trainer.engine.evaluation.subset import SpreadExamples
+from trainer.engine.graph.input.feed import Source
 from trainer.errors import ConfigError
 from trainer.protocols import (
     Batch,
@@ -23,6 +30,7 @@ from trainer.tasks import model_outputs
 IGNORED = 255
 """Value of a mask's pixels that count neither in the loss nor in a metric."""
 _MOST_NAMED_CLASSES = 20
+_NUM_PICTURES = 8  # examples in the picture of an evaluation, spread evenly over the split
 
 
 class Segmentation:
@@ -33,12 +41,7 @@ class Segmentation:
     `accuracy` of the pixels, and `mean_iou`, the mean over the classes of the intersection of label
     and prediction over their union (Everingham et al. 2010). A class that occurs in neither does
     not count in the mean. With up to 20 classes that of each is a metric too, `iou/<number>`.
-
-    Attributes:
-        num_pictures: examples in the picture of an evaluation.
     """
-
-    num_pictures = 8
 
     direction: ClassVar = {"loss": "min", "accuracy": "max", "mean_iou": "max", "iou": "max"}
     primary_metric = "accuracy"
@@ -102,6 +105,23 @@ class Segmentation:
             "mean_iou": mean,
             **(each if len(each) <= _MOST_NAMED_CLASSES else {}),
         }
+
+    def make_evaluator(
+        self, inference: Inference, source: Source, predictor: Predictor | None
+    ) -> Evaluator:
+        """Return what evaluates a split, and draws some of its examples."""
+        extra = inference.configured_metrics(predictor)
+        if extra is None:
+            split = SpreadExamples(source.split, _NUM_PICTURES)
+            extra = Pictures(
+                self.pictures,
+                inference.dataset,
+                split,
+                inference.predict(replace(source, split=split)),
+                inference.process_group,
+                inference.run_dir,
+            )
+        return inference.split_evaluator(source, extra)
 
     def pictures(
         self, examples: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]

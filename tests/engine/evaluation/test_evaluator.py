@@ -114,7 +114,11 @@ def test_metrics_equal_numpy_on_whole_split(trained, strategy):
     table = read_json(run_engine.run_dir / "confusion.json")
     assert table == {"step": 4, "classes": [str(number) for number in range(10)], "matrix": matrix}
     # A second evaluation starts from nothing.
-    assert last == run_engine.evaluator.evaluate(lambda: False) == run_engine.result()["metrics"]
+    assert (
+        last
+        == run_engine.evaluator.evaluate(lambda: False).metrics
+        == run_engine.result()["metrics"]
+    )
 
 
 @pytest.mark.slow
@@ -164,7 +168,7 @@ def test_strategies_agree_bitwise_at_equal_replica_batch(trained):
     def extra_metrics(run_engine):
         return {
             name: value
-            for name, value in run_engine.evaluator.evaluate(lambda: False).items()
+            for name, value in run_engine.evaluator.evaluate(lambda: False).metrics.items()
             if name not in own
         }
 
@@ -186,11 +190,11 @@ def test_sidecar_and_evaluate_mode_return_same_metrics(trained):
     )
     beside = sidecar(WorkerContext(experiment, run_engine.run_dir, channel))
     beside.checkpointer.restore(4)
-    assert {"step": 4, **beside.evaluator.evaluate(lambda: False)} == last
+    assert {"step": 4, **beside.evaluator.evaluate(lambda: False).metrics} == last
     experiment.mode = "evaluate"
     alone = build.engine(experiment, run_engine.run_dir, channel)
     assert alone.checkpointer.restore_latest() == 4
-    assert {"step": 4, **alone.evaluator.evaluate(lambda: False)} == last
+    assert {"step": 4, **alone.evaluator.evaluate(lambda: False).metrics} == last
 
 
 class ImageRecorder(Writer):
@@ -220,10 +224,9 @@ def test_evaluation_images_reach_the_writers(tmp_path):
 
 def test_evaluation_without_metrics_predicts_nothing(tmp_path):
     run_engine = engine(tmp_path)
-    assert run_engine.evaluator._extra_metrics is None
-    assert run_engine.evaluator.images == {}
     run_engine.predictor.predict = None
     run_engine.train(lambda: False)
+    assert run_engine.evaluator.evaluate(lambda: False).images == {}
     assert not (tmp_path / "confusion.json").exists()
 
 
@@ -293,7 +296,9 @@ COMPARING = [f"task._target_={__name__}.Comparing", "batch.global_size=50"]
 
 def test_evaluation_may_communicate(tmp_path):
     losses = [
-        engine(tmp_path / name, *COMPARING, *layout).evaluator.evaluate(lambda: False)["loss"]
+        engine(tmp_path / name, *COMPARING, *layout)
+        .evaluator.evaluate(lambda: False)
+        .metrics["loss"]
         for name, layout in STRATEGIES.items()
     ]
     np.testing.assert_allclose(losses, losses[0], rtol=1e-6)

@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from tests.support.training import ROUNDING, assert_same_bits, engine, variables
-from tests.tasks.test_tasks import GAN
 from trainer.datasets.digits import digits
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles, FileSplit
@@ -139,7 +138,3 @@ def test_unreadable_file_has_weight_zero_and_is_not_padding(trained, tmp_path):
     )
     assert predictions["id"].tolist() == [0, 1, 2, 3, 4] == predictions["label"].tolist()
     assert predictions["weight"].tolist() == [1, 1, 0, 1, 1]
-
-
-def test_task_without_predict_step_has_no_predictor(tmp_path):
-    assert engine(tmp_path, *GAN).predictor is None

@@ -12,13 +12,13 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import ConfigError
+from trainer.reinforcement.actor import Actor, _Stopped
 from trainer.reinforcement.buffers.queue import Queue
 from trainer.reinforcement.learner_server import COUNTS
+from trainer.reinforcement.published_policy import PublishedPolicy
 from trainer.worker.building import build
 from trainer.worker.building.build_model import build_dataset
-from trainer.worker.building.published_policy import PublishedPolicy
 from trainer.worker.context import WorkerContext
-from trainer.worker.modes.actor import Actor, _Stopped
 
 LENGTH, BATCH = 5, 4
 SMALL = (

@@ -22,13 +22,12 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import Experiment
+from trainer.engine.evaluation.inference import Inference
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.keras3.keras3_model import Keras3Model
 from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.errors import ConfigError
 from trainer.strategies import select
-from trainer.worker.building.build_inference import Inference
-from trainer.worker.context import WorkerContext
 from trainer.worker.export import export, model_card
 
 PLAIN = '''
@@ -156,9 +155,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     # As mode=predict does with a folder of images.
     loops = Loops(trained_engine.loop.strategy, input_outside=False)
     source = Source(dataset.files(files), 16, 1)
-    context = WorkerContext(compose([*SMALL, *EVERY_LAYER]), run_dir, trained_engine.channel)
     inference = Inference(
-        context, dataset, trained_engine.state, loops, trained_engine.process_group, 16
+        compose([*SMALL, *EVERY_LAYER]),
+        run_dir,
+        trained_engine.channel,
+        dataset,
+        {},
+        trained_engine.state,
+        loops,
+        trained_engine.process_group,
+        16,
     )
     of_files = inference.predictor(source)
     directory = exported(run_dir, *EVERY_LAYER, "export.tflite=true")

@@ -13,7 +13,7 @@ from trainer.cluster.spec import Cluster, ProcessId
 from trainer.config.rules.batch_sizes import BatchSizes
 from trainer.strategies import devices
 from trainer.strategies.parameter_server import ParameterServer
-from trainer.worker.building import announcement, build
+from trainer.worker.building import build
 from trainer.worker.context import WorkerContext
 from trainer.worker.modes import modes
 
@@ -105,7 +105,7 @@ def test_devices_of_all_parameter_server_workers_are_counted(tmp_path):
     plan = SimpleNamespace(total_steps=8, epochs=SimpleNamespace(completed=lambda step: 0))
     dataset = SimpleNamespace(train=SimpleNamespace())
     learner = SimpleNamespace(sizes=BatchSizes(16, 1, 1), plan=plan, dataset=dataset)
-    announcement.announce(context, ParameterServer(), learner)
+    build.announce(context, ParameterServer(), learner)
     assert messages[0] == Line("Number of devices: 2")
 
 

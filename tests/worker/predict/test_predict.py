@@ -19,8 +19,7 @@ from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
 from trainer.runs import prediction_table
 from trainer.worker.predict import table_formats
-from trainer.worker.predict.predict import predict
-from trainer.worker.predict.row_file import RowFile, columns_of
+from trainer.worker.predict.predict import RowFile, columns_of, predict
 
 OPTIONS = ["batch.global_size=50", "train.steps=2"]
 QUIET = Channel(lambda message: None)

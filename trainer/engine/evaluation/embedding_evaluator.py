@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.config.schema import Experiment
-from trainer.engine.evaluation.extra_metrics import blocks
+from trainer.engine.evaluation.evaluator import Evaluation, blocks
+from trainer.engine.evaluation.inference import Inference
+from trainer.engine.evaluation.metric_names import require_evaluated
+from trainer.engine.evaluation.misclassified import batch_spec
 from trainer.engine.evaluation.predicted_classes import predicted_classes
 from trainer.engine.evaluation.predictor import Predictor
+from trainer.engine.evaluation.subset import SpreadExamples
+from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.randomness import randomness
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
-from trainer.protocols import Batch, Dataset, Embeds, Task
+from trainer.protocols import Batch, Dataset, Split
 
 FEATURES = "features"
 PROJECTIONS = "projections"
@@ -26,6 +30,33 @@ MAX_NEIGHBOURS = 5000
 """Training examples that are looked through, spread evenly over the split."""
 _ROWS = 256  # test examples whose neighbors are looked for at a time
 _TEMPERATURE = 0.1  # of the weights of neighbors
+
+
+class Embeds(Protocol):
+    """A task that learns features from comparisons of examples with each other.
+
+    Attributes:
+        neighbors: number of nearest neighbors that predict a class; 0: none is predicted.
+    """
+
+    neighbors: int
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics that `compare` returns."""
+
+    def predict_step(self, batch: Batch) -> Mapping[str, tf.Tensor]:
+        """Return `features` [B, D] float32."""
+
+    def project(self, batch: Batch) -> tf.Tensor:
+        """Return what is compared of both `views`, [B, 2, P] float32."""
+
+    def compare(self, projections: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        """Compare examples with each other; return name -> the metric of each, [N].
+
+        Args:
+            projections: [N, 2, P] float32.
+        """
 
 
 class ViewEmbedder:
@@ -52,7 +83,7 @@ class ViewEmbedder:
 
     def predict_step(self, batch: Batch) -> Mapping[str, tf.Tensor]:
         """Return `features` [B, D] and `projections` [B, 2, P], float32."""
-        predictions = self._task.predict_step(batch)  # type: ignore[attr-defined]
+        predictions = self._task.predict_step(batch)
         if "views" not in batch:
             return {FEATURES: predictions[FEATURES]}
         return {FEATURES: predictions[FEATURES], PROJECTIONS: self._task.project(batch)}
@@ -79,21 +110,15 @@ class EmbeddingEvaluator:
         process_group: the processes that predict together.
     """
 
-    # Features have neither.
-    images: ClassVar[Mapping[str, np.ndarray]] = {}
-    texts: ClassVar[Mapping[str, Sequence[str]]] = {}
-
     def __init__(
         self,
-        task: Task,
+        task: Embeds,
         test: Predictor,
         bank: Predictor | None,
         group_size: int,
         process_group: ProcessGroup,
     ) -> None:
-        assert isinstance(task, Embeds)
-        self._task: Embeds = task
-        self._names = task.metrics
+        self._task = task
         self._test = test
         self._bank = bank
         self._group_size = group_size
@@ -101,23 +126,14 @@ class EmbeddingEvaluator:
 
     def evaluate(
         self, stop_requested: Callable[[], bool], enter: Callable[[str], None] = lambda phase: None
-    ) -> dict[str, float]:
-        """Return the task's metrics and `knn_accuracy`; collective.
-
-        Args:
-            stop_requested: whether a stop was requested of this process.
-            enter: called before each graph call with its phase, `compile` or `evaluate`.
-
-        Raises:
-            Stopped: a stop was requested of some process; the weights are as before.
-        """
+    ) -> Evaluation:
+        """Compute the task's metrics and `knn_accuracy`; see `Evaluator`."""
         test = self._rows(self._test.predict(0, stop_requested, enter))
         bank = None
         if self._bank is not None:
             bank = self._rows(self._bank.predict(0, stop_requested, enter))
         text = json.dumps(self._metrics(test, bank)) if self._process_group.is_chief else ""
-        metrics: dict[str, float] = json.loads(self._process_group.broadcast_text_from_chief(text))
-        return metrics
+        return Evaluation(json.loads(self._process_group.broadcast_text_from_chief(text)))
 
     def _rows(self, chunks: Iterator[dict[str, np.ndarray]]) -> _Rows:
         """Return all rows but those of weight 0."""
@@ -140,8 +156,8 @@ class EmbeddingEvaluator:
     def _compare(self, projections: np.ndarray | None) -> dict[str, float]:
         """Return the mean of each metric over all examples; NaN without views."""
         if projections is None:
-            return dict.fromkeys(self._names, float("nan"))
-        values: dict[str, list[np.ndarray]] = {name: [] for name in self._names}
+            return dict.fromkeys(self._task.metrics, float("nan"))
+        values: dict[str, list[np.ndarray]] = {name: [] for name in self._task.metrics}
         with tf.device("CPU:0"):
             for start in range(0, len(projections), self._group_size):
                 group = tf.constant(projections[start : start + self._group_size])
@@ -150,13 +166,16 @@ class EmbeddingEvaluator:
         return {name: float(np.concatenate(each).mean()) for name, each in values.items()}
 
 
-def refuse_classifier_options(experiment: Experiment, task: Embeds) -> None:
-    """Raise if metrics or figures are configured that judge predicted classes.
+def embedding_evaluator(task: Embeds, inference: Inference, source: Source) -> EmbeddingEvaluator:
+    """Return what compares the examples of a split, and finds their neighbors.
 
     Raises:
-        ConfigError: there are.
+        ConfigError: a metric or figure is configured that judges predicted classes.
     """
-    if names := ", ".join(experiment.metrics or {}):
+    experiment = inference.experiment
+    train = inference.dataset.train
+    has_neighbors = task.neighbors > 0 and isinstance(train, Split) and "label" in batch_spec(train)
+    if names := ", ".join(inference.metrics):
         raise ConfigError(
             f"metrics ({names}) needs predicted classes, and {type(task).__name__} predicts "
             "features; leave the option out"
@@ -166,6 +185,17 @@ def refuse_classifier_options(experiment: Experiment, task: Embeds) -> None:
             f"summary.misclassified ({count}) needs a classifier, and {type(task).__name__} "
             "predicts features; add summary.misclassified=0"
         )
+    if experiment.trains:
+        evaluated = [*task.metrics, *([NEIGHBOUR_METRIC] if has_neighbors else [])]
+        require_evaluated(experiment, evaluated, inference.directions)
+    bank = replace(source, split=SpreadExamples(train, MAX_NEIGHBOURS))
+    return EmbeddingEvaluator(
+        task,
+        inference.predict_by(ViewEmbedder(task, inference.dataset), source, source.split),
+        inference.predict(bank) if has_neighbors else None,
+        inference.global_size,
+        inference.process_group,
+    )
 
 
 def nearest_classes(

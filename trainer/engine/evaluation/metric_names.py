@@ -12,7 +12,7 @@ from trainer.config.options.constraints import did_you_mean
 from trainer.config.rules.checkpoint import selections
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
-from trainer.protocols import IN_WORDS, LabelKind, Metric, label_kind_of
+from trainer.protocols import IN_WORDS, LabelKind, Metric, MetricDefaults, with_defaults
 
 _RESERVED = ("step", "split", "epoch")
 """Keys of a line of metrics.jsonl that are not metrics."""
@@ -102,6 +102,11 @@ def validate_metrics(
     return names
 
 
+def kind_of(metric: Metric) -> LabelKind | None:
+    """Return the labels that a metric is for; None: any."""
+    return with_defaults(metric, MetricDefaults).label_kind
+
+
 def _check_kind(metrics: Mapping[str, Metric], kind: LabelKind) -> None:
     """Raise unless all metrics that say for which labels they are, are for these.
 
@@ -109,10 +114,10 @@ def _check_kind(metrics: Mapping[str, Metric], kind: LabelKind) -> None:
         ConfigError: one is not.
     """
     if problems := [
-        f"metrics.{name} ({type(metric).__name__}) is for {IN_WORDS[label_kind_of(metric)]}, the "
-        f"labels are {IN_WORDS[kind]}; remove it"
+        f"metrics.{name} ({type(metric).__name__}) is for {IN_WORDS[own]}, the labels are "
+        f"{IN_WORDS[kind]}; remove it"
         for name, metric in metrics.items()
-        if getattr(metric, "label_kind", kind) != kind
+        if (own := kind_of(metric) or kind) != kind
     ]:
         raise ConfigError(*problems)
 

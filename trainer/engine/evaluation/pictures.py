@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.engine.evaluation.extra_metrics import ExtraMetrics
+from trainer.engine.evaluation.evaluator import Evaluation, ExtraMetrics
 from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.process_group import ProcessGroup
 from trainer.files import write_atomically
-from trainer.protocols import Batch, Dataset, HasPictures, Split
+from trainer.protocols import Batch, Dataset, Split
 from trainer.summaries import figures
+
+Draw: TypeAlias = Callable[
+    [Mapping[str, np.ndarray], Mapping[str, np.ndarray]], Mapping[str, np.ndarray]
+]
+"""Draws examples, name -> [n, ...] as the model receives them, with what is predicted of them.
+
+Returns name -> [H, W, 3] uint8.
+"""
 
 
 class Pictures(ExtraMetrics):
     """Draws examples with their predictions, in the chief; returns no metrics.
 
     Args:
-        task: draws them.
+        draw: draws them.
         dataset: turns them into what the model sees.
         split: these examples.
         predictor: predicts them.
@@ -30,7 +39,7 @@ class Pictures(ExtraMetrics):
 
     def __init__(
         self,
-        task: HasPictures,
+        draw: Draw,
         dataset: Dataset,
         split: Split,
         predictor: Predictor,
@@ -38,7 +47,7 @@ class Pictures(ExtraMetrics):
         run_dir: Path,
     ) -> None:
         super().__init__(predictor, process_group)
-        self._task = task
+        self._draw = draw
         self._dataset = dataset
         self._split = split
         self._run_dir = run_dir
@@ -52,19 +61,18 @@ class Pictures(ExtraMetrics):
         """Add predictions."""
         self._blocks.append(block)
 
-    def results(self, step: int) -> dict[str, float]:
+    def results(self, step: int) -> Evaluation:
         """Draw and write the pictures."""
         if not self._blocks:
-            return {}
+            return Evaluation({})
         predictions = {
             name: np.concatenate([block[name] for block in self._blocks])
             for name in self._blocks[0]
         }
-        drawn = self._task.pictures(self._examples(predictions["id"]), predictions)
-        self.images = {name: picture[None] for name, picture in drawn.items()}
+        drawn = self._draw(self._examples(predictions["id"]), predictions)
         for name, picture in drawn.items():
             write_atomically(self._run_dir / f"{name}.png", figures.png(picture))
-        return {}
+        return Evaluation({}, {name: picture[None] for name, picture in drawn.items()})
 
     def _examples(self, ids: np.ndarray) -> Batch:
         """Return the examples with these numbers, as the model receives them."""

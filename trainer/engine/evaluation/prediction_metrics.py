@@ -9,8 +9,9 @@ import numpy as np
 
 from trainer.config.directions import of_objects
 from trainer.config.schema import Experiment
-from trainer.engine.evaluation.extra_metrics import ExtraMetrics
+from trainer.engine.evaluation.evaluator import Evaluation, ExtraMetrics
 from trainer.engine.evaluation.metric_names import (
+    kind_of,
     metric_values,
     require_evaluated,
     update_metrics,
@@ -31,8 +32,9 @@ from trainer.protocols import (
     Metric,
     SampleMetric,
     Task,
-    label_kind_of,
+    TaskDefaults,
     optional,
+    with_defaults,
 )
 
 
@@ -92,20 +94,19 @@ class PredictionMetrics(ExtraMetrics):
         if self._misclassified:
             self._misclassified.update(block["id"], labels, predictions)
 
-    def results(self, step: int) -> dict[str, float]:
+    def results(self, step: int) -> Evaluation:
         """Return the values, draw the images, and write the tables."""
         values: dict[str, float] = {}
         images: dict[str, np.ndarray] = {}
         for name, metric in self._metrics.items():
             values |= metric_values(name, metric)
             if isinstance(metric, HasFigures):
-                images |= {name: metric.figure()[None]}
+                images[name] = metric.figure()[None]
                 table = {"step": step, **metric.table()}
                 write_json(self._run_dir / f"{name}.json", table)
         if self._misclassified and len(misclassified := self._misclassified.images()):
             images["misclassified"] = misclassified
-        self.images = images
-        return values
+        return Evaluation(values, images)
 
 
 def make_prediction_metrics(
@@ -134,7 +135,7 @@ def make_prediction_metrics(
     """
     _refuse_sample_metrics(metrics, task)
     class_names = class_names_of(dataset)
-    kind = label_kind_of(task)
+    kind = with_defaults(task, TaskDefaults).label_kind or "class"
     _adapt(metrics, class_names, task)
     names = metric_names(task)
     names += validate_metrics(metrics, dataset.num_classes, names, kind)
@@ -165,8 +166,9 @@ def _adapt(metrics: Mapping[str, Metric], class_names: list[str], task: Task) ->
     for metric in metrics.values():
         if hasattr(metric, "class_names"):
             metric.class_names = class_names
-        if hasattr(metric, "threshold") and getattr(metric, "label_kind", "") == "multilabel":
-            metric.threshold = getattr(task, "threshold", metric.threshold)
+        if hasattr(metric, "threshold") and kind_of(metric) == "multilabel":
+            threshold = with_defaults(task, TaskDefaults).threshold
+            metric.threshold = metric.threshold if threshold is None else threshold
 
 
 def _require_classes(num_misclassified: int, kind: LabelKind) -> None:

@@ -1,30 +1,95 @@
-"""Metrics and a picture of what a task generates, at every evaluation from the same vectors."""
+"""What a task generates from fixed random vectors: its metrics, and a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
+import tensorflow as tf
 
-from trainer.config.directions import of_objects
-from trainer.config.schema import Experiment
-from trainer.engine.evaluation.extra_metrics import ExtraMetrics
+from trainer.engine.evaluation.evaluator import Evaluation, ExtraMetrics, SplitEvaluator
+from trainer.engine.evaluation.inference import Inference
 from trainer.engine.evaluation.metric_names import require_evaluated
 from trainer.engine.evaluation.predictor import Predictor
-from trainer.engine.evaluation.samples import SAMPLE
+from trainer.engine.graph.input.feed import Source
+from trainer.engine.graph.randomness.randomness import normal_of
 from trainer.engine.graph.step.metric_sums import metric_names
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.files import write_atomically
-from trainer.protocols import Dataset, Metric, SampleMetric, Task
+from trainer.protocols import Batch, SampleMetric
 from trainer.summaries import figures
+
+SAMPLE = "sample"
+"""Name of the generated examples among the predictions."""
 
 GRID_COLUMNS = 8
 GRID_SIZE = GRID_COLUMNS**2
 """Generated examples in the picture."""
 PICTURE = "samples.png"
 """File of the newest picture, in the run directory."""
+
+
+class Generates(Protocol):
+    """A task whose first model makes examples out of random vectors.
+
+    Attributes:
+        latent_size: numbers in a random vector; known after `build`.
+    """
+
+    latent_size: int
+
+    def generate(self, latents: tf.Tensor) -> tf.Tensor:
+        """Return the examples of some vectors as the trained model makes them.
+
+        Args:
+            latents: [B, latent_size] float32, from the standard normal distribution.
+
+        Returns:
+            [B, *input_shape] float32, in the units of the dataset's features.
+        """
+
+
+@dataclass
+class NumberedSplit:
+    """A split whose examples are their numbers alone.
+
+    Attributes:
+        num_examples: how many.
+        in_memory: always: there is nothing to read.
+    """
+
+    num_examples: int
+    in_memory: bool = True
+
+    def fetch(self, indices: tf.Tensor) -> Batch:
+        """Return a batch with nothing but what the engine adds: `id` and `weight`."""
+        return {}
+
+
+class Sampler:
+    """Predicts for each number one generated example, always from the same random vector.
+
+    It stands for the task and for the dataset of a prediction loop.
+
+    Args:
+        task: the task that generates.
+    """
+
+    def __init__(self, task: Generates) -> None:
+        self._task = task
+
+    def transform(self, batch: Batch, draws: tf.Tensor | None) -> Batch:
+        """Return the batch."""
+        return batch
+
+    def predict_step(self, batch: Batch) -> Batch:
+        """Return `sample`, [B, *input_shape] float32, from `id`, [B] int64."""
+        latents = normal_of(batch["id"], self._task.latent_size)
+        return {SAMPLE: tf.cast(self._task.generate(latents), tf.float32)}
 
 
 class SampleMetrics(ExtraMetrics):
@@ -65,7 +130,7 @@ class SampleMetrics(ExtraMetrics):
         self._first.append(samples[: max(0, GRID_SIZE - self._count)])
         self._count += len(samples)
 
-    def results(self, step: int) -> dict[str, float]:
+    def results(self, step: int) -> Evaluation:
         """Return the values; draw and write the picture if the examples are images."""
         values = {
             name: float(value)
@@ -73,49 +138,37 @@ class SampleMetrics(ExtraMetrics):
             for name, value in metric.result().items()
         }
         first = np.concatenate(self._first)
-        if first.ndim == 4 and first.shape[3] in (1, 3):
-            pixels = np.rint(255 * np.clip(np.nan_to_num(first), 0.0, 1.0)).astype(np.uint8)
-            picture = figures.image_grid(pixels, GRID_COLUMNS)
-            self.images = {"samples": picture[None]}
-            write_atomically(self._run_dir / PICTURE, figures.png(picture))
-        return values
+        if first.ndim != 4 or first.shape[3] not in (1, 3):
+            return Evaluation(values)
+        pixels = np.rint(255 * np.clip(np.nan_to_num(first), 0.0, 1.0)).astype(np.uint8)
+        picture = figures.image_grid(pixels, GRID_COLUMNS)
+        write_atomically(self._run_dir / PICTURE, figures.png(picture))
+        return Evaluation(values, {"samples": picture[None]})
 
 
-def num_samples(metrics: Mapping[str, Metric | SampleMetric]) -> int:
-    """Return how many examples must be generated for the metrics and the picture."""
-    counts = [metric.num_samples for metric in metrics.values() if isinstance(metric, SampleMetric)]
-    return max(GRID_SIZE, *counts) if counts else GRID_SIZE
+def generator(task: Generates, inference: Inference, source: Source, count: int) -> Predictor:
+    """Return what generates so many examples, in batches like those of `source`."""
+    return inference.predict_by(Sampler(task), source, NumberedSplit(count))
 
 
-def make_sample_metrics(
-    experiment: Experiment,
-    metrics: Mapping[str, Metric | SampleMetric],
-    task: Task,
-    dataset: Dataset,
-    predictor: Predictor,
-    process_group: ProcessGroup,
-    run_dir: Path,
-) -> SampleMetrics:
-    """Return the metrics of what a task generates.
-
-    Args:
-        experiment: the configuration.
-        metrics: the configured metrics by name.
-        task: the task, with metrics of its own.
-        dataset: the dataset that the metrics compare with.
-        predictor: generates the examples.
-        process_group: the processes that generate together.
-        run_dir: the run directory.
+def sample_evaluator(task: Generates, inference: Inference, source: Source) -> SplitEvaluator:
+    """Return what evaluates a split, and what the task generates.
 
     Raises:
         ConfigError: a metric does not judge generated examples, or the configuration refers to a
             metric that is not evaluated.
     """
+    experiment = inference.experiment
+    judges = {
+        name: metric
+        for name, metric in inference.metrics.items()
+        if isinstance(metric, SampleMetric)
+    }
     problems = [
         f"metrics.{name} ({type(metric).__name__}) judges predictions of labels, and "
         f"{type(task).__name__} generates examples; remove it, or choose metrics=gan_quality"
-        for name, metric in metrics.items()
-        if not isinstance(metric, SampleMetric)
+        for name, metric in inference.metrics.items()
+        if name not in judges
     ]
     if experiment.trains and (count := experiment.summary.misclassified):
         problems.append(
@@ -124,16 +177,18 @@ def make_sample_metrics(
         )
     if problems:
         raise ConfigError(*problems)
-    judges = {name: metric for name, metric in metrics.items() if isinstance(metric, SampleMetric)}
     for name, judge in judges.items():
         try:
-            judge.begin(dataset)
+            judge.begin(inference.dataset)
         except ConfigError as error:
             raise ConfigError(*(f"metrics.{name}.{line}" for line in error.problems)) from error
-    names: Sequence[str] = [
-        *metric_names(task),
-        *(n for judge in judges.values() for n in judge.names),
-    ]
     if experiment.trains:
-        require_evaluated(experiment, names, of_objects(task, metrics))
-    return SampleMetrics(judges, predictor, process_group, run_dir)
+        names = [
+            *metric_names(inference.state.task),
+            *(name for each in judges.values() for name in each.names),
+        ]
+        require_evaluated(experiment, names, inference.directions)
+    num_samples = max([GRID_SIZE, *(judge.num_samples for judge in judges.values())])
+    predictor = generator(task, inference, source, num_samples)
+    extra = SampleMetrics(judges, predictor, inference.process_group, inference.run_dir)
+    return inference.split_evaluator(source, extra)

@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.engine.evaluation.extra_metrics import ExtraMetrics
+from trainer.engine.evaluation.evaluator import Evaluation, ExtraMetrics
+from trainer.engine.evaluation.inference import Inference
 from trainer.engine.evaluation.predictor import Predictor
+from trainer.engine.graph.input.feed import Source
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.files import write_atomically
-from trainer.protocols import Batch, Sampling, Split, Tokenizer, WritesText
+from trainer.protocols import Batch, HasTokenizer, Sampling, Split, Tokenizer
 
 FILE = "samples.txt"
 """File of the newest texts, in the run directory."""
+
+
+class WritesText(Protocol):
+    """A task whose first model predicts tokens, and which can continue texts."""
+
+    def continue_text(
+        self, prompts: tf.Tensor, sizes: tf.Tensor, numbers: tf.Tensor, sampling: Sampling
+    ) -> tf.Tensor:
+        """Return the tokens that follow prompts, [B, sampling.tokens] int32.
+
+        A text depends on its prompt, its number and the sampling, not on the others of a batch.
+
+        Args:
+            prompts: [B, T] int32, the tokens of prompts and then any others.
+            sizes: how many tokens a prompt has, [B] int32 in [1, T].
+            numbers: [B] int64; texts of different numbers have different random numbers.
+            sampling: how tokens are chosen.
+        """
 
 
 class SplitPrompts:
@@ -145,9 +167,45 @@ class TextSamples(ExtraMetrics):
         ):
             self._texts.append(self._decode([*prompt[:size].tolist(), *text.tolist()]))
 
-    def results(self, step: int) -> dict[str, float]:
+    def results(self, step: int) -> Evaluation:
         """Write the texts; they have no values."""
-        self.texts = {"samples": self._texts}
         parts = [f"step {step}, text {i}\n{text}\n" for i, text in enumerate(self._texts)]
         write_atomically(self._run_dir / FILE, "\n".join(parts))
-        return {}
+        return Evaluation({}, texts={"samples": self._texts})
+
+
+def text_predictor(task: WritesText, inference: Inference, source: Source) -> Predictor | None:
+    """Return what continues the prompts of mode=predict; None in other modes.
+
+    Raises:
+        ConfigError: the dataset has no tokenizer, or there is no prompt in the file.
+    """
+    experiment = inference.experiment
+    dataset = inference.dataset
+    if experiment.mode != "predict":
+        return None
+    if not isinstance(dataset, HasTokenizer):
+        raise ConfigError(
+            "mode (predict) needs a dataset with a `tokenizer`, to read and write texts; "
+            f"{experiment.dataset['_target_']} makes none"
+        )
+    (length,) = dataset.input_shape
+    split: Split = SplitPrompts(source.split, source.split.num_examples, length)
+    if experiment.predict.prompts is not None:
+        split = FilePrompts(experiment.predict.prompts, dataset.tokenizer, length)
+    writer = TextWriter(task, experiment.predict.sampling)
+    return inference.predict_by(writer, source, split, dataset.tokenizer.decode)
+
+
+def text_samples(task: WritesText, inference: Inference, source: Source) -> TextSamples | None:
+    """Return what shows texts at each evaluation of a training, one at a time; None: no texts."""
+    experiment = inference.experiment
+    dataset = inference.dataset
+    count = min(experiment.summary.texts, source.split.num_examples)
+    if not (isinstance(dataset, HasTokenizer) and experiment.trains and count):
+        return None
+    split = SplitPrompts(source.split, count, max(1, dataset.input_shape[0] // 4))
+    decode = dataset.tokenizer.decode
+    writer = TextWriter(task, experiment.predict.sampling)
+    predictor = inference.predict_by(writer, replace(source, per_replica=1), split, decode)
+    return TextSamples(predictor, inference.process_group, decode, inference.run_dir)

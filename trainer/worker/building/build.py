@@ -18,17 +18,19 @@ from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster
 from trainer.config.directions import Directions
 from trainer.config.rules import batch_sizes
-from trainer.config.rules.checkpoint import selecting_split
+from trainer.config.rules.checkpoint import biased_selection, selecting_split
 from trainer.config.schema import Experiment
 from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
 from trainer.engine.engine import Engine
+from trainer.engine.evaluation.inference import Inference
 from trainer.engine.graph.asynchronous.async_loops import AsyncLoops
 from trainer.engine.graph.asynchronous.chunks import ChunkScheduler
 from trainer.engine.graph.checks.graph_check import GraphCheck
 from trainer.engine.graph.input.feed import Source
-from trainer.engine.graph.input.mixed_order import sample_order
+from trainer.engine.graph.input.mixed_order import epoch_lines, sample_order
 from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.loops.train_loop import TrainLoop
+from trainer.engine.graph.placement.device_traffic import measure
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.pacing import StepPacer
 from trainer.engine.plan import Timer, make_plan
@@ -37,6 +39,8 @@ from trainer.engine.reporter import Reporter
 from trainer.engine.step_inspector import StepInspector
 from trainer.engine.worker_clock import ExchangeTime, WorkerClock
 from trainer.errors import ConfigError
+from trainer.files import write_json
+from trainer.logical_devices import groups_of
 from trainer.protocols import optional
 from trainer.runs import checkpoint_retention, prediction_table, provenance
 from trainer.runs.ledger import Ledger
@@ -46,18 +50,16 @@ from trainer.strategies.strategy import Strategy
 from trainer.summaries.profiler import Profiler, boundary_steps
 from trainer.summaries.run_summary import writer_factory
 from trainer.worker.before_commit import before_commit
-from trainer.worker.building.announcement import announce
-from trainer.worker.building.build_inference import Inference
-from trainer.worker.building.build_loop import LoopBuilder
+from trainer.worker.building.build_loop import build_loop, loop_parts
 from trainer.worker.building.build_model import (
     Learner,
     build_dataset,
     build_learner,
     create_strategy,
+    make_inference,
     num_threads,
 )
 from trainer.worker.building.build_step import step_options
-from trainer.worker.building.placement_summary import placement_writer
 from trainer.worker.context import WorkerContext
 from trainer.worker.fetch_checkpoint import fetch_from_store, offer_by_store
 
@@ -115,14 +117,14 @@ def engine(
     train, evaluated, test = _sources(learner, experiment)
     loops = _loops(context, strategy, tf_strategy, learner)
     options, exchange = step_options(experiment, strategy, learner, process_group)
-    inference = Inference(context, dataset, learner.state, loops, process_group, sizes.global_size)
+    inference = make_inference(context, learner, loops, process_group)
     for callback in learner.state.callbacks.values():
         if hasattr(callback, "directions"):
             callback.directions = inference.directions
     _record(context, learner, threads, inference.directions)
     announce(context, strategy, learner)
-    builder = LoopBuilder(context, strategy, tf_strategy, learner, options, process_group, faults)
-    loop = builder.build(loops, train)
+    parts = loop_parts(context, strategy, tf_strategy, learner, options, process_group, faults)
+    loop = build_loop(parts, dataset, loops, train)
     training = _Training(context, learner, options, loop, process_group, faults, exchange)
     return _engine(training, inference, evaluated, test)
 
@@ -238,6 +240,65 @@ def _loops(
         loops = Loops(tf_strategy, input_outside=strategy.input_outside, in_order=in_order)
     loops.check = GraphCheck(learner.state.trackables, context.channel.line)
     return loops
+
+
+def announce(context: WorkerContext, strategy: Strategy, learner: Learner) -> None:
+    """Send the first lines: devices, communication, batch and length."""
+    channel = context.channel
+    sizes = learner.sizes
+    # A chief's workers are no replicas of one another: each runs steps of its own.
+    num_workers = len(context.cluster.jobs["worker"]) if strategy.asynchronous else 1
+    num_devices = sizes.num_replicas * num_workers * strategy.devices_per_replica
+    channel.line(f"Number of devices: {num_devices}")
+    if strategy.communication:
+        channel.line(f"Communication: {strategy.communication}")
+    total = learner.plan.total_steps
+    epochs = learner.plan.epochs.completed(total)
+    length = f", {epochs} epoch{'s' if epochs > 1 else ''}" if epochs else ""
+    channel.line(f"Batch: {sizes}; {total} steps{length}")
+    notes = biased_selection(context.experiment)
+    for line in [*notes, *epoch_lines(learner.dataset.train, total * sizes.global_size)]:
+        channel.line(line)
+
+
+def placement_writer(
+    context: WorkerContext, tf_strategy: tf.distribute.Strategy, learner: Learner
+) -> Callable[[tf.Graph], None]:
+    """Return the function that is called with the graph of each step that has been traced.
+
+    The chief writes placement.json: the layers of each device of the first replica, and the bytes
+    that a step sends. An earlier attempt's is removed if replicas have but one device now.
+
+    Args:
+        context: this process.
+        tf_strategy: TensorFlow's strategy.
+        learner: what is trained.
+    """
+    groups = groups_of(tf_strategy)
+    file = context.run_dir / "placement.json"
+    if not context.cluster.is_chief:
+        return lambda graph: None
+    if groups is None:
+        file.unlink(missing_ok=True)
+        return lambda graph: None
+
+    def write(graph: tf.Graph) -> None:
+        traffic = measure(graph, groups.groups)
+        layers = {
+            name.removeprefix("/device:"): [
+                path for path, device in learner.placement.items() if device == number
+            ]
+            for number, name in enumerate(groups.groups[0])
+        }
+        sent = {"bytes_within": traffic.within, "bytes_between": traffic.between}
+        write_json(file, {"layers": layers, **sent})
+        more = f", and {traffic.unknown} tensors of unknown size" if traffic.unknown else ""
+        context.channel.line(
+            f"Placement: {len(layers)} devices for each replica; "
+            f"{sum(traffic.within.values()):,} bytes between them in a step{more}"
+        )
+
+    return write
 
 
 def _record(

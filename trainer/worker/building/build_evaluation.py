@@ -21,12 +21,12 @@ from trainer.engine.process_group import ProcessGroup
 from trainer.runs import provenance
 from trainer.strategies.one_device import OneDevice
 from trainer.strategies.strategy import Strategy
-from trainer.worker.building.build_inference import Inference
 from trainer.worker.building.build_model import (
     Learner,
     build_dataset,
     build_learner,
     create_strategy,
+    make_inference,
 )
 from trainer.worker.context import WorkerContext
 
@@ -86,14 +86,7 @@ def sidecar(context: WorkerContext) -> CheckpointEvaluation:
         in_order=learner.sizes.shards is not None,
     )
     loops.check = GraphCheck(learner.state.trackables, context.channel.line)
-    inference = Inference(
-        context,
-        learner.dataset,
-        learner.state,
-        loops,
-        ProcessGroup(tf_strategy),
-        learner.sizes.global_size,
-    )
+    inference = make_inference(context, learner, loops, ProcessGroup(tf_strategy))
     evaluator = inference.evaluator(source, inference.predictor(source))
     return CheckpointEvaluation(saved.checkpointer, evaluator, learner.plan.epochs, name)
 

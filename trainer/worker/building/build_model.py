@@ -14,6 +14,8 @@ from trainer.config.instantiate import instantiate
 from trainer.config.rules.augmentation import augmented
 from trainer.config.rules.batch_sizes import BatchSizes
 from trainer.config.schema import Experiment
+from trainer.engine.evaluation.inference import Inference
+from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.randomness.random_functions import convert_draws
 from trainer.engine.graph.randomness.random_layers import layers_of, make_stateless
 from trainer.engine.graph.state.freezing import freeze_layers, hold_layers
@@ -22,9 +24,16 @@ from trainer.engine.graph.state.variables import read_from_first_replica
 from trainer.engine.graph.step.divergence import DivergenceMonitor
 from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup
-from trainer.protocols import Callback, Dataset, Fitted, Task
+from trainer.protocols import (
+    Callback,
+    Dataset,
+    Fitted,
+    LoopDefaults,
+    Metric,
+    Task,
+    with_defaults,
+)
 from trainer.reinforcement.environment_data import EnvironmentData
-from trainer.reinforcement.learner_server import COUNTS
 from trainer.runs import provenance
 from trainer.strategies import devices
 from trainer.strategies.strategy import Strategy
@@ -185,5 +194,32 @@ def _state(
         num_metrics=len(task.metrics),
         ema_decay=experiment.train.ema_decay,
         mixed_float16=experiment.precision == "mixed_float16",
-        num_counts=0 if experiment.env is None else len(COUNTS),
+        num_counts=len(with_defaults(dataset, LoopDefaults).count_names),
+    )
+
+
+def make_inference(
+    context: WorkerContext, learner: Learner, loops: Loops, process_group: ProcessGroup
+) -> Inference:
+    """Return what predicts and evaluates splits with the models of a run.
+
+    Raises:
+        ConfigError: an option of a metric is wrong, or it lacks a member.
+    """
+    metrics: dict[str, Metric] = {}
+    with tf.device("CPU:0"):  # where their variables are: the devices are the model's
+        for name, node in (context.experiment.metrics or {}).items():
+            key = f"metrics.{name}"
+            metrics[name] = instantiate(node, key)
+            members.check_metric(key, metrics[name])
+    return Inference(
+        context.experiment,
+        context.run_dir,
+        context.channel,
+        learner.dataset,
+        metrics,
+        learner.state,
+        loops,
+        process_group,
+        learner.sizes.global_size,
     )

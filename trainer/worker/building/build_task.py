@@ -75,6 +75,6 @@ class TaskBuilder:
         members.check_label_kind(task, parts.label_kind)
         with no_devices_for_variables():
             task.build(parts)
-        members.check_built_task(task)
+        members.check_built_task(task, parts.dataset)
         parts.check_models()
         return task

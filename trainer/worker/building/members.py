@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import tensorflow as tf
 
 from trainer.engine.evaluation.misclassified import batch_spec
 from trainer.errors import ConfigError
 from trainer.protocols import (
     IN_WORDS,
-    Acts,
     Callback,
     Dataset,
-    Embeds,
     LabelKind,
+    LoopDefaults,
     Metric,
     SampleMetric,
     Split,
     Stream,
     Task,
+    TaskDefaults,
+    lacking,
+    names_of,
     optional,
+    with_defaults,
 )
 
-_TASK_METHODS = ("build", "train_step", "eval_step")  # `predict_step` is optional
 _TASK_ATTRIBUTES = tuple(Task.__annotations__)
 _TASKS = {"class": "classification", "number": "regression", "multilabel": "multilabel"}
 _CHANGES = {
@@ -40,39 +39,41 @@ def check_dataset(dataset: Dataset) -> None:
     Raises:
         ConfigError: with a line for each object that lacks some.
     """
-    problems = _lacking("dataset", dataset, _members(Dataset))
+    problems = lacking("dataset", dataset, names_of(Dataset))
     for name in ("train", "test"):
         if hasattr(dataset, name):
             split = getattr(dataset, name)
-            names = _members(Split)
+            names = names_of(Split)
             if name == "train" and isinstance(split, Stream):
                 names = tuple(member for member in names if member != "fetch")
-            problems += _lacking(f"dataset.{name}", split, names)
+            problems += lacking(f"dataset.{name}", split, names)
     if problems:
         raise ConfigError(*problems)
 
 
 def check_task(task: Task) -> None:
-    """Check that a task has every method it needs to be built, trained and evaluated.
+    """Check that a task can be built and trained.
 
     Raises:
-        ConfigError: it lacks one.
+        ConfigError: it lacks a method.
     """
-    acts = [*_members(Acts)] if hasattr(task, "act") else []
-    embeds = ["predict_step", *_members(Embeds)] if hasattr(task, "project") else []
-    # What acts is evaluated by whole episodes, and what embeds by comparing all examples.
-    methods = [name for name in _TASK_METHODS if not (acts or embeds) or name != "eval_step"]
-    if problems := _lacking("task", task, [*methods, *acts, *embeds]):
+    if problems := lacking("task", task, ["build", "train_step"]):
         raise ConfigError(*problems)
 
 
-def check_built_task(task: Task) -> None:
-    """Check that a task has every attribute that `build` must leave.
+def check_built_task(task: Task, dataset: Dataset) -> None:
+    """Check that a task can be evaluated, and has every attribute that `build` must leave.
 
     Raises:
-        ConfigError: it lacks one.
+        ConfigError: it lacks a member.
     """
-    if problems := _lacking("task", task, _TASK_ATTRIBUTES, " after build()"):
+    is_evaluated_otherwise = (
+        with_defaults(task, TaskDefaults).make_evaluator
+        or with_defaults(dataset, LoopDefaults).make_evaluator
+    )
+    problems = [] if is_evaluated_otherwise else lacking("task", task, ["eval_step"])
+    problems = problems or lacking("task", task, _TASK_ATTRIBUTES, " after build()")
+    if problems:
         raise ConfigError(*problems)
 
 
@@ -82,7 +83,8 @@ def check_label_kind(task: Task, kind: LabelKind) -> None:
     Raises:
         ConfigError: it learns others.
     """
-    if (wanted := getattr(task, "label_kind", kind)) != kind:
+    wanted = with_defaults(task, TaskDefaults).label_kind or kind
+    if wanted != kind:
         raise ConfigError(
             f"task ({type(task).__name__}) learns {IN_WORDS[wanted]}, but the dataset's labels are "
             f"{IN_WORDS[kind]}; choose task={_TASKS[kind]}, or {_CHANGES[wanted]}"
@@ -95,7 +97,7 @@ def check_labels(task: Task, dataset: Dataset) -> None:
     Raises:
         ConfigError: one has none.
     """
-    if not hasattr(task, "label_kind"):
+    if with_defaults(task, TaskDefaults).label_kind is None:
         return
     splits = {
         "train": dataset.train,
@@ -145,7 +147,7 @@ def check_callback(key: str, callback: Callback) -> None:
     Raises:
         ConfigError: it lacks one.
     """
-    if problems := _lacking(key, callback, _members(Callback)):
+    if problems := lacking(key, callback, names_of(Callback)):
         raise ConfigError(*problems)
 
 
@@ -156,22 +158,5 @@ def check_metric(key: str, metric: Metric | SampleMetric) -> None:
         ConfigError: it lacks one.
     """
     protocol = SampleMetric if hasattr(metric, "update_samples") else Metric
-    if problems := _lacking(key, metric, _members(protocol)):
+    if problems := lacking(key, metric, names_of(protocol)):
         raise ConfigError(*problems)
-
-
-def _members(protocol: type) -> tuple[str, ...]:
-    """Return the names of a protocol's attributes and methods."""
-    methods = [name for name in vars(protocol) if not name.startswith("_")]
-    return (*protocol.__annotations__, *methods)
-
-
-def _lacking(key: str, value: Any, names: Sequence[str], when: str = "") -> list[str]:
-    """Return one line that names the members that `value` lacks, or nothing."""
-    missing = [name for name in names if not hasattr(value, name)]
-    if not missing:
-        return []
-    return [
-        f"{key} ({type(value).__name__}) has no {', '.join(missing)}{when}; "
-        "add what trainer/protocols/ describes"
-    ]

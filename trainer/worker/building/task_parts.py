@@ -19,13 +19,14 @@ from trainer.protocols import (
     Callback,
     Dataset,
     EnvSpec,
+    LoopDefaults,
     ModelNode,
     OptimizerNode,
     ScheduleNode,
     label_kind_of,
     optional,
+    with_defaults,
 )
-from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.schedules.schedule import adjust, scale, slow_down
 from trainer.worker.building import keras3_models, returned_model
 
@@ -39,6 +40,7 @@ class Parts:
     """Builds what a task asks for; see `trainer.protocols.TaskParts`.
 
     Attributes:
+        dataset: the data.
         learning_rates: the learning rate of each optimizer that was built, by its name in the log.
         worker: number of this process.
         num_workers: processes that run every step together.
@@ -63,7 +65,7 @@ class Parts:
         process_group: ProcessGroup,
     ) -> None:
         self._experiment = experiment
-        self._dataset = dataset
+        self.dataset = dataset
         self._plan = plan
         self._callbacks = callbacks
         self.worker = process_group.index
@@ -77,11 +79,11 @@ class Parts:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        return tuple(self._dataset.input_shape)
+        return tuple(self.dataset.input_shape)
 
     @property
     def class_counts(self) -> Sequence[int]:
-        labels = optional(self._dataset.train, "labels")
+        labels = optional(self.dataset.train, "labels")
         if labels is None or self.label_kind != "class":
             raise ConfigError(
                 "the dataset does not know how many examples of each class it has without reading "
@@ -91,16 +93,16 @@ class Parts:
 
     @property
     def target_scale(self) -> Sequence[tuple[float, float]] | None:
-        scale: Sequence[tuple[float, float]] | None = optional(self._dataset, "target_scale")
+        scale: Sequence[tuple[float, float]] | None = optional(self.dataset, "target_scale")
         return scale
 
     @property
     def env(self) -> EnvSpec | None:
-        return self._dataset.spec if isinstance(self._dataset, EnvironmentData) else None
+        return with_defaults(self.dataset, LoopDefaults).env
 
     @property
     def num_classes(self) -> int:
-        return self._dataset.num_classes
+        return self.dataset.num_classes
 
     @property
     def num_outputs(self) -> int:
@@ -118,7 +120,7 @@ class Parts:
         shape = self.input_shape if input_shape is None else tuple(input_shape)
         self._check_vocabulary(key, options.get("vocabulary"))
         count = self.num_classes if outputs is None else outputs
-        has_tokens = optional(self._dataset, "vocabulary_size") is not None
+        has_tokens = optional(self.dataset, "vocabulary_size") is not None
         model, failure = keras3_models.adapted(
             lambda: instantiate(options, key, shape, count),
             key,
@@ -168,7 +170,7 @@ class Parts:
 
     def _check_vocabulary(self, key: str, vocabulary: int | None) -> None:
         """Refuse a model of fewer tokens than the dataset has: it would fail, or read nothing."""
-        size = optional(self._dataset, "vocabulary_size")
+        size = optional(self.dataset, "vocabulary_size")
         if size is not None and vocabulary is not None and vocabulary < size:
             raise ConfigError(
                 f"{key}.vocabulary ({vocabulary}) must be >= {size}, the tokens of the dataset; "

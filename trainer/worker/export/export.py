@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,20 @@ from trainer.cluster.messages import Channel
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.files import fsync_directory, writing
-from trainer.protocols import Dataset, Generates, Serves, Task, WritesText, optional
+from trainer.protocols import (
+    Dataset,
+    Sampling,
+    Served,
+    Task,
+    TaskDefaults,
+    optional,
+    with_defaults,
+)
 from trainer.runs import checkpoint_selection
 from trainer.runs.directory import fitted_file
 from trainer.text import first_line
 from trainer.worker.building.build_evaluation import build_for_export
-from trainer.worker.export import model_card, text_export
+from trainer.worker.export import model_card
 
 SAVED_MODEL = "saved_model"
 LITE = "model.tflite"
@@ -49,9 +57,8 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
     path = run_dir / "export" / f"{name}-{step}"
     with writing(path, tf.errors.OpError):
         temporary = _empty_directory_beside(path)
-        signatures = _signatures(experiment, state.task, dataset)
-        served = signatures["serving_default"]
-        _save(signatures, temporary / SAVED_MODEL)
+        served = _served(state.task, dataset, experiment.predict.sampling)
+        _save(served.functions, temporary / SAVED_MODEL)
         if experiment.export.weights is not None:
             _save_weights(model, temporary / f"model.{experiment.export.weights}")
         if experiment.export.tflite:
@@ -64,49 +71,38 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
                 run_dir,
                 step,
                 dataset,
-                {name: _output_types(function) for name, function in signatures.items()},
+                served,
                 parameters={name: model.count_params()},
-                model_inputs={
-                    spec.name: (spec.shape[1:].as_list(), spec.dtype.name)
-                    for spec in tf.nest.flatten(served.structured_input_signature)
-                },
             )
         )
         _replace(path, temporary)
     channel.line(f"Exported step {step} to {path}.")
 
 
-def _output_types(function: Any) -> dict[str, str]:
-    """Return shape and type of each output of a served function, such as `[N, 10] float32`."""
-    return {
-        name: f"[{', '.join(['N', *map(str, spec.shape[1:])])}] {spec.dtype.name}"
-        for name, spec in function.structured_outputs.items()
-    }
-
-
-def _save(signatures: dict[str, Any], path: Path) -> None:
+def _save(signatures: Mapping[str, Any], path: Path) -> None:
     """Write functions and the variables that they read, without Keras."""
     owner = tf.Module()
     owner.read = [variable for function in signatures.values() for variable in function.variables]
     tf.saved_model.save(owner, str(path), signatures=signatures)
 
 
-def _signatures(experiment: Experiment, task: Task, dataset: Dataset) -> dict[str, Any]:
-    """Return the served functions, each from one tensor, or a tensor a column, to name -> tensor.
+def _served(task: Task, dataset: Dataset, sampling: Sampling) -> Served:
+    """Return what is served: what the task says, or its predictions."""
+    serve = with_defaults(task, TaskDefaults).serve
+    if serve is not None:
+        return serve(dataset, sampling)
+    return Served(_predicting_functions(task, dataset))
+
+
+def _predicting_functions(task: Task, dataset: Dataset) -> dict[str, Any]:
+    """Return functions each from one tensor, or a tensor a column, to name -> tensor.
 
     They are traced without AutoGraph, as the steps are.
     """
-    if isinstance(task, Generates):
-        return {
-            "serving_default": _trace(
-                lambda latents: {"samples": task.generate(latents)}, (task.latent_size,), "latents"
-            )
-        }
-    if isinstance(task, WritesText):
-        return text_export.signatures(task, dataset, experiment.predict.sampling)
+    own = with_defaults(task, TaskDefaults)
     model = next(iter(task.models.values()))
     inputs = _several_inputs(model)
-    if not hasattr(task, "predict_step"):
+    if own.predict_step is None:
         # Of such a task only its first model is known.
 
         def outputs(features: Any) -> dict[str, tf.Tensor]:
@@ -120,17 +116,12 @@ def _signatures(experiment: Experiment, task: Task, dataset: Dataset) -> dict[st
         count = tf.shape(tf.nest.flatten(features)[0], tf.int64)[0]
         # Every batch has the engine's own names too.
         batch = {"features": features, "weight": tf.ones([count]), "id": tf.range(count)}
-        return dict(
-            task.serve_step(batch) if isinstance(task, Serves) else task.predict_step(batch)
-        )
+        return dict(own.serve_step(batch))
 
     if inputs is not None:
         return {"serving_default": _trace_several(features_to_predictions, inputs)}
-    signatures = {
-        "serving_default": _trace(features_to_predictions, dataset.input_shape, "features")
-    }
     return {
-        **signatures,
+        "serving_default": _trace(features_to_predictions, dataset.input_shape, "features"),
         **_column_signature(features_to_predictions, dataset),
         **_image_signature(features_to_predictions, dataset),
         **_text_signature(features_to_predictions, dataset),

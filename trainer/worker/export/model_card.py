@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from trainer.config.options import constraints
 from trainer.config.schema import Experiment
 from trainer.files import read_json
-from trainer.protocols import Dataset, LabelKind, label_kind_of, optional
+from trainer.protocols import Dataset, LabelKind, Served, label_kind_of, optional
 from trainer.runs import identity, normalization, provenance
 from trainer.runs.checkpoint_marker import read_marker
 
@@ -25,9 +25,6 @@ _SECTIONS = (
     "train",
 )
 _MAX_CLASS_NAMES = 20
-Input: TypeAlias = tuple[list[int | None], str]
-"""Shape and dtype of one input of a served function, without the axis of the batch."""
-
 _FEATURES_RULE = "as the dataset hands them to the model (scaled and normalised)"
 _LAST_OUTPUT: Mapping[LabelKind, str] = {
     "class": "the most probable class",
@@ -42,10 +39,9 @@ def text(
     run_dir: Path,
     step: int,
     dataset: Dataset,
-    signatures: Mapping[str, Mapping[str, str]],
+    served: Served,
     *,
     parameters: Mapping[str, int],
-    model_inputs: Mapping[str, Input],
 ) -> str:
     """Return the card, in Markdown.
 
@@ -54,13 +50,12 @@ def text(
         run_dir: the run directory.
         step: the checkpoint's step.
         dataset: the data.
-        signatures: name of each served function -> shape and type of its outputs, by name.
+        served: the functions.
         parameters: number of parameters of the exported model, by its name in the task.
-        model_inputs: name -> shape and dtype of one example's `features`, or of each of them, or
-            of the `latents`, the random vector, that one is made from.
     """
     trained = identity.trained_choice(experiment)
-    specs = optional(dataset, "column_specs") or {}
+    from_columns = served.functions.get("serving_columns")
+    specs = {} if from_columns is None else _inputs(from_columns)
     columns = {name: spec.dtype.name for name, spec in specs.items()}
     data = (experiment.choices or {}).get("dataset", "data")
     parts = [
@@ -75,9 +70,9 @@ def text(
         "## Metrics",
         _metrics(run_dir, step),
         "## Input and output",
-        _functions(experiment, dataset, signatures, model_inputs, columns),
+        served.text or _input_and_output(experiment, dataset, served, columns),
         "## Use it",
-        _usage(signatures, model_inputs, columns),
+        _usage(served, columns),
         "## Configuration",
         _table(_configuration(experiment)),
         "## Versions",
@@ -125,39 +120,21 @@ def _metrics(run_dir: Path, step: int) -> str:
     return f"On the test split:\n\n{_table(rows)}"
 
 
-def _functions(
-    experiment: Experiment,
-    dataset: Dataset,
-    signatures: Mapping[str, Mapping[str, str]],
-    model_inputs: Mapping[str, Input],
-    columns: Mapping[str, str],
-) -> str:
-    if "latents" in model_inputs:
-        return _latents_and_samples(model_inputs["latents"][0])
-    if "generate" in signatures:
-        return _tokens_and_logits(experiment, model_inputs["features"][0])
-    return _input_and_output(experiment, dataset, signatures, model_inputs, columns)
-
-
 def _input_and_output(
     experiment: Experiment,
     dataset: Dataset,
-    signatures: Mapping[str, Mapping[str, str]],
-    model_inputs: Mapping[str, Input],
+    served: Served,
     columns: Mapping[str, str],
 ) -> str:
     kind = label_kind_of(dataset)
-    inputs = "; ".join(
-        f"`{name}`, [{', '.join(['N', *(str(side or 'any') for side in shape)])}] {dtype}"
-        for name, (shape, dtype) in model_inputs.items()
-    )
+    inputs = _in_words(_inputs(served.functions["serving_default"]), "any")
     rule = optional(dataset, "features_rule") or _FEATURES_RULE
     lines = [f"- `serving_default`: {inputs}, {rule}."]
-    if "serving_texts" in signatures:
+    if "serving_texts" in served.functions:
         lines.append(
             "- `serving_texts`: `texts`, [N] strings in UTF-8; what makes tokens of them is inside."
         )
-    if "serving_images" in signatures:
+    if "serving_images" in served.functions:
         lines.append(
             "- `serving_images`: `images`, [N] strings, the bytes of JPEG, PNG, GIF or BMP files. "
             "Decoding, resizing, scaling and normalisation are inside; one broken file fails its "
@@ -170,8 +147,8 @@ def _input_and_output(
             'is NaN, a missing string ""; dates are days since 1970. Scaling and categories are '
             "inside, as in `dataset.json`."
         )
-    outputs = signatures["serving_default"]
-    listed = ", ".join(f"`{name}`, {specification}" for name, specification in outputs.items())
+    outputs = served.functions["serving_default"].structured_outputs
+    listed = _in_words(outputs, "None", ", ")
     is_explained = kind != "class" or "label" in outputs
     meaning = f" ({_LAST_OUTPUT[kind]})" if is_explained else ""
     lines.append(
@@ -183,37 +160,25 @@ def _input_and_output(
     return "\n".join(lines)
 
 
-def _latents_and_samples(latent_shape: Sequence[int | None]) -> str:
-    shape = ", ".join(["N", *map(str, latent_shape)])
-    return (
-        f"- `serving_default`: `latents`, [{shape}] float32, independent numbers from the standard "
-        "normal distribution.\n\nIt returns `samples`, float32: one generated example for each "
-        "vector, as the dataset hands examples to a model (scaled, images in [0, 1])."
+def _inputs(function: Any) -> dict[str, Any]:
+    """Return shape and dtype of each input of a served function, by name, as `tf.TensorSpec`."""
+    arguments, options = function.structured_input_signature
+    return dict(sorted(options.items())) or {spec.name: spec for spec in arguments}
+
+
+def _in_words(specs: Mapping[str, Any], unknown: str, separator: str = "; ") -> str:
+    """Return names, shapes and dtypes, such as "`features`, [N, 8, 8, 1] float32"."""
+    return separator.join(
+        f"`{name}`, [{', '.join(['N', *(str(side or unknown) for side in spec.shape[1:])])}] "
+        f"{spec.dtype.name}"
+        for name, spec in specs.items()
     )
 
 
-def _tokens_and_logits(experiment: Experiment, input_shape: Sequence[int | None]) -> str:
-    length = input_shape[0]
-    sampling = experiment.predict.sampling
-    among = "all" if sampling.top_k is None else f"the {sampling.top_k} most likely"
-    return (
-        f"- `serving_default`: `features`, [N, {length}] int32, tokens. It returns `logits`, "
-        f"[N, {length}, tokens of the vocabulary] float32, of the token after each.\n"
-        f"- `generate`: `features`, [N, {length}] int32, the tokens of a prompt and then any "
-        "others; `size`, [N] int32, how many tokens the prompt has, at least one; `id`, [N] int64: "
-        "another number is another text. It returns `text`, "
-        f"[N, {sampling.tokens}] int32, the tokens that follow, chosen among {among} at "
-        f"temperature {sampling.temperature:g}. To export other choices, add e.g. "
-        "`predict.sampling.temperature=0.5`."
-    )
-
-
-def _usage(
-    signatures: Mapping[str, Mapping[str, str]],
-    model_inputs: Mapping[str, Input],
-    columns: Mapping[str, str],
-) -> str:
-    if columns:
+def _usage(served: Served, columns: Mapping[str, str]) -> str:
+    if served.usage:
+        call = list(served.usage)
+    elif columns:
         values = {"string": 'tf.constant([""])', "float64": "tf.constant([0.0], tf.float64)"}
         row = ", ".join(f'"{column}": {values[kind]}' for column, kind in columns.items())
         call = [
@@ -221,30 +186,21 @@ def _usage(
             f"row = {{{row}}}  # your row",
             "predictions = predict(**row)",
         ]
-    elif "serving_images" in signatures:
+    elif "serving_images" in served.functions:
         call = [
             'predict = model.signatures["serving_images"]',
             'predictions = predict(images=tf.constant([open("image.png", "rb").read()]))',
         ]
-    elif "serving_texts" in signatures:
+    elif "serving_texts" in served.functions:
         call = [
             'predict = model.signatures["serving_texts"]',
             'predictions = predict(texts=tf.constant(["your text"]))',
         ]
-    elif "generate" in signatures:
-        call = [
-            'generate = model.signatures["generate"]',
-            'length = generate.structured_input_signature[1]["features"].shape[1]',
-            'prompt = list(b"The")  # tokens of your prompt',
-            "features = tf.constant([prompt + [0] * (length - len(prompt))])",
-            "size = tf.constant([len(prompt)])",
-            "predictions = generate(features=features, size=size, id=tf.constant([0], tf.int64))",
-        ]
     else:
-        make = "tf.random.normal" if "latents" in model_inputs else "tf.zeros"
         features = ", ".join(
-            f'"{name}": {make}({[1, *(side or 1 for side in shape)]}{_dtype_argument(dtype)})'
-            for name, (shape, dtype) in model_inputs.items()
+            f'"{name}": tf.zeros({[1, *(side or 1 for side in spec.shape[1:])]}'
+            f"{_dtype_argument(spec.dtype.name)})"
+            for name, spec in _inputs(served.functions["serving_default"]).items()
         )
         call = [
             'predict = model.signatures["serving_default"]',

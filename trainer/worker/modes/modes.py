@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import tensorflow as tf
+
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
 from trainer.cluster.signals import Signals
@@ -17,19 +19,24 @@ from trainer.engine.engine import Engine
 from trainer.engine.initial_weights.initial_weights import restore_weights
 from trainer.errors import CheckpointError, ConfigError, NonFiniteError
 from trainer.files import write_json
+from trainer.reinforcement.actor import act
+from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.runs import checkpoint_selection
 from trainer.runs.directory import write_result
 from trainer.runs.ledger import Ledger
 from trainer.strategies import devices
+from trainer.strategies.one_device import OneDevice
 from trainer.strategies.select import select_strategy
 from trainer.strategies.strategy import Strategy
 from trainer.summaries.hparams import HParamsSession
 from trainer.text import without_classes
 from trainer.worker.building import build
 from trainer.worker.building.build_evaluation import sidecar
+from trainer.worker.building.build_loop import build_task
+from trainer.worker.building.build_model import build_dataset, create_strategy
 from trainer.worker.context import WorkerContext
 from trainer.worker.export import export
-from trainer.worker.modes import actor, server, step_timing
+from trainer.worker.modes import server, step_timing
 from trainer.worker.modes.own_loop_mode import run_own_loop
 from trainer.worker.modes.sidecar_evaluator import Sidecar
 from trainer.worker.predict.predict import predict
@@ -101,7 +108,7 @@ def run(
         evaluator = Sidecar(run_dir, experiment, lambda: sidecar(context), channel, faults)
         return evaluator.run(signals.stop, dismissed=cluster.is_local)
     if cluster.process_id.is_actor:
-        return actor.run(context, signals.stop)
+        return _act(context, signals.stop)
     if cluster.process_id.job in strategy.service_jobs:
         return server.serve(cluster, run_dir, channel, signals.stop)
     if experiment.trains:
@@ -112,6 +119,16 @@ def run(
     if loop.name_of(experiment) is not None:
         return run_own_loop(context, strategy, faults, signals)
     return _run_engine(context, strategy, faults, signals)
+
+
+def _act(context: WorkerContext, stop: Callable[[], bool]) -> bool:
+    """Step environments for a learner until the training is over; return whether it is finished."""
+    tf.config.set_visible_devices([], "GPU")  # they are the learner's
+    tf_strategy = create_strategy(context, OneDevice())
+    devices.set_threads(1)  # one core for each actor: its networks are small
+    data = build_dataset(context.experiment)
+    assert isinstance(data, EnvironmentData)
+    return act(context, data, lambda: build_task(context.experiment, tf_strategy, data), stop)
 
 
 def _run_engine(
@@ -203,7 +220,7 @@ def _write_result(job: Job, session: HParamsSession) -> None:
 def _evaluate(job: Job) -> bool:
     step = restore(job)
     job.channel.phase("evaluate", step)
-    metrics = job.engine.evaluator.evaluate(lambda: False)
+    metrics = job.engine.evaluator.evaluate(lambda: False).metrics
     if not job.engine.process_group.is_chief:
         return True
     content = {"step": step, "split": "test", "metrics": metrics}

@@ -130,7 +130,7 @@ class Sidecar:
         assert self._evaluation is not None
         self._channel.phase("evaluate", step)
         self._faults.reached("evaluate")
-        metrics = self._evaluation.evaluator.evaluate(stop)
+        evaluation = self._evaluation.evaluator.evaluate(stop)
         split = self._evaluation.split
         if not self._writers:
             self._writers = open_writers(
@@ -142,16 +142,12 @@ class Sidecar:
             )
         # The line last: a checkpoint that has one is never evaluated again.
         for writer in [*self._writers, self._lines]:
-            for name, images in self._evaluation.evaluator.images.items():
-                writer.images(split, step, name, images)
-            for name, texts in self._evaluation.evaluator.texts.items():
-                writer.texts(split, step, name, texts)
-            writer.scalars(
-                split, step, {"epoch": self._evaluation.epochs.completed(step), **metrics}
-            )
+            evaluation.show(writer, split, step)
+            epoch = self._evaluation.epochs.completed(step)
+            writer.scalars(split, step, {"epoch": epoch, **evaluation.metrics})
             writer.flush()
         self._done.add(step)
-        self._channel.evaluated(step, metrics, split)
+        self._channel.evaluated(step, evaluation.metrics, split)
 
     def _version(self, step: int) -> int | None:
         """Return what tells a checkpoint from a later one of its step; None: it is not there."""

@@ -6,8 +6,9 @@ after a kill at any moment, the same command continues where the rows end.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from trainer.engine.engine import Engine
 from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.pacing import Stopped
 from trainer.errors import ConfigError
-from trainer.files import write_json, writing
+from trainer.files import regular_file, write_atomically, write_json, writing
 from trainer.runs.prediction_table import PredictionTable, find_images, image_id, requested_table
+from trainer.summaries import figures
 from trainer.worker.predict import table_formats
-from trainer.worker.predict.predicted_images import image_columns, write_images
-from trainer.worker.predict.row_file import RowFile, columns_of
+
+Columns = Sequence[Sequence[Any]]
+"""Name, NumPy's name of the type, and shape of each value in a row; can be written as JSON."""
 
 
 def predict(
@@ -177,3 +180,94 @@ class PredictionWriter:
             self._table.rows.unlink(missing_ok=True)
         write_json(self._table.record, {**self._header, "columns": columns})
         return RowFile(self._table.rows, columns)
+
+
+def columns_of(values: Mapping[str, np.ndarray]) -> Columns:
+    """Return the columns of values, name -> [n, ...]."""
+    return [[name, value.dtype.str, list(value.shape[1:])] for name, value in values.items()]
+
+
+class RowFile:
+    """Rows of a fixed size; a last row that a kill has cut off is removed.
+
+    Attributes:
+        count: how many rows there are.
+
+    Args:
+        path: the file; created if it does not exist.
+        columns: the values of a row.
+    """
+
+    def __init__(self, path: Path, columns: Columns) -> None:
+        self._path = path
+        self._dtype = np.dtype([(name, kind, tuple(shape)) for name, kind, shape in columns])
+        with writing(path):
+            self._file = open(path, "ab", opener=regular_file)  # noqa: SIM115
+            self.count = self._file.tell() // self._dtype.itemsize
+            self._file.truncate(self.count * self._dtype.itemsize)
+
+    def append(self, values: Mapping[str, np.ndarray]) -> None:
+        """Append rows, name -> [n, ...]; return when they are on the disk.
+
+        Raises:
+            StorageError: they could not be written.
+        """
+        rows = np.empty(len(next(iter(values.values()))), self._dtype)
+        for name, value in values.items():
+            rows[name] = value
+        with writing(self._path):
+            self._file.write(rows.tobytes())
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        self.count += len(rows)
+
+    def blocks(self, numbers: int) -> Iterator[np.ndarray]:
+        """Yield all rows in order, in blocks of about so many numbers."""
+        names = self._dtype.names or ()
+        row_numbers = sum(int(np.prod(self._dtype[name].shape)) for name in names)
+        size = max(1, numbers // row_numbers)
+        with self._path.open("rb") as file:
+            while content := file.read(size * self._dtype.itemsize):
+                yield np.frombuffer(content, self._dtype)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def image_columns(rows: np.ndarray) -> list[str]:
+    """Return the names of the predictions that are grey images of 8 bits.
+
+    Args:
+        rows: a structured array, [n].
+    """
+    return [
+        name
+        for name in rows.dtype.names or ()
+        if rows[name].dtype == np.uint8 and rows[name].ndim == 3
+    ]
+
+
+def write_images(table: Path, name: str, rows: np.ndarray, ids: Sequence[Any]) -> np.ndarray:
+    """Write a prediction of some examples as `<table>-<name>/<id>.png`.
+
+    Args:
+        table: the file of the table, in whose folder they are.
+        name: of the prediction.
+        rows: a structured array, [n]; of rows of weight 0 nothing is written.
+        ids: of the examples, [n].
+
+    Returns:
+        The paths relative to the table's folder, [n]; empty where there is no file.
+
+    Raises:
+        StorageError: one could not be written.
+    """
+    paths = np.full(len(rows), "", object)
+    for row in np.flatnonzero(rows["weight"] > 0).tolist():
+        paths[row] = f"{table.stem}-{name}/{ids[row]}.png"
+        path = table.parent / paths[row]
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, figures.png(rows[name][row]))
+    return paths

@@ -87,12 +87,12 @@ def test_averages_follow_their_recurrence_and_are_evaluated(tmp_path, strategy):
     averaged = training.state.averages["model"][0].numpy()
     # Weights below 1, and three updates of three roundings, each to 2**-25 at most.
     np.testing.assert_allclose(averaged, average, atol=9 * 2.0**-25)
-    evaluated = training.evaluator.evaluate(lambda: False)
+    evaluated = training.evaluator.evaluate(lambda: False).metrics
     np.testing.assert_array_equal(kernel.numpy(), history[3])
     training.state.swap_averages()
     np.testing.assert_array_equal(kernel.numpy(), averaged)
     training.state.averages.clear()
-    assert training.evaluator.evaluate(lambda: False) == evaluated
+    assert training.evaluator.evaluate(lambda: False).metrics == evaluated
 
 
 def test_loss_that_is_not_finite_stops_run_before_it_is_saved(tmp_path):

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.protocols import DerivesMetrics, Metrics, PerExampleMetrics, Task
+from trainer.protocols import Metrics, PerExampleMetrics, Task, TaskDefaults, with_defaults
 
 Sums = dict[str, tuple[tf.Tensor, tf.Tensor]]
 """Name of a metric -> (sum, weight), float32 scalars."""
@@ -55,10 +55,9 @@ def unpack(task: Task, sums: Any) -> dict[str, float]:
         name: values[2 * i] / values[2 * i + 1] if values[2 * i + 1] else float("nan")
         for i, name in enumerate(task.metrics)
     }
-    return task.derive_metrics(metrics) if isinstance(task, DerivesMetrics) else metrics
+    return with_defaults(task, TaskDefaults).derive_metrics(metrics)
 
 
 def metric_names(task: Task) -> list[str]:
     """Return the names of all metrics that a task reports."""
-    derived = task.derived_metrics if isinstance(task, DerivesMetrics) else ()
-    return [*task.metrics, *derived]
+    return [*task.metrics, *with_defaults(task, TaskDefaults).derived_metrics]

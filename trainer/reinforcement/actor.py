@@ -12,53 +12,73 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import NoReturn
+from pathlib import Path
+from typing import NoReturn, Protocol
 
 import numpy as np
-import tensorflow as tf
 
 from trainer.cluster.messages import Channel
+from trainer.cluster.spec import Cluster
 from trainer.config.instantiate import instantiate
+from trainer.config.schema import Experiment
+from trainer.protocols import Task
 from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.reinforcement.learner_client import Finished, LearnerClient, LearnerLost
 from trainer.reinforcement.learner_server import Closed
+from trainer.reinforcement.published_policy import PublishedPolicy
 from trainer.reinforcement.rollout import EnvironmentGroup, unroll
 from trainer.runs.directory import read_result
-from trainer.strategies import devices
-from trainer.strategies.one_device import OneDevice
-from trainer.worker.building.build_model import build_dataset, create_strategy
-from trainer.worker.building.published_policy import PublishedPolicy, build_policy
-from trainer.worker.context import WorkerContext
 
 _POLL_SECS = 0.25
+
+
+class Place(Protocol):
+    """The process of an actor."""
+
+    @property
+    def experiment(self) -> Experiment:
+        """The effective configuration."""
+
+    @property
+    def run_dir(self) -> Path:
+        """The run directory."""
+
+    @property
+    def channel(self) -> Channel:
+        """Messages to the supervisor."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster as this process sees it."""
 
 
 class _Stopped(Exception):
     """A stop was requested of this process."""
 
 
-def run(context: WorkerContext, stop: Callable[[], bool]) -> bool:
+def act(
+    place: Place,
+    data: EnvironmentData,
+    build_task: Callable[[], Task],
+    stop: Callable[[], bool],
+) -> bool:
     """Act until the training is over.
 
     Args:
-        context: this process.
+        place: this process.
+        data: makes the environments.
+        build_task: builds the task, on one device of this process.
         stop: whether a stop was requested of it.
 
     Returns:
         Whether the training is finished; if not, it was stopped on request, or this process was.
 
     Raises:
-        ConfigError: the environment, or a task that does not act.
+        ConfigError: the task does not act.
     """
-    tf.config.set_visible_devices([], "GPU")  # they are the learner's
-    experiment = context.experiment
-    tf_strategy = create_strategy(context, OneDevice())
-    devices.set_threads(1)  # one core for each actor: its networks are small
-    data = build_dataset(experiment)
-    assert isinstance(data, EnvironmentData)
-    acts_here = experiment.actors.inference == "actor"
-    policy = build_policy(experiment, tf_strategy, data) if acts_here else None
-    actor = Actor(policy, data, context, stop)
+    acts_here = place.experiment.actors.inference == "actor"
+    policy = PublishedPolicy(build_task(), data.env) if acts_here else None
+    actor = Actor(policy, data, place, stop)
     try:
         return actor.run()
     except _Stopped:
@@ -73,7 +93,7 @@ class Actor:
     Args:
         policy: the task's, with the weights that the learner sends; None: the learner acts.
         data: makes the environments.
-        context: this process.
+        place: this process.
         stop: whether a stop was requested of it.
     """
 
@@ -81,17 +101,17 @@ class Actor:
         self,
         policy: PublishedPolicy | None,
         data: EnvironmentData,
-        context: WorkerContext,
+        place: Place,
         stop: Callable[[], bool],
     ) -> None:
         self._policy = policy
         self._data = data
-        self._context = context
-        self._channel: Channel = context.channel
+        self._place = place
+        self._channel = place.channel
         self._stop = stop
-        self._client = LearnerClient(context.run_dir, self._on_wait)
+        self._client = LearnerClient(place.run_dir, self._on_wait)
         self._group: EnvironmentGroup | None = None
-        count = context.experiment.actors.environments
+        count = place.experiment.actors.environments
         self._exploration = np.arange(1, count + 1, dtype=np.float32) / np.float32(count)
         self._seeds = np.random.default_rng()
         self._version = -1
@@ -107,7 +127,7 @@ class Actor:
         try:
             self._act_for_ever()
         except Closed as over:
-            while self._context.cluster.is_local:
+            while self._place.cluster.is_local:
                 self._phase = "wait"
                 self._on_wait()
                 time.sleep(_POLL_SECS)
@@ -146,8 +166,8 @@ class Actor:
 
         An actor that replaces another one meets other episodes: the version is in its seed.
         """
-        experiment = self._context.experiment
-        index = self._context.cluster.process_id.index
+        experiment = self._place.experiment
+        index = self._place.cluster.process_id.index
         sequence = np.random.SeedSequence([experiment.seed, index, self._version])
         self._seeds = np.random.default_rng(sequence)
         count = experiment.actors.environments
@@ -193,6 +213,6 @@ class Actor:
         self._channel.phase(self._phase, self._unrolls)
         if self._stop():
             raise _Stopped
-        is_alone = not self._context.cluster.is_local and not self._client.is_connected
-        if is_alone and read_result(self._context.run_dir, self._context.experiment) is not None:
+        is_alone = not self._place.cluster.is_local and not self._client.is_connected
+        if is_alone and read_result(self._place.run_dir, self._place.experiment) is not None:
             raise Finished

@@ -8,14 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.config.schema import Experiment
-from trainer.engine.plan import make_plan
-from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
-from trainer.protocols import Acts, EnvSpec, Task
-from trainer.reinforcement.environment_data import EnvironmentData
-from trainer.worker.building.build_task import TaskBuilder
-from trainer.worker.building.task_parts import Parts
+from trainer.protocols import Acts, EnvSpec, Task, lacking, names_of
 
 
 class PublishedPolicy:
@@ -64,34 +58,21 @@ class PublishedPolicy:
         return {name: output.numpy() for name, output in outputs.items()}
 
 
-def build_policy(
-    experiment: Experiment, tf_strategy: tf.distribute.Strategy, data: EnvironmentData
-) -> PublishedPolicy:
-    """Build a task once more, for its policy alone.
-
-    Raises:
-        ConfigError: an option is wrong, or the task does not act.
-    """
-    plan = make_plan(experiment, 1, experiment.batch.global_size or 1)
-    group = ProcessGroup(tf_strategy)
-    parts = Parts(experiment, data, plan=plan, callbacks={}, process_group=group)
-    with tf_strategy.scope():
-        task = TaskBuilder(experiment, tf_strategy).build(parts)
-        return PublishedPolicy(task, data.spec)
-
-
 def acting_task(task: Any) -> Acts:
     """Return a task that acts.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: it does not, or lacks a member that this needs.
     """
-    if not isinstance(task, Acts):
+    if not hasattr(task, "act"):
         raise ConfigError(
             f"task ({type(task).__name__}) learns from a dataset and has no `act`; choose one that "
             "acts in env, such as task=impala, or remove env"
         )
-    return task
+    if problems := lacking("task", task, names_of(Acts)):
+        raise ConfigError(*problems)
+    acts: Acts = task
+    return acts
 
 
 def policy_signature(spec: EnvSpec) -> tuple[tf.TensorSpec, tf.TensorSpec, tf.TensorSpec]:

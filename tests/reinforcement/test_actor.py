@@ -5,10 +5,10 @@ import pytest
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster, ProcessId
+from trainer.reinforcement.actor import Actor
 from trainer.reinforcement.learner_client import Finished
 from trainer.runs.directory import write_result
 from trainer.worker.context import WorkerContext
-from trainer.worker.modes.actor import Actor
 
 
 def test_actor_of_another_host_leaves_when_the_run_was_finished_while_it_acted(tmp_path):

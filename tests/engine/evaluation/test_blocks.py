@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trainer.datasets.digits import digits
-from trainer.engine.evaluation.extra_metrics import blocks
+from trainer.engine.evaluation.evaluator import blocks
 from trainer.engine.evaluation.prediction_metrics import class_names_of
 from trainer.errors import ConfigError
 
