@@ -62,6 +62,14 @@ def test_part_of_a_project_trains_in_its_processes(part):
     train(*PROCESSES[part])
 
 
+@pytest.mark.slow
+def test_search_of_a_project_ends_a_sweep(project):
+    options = ["search.accuracy=0", "model=softmax", "seed=1,2", "train.steps=4", "runs_dir=runs"]
+    outcome = run_here("--config-dir=conf", "-m", "search=until_good", *options)
+    assert outcome.code == 0, outcome
+    assert "2 points: 1 done, 1 waiting" in outcome.out
+
+
 def test_every_part_is_short():
     for file in sorted((PROJECT / "parts").glob("*.py")):
         code = [line for line in file.read_text().split('"""', 2)[2].splitlines() if line.strip()]

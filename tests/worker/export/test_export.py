@@ -383,7 +383,7 @@ def test_model_of_several_inputs_and_outputs_is_served(as_dict, predicts):
     inputs = {"right": right, "left": left} if as_dict else [left, right]
     model = tf.keras.Model(inputs, [left + right, left - right])
     task = TwoInputs(model, predicts=predicts)
-    function = export._signatures(Experiment(), task, None)["serving_default"]
+    function = export._predicting_functions(task, None)["serving_default"]
     names = ("left", "right") if as_dict else ("input_1", "input_2")
     results = function(**{names[0]: tf.constant([[5.0, 3.0]]), names[1]: tf.constant([[1.0, 1.0]])})
     values = {name: value.numpy().tolist() for name, value in results.items()}
@@ -396,7 +396,7 @@ def test_model_of_several_inputs_and_outputs_is_served(as_dict, predicts):
 def test_list_of_one_input_is_one_input():
     inputs = keras.Input((2,))
     model = Keras3Model(keras.Model([inputs], 2 * inputs))
-    function = export._signatures(Experiment(), TwoInputs(model, predicts=False), None)
+    function = export._predicting_functions(TwoInputs(model, predicts=False), None)
     results = function["serving_default"](features=tf.constant([[5.0, 3.0]]))
     assert results["outputs"].numpy().tolist() == [[10.0, 6.0]]
 
@@ -404,7 +404,7 @@ def test_list_of_one_input_is_one_input():
 def test_dict_of_outputs_keeps_its_names():
     inputs = tf.keras.Input((2,))
     model = tf.keras.Model(inputs, {"double": 2 * inputs, "same": inputs + 0})
-    function = export._signatures(Experiment(), TwoInputs(model, predicts=False), None)
+    function = export._predicting_functions(TwoInputs(model, predicts=False), None)
     results = function["serving_default"](features=tf.constant([[5.0, 3.0]]))
     assert results["double"].numpy().tolist() == [[10.0, 6.0]]
     assert sorted(results) == ["double", "same"]
