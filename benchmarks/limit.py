@@ -73,7 +73,7 @@ def clock() -> Turn:
 
 
 def steadfast(trained: Engine, steps: int) -> Turn:
-    """Train on; restoring before and saving afterwards are not counted."""
+    """Train on; restoring before and saving afterward are not counted."""
     marks: dict[int, Turn] = {}
 
     def stop_requested() -> bool:

@@ -1,6 +1,6 @@
 """A reference ring all-reduce, counted: `python -m benchmarks.ring [--workers N] [--mb S] ...`.
 
-Each of n processes cuts its S bytes into n chunks and talks to its neighbours alone: it sends to
+Each of n processes cuts its S bytes into n chunks and talks to its neighbors alone: it sends to
 the right while it receives from the left (Patarasuk and Yuan 2009).
 
     reduce-scatter, n - 1 messages: pass on the chunk that was just added to; at the end each
@@ -107,18 +107,18 @@ class Ring:
                 [self._left] if into else [], [self._right] if out else [], [], _LIMIT_SECS
             )
             if not readable and not writable:
-                raise TimeoutError("a neighbour in the ring does not answer")
+                raise TimeoutError("a neighbor in the ring does not answer")
             if readable:
                 num_bytes = self._left.recv_into(into)
                 if num_bytes == 0:
-                    raise ConnectionError("a neighbour in the ring has gone")
+                    raise ConnectionError("a neighbor in the ring has gone")
                 into = into[num_bytes:]
             if writable:
                 out = out[self._right.send(out) :]
 
 
 def links(count: int) -> list[tuple[socket.socket, socket.socket]]:
-    """Return the ends of each process of a ring: that to its left neighbour, that to its right."""
+    """Return the ends of each process of a ring: that to its left neighbor, that to its right."""
     pairs = [socket.socketpair() for _ in range(count)]  # number i leads from i to i + 1
     for pair in pairs:
         for end in pair:
@@ -163,7 +163,7 @@ def run_processes(count: int, size: int, repeats: int) -> list[Result]:
                     text=True,
                 )
             )
-        # Open here, the ends of a process that has died would keep its neighbours waiting.
+        # Open here, the ends of a process that has died would keep its neighbors waiting.
         for pair in ends:
             for end in pair:
                 end.close()

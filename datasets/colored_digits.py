@@ -1,4 +1,4 @@
-"""Handwritten digits in random colours: images whose pixels tell little of their class."""
+"""Handwritten digits in random colors: images whose pixels tell little of their class."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def colored_digits(
     augment: Augmentation | None = None,
     normalize: Normalization | None = None,
 ) -> ImageDataset:
-    """The handwritten digits, 8 x 8 x 3, each of a random colour on another, with noise.
+    """The handwritten digits, 8 x 8 x 3, each of a random color on another, with noise.
 
-    Neighbours by their pixels are of the same colours rather than of the same digit. An image
+    Neighbors by their pixels are of the same colors rather than of the same digit. An image
     follows from the seed, its split and its number alone.
 
     Args:
         noise: standard deviation of the noise, where black is 0 and white is 1.
-        seed: what colours and noise follow from.
+        seed: what colors and noise follow from.
         augment: random changes of the images in training.
         normalize: what is subtracted from the pixels and what they are divided by.
     """
     splits = [
-        ArraySplit(_colour(images, noise, [seed, number]), labels)
+        ArraySplit(_color(images, noise, [seed, number]), labels)
         for number, (images, labels) in enumerate(read_digits())
     ]
     return ImageDataset(
@@ -48,15 +48,15 @@ def colored_digits(
     )
 
 
-def _colour(digits: np.ndarray, noise: float, seeds: list[int]) -> np.ndarray:
-    """Return digits, [N, 8, 8, 1] uint8, in colours, [N, 8, 8, 3] uint8."""
+def _color(digits: np.ndarray, noise: float, seeds: list[int]) -> np.ndarray:
+    """Return digits, [N, 8, 8, 1] uint8, in colors, [N, 8, 8, 3] uint8."""
     images = np.empty((*digits.shape[:3], 3), np.uint8)
     for number, digit in enumerate(digits):
         # RandomState, because numpy promises never to change its stream.
         random = np.random.RandomState([*seeds, number])
         ground = random.uniform(0.0, 0.7, 3)
-        colour = random.uniform(0.3, 1.0, 3)
-        image = ground + (colour - ground) * (digit / _WHITE)
+        color = random.uniform(0.3, 1.0, 3)
+        image = ground + (color - ground) * (digit / _WHITE)
         image += noise * random.standard_normal(image.shape)
         images[number] = np.clip(image * 255.0, 0, 255)
     return images

@@ -49,7 +49,7 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
         image_size: [height, width] that every image is resized to.
         crop: resize the middle of an image: this share of the largest box that has the proportions
             of `image_size`; None: all of it. In training `augment.min_area` has precedence.
-        channels: 3 for colour, 1 for grey; files are converted.
+        channels: 3 for color, 1 for gray; files are converted.
         antialias: whether to average when an image is made smaller; finer, twice as slow to decode.
         test_fraction: about which share of the images to test on if there is no `test/` or `val/`.
         max_corrupt_records: how many unreadable files each process skips before it is an error.

@@ -29,8 +29,8 @@ from trainer.datasets.splits.hashed_split import divide, hash_texts
 from trainer.datasets.splits.paths import files_identity
 
 _LAYOUT = "it must hold images/<name>.jpg or .png and masks/<name>.png, or both in train/ and test/"
-_GREY_OF_8_BITS = b"\x08\x00"
-"""Bytes 24 and 25 of a PNG file: the bits of a number, and that pixels are grey numbers."""
+_GRAY_OF_8_BITS = b"\x08\x00"
+"""Bytes 24 and 25 of a PNG file: the bits of a number, and that pixels are gray numbers."""
 
 
 def image_masks(  # noqa: D417, PLR0913 - every option is a key of the configuration
@@ -49,7 +49,7 @@ def image_masks(  # noqa: D417, PLR0913 - every option is a key of the configura
 ) -> MaskDataset:
     """Images with masks: `<path>/images/<name>.jpg` or .png and `<path>/masks/<name>.png`.
 
-    A mask is a grey PNG of 8 bits, of the size of its image: the number of the class of each pixel,
+    A mask is a gray PNG of 8 bits, of the size of its image: the number of the class of each pixel,
     or 255, which does not count.
 
     Args:
@@ -57,7 +57,7 @@ def image_masks(  # noqa: D417, PLR0913 - every option is a key of the configura
         class_names: the names of the classes, in the order of their numbers.
         image_size: [height, width] that images and masks are resized to; a pixel of a mask has the
             class of the nearest one.
-        channels: 3 for colour, 1 for grey; images are converted.
+        channels: 3 for color, 1 for gray; images are converted.
         crop, antialias, cache, augment, normalize: as in `image_folder`, of an image and its mask.
         test_fraction: about which share of the pairs to test on if there is no `test/` or `val/`.
         max_corrupt_records: how many unreadable pairs each process skips before it is an error.
@@ -112,7 +112,7 @@ class CorruptPairs(CorruptFiles):
     def problem(self, path: str) -> tuple[str, str]:
         """Return how an error and a warning about a file begin."""
         rule = (
-            "the mask must be a grey PNG of 8 bits, not one with a palette, of the image's size, "
+            "the mask must be a gray PNG of 8 bits, not one with a palette, of the image's size, "
             f"with numbers below {self.num_classes} or {IGNORED}; where classes count from 1, name "
             "the unused 0 as well: dataset.class_names=[unused,...]"
         )
@@ -205,9 +205,9 @@ def decode_mask(content: tf.Tensor, num_classes: int) -> tf.Tensor:
         The numbers of the classes, [H, W, 1] uint8. If it is no such mask, TensorFlow raises
         InvalidArgumentError at run time.
     """
-    # TensorFlow would turn the numbers of a palette into colours, and stretch those of fewer bits.
-    is_grey = tf.equal(tf.strings.substr(content, 24, 2), _GREY_OF_8_BITS)
-    with tf.control_dependencies([tf.debugging.assert_equal(is_grey, True)]):
+    # TensorFlow would turn the numbers of a palette into colors, and stretch those of fewer bits.
+    is_gray = tf.equal(tf.strings.substr(content, 24, 2), _GRAY_OF_8_BITS)
+    with tf.control_dependencies([tf.debugging.assert_equal(is_gray, True)]):
         mask = tf.io.decode_png(content, channels=1)
     is_class = (mask < num_classes) | tf.equal(mask, IGNORED)
     with tf.control_dependencies([tf.debugging.assert_equal(tf.reduce_all(is_class), True)]):

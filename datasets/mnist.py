@@ -1,4 +1,4 @@
-"""MNIST, or anything in its layout: 28 x 28 grey images of ten classes in an `.npz` file."""
+"""MNIST, or anything in its layout: 28 x 28 gray images of ten classes in an `.npz` file."""
 
 from __future__ import annotations
 

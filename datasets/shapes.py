@@ -26,7 +26,7 @@ def shapes(  # noqa: PLR0913 - every option is a key of the configuration
     augment: Augmentation | None = None,
     normalize: Normalization | None = None,
 ) -> MaskDataset:
-    """Discs and squares of random colours, sizes and places on grey, with their masks.
+    """Discs and squares of random colors, sizes and places on gray, with their masks.
 
     An image follows from the seed, its split and its number alone: more of them change no other.
 

@@ -1,4 +1,4 @@
-"""Labelled texts as fixed lengths of tokens, for classification.
+"""Labeled texts as fixed lengths of tokens, for classification.
 
 Texts are read and encoded once; the tokens are kept in a file and, in a run, in memory, so that a
 batch is only gathered. A text is cut or padded to one length: a length for each batch would make
@@ -145,7 +145,7 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
     cache_dir: Annotated[str | None, Free()] = None,
 ) -> TextDataset:
-    """Labelled texts of files `.csv`, `.jsonl` or `.parquet`, or of folders `<class>/<name>.txt`.
+    """Labeled texts of files `.csv`, `.jsonl` or `.parquet`, or of folders `<class>/<name>.txt`.
 
     `train/` and `test/` (or `val/`) in a folder are the splits. Otherwise a row belongs to the test
     split if a hash of its file's name and its number falls under `test_fraction`.

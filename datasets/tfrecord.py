@@ -63,7 +63,7 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
         num_classes: how many classes there are.
         class_names: their names, in order.
         image_size: [height, width] of images; None: [224, 224], or as raw pixels are.
-        channels: 3 for colour, 1 for grey: files of images are converted; None: 3.
+        channels: 3 for color, 1 for gray: files of images are converted; None: 3.
         crop: resize the middle of an image, as in `image_folder`.
         antialias: whether to average when a file of an image is made smaller.
         max_corrupt_records: how many unreadable records each process skips before an error.

@@ -35,7 +35,7 @@ SWEEP += ["summary.every_steps=10"]
 PAGE_WIDTH = 1100
 PAGE_HEIGHT = 860
 
-_COLOURS = {"31": "#f47067", "32": "#57ab5a", "33": "#c69026", "36": "#39c5cf", "2": "#768390"}
+_COLORS = {"31": "#f47067", "32": "#57ab5a", "33": "#c69026", "36": "#39c5cf", "2": "#768390"}
 _BACKGROUND = "#22272e"
 _FOREGROUND = "#d4dbe2"
 _FONT_SIZE = 13
@@ -61,7 +61,7 @@ def console(directory: Path) -> str:
 
 
 def _svg(lines: list[str]) -> str:
-    """Draw lines, with colours as `<32>`, as a terminal does."""
+    """Draw lines, with colors as `<32>`, as a terminal does."""
     width = round(COLUMNS * _CHARACTER_WIDTH) + 2 * _MARGIN
     height = len(lines) * _LINE_HEIGHT + 2 * _MARGIN
     # Browsers collapse spaces in each `text`, whatever the elements around it say.
@@ -83,15 +83,15 @@ def _svg(lines: list[str]) -> str:
 
 
 def _spans(line: str) -> str:
-    """Convert the colours of a line to `tspan` elements."""
+    """Convert the colors of a line to `tspan` elements."""
     spans = []
-    colour = None
+    color = None
     for number, text in re.findall(r"<(\d*)>|([^<]+|<)", line):
         if not text:
-            colour = _COLOURS.get(number)
+            color = _COLORS.get(number)
             continue
         escaped = html.escape(text.rstrip() if text == line else text)
-        spans.append(f'<tspan fill="{colour}">{escaped}</tspan>' if colour else escaped)
+        spans.append(f'<tspan fill="{color}">{escaped}</tspan>' if color else escaped)
     return "".join(spans)
 
 

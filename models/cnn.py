@@ -28,7 +28,7 @@ def cnn(
         width: channels of the first two convolutions; the next two have twice as many, the hidden
             layer four times as many.
         dropout: the share of activations dropped before and after the hidden layer.
-        batch_norm: whether each convolution is followed by batch normalisation.
+        batch_norm: whether each convolution is followed by batch normalization.
         synchronized: whether that is over the global batch; otherwise over each replica's part of
             it, or each shard.
         l2: weight of the sum of squared kernels in the loss.

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import tensorflow as tf
 
 from trainer.annotations import Exists, Ge, Lt, Semantic
-from trainer.models.layers.backbones import Head, set_normalisation
+from trainer.models.layers.backbones import Head, set_normalization
 from trainer.models.layers.inputs import MIN_SIZE, image_input
 
 Name = Literal[
@@ -65,8 +65,8 @@ def keras_application(
         input_shape: (height, width, 1 or 3).
         num_classes: how many classes.
         name: name of the network.
-        momentum: how much of batch normalisation's moving averages is kept at each step.
-        synchronized: whether batch normalisation is over the global batch; otherwise over each
+        momentum: how much of batch normalization's moving averages is kept at each step.
+        synchronized: whether batch normalization is over the global batch; otherwise over each
             replica's part of it, or each shard.
         weights: an HDF5 weights file of this network, with or without the top.
 
@@ -89,7 +89,7 @@ def keras_application(
         pooling="avg",
         weights=None,
     )
-    set_normalisation(backbone, momentum, synchronized)
+    set_normalization(backbone, momentum, synchronized)
     features = backbone(scaled) if is_nested else backbone.output
     return Head(num_classes, None, weights).attach(name, inputs, backbone, features)
 

@@ -171,7 +171,7 @@ def _scaled_images(task: Any, preset: str, input_shape: tuple[int, ...]) -> tupl
     _check(preset, size, input_shape)
     inputs = x = keras.Input(input_shape, name="features")
     if input_shape[-1] == 1 and size[-1] == 3:
-        x = keras.layers.Concatenate(dtype="float32", name="grey_to_rgb")([x, x, x])
+        x = keras.layers.Concatenate(dtype="float32", name="gray_to_rgb")([x, x, x])
     return inputs, _rescaling(_import_hub(), preset)(x)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import tensorflow as tf
 
 from trainer.annotations import Exists, Ge, Gt, Lt, Semantic
-from trainer.models.layers.backbones import Head, set_normalisation
+from trainer.models.layers.backbones import Head, set_normalization
 from trainer.models.layers.inputs import image_input
 
 
@@ -30,8 +30,8 @@ def mobilenet(
         input_shape: (height, width, 1 or 3).
         num_classes: how many classes.
         alpha: width: how many channels each layer has, relative to the paper's.
-        momentum: how much of batch normalisation's moving averages is kept at each step.
-        synchronized: whether batch normalisation is over the global batch; otherwise over each
+        momentum: how much of batch normalization's moving averages is kept at each step.
+        synchronized: whether batch normalization is over the global batch; otherwise over each
             replica's part of it, or each shard.
         outputs: how many logits, 1000 for the published network; None: one for each class.
         weights: an HDF5 weights file of `tf.keras.applications.MobileNetV2`, with or without the
@@ -55,5 +55,5 @@ def mobilenet(
         pooling="avg",
         weights=None,
     )
-    set_normalisation(backbone, momentum, synchronized)
+    set_normalization(backbone, momentum, synchronized)
     return head.attach("mobilenet", inputs, backbone)

@@ -38,7 +38,7 @@ def resnet(  # noqa: PLR0913 - every option is a key of the configuration
     """Build a residual network (He, Zhang, Ren and Sun, CVPR 2016) from images to logits [B, C].
 
     Args:
-        input_shape: (height, width, channels); the images should be normalised.
+        input_shape: (height, width, channels); the images should be normalized.
         num_classes: how many logits.
         variant: `cifar` as in section 4.2 of the paper, or `imagenet` as in its table 1.
         depth: layers with weights: 6n + 2 for `cifar`; 18, 34, 50, 101 or 152 for `imagenet`.
@@ -46,8 +46,8 @@ def resnet(  # noqa: PLR0913 - every option is a key of the configuration
             (Goyal et al. 2017); otherwise in the first one, as in the paper.
         zero_gamma: whether each block begins as the identity: its last scale is 0 (Goyal et al.
             2017, section 5.1).
-        momentum: how much of batch normalisation's moving averages is kept at each step.
-        synchronized: whether batch normalisation is over the global batch; otherwise over each
+        momentum: how much of batch normalization's moving averages is kept at each step.
+        synchronized: whether batch normalization is over the global batch; otherwise over each
             replica's part of it, or each shard.
         l2: weight of the sum of squared kernels in the loss; half of the literature's weight decay.
 
@@ -147,13 +147,13 @@ def _blocks(
 
 @dataclass(frozen=True)
 class _Layers:
-    """Convolutions with normalisation, and the blocks that are made of them.
+    """Convolutions with normalization, and the blocks that are made of them.
 
     Attributes:
         regularizer: of all kernels.
         momentum: of the moving averages.
-        synchronized: whether normalisation is over the global batch.
-        last_gamma: initializer of the scale of each block's last normalisation.
+        synchronized: whether normalization is over the global batch.
+        last_gamma: initializer of the scale of each block's last normalization.
         v1_5: whether bottlenecks halve the image in their 3 x 3 convolution, not in the first.
     """
 
@@ -182,7 +182,7 @@ class _Layers:
     def convolve(
         self, x: tf.Tensor, filters: int, size: int, stride: int, name: str, gamma: str = "ones"
     ) -> tf.Tensor:
-        """Convolve without bias, and normalise.
+        """Convolve without bias, and normalize.
 
         Images are padded by as much on either side, as in the literature: "same" of TensorFlow
         pads one side more where the stride is 2.

@@ -26,7 +26,7 @@ def small_generator(
         num_classes: not used: the images are of all classes.
         latent: size of the random vector that an image is made from.
         width: channels of the last hidden layer; the first has twice as many.
-        batch_norm: whether hidden layers are normalised over the whole global batch.
+        batch_norm: whether hidden layers are normalized over the whole global batch.
 
     Returns:
         A model from latent vectors [B, latent] float32 to images [B, *input_shape] float32 in
@@ -57,7 +57,7 @@ def small_discriminator(
     *,
     width: Annotated[int, Ge(1)] = 32,
 ) -> tf.keras.Model:
-    """Build a discriminator of three convolutions, all layers spectrally normalised.
+    """Build a discriminator of three convolutions, all layers spectrally normalized.
 
     Args:
         input_shape: (height, width, channels) of the images to judge.

@@ -35,7 +35,7 @@ def sngan_generator(
         num_classes: not used: the images are of all classes.
         latent: size of the random vector that an image is made from.
         width: channels of the residual blocks.
-        batch_norm: whether the blocks are normalised over the whole global batch.
+        batch_norm: whether the blocks are normalized over the whole global batch.
 
     Returns:
         A model from latent vectors [B, latent] float32 to images [B, *input_shape] float32 in
@@ -55,7 +55,7 @@ def sngan_generator(
     x = tf.keras.layers.Reshape([*sides, width], name="grid")(x)
     for number in range(3):
         x = _enlarging_block(x, width, batch_norm, f"block{number}")
-    x = _normalised_relu(x, batch_norm, "last")
+    x = _normalized_relu(x, batch_norm, "last")
     x = tf.keras.layers.Conv2D(
         channels,
         3,
@@ -75,7 +75,7 @@ def sngan_discriminator(
     *,
     width: Annotated[int, Ge(1)] = 128,
 ) -> tf.keras.Model:
-    """Build the discriminator: four residual blocks, all layers spectrally normalised.
+    """Build the discriminator: four residual blocks, all layers spectrally normalized.
 
     Args:
         input_shape: (height, width, channels) of the images to judge.
@@ -109,10 +109,10 @@ def sngan_discriminator(
 def _enlarging_block(x: tf.Tensor, width: int, batch_norm: bool, name: str) -> tf.Tensor:
     shortcut = tf.keras.layers.UpSampling2D(name=f"{name}_shortcut_enlarge")(x)
     shortcut = _conv(width, 1, 1.0, f"{name}_shortcut")(shortcut)
-    x = _normalised_relu(x, batch_norm, f"{name}_conv0")
+    x = _normalized_relu(x, batch_norm, f"{name}_conv0")
     x = tf.keras.layers.UpSampling2D(name=f"{name}_enlarge")(x)
     x = _conv(width, 3, math.sqrt(2.0), f"{name}_conv0")(x)
-    x = _normalised_relu(x, batch_norm, f"{name}_conv1")
+    x = _normalized_relu(x, batch_norm, f"{name}_conv1")
     x = _conv(width, 3, math.sqrt(2.0), f"{name}_conv1")(x)
     return tf.keras.layers.Add(name=f"{name}_add")([x, shortcut])
 
@@ -141,7 +141,7 @@ def _judging_block(x: tf.Tensor, width: int, shrinks: bool, name: str) -> tf.Ten
     return tf.keras.layers.Add(name=f"{name}_add")([x, shortcut])
 
 
-def _normalised_relu(x: tf.Tensor, batch_norm: bool, name: str) -> tf.Tensor:
+def _normalized_relu(x: tf.Tensor, batch_norm: bool, name: str) -> tf.Tensor:
     if batch_norm:
         x = tf.keras.layers.BatchNormalization(
             momentum=0.9, epsilon=2e-5, synchronized=True, name=f"{name}_norm"

@@ -31,7 +31,7 @@ def tutorial_cnn(
     if math.prod(input_shape) != math.prod(_SHAPE):
         raise ValueError(
             f"tutorial_cnn takes images of 28 x 28 x 1, the dataset gives {list(input_shape)}; "
-            "use dataset=mnist, dataset.image_size=[28,28] with grey images, or model=cnn"
+            "use dataset=mnist, dataset.image_size=[28,28] with gray images, or model=cnn"
         )
     regularizer = tf.keras.regularizers.L2(l2) if l2 else None
     inputs = tf.keras.Input(input_shape, name="features")

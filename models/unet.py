@@ -29,7 +29,7 @@ def unet(
         num_classes: how many logits a pixel has.
         width: channels of the first level; each level below has twice as many.
         depth: how often the size is halved.
-        batch_norm: whether each convolution is followed by batch normalisation.
+        batch_norm: whether each convolution is followed by batch normalization.
         synchronized: whether that is over the global batch; otherwise over each replica's part of
             it, or each shard.
 

@@ -25,7 +25,7 @@ def vit(  # noqa: PLR0913 - every option is a key of the configuration
     """Build a transformer whose tokens are the patches of an image; their mean is classified.
 
     Args:
-        input_shape: (height, width, channels); the images should be normalised.
+        input_shape: (height, width, channels); the images should be normalized.
         num_classes: how many logits.
         patch: the side of a patch, in pixels.
         layers: blocks of attention and a feed-forward network.

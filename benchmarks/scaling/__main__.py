@@ -87,7 +87,7 @@ def measure_link() -> dict[str, float]:
     return {key: statistics.fmean(report[key] for report in reports) for key in ("link", "memory")}
 
 
-def summarise(results: dict[str, list[dict[str, Any]]], workers: int) -> dict[str, Any]:
+def summarize(results: dict[str, list[dict[str, Any]]], workers: int) -> dict[str, Any]:
     """Return the medians of all rounds, and what follows from them."""
 
     def medians(name: str, key: str) -> float | None:
@@ -185,7 +185,7 @@ def main() -> None:
                 else partial(measure_steadfast, name, job, args.workers, args.secs, server)
                 for name in args.contestants.split(",")
             }
-            summaries[model] = summarise(interleave(contenders, args.rounds), args.workers)
+            summaries[model] = summarize(interleave(contenders, args.rounds), args.workers)
             title = (
                 f"{model}, {job.optimizer}, {args.workers} processes, {job.per_worker} images "
                 f"each: {args.rounds} rounds of {args.secs:g} s"

@@ -1,7 +1,7 @@
 """The machine's bandwidth: one of two processes that exchange bytes, and then copy them.
 
 Loopback: both send and receive the same number of bytes at once, over one TCP connection, as
-neighbours in a ring do. Memory: both copy, each on its own core.
+neighbors in a ring do. Memory: both copy, each on its own core.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from trainer.cluster.network_namespace import loopback_bytes
 class LockStep:
     """The clock: starts all processes at once when they are warm, and reports once.
 
-    Afterwards the process trains on until it is killed: the others may still need it.
+    Afterward the process trains on until it is killed: the others may still need it.
 
     Args:
         parent: receives "warm", and then what was measured.

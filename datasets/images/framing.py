@@ -52,14 +52,14 @@ class Framing:
         if draws is not None and self.min_area:
             box = random_box(shape[0], shape[1], size, self.min_area, draws)
         elif self.crop is not None:
-            box = centre_box(shape[0], shape[1], size, self.crop)
+            box = center_box(shape[0], shape[1], size, self.crop)
         if box is not None:
             top, left, height, width = box
             image = image[top : top + height, left : left + width]
         return tf.image.resize(image, size, method, antialias=self.antialias)
 
 
-def centre_box(height: tf.Tensor, width: tf.Tensor, size: tuple[int, int], share: float) -> Box:
+def center_box(height: tf.Tensor, width: tf.Tensor, size: tuple[int, int], share: float) -> Box:
     """Return a box in the middle: `share` of the largest one with the proportions of `size`."""
     ratio = size[1] / size[0]
     box_height = share * tf.minimum(_float(height), _float(width) / ratio)
@@ -104,12 +104,12 @@ def resize_boxes(images: tf.Tensor, boxes: Box) -> tf.Tensor:
 def _resample(images: tf.Tensor, start: tf.Tensor, length: tf.Tensor, axis: int) -> tf.Tensor:
     """Interpolate [B, H, W, C] along an axis, from `length` pixels at `start`, each [B] int32."""
     size = images.shape[axis]
-    centres = (tf.range(size, dtype=tf.float32) + 0.5) * (_float(length)[:, None] / size) - 0.5
+    centers = (tf.range(size, dtype=tf.float32) + 0.5) * (_float(length)[:, None] / size) - 0.5
     last = _float(length)[:, None] - 1.0
-    centres = tf.clip_by_value(centres, 0.0, last)
-    lower = tf.floor(centres)
+    centers = tf.clip_by_value(centers, 0.0, last)
+    lower = tf.floor(centers)
     shape = [-1, size, 1, 1] if axis == 1 else [-1, 1, size, 1]
-    weight = tf.reshape(centres - lower, shape)
+    weight = tf.reshape(centers - lower, shape)
     before = tf.cast(lower, tf.int32) + start[:, None]
     after = tf.cast(tf.minimum(lower + 1.0, last), tf.int32) + start[:, None]
     first = tf.gather(images, before, axis=axis, batch_dims=1)

@@ -124,7 +124,7 @@ def _decode_whole(
 ) -> tf.Tensor:
     """Return an image of any format, decoded and framed, [*image_shape] float32."""
     height, width, channels = image_shape
-    # Not for all formats: the decoders of JPEG and PNG convert to grey by themselves.
+    # Not for all formats: the decoders of JPEG and PNG convert to gray by themselves.
     start = tf.strings.substr(content, 0, 2)
     is_bmp_or_gif = tf.logical_or(tf.equal(start, "BM"), tf.equal(start, "GI"))
     image = tf.cond(
@@ -150,8 +150,8 @@ def _decode_box(
 def _convert_channels(image: tf.Tensor, channels: int) -> tf.Tensor:
     """Convert an image of 1, 3 or 4 channels: the decoders of BMP and GIF do not."""
     shape = tf.shape(image)
-    colours = tf.broadcast_to(image[..., :3], [shape[0], shape[1], 3])
-    return tf.image.rgb_to_grayscale(colours) if channels == 1 else colours
+    colors = tf.broadcast_to(image[..., :3], [shape[0], shape[1], 3])
+    return tf.image.rgb_to_grayscale(colors) if channels == 1 else colors
 
 
 class FileSplit:

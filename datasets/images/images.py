@@ -104,7 +104,7 @@ class ImageDataset:
 
     @property
     def group_size(self) -> int:
-        """How many neighbours in a batch `transform` joins in training; 1: none."""
+        """How many neighbors in a batch `transform` joins in training; 1: none."""
         return 1 if self.augment is None else self.augment.group_size
 
     def decode(self, content: tf.Tensor) -> tf.Tensor:
@@ -112,7 +112,7 @@ class ImageDataset:
         return decode(content, self.image_shape, self.framing, max_value=self.max_value)
 
     def files(self, paths: Sequence[Path]) -> FileSplit:
-        """Return an unlabelled split of image files; unreadable files have weight 0."""
+        """Return an unlabeled split of image files; unreadable files have weight 0."""
         return FileSplit(
             paths,
             None,
@@ -162,7 +162,7 @@ def resize(images: tf.Tensor, size: Sequence[int]) -> tf.Tensor:
 
 
 def check_channels(channels: int) -> None:
-    """Raise unless images are grey or have colors.
+    """Raise unless images are gray or have colors.
 
     Raises:
         ValueError: they have another number of channels.

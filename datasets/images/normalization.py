@@ -22,7 +22,7 @@ class Normalization:
 
         Args:
             mean: what is subtracted, one number or one per channel; None is 0.
-            std: what is divided by afterwards, one number or one per channel; None is 1.
+            std: what is divided by afterward, one number or one per channel; None is 1.
         """
         self._mean = mean
         self._std = std

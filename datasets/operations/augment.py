@@ -1,7 +1,7 @@
 """Data augmentation: random changes of a batch of images in training.
 
 An augmentation works on each example alone, so an example comes out the same to the bit in whatever
-batch it is; only mixup and CutMix join two neighbours. Its random numbers are fixed columns of
+batch it is; only mixup and CutMix join two neighbors. Its random numbers are fixed columns of
 `draws`, [B, num_draws] float32 in [0, 1), so switching one augmentation on or off does not change
 what the others draw.
 
@@ -43,7 +43,7 @@ class Augmentation:
         min_area: the least share of an image in the random box that images of files are cut to when
             they are read, the only time; 0: they are not cut then. Others are cut by `apply`.
         num_draws: random numbers per example: up to the last column that is in use, for each view.
-        group_size: how many neighbours in a batch `mix` joins; 1: none.
+        group_size: how many neighbors in a batch `mix` joins; 1: none.
     """
 
     def __init__(  # noqa: PLR0913 - every option is a key of the configuration
@@ -74,7 +74,7 @@ class Augmentation:
         self._num_views = 2 if two_views else 1
         self._flip = flip
         self._crop = crop
-        self._colour = {
+        self._color = {
             "brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue
         }  # fmt: skip
         self._randaugment = randaugment
@@ -85,7 +85,7 @@ class Augmentation:
             (flip, FLIP_COLUMN),
             (crop, CROP_COLUMNS[-1]),
             (min_area, BOX_COLUMNS[-1]),
-            *((self._colour[name], column) for name, _, column in _COLOURS),
+            *((self._color[name], column) for name, _, column in _COLORS),
             (self._mixing, MIXING_COLUMNS[-1]),
             (randaugment, FIRST_RANDAUGMENT_COLUMN + DRAWS * randaugment - 1),
         )
@@ -101,7 +101,7 @@ class Augmentation:
             input_shape: (height, width, channels).
 
         Raises:
-            ValueError: a shift would leave nothing of the image, or there is no colour to change.
+            ValueError: a shift would leave nothing of the image, or there is no color to change.
         """
         shorter_side = min(input_shape[:2])
         if self._crop >= shorter_side:
@@ -110,9 +110,9 @@ class Augmentation:
                 f"{shorter_side}"
             )
         for name in ("saturation", "hue"):
-            if self._colour[name] and input_shape[2] != 3:
+            if self._color[name] and input_shape[2] != 3:
                 raise ValueError(
-                    f"augment.{name} ({self._colour[name]}) needs images of 3 channels, these "
+                    f"augment.{name} ({self._color[name]}) needs images of 3 channels, these "
                     f"have {input_shape[2]}; add augment.{name}=0"
                 )
 
@@ -142,8 +142,8 @@ class Augmentation:
             images = flip(images, draws)
         if self._crop:
             images = crop(images, draws, self._crop, fill)
-        for name, change, column in _COLOURS:
-            if limit := self._colour[name]:
+        for name, change, column in _COLORS:
+            if limit := self._color[name]:
                 delta = (draws[:, column] * 2.0 - 1.0) * limit
                 images = change(images, delta)
         if self._randaugment:
@@ -269,7 +269,7 @@ def crop(
     return tf.gather(rows, offsets[:, 1:] + tf.range(width), axis=2, batch_dims=1)
 
 
-_COLOURS = (
+_COLORS = (
     ("brightness", color.brightness, BRIGHTNESS_COLUMN),
     ("contrast", lambda images, delta: color.contrast(images, 1.0 + delta), CONTRAST_COLUMN),
     ("saturation", lambda images, delta: color.saturation(images, 1.0 + delta), SATURATION_COLUMN),

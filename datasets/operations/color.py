@@ -1,4 +1,4 @@
-"""Changes of colour: each example by itself, and equal to the bit in whatever batch it is.
+"""Changes of color: each example by itself, and equal to the bit in whatever batch it is.
 
 Images are [B, H, W, C] float32 in [0, 1], and so are the results. Means are taken over whole
 numbers, because the order in which floats are added depends on the batch.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-_GREY = (0.299, 0.587, 0.114)  # ITU-R BT.601, as in PIL
+_GRAY = (0.299, 0.587, 0.114)  # ITU-R BT.601, as in PIL
 _LEVELS = 255.0
 
 
@@ -18,13 +18,13 @@ def brightness(images: tf.Tensor, delta: tf.Tensor) -> tf.Tensor:
 
 
 def contrast(images: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
-    """Multiply each image's distance from its mean grey; `factor` is [B] float32."""
-    return blend(tf.zeros_like(images) + mean_grey(images), images, factor)
+    """Multiply each image's distance from its mean gray; `factor` is [B] float32."""
+    return blend(tf.zeros_like(images) + mean_gray(images), images, factor)
 
 
 def saturation(images: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
-    """Multiply each pixel's distance from its grey; `factor` is [B] float32."""
-    return blend(tf.zeros_like(images) + grey(images), images, factor)
+    """Multiply each pixel's distance from its gray; `factor` is [B] float32."""
+    return blend(tf.zeros_like(images) + gray(images), images, factor)
 
 
 def hue(images: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
@@ -39,17 +39,17 @@ def blend(start: tf.Tensor, images: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(start + _per_image(factor) * (images - start), 0.0, 1.0)
 
 
-def grey(images: tf.Tensor) -> tf.Tensor:
-    """Return the grey of each pixel, [B, H, W, 1]."""
+def gray(images: tf.Tensor) -> tf.Tensor:
+    """Return the gray of each pixel, [B, H, W, 1]."""
     if images.shape[-1] != 3:
         return images[..., :1]
     red, green, blue = (images[..., channel : channel + 1] for channel in range(3))
-    return _GREY[0] * red + _GREY[1] * green + _GREY[2] * blue
+    return _GRAY[0] * red + _GRAY[1] * green + _GRAY[2] * blue
 
 
-def mean_grey(images: tf.Tensor) -> tf.Tensor:
-    """Return the mean grey of each image, [B, 1, 1, 1], of pixels in 256 levels."""
-    total = tf.reduce_sum(levels(grey(images)), axis=[1, 2, 3], keepdims=True)
+def mean_gray(images: tf.Tensor) -> tf.Tensor:
+    """Return the mean gray of each image, [B, 1, 1, 1], of pixels in 256 levels."""
+    total = tf.reduce_sum(levels(gray(images)), axis=[1, 2, 3], keepdims=True)
     count = images.shape[1] * images.shape[2] * _LEVELS
     return tf.cast(total, tf.float32) / count
 

@@ -1,4 +1,4 @@
-"""Mixup and CutMix: an example and its neighbour in the batch become one, with both labels.
+"""Mixup and CutMix: an example and its neighbor in the batch become one, with both labels.
 
 Examples 0 and 1 of a batch are a pair, then 2 and 3, and so on: the order of samples is random
 anew in each epoch, and so are the pairs. Each replica's part begins at an even position, so the

@@ -83,8 +83,8 @@ def _functions(share: float) -> list[tuple[tuple[str, ...], _Function]]:
         (("equalize",), lambda images, *_: equalize(images)),
         (("posterize",), lambda images, *_: posterize(images, lost_bits)),
         (("solarize",), lambda images, *_: tf.where(images < limit, images, 1.0 - images)),
-        (("color",), _blend(share, color.grey)),
-        (("contrast",), _blend(share, color.mean_grey)),
+        (("color",), _blend(share, color.gray)),
+        (("contrast",), _blend(share, color.mean_gray)),
         (("brightness",), _blend(share, tf.zeros_like)),
         (("sharpness",), _blend(share, smooth)),
         (OPERATIONS[-5:], functools.partial(_warp, share)),
@@ -123,7 +123,7 @@ def posterize(images: tf.Tensor, lost_bits: int) -> tf.Tensor:
 
 
 def smooth(images: tf.Tensor) -> tf.Tensor:
-    """Return the mean of each pixel and its neighbours, itself five times; borders stay."""
+    """Return the mean of each pixel and its neighbors, itself five times; borders stay."""
     height, width = images.shape[1:3]
     if min(height, width) < 3:
         return images
@@ -137,7 +137,7 @@ def smooth(images: tf.Tensor) -> tf.Tensor:
 
 
 def _blend(share: float, plain: Callable[[tf.Tensor], tf.Tensor]) -> _Function:
-    """Return a function that moves images away from what `plain` makes of them, or towards it."""
+    """Return a function that moves images away from what `plain` makes of them, or toward it."""
     change = _MAX_CHANGE * share
 
     def blended(images: tf.Tensor, choice: tf.Tensor, is_negative: tf.Tensor) -> tf.Tensor:
@@ -148,7 +148,7 @@ def _blend(share: float, plain: Callable[[tf.Tensor], tf.Tensor]) -> _Function:
 
 
 def _warp(share: float, images: tf.Tensor, choice: tf.Tensor, is_negative: tf.Tensor) -> tf.Tensor:
-    """Rotate, shear or shift, about the middle; what comes from outside is grey."""
+    """Rotate, shear or shift, about the middle; what comes from outside is gray."""
     height, width = images.shape[1:3]
     positive, negative = (
         tf.constant(_matrices(height, width, sign * share)) for sign in (1.0, -1.0)

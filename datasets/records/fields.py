@@ -66,7 +66,7 @@ class Fields:
             label: likewise; None: the first of label, labels, target, y, or number 1.
             shape: shape of one example's features, where records have them flat.
             image_size: [height, width] that images are resized to; None: those of the first.
-            channels: 3 for colour, 1 for grey; encoded images are converted; None: as the first.
+            channels: 3 for color, 1 for gray; encoded images are converted; None: as the first.
             num_classes: how many classes the label counts; None: the source knows.
             class_names: a name for each class, in order; labels may then be these names.
         """

@@ -212,7 +212,7 @@ def read_record(file: Path, offset: int) -> bytes:
     """
     with file.open("rb"):
         pass
-    # Within another dataset: alone, TensorFlow 2.21 cannot serialise one with offsets.
+    # Within another dataset: alone, TensorFlow 2.21 cannot serialize one with offsets.
     place = tf.data.Dataset.from_tensors((os.fsencode(file), np.int64(offset)))
     records = list(place.flat_map(_record))
     if not records:

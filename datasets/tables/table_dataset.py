@@ -268,8 +268,8 @@ class TableDataset:
             ValueError: a row is damaged, or there is none.
         """
         fit = self._fit
-        labelled = split == "train" or not self._files.test or self._has_label()
-        names = [column.name for column in fit.used] + list(self.labels if labelled else ())
+        labeled = split == "train" or not self._files.test or self._has_label()
+        names = [column.name for column in fit.used] + list(self.labels if labeled else ())
         features: list[np.ndarray] = []
         labels: list[np.ndarray] = []
         hashes: list[np.ndarray] = []
@@ -278,13 +278,13 @@ class TableDataset:
         for rows in self._files.read(split, list(dict.fromkeys(names))):
             encoded = [column.encode(rows, refuse_missing=self._strict) for column in fit.used]
             features.append(np.stack(encoded, axis=1))
-            if labelled:
+            if labeled:
                 labels.append(fit.label.encode(rows))
             if split == "train":
                 hashes.append(self._files.hashes(rows))
         if not features:
             raise ValueError(f"{(self._files.test or self._files.train)[0]} has no rows")
-        rows_of = ArraySplit(np.concatenate(features), np.concatenate(labels) if labelled else None)
+        rows_of = ArraySplit(np.concatenate(features), np.concatenate(labels) if labeled else None)
         rows_of.hashes = np.concatenate(hashes) if hashes else None
         return rows_of
 

@@ -1,4 +1,4 @@
-"""Labelled texts in files: CSV, JSON lines, Parquet, or a folder of `.txt` for each class.
+"""Labeled texts in files: CSV, JSON lines, Parquet, or a folder of `.txt` for each class.
 
 A row is known by a name, `<file>:<number>` or the file's own, relative to the folder: which split
 it belongs to follows from that alone, on every machine.

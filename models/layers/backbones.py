@@ -69,8 +69,8 @@ class Head:
         return model
 
 
-def set_normalisation(backbone: tf.keras.Model, momentum: float, synchronized: bool) -> None:
-    """Give all batch normalisation of a network this momentum and synchronisation."""
+def set_normalization(backbone: tf.keras.Model, momentum: float, synchronized: bool) -> None:
+    """Give all batch normalization of a network this momentum and synchronization."""
     for layer in backbone.layers:
         if isinstance(layer, tf.keras.layers.BatchNormalization):
             layer.momentum = momentum

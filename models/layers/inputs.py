@@ -54,5 +54,5 @@ def image_input(name: str, input_shape: tuple[int, ...]) -> tuple[tf.Tensor, tf.
             max(height, MIN_SIZE), max(width, MIN_SIZE), dtype="float32", name="enlarge"
         )(x)
     if channels == 1:
-        x = tf.keras.layers.Concatenate(dtype="float32", name="grey_to_rgb")([x, x, x])
+        x = tf.keras.layers.Concatenate(dtype="float32", name="gray_to_rgb")([x, x, x])
     return inputs, x

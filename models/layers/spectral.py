@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 
-class SpectralNormalisation:
+class SpectralNormalization:
     """Adds the vector and its power iteration to a layer with a `kernel`, as the first base class.
 
     Attributes:
@@ -46,27 +46,27 @@ class SpectralNormalisation:
         moved = tf.linalg.matvec(matrix, tf.math.l2_normalize(image), transpose_a=True)
         self.singular_vector.assign(tf.math.l2_normalize(moved))
 
-    def normalised(self, kernel: tf.Tensor) -> tf.Tensor:
+    def normalized(self, kernel: tf.Tensor) -> tf.Tensor:
         """Return a kernel divided by the estimate of its largest singular value."""
         vector = tf.stop_gradient(tf.math.l2_normalize(tf.convert_to_tensor(self.singular_vector)))
         norm = tf.norm(tf.linalg.matvec(_matrix(kernel), vector))
         return kernel / tf.cast(norm, kernel.dtype)
 
 
-class SpectralConv2D(SpectralNormalisation, tf.keras.layers.Conv2D):
-    """A convolution with a normalised kernel."""
+class SpectralConv2D(SpectralNormalization, tf.keras.layers.Conv2D):
+    """A convolution with a normalized kernel."""
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        """Convolve with the normalised kernel."""
-        return super().convolution_op(inputs, self.normalised(tf.convert_to_tensor(kernel)))
+        """Convolve with the normalized kernel."""
+        return super().convolution_op(inputs, self.normalized(tf.convert_to_tensor(kernel)))
 
 
-class SpectralDense(SpectralNormalisation, tf.keras.layers.Dense):
-    """A fully connected layer with a normalised kernel, for inputs [B, features]."""
+class SpectralDense(SpectralNormalization, tf.keras.layers.Dense):
+    """A fully connected layer with a normalized kernel, for inputs [B, features]."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return [B, units]."""
-        outputs = tf.matmul(inputs, self.normalised(tf.convert_to_tensor(self.kernel)))
+        outputs = tf.matmul(inputs, self.normalized(tf.convert_to_tensor(self.kernel)))
         if self.use_bias:
             outputs = tf.nn.bias_add(outputs, self.bias)
         return outputs if self.activation is None else self.activation(outputs)

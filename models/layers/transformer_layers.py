@@ -1,4 +1,4 @@
-"""Layers and blocks of transformers (Vaswani et al. 2017), with normalisation before each part.
+"""Layers and blocks of transformers (Vaswani et al. 2017), with normalization before each part.
 
 Attention is tf_keras' `MultiHeadAttention`: it draws dropout and computes under every strategy as
 the other shipped models do. Keras 3's layer makes the same matrix of scores on TensorFlow.
@@ -60,7 +60,7 @@ def check_heads(sizes: Sizes) -> None:
 def stack(
     x: tf.Tensor, sizes: Sizes, mask: tf.Tensor | None = None, *, causal: bool = False
 ) -> tf.Tensor:
-    """Return what all blocks make of vectors, [B, T, width], normalised (Xiong et al. 2020).
+    """Return what all blocks make of vectors, [B, T, width], normalized (Xiong et al. 2020).
 
     Args:
         x: [B, T, width].
@@ -72,16 +72,16 @@ def stack(
     x = layers.Dropout(sizes.dropout, name="dropout")(x)
     for i in range(sizes.layers):
         name = f"block{i}"
-        y = _attention(_normalised(x, f"{name}_norm1"), sizes, mask, causal, f"{name}_attention")
+        y = _attention(_normalized(x, f"{name}_norm1"), sizes, mask, causal, f"{name}_attention")
         y = layers.Dropout(sizes.dropout, name=f"{name}_dropout1")(y)
         x = layers.Add(name=f"{name}_add1")([x, y])
         y = layers.Dense(sizes.hidden, "gelu", name=f"{name}_dense1")(
-            _normalised(x, f"{name}_norm2")
+            _normalized(x, f"{name}_norm2")
         )
         y = layers.Dense(sizes.width, name=f"{name}_dense2")(y)
         y = layers.Dropout(sizes.dropout, name=f"{name}_dropout2")(y)
         x = layers.Add(name=f"{name}_add2")([x, y])
-    return _normalised(x, "norm")
+    return _normalized(x, "norm")
 
 
 def _attention(
@@ -94,7 +94,7 @@ def _attention(
     return attention(x, x, attention_mask=seen, use_causal_mask=causal)
 
 
-def _normalised(x: tf.Tensor, name: str) -> tf.Tensor:
+def _normalized(x: tf.Tensor, name: str) -> tf.Tensor:
     return tf.keras.layers.LayerNormalization(epsilon=1e-5, name=name)(x)
 
 

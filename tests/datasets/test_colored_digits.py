@@ -1,4 +1,4 @@
-"""Digits in random colours."""
+"""Digits in random colors."""
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +13,7 @@ def test_colored_digits_keep_the_contract():
     check_dataset(colored_digits(augment=Augmentation(two_views=True, crop=1, hue=0.2)))
 
 
-def test_colours_follow_from_the_seed_and_labels_stay():
+def test_colors_follow_from_the_seed_and_labels_stay():
     rows = tf.range(50, dtype=tf.int64)
     batch, same, other = (colored_digits(seed=seed).train.fetch(rows) for seed in (0, 0, 1))
     np.testing.assert_array_equal(batch["features"], same["features"])
@@ -21,7 +21,7 @@ def test_colours_follow_from_the_seed_and_labels_stay():
     np.testing.assert_array_equal(batch["label"], read_digits()[0][1][:50])
 
 
-def test_without_noise_a_pixel_is_between_two_colours():
+def test_without_noise_a_pixel_is_between_two_colors():
     images = colored_digits(noise=0.0).test.fetch(tf.range(20, dtype=tf.int64))["features"]
     digits = read_digits()[1][0][:20]
     for image, digit in zip(images.numpy(), digits, strict=True):

@@ -28,7 +28,7 @@ def library() -> Any:
 
 @pytest.fixture(scope="module")
 def images(library: Any) -> Any:
-    """Twelve images of one colour."""
+    """Twelve images of one color."""
     from PIL import Image
 
     features = library.Features(

@@ -11,10 +11,10 @@ from trainer.datasets.image_folder import image_folder
 SIZE = [4, 6]
 
 
-def write(path: Path, value: int, *, grey: bool = False) -> Path:
-    """Write an image of one colour, losslessly for .png."""
+def write(path: Path, value: int, *, gray: bool = False) -> Path:
+    """Write an image of one color, losslessly for .png."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    image = np.full((9, 12, 1 if grey else 3), value, np.uint8)
+    image = np.full((9, 12, 1 if gray else 3), value, np.uint8)
     encode = tf.io.encode_png if path.suffix.lower() == ".png" else tf.io.encode_jpeg
     path.write_bytes(encode(image).numpy())
     return path
@@ -70,10 +70,10 @@ def test_val_folder_is_the_test_split(tree: Path) -> None:
     assert image_folder(path=str(tree), image_size=SIZE).test.num_examples == 4
 
 
-def test_one_channel_converts_images_to_grey(tmp_path: Path) -> None:
+def test_one_channel_converts_images_to_gray(tmp_path: Path) -> None:
     for name in ("train", "test"):
-        write(tmp_path / name / "a" / "colour.png", 7)
-        write(tmp_path / name / "a" / "grey.png", 9, grey=True)
+        write(tmp_path / name / "a" / "color.png", 7)
+        write(tmp_path / name / "a" / "gray.png", 9, gray=True)
     data = image_folder(path=str(tmp_path), image_size=SIZE, channels=1)
     assert data.input_shape == (4, 6, 1)
     assert all_of(data.train)["features"][:, 0, 0].tolist() == [[7], [9]]
@@ -85,7 +85,7 @@ def test_one_channel_converts_images_to_grey(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("antialias", "expected"), [(False, 127.5), (True, 63.75)])
 def test_antialias_averages_pixels(tmp_path: Path, antialias: bool, expected: float) -> None:
     image = np.zeros((8, 8, 3), np.uint8)
-    image[3:5, 3:5] = 255  # what bilinear sampling sees at the centre, and averaging does not
+    image[3:5, 3:5] = 255  # what bilinear sampling sees at the center, and averaging does not
     for name in ("train", "test"):
         (tmp_path / name / "a").mkdir(parents=True)
         (tmp_path / name / "a" / "0.png").write_bytes(tf.io.encode_png(image).numpy())

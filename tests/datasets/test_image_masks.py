@@ -17,7 +17,7 @@ OPTIONS = {"class_names": NAMES, "image_size": [4, 6]}
 
 
 def write(root, name, value, *, size=(8, 12), suffix=".png"):
-    """Write an image of one colour, and a mask: its left half is class 1, one pixel 255."""
+    """Write an image of one color, and a mask: its left half is class 1, one pixel 255."""
     for folder in ("images", "masks"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     image = np.full((*size, 3), value, np.uint8)

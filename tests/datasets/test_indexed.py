@@ -119,7 +119,7 @@ def test_flat_features_get_their_shape() -> None:
     assert everything(data.train)["features"].shape == (COUNT, 2, 2, 3)
 
 
-def test_images_of_other_sizes_and_colours_are_converted() -> None:
+def test_images_of_other_sizes_and_colors_are_converted() -> None:
     data = dataset(
         lambda n: {"image": png(n, (4 + n, 6), 3 if n else 1), "label": 0},
         image_size=[5, 7],

@@ -59,10 +59,10 @@ def test_split_repeats_the_examples_of_the_function(train):
     ],
 )
 def test_labels_of_each_kind_are_kept(kind, label):
-    def labelled():
+    def labeled():
         return pairs().map(lambda features, number: (features, label(number)))
 
-    data = dataset(labelled, labelled, label_kind=kind)
+    data = dataset(labeled, labeled, label_kind=kind)
     assert data.label_kind == kind
     batch = data.test.fetch(tf.constant([2], tf.int64))
     assert batch["label"].numpy().tolist() == [label(tf.constant(2)).numpy().tolist()]

@@ -1,4 +1,4 @@
-"""Labelled texts: reading, encoding, the cache, and what is wrong with files."""
+"""Labeled texts: reading, encoding, the cache, and what is wrong with files."""
 
 import csv
 import json

@@ -157,7 +157,7 @@ def test_damaged_record_is_an_error_that_names_file_and_offset(images: Path) -> 
     assert arrays(split, [0, 8, 10])["weight"].tolist() == [1, 1, 1]
 
 
-def test_damaged_record_changes_no_bit_of_its_neighbours(images: Path) -> None:
+def test_damaged_record_changes_no_bit_of_its_neighbors(images: Path) -> None:
     augment = Augmentation(min_area=0.3)
     split = open_images(images, max_corrupt_records=1, augment=augment).train
     draws = tf.constant(np.random.default_rng(0).random([9, augment.num_draws]), tf.float32)

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from benchmarks import limit
-from benchmarks.scaling.__main__ import measure_link, summarise, table
+from benchmarks.scaling.__main__ import measure_link, summarize, table
 from benchmarks.scaling.team import Team
 from benchmarks.summaries import Meter
 from tests.support.processes import ROOT, wait_gone
@@ -84,7 +84,7 @@ def test_ratios_are_ratios_of_medians():
         "tutorial": [report(200.0), report(210.0), report(190.0)],
         "steadfast": [steadfast(100.0, 50.0), steadfast(100.0, 40.0), steadfast(100.0, 90.0)],
     }
-    summary = summarise(results, 2)
+    summary = summarize(results, 2)
     ours = summary["contestants"]["steadfast"]
     assert (ours["times_tutorial"], ours["share_of_ceiling"]) == (2.0, 0.5)
     assert summary["contestants"]["tutorial"]["share_of_ceiling"] == 0.25
@@ -98,7 +98,7 @@ def test_ratios_are_ratios_of_medians():
 
 
 def test_rows_without_a_comparison_stay_empty():
-    summary = summarise({"link": LINK, "tutorial_fused": [report(100.0, None)]}, 2)
+    summary = summarize({"link": LINK, "tutorial_fused": [report(100.0, None)]}, 2)
     assert "| tutorial's loop, fused optimizer | 100.0 | 100.0 to 100.0 |  |  | 20.0 |  |" in table(
         "title", summary
     )

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from tests.support import training
-from tests.support.processes import OPTIONS, final_variables, finished, only_run, run, signaller
+from tests.support.processes import OPTIONS, final_variables, finished, only_run, run, signaler
 from tests.support.training import assert_same_bits
 from trainer.errors import CheckpointError
 from trainer.files import read_json, write_json
@@ -139,7 +139,7 @@ def test_run_with_a_truncated_first_checkpoint_begins_again(run_dir):
 @pytest.mark.slow
 def test_real_processes_skip_a_damaged_checkpoint(tmp_path):
     options = [*OPTIONS, "checkpoint.keep=2", "strategy=multi_worker"]
-    stopper = signaller(tmp_path, [8], signal.SIGTERM, "supervisor")
+    stopper = signaler(tmp_path, [8], signal.SIGTERM, "supervisor")
     code, out, err = run(tmp_path, *options, stopper)
     assert code == 143, out + err
     place = only_run(tmp_path) / "checkpoints"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import toy_tasks
 from tests.support.marks import first_only
-from tests.support.processes import final_variables, log, only_run, run, signaller, wait_gone
+from tests.support.processes import final_variables, log, only_run, run, signaler, wait_gone
 from tests.support.toy_tasks import recorded
 
 OPTIONS = [
@@ -50,8 +50,8 @@ def doing(
     directory: Path, name: str, at: int, number: int, to: str = "worker", index: int = 0
 ) -> str:
     """Return the override of one more callback that sends a signal at a step, once."""
-    override = signaller(directory, [at], number, to, index)
-    return override.replace("callbacks.signaller=", f"callbacks.{name}=").replace(
+    override = signaler(directory, [at], number, to, index)
+    return override.replace("callbacks.signaler=", f"callbacks.{name}=").replace(
         "{", f"{{record:{name}.sent,", 1
     )
 

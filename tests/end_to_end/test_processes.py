@@ -14,7 +14,7 @@ from tests.support.processes import (
     log,
     only_run,
     run,
-    signaller,
+    signaler,
     wait_gone,
 )
 from tests.support.training import assert_same_bits
@@ -31,7 +31,7 @@ def assert_same_run(run_dir, other):
 
 @pytest.mark.slow
 def test_worker_killed_several_times_is_restarted_and_loses_nothing(tmp_path):
-    killer = signaller(tmp_path, [4, 12, 20], signal.SIGKILL)
+    killer = signaler(tmp_path, [4, 12, 20], signal.SIGKILL)
     began = time.time()
     code, out, err = run(tmp_path, *OPTIONS, killer)
     secs = time.time() - began
@@ -65,7 +65,7 @@ def assert_time_is_accounted_for(run_dir, out, secs):
 
 @pytest.mark.slow
 def test_killed_supervisor_leaves_no_orphan_and_the_same_command_continues(tmp_path):
-    killer = signaller(tmp_path, [8], signal.SIGKILL, "supervisor")
+    killer = signaler(tmp_path, [8], signal.SIGKILL, "supervisor")
     code, out, _ = run(tmp_path, *OPTIONS, killer)
     assert code == -signal.SIGKILL
     wait_gone(int((tmp_path / "sent.jsonl").read_text().split()[1]))
@@ -77,7 +77,7 @@ def test_killed_supervisor_leaves_no_orphan_and_the_same_command_continues(tmp_p
 
 @pytest.mark.slow
 def test_stop_request_saves_first_and_the_same_command_continues(tmp_path):
-    stopper = signaller(tmp_path, [8], signal.SIGINT, "supervisor")
+    stopper = signaler(tmp_path, [8], signal.SIGINT, "supervisor")
     code, out, err = run(tmp_path, *OPTIONS, stopper)
     assert code == 130, out + err
     assert "Stopped after saving; the same command continues." in out
@@ -169,12 +169,12 @@ def test_init_from_takes_only_the_weights_of_another_run(tmp_path):
 
 
 def test_stop_without_a_save_does_not_claim_to_have_saved(tmp_path):
-    stopper = signaller(tmp_path, [8], signal.SIGTERM, "supervisor").replace(
-        "signaller.Signaller", "breaker.Breaker"
+    stopper = signaler(tmp_path, [8], signal.SIGTERM, "supervisor").replace(
+        "signaler.Signaler", "breaker.Breaker"
     )
     (tmp_path / "breaker.py").write_text(
-        "import pathlib, shutil\nfrom signaller import Signaller\n\n"
-        "class Breaker(Signaller):\n"
+        "import pathlib, shutil\nfrom signaler import Signaler\n\n"
+        "class Breaker(Signaler):\n"
         "    def on_evaluate(self, step, metrics):\n        if step == 8:\n"
         "            (place,) = pathlib.Path('runs').glob('*/checkpoints')\n"
         "            shutil.rmtree(place)\n            place.write_text('no directory')\n"

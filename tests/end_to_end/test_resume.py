@@ -32,7 +32,7 @@ def assert_refused(tmp_path, path):
 
 
 @pytest.mark.slow
-def test_changed_key_is_refused_until_allowed_and_kept_afterwards(tmp_path):
+def test_changed_key_is_refused_until_allowed_and_kept_afterward(tmp_path):
     assert run(tmp_path, *OPTIONS, "train.steps=3")[0] == 0
     path = only_run(tmp_path)
     assert_refused(tmp_path, path)

@@ -84,7 +84,7 @@ def test_ring_of_processes_counts_the_same():
     assert sum(result.sent.num_bytes for result in (first, second, third)) == 4 * 4 * 1000
 
 
-def test_process_whose_neighbour_has_gone_fails():
+def test_process_whose_neighbor_has_gone_fails():
     (left, right), other = links(2)
     for end in other:
         end.close()

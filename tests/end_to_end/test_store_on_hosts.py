@@ -17,7 +17,7 @@ from tests.support.object_stores import S3_READY, S3_SERVER, s3_environment
 from tests.support.processes import (
     OPTIONS,
     ROOT,
-    SIGNALLER,
+    SIGNALER,
     TIMEOUT_SECS,
     final_variables,
     finish,
@@ -101,19 +101,19 @@ class Job:
         self._hosts = hosts
         self._directory = directory
         self._environment = environment
-        (directory / "signaller.py").write_text(SIGNALLER)
+        (directory / "signaler.py").write_text(SIGNALER)
 
     def start(self, index: int, *overrides: str) -> subprocess.Popen[str]:
         """Start the command of a process; its supervisor is killed at a step, once."""
         cluster = {"worker": [f"{address}:{PORT}" for address in ADDRESSES]}
         task = {"type": "worker", "index": index}
-        signallers = [
-            f"+callbacks.lost{lost}={{_target_:signaller.Signaller,at:[{step}],"
+        signalers = [
+            f"+callbacks.lost{lost}={{_target_:signaler.Signaler,at:[{step}],"
             f"number:{int(signal.SIGKILL)},to:supervisor,index:{lost},record:lost-{lost}.jsonl}}"
             for lost, step in LOST.items()
         ]
         return self._hosts.start(
-            index, self._directory, *TRAINING, *signallers, "runs_dir=s3://bucket/runs",
+            index, self._directory, *TRAINING, *signalers, "runs_dir=s3://bucket/runs",
             f"store.work_dir={self.disk(index)}", "store.lease_secs=2", *overrides,
             TF_CONFIG=json.dumps({"cluster": cluster, "task": task}), **self._environment,
         )  # fmt: skip

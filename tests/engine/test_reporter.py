@@ -9,7 +9,7 @@ import yaml
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
-from tests.support.processes import OPTIONS, final_variables, only_run, run, signaller
+from tests.support.processes import OPTIONS, final_variables, only_run, run, signaler
 from tests.support.training import engine
 
 
@@ -71,7 +71,7 @@ def test_events_are_complete_after_kill_with_two_workers(tmp_path):
     cluster = [
         "strategy=multi_worker",
         "strategy.workers=2",
-        signaller(tmp_path, [12], signal.SIGKILL),
+        signaler(tmp_path, [12], signal.SIGKILL),
     ]
     code, out, err = run(tmp_path, *OPTIONS, *cluster, *summaries)
     assert code == 0, err

@@ -1,4 +1,4 @@
-"""Generators and discriminators, and spectral normalisation."""
+"""Generators and discriminators, and spectral normalization."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_generators_make_images_of_the_shape(build, shape, options, num_paramete
         (sngan_discriminator, (32, 32, 3), {}),
     ],
 )
-def test_discriminators_score_images_and_all_their_kernels_are_normalised(build, shape, options):
+def test_discriminators_score_images_and_all_their_kernels_are_normalized(build, shape, options):
     model = build(shape, 1, **options)
     scores = model(tf.zeros([3, *shape]))
     assert (scores.shape, scores.dtype) == ((3, 1), tf.float32)
@@ -94,7 +94,7 @@ def test_power_iteration_finds_the_spectral_norm(name):
     for _ in range(100):
         layer.before_update()
     norm = singular_values(layer.kernel)[0]
-    largest = singular_values(layer.normalised(tf.convert_to_tensor(layer.kernel)).numpy())[0]
+    largest = singular_values(layer.normalized(tf.convert_to_tensor(layer.kernel)).numpy())[0]
     # The estimate converges as (s2 / s1) ** 200.
     np.testing.assert_allclose(largest, 1.0, rtol=1e-4)
     inputs = tf.random.stateless_normal([2, *shape], seed=[0, 0])
@@ -111,8 +111,8 @@ def test_gradient_is_that_of_the_quotient_with_constant_singular_vectors(name):
     u = tf.math.l2_normalize(layer.singular_vector).numpy().astype(np.float64)
     upstream = np.random.default_rng(0).normal(size=matrix.shape)
     with tf.GradientTape() as tape:
-        normalised = tf.reshape(layer.normalised(tf.convert_to_tensor(layer.kernel)), [-1, 4])
-        loss = tf.reduce_sum(normalised * upstream.astype(np.float32))
+        normalized = tf.reshape(layer.normalized(tf.convert_to_tensor(layer.kernel)), [-1, 4])
+        loss = tf.reduce_sum(normalized * upstream.astype(np.float32))
     got = tf.reshape(tape.gradient(loss, layer.kernel), [-1, 4])
     sigma = np.linalg.norm(matrix @ u)
     v = matrix @ u / sigma

@@ -81,7 +81,7 @@ def test_layers_with_other_automatic_names_are_loaded_in_order(tmp_path: Path) -
         np.testing.assert_array_equal(a, b)
 
 
-def test_batch_normalisation_is_synchronised_or_not() -> None:
+def test_batch_normalization_is_synchronized_or_not() -> None:
     for synchronized in (True, False):
         model = keras_application(
             (8, 8, 1), 10, name="MobileNet", momentum=0.5, synchronized=synchronized

@@ -26,7 +26,7 @@ TINY = {
 """Options of models: without dropout, of which XLA draws other numbers."""
 
 DEEP = ("keras_application", "mobilenet", "resnet50")
-"""Models of fifty and more layers, and nearly as many normalisations.
+"""Models of fifty and more layers, and nearly as many normalizations.
 
 Untrained and of a small batch, each of these subtracts nearly all of a gradient, and what is left
 of it in the end is rounding: they are compared with the moving statistics in their place.

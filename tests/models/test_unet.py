@@ -12,7 +12,7 @@ def test_unet_has_logits_of_each_pixel_and_the_expected_parameters():
     assert model.output_shape == (None, 16, 24, 5)
     logits = model(tf.random.stateless_uniform([2, 16, 24, 3], [0, 1]))
     assert logits.dtype == tf.float32
-    # A level of c channels from i has 9ic + 9cc in convolutions and 8c of normalisation; the way up
+    # A level of c channels from i has 9ic + 9cc in convolutions and 8c of normalization; the way up
     # also 4(2c)c + c.
     down = (9 * 3 * 4 + 9 * 16 + 32) + (9 * 4 * 8 + 9 * 64 + 64)
     middle = 9 * 8 * 16 + 9 * 256 + 128
@@ -20,7 +20,7 @@ def test_unet_has_logits_of_each_pixel_and_the_expected_parameters():
     assert model.count_params() == down + middle + up + 4 * 5 + 5
 
 
-def test_pixel_depends_on_its_neighbourhood():
+def test_pixel_depends_on_its_neighborhood():
     model = unet((16, 16, 1), 2, width=2, depth=2, batch_norm=False)
     # No weight is negative, so that no activation function hides a change.
     model.set_weights([np.full(weight.shape, 0.1, np.float32) for weight in model.get_weights()])

@@ -183,7 +183,7 @@ def test_lease_released_while_another_waits_is_taken_with_what_it_has_then():
     assert second.before.files == {"config.yaml": 1}
 
 
-def test_change_whose_answer_was_lost_is_recognised():
+def test_change_whose_answer_was_lost_is_recognized():
     store = MemoryStore()
     lease = take(store, "first")
     store.before = lambda method: True

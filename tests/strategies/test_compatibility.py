@@ -36,19 +36,19 @@ STRATEGIES = {
 IN_PROCESS = ("one_device", "mirrored", "central_storage")
 """The strategies that are tested inside this process."""
 
-LOCAL_NORM = ["model=softmax", "model._target_=tests.support.toy_models.normalised"]
+LOCAL_NORM = ["model=softmax", "model._target_=tests.support.toy_models.normalized"]
 SHORT = ["train.steps=3", "batch.global_size=16", "restart.max_restarts=0"]
 FEATURES = {
     "mixed_float16": ["precision=mixed_float16"],
     "mixed_bfloat16": ["precision=mixed_bfloat16"],
     "jit": ["jit=true"],
     "accumulation": ["batch.accumulate=2"],
-    "synchronised normalisation": ["model.batch_norm=true"],
-    "jit, synchronised normalisation": ["jit=true", "model.batch_norm=true"],
-    "accumulation, synchronised normalisation": ["batch.accumulate=2", "model.batch_norm=true"],
+    "synchronized normalization": ["model.batch_norm=true"],
+    "jit, synchronized normalization": ["jit=true", "model.batch_norm=true"],
+    "accumulation, synchronized normalization": ["batch.accumulate=2", "model.batch_norm=true"],
     "jit, accumulation": ["jit=true", "batch.accumulate=2"],
-    "jit, normalisation": ["jit=true", *LOCAL_NORM],
-    "accumulation, normalisation": ["batch.accumulate=2", *LOCAL_NORM],
+    "jit, normalization": ["jit=true", *LOCAL_NORM],
+    "accumulation, normalization": ["batch.accumulate=2", *LOCAL_NORM],
     "deterministic": ["deterministic=true", "augment.crop=1"],
     "deterministic, jit": ["deterministic=true", "jit=true", "model=softmax"],
     "deterministic, jit, max pooling": ["deterministic=true", "jit=true"],
@@ -95,14 +95,14 @@ NO_PIECES = (
     "variable that is in pieces; add precision=float32 or strategy.partitioner=none"
 )
 JIT_NORM = (
-    "jit (true) cannot be used with strategy={} and synchronised batch normalisation: replicas "
+    "jit (true) cannot be used with strategy={} and synchronized batch normalization: replicas "
     "cannot communicate within what XLA "
     "compiles; add jit=false, or choose a model without it"
 )
 ACCUMULATED_NORM = (
-    "batch.accumulate (2) cannot be used with strategy={} and batch normalisation of each "
+    "batch.accumulate (2) cannot be used with strategy={} and batch normalization of each "
     "micro-batch: moving statistics that all replicas share cannot be updated within the loop over "
-    "micro-batches; add batch.accumulate=1, or choose a model that normalises over the global batch"
+    "micro-batches; add batch.accumulate=1, or choose a model that normalizes over the global batch"
 )
 POOLED = (
     "jit (true) and deterministic (true) cannot be used with max pooling: XLA has no deterministic "
@@ -171,7 +171,7 @@ EARLY = {
         (name, feature): [NO_JIT]
         for name in ("central_storage", "parameter_server")
         for feature in FEATURES
-        if "jit" in feature and feature != "jit, normalisation"
+        if "jit" in feature and feature != "jit, normalization"
     },
     **{
         ("parameter_server", feature): [UNORDERED]
@@ -199,11 +199,11 @@ EARLY = {
 
 LATE = {
     **{
-        (name, "jit, synchronised normalisation"): JIT_NORM for name in ("mirrored", "multi_worker")
+        (name, "jit, synchronized normalization"): JIT_NORM for name in ("mirrored", "multi_worker")
     },
-    ("central_storage", "accumulation, normalisation"): ACCUMULATED_NORM,
+    ("central_storage", "accumulation, normalization"): ACCUMULATED_NORM,
     # A function from elsewhere may return a model of Keras 3, for which these rules do not hold.
-    **{(name, "jit, normalisation"): NO_JIT for name in ("central_storage", "parameter_server")},
+    **{(name, "jit, normalization"): NO_JIT for name in ("central_storage", "parameter_server")},
     **{
         (name, "deterministic, jit, max pooling"): POOLED
         for name in STRATEGIES
@@ -230,44 +230,44 @@ RUNS = {
             "jit",
             "accumulation",
             "jit, accumulation",
-            "jit, synchronised normalisation",
-            "accumulation, synchronised normalisation",
+            "jit, synchronized normalization",
+            "accumulation, synchronized normalization",
         ): [],
-        ("mixed_bfloat16", "deterministic", "synchronised normalisation"): [],
+        ("mixed_bfloat16", "deterministic", "synchronized normalization"): [],
         ("clipping, averages, best, early stopping", "files", "histograms, images", "skip"): [],
         (
             "deterministic, jit",
-            "jit, normalisation",
-            "accumulation, normalisation",
+            "jit, normalization",
+            "accumulation, normalization",
             "shards",
         ): [],
         ("mixed_float16", "jit, shards"): [],
-        ("eager", "synchronised normalisation", "slow steps"): [],
+        ("eager", "synchronized normalization", "slow steps"): [],
     },
     "mirrored": {
         ("mixed_float16", "jit", "accumulation", "jit, accumulation", "slow steps"): [],
         (
             "mixed_bfloat16",
             "deterministic",
-            "synchronised normalisation",
-            "accumulation, synchronised normalisation",
+            "synchronized normalization",
+            "accumulation, synchronized normalization",
         ): [],
         ("clipping, averages, best, early stopping", "files", "histograms, images", "skip"): [],
         (
             "deterministic, jit",
-            "jit, normalisation",
-            "accumulation, normalisation",
+            "jit, normalization",
+            "accumulation, normalization",
             "shards",
         ): [],
         ("mixed_float16", "jit, shards"): [],
-        ("eager", "synchronised normalisation"): [],
+        ("eager", "synchronized normalization"): [],
     },
     "central_storage": {
         ("mixed_bfloat16", "deterministic", "accumulation", "slow steps"): [],
         ("clipping, averages, best, early stopping", "files", "histograms, images", "skip"): [],
-        ("synchronised normalisation", "accumulation, synchronised normalisation"): [],
+        ("synchronized normalization", "accumulation, synchronized normalization"): [],
         ("shards",): [],
-        ("eager", "synchronised normalisation"): [],
+        ("eager", "synchronized normalization"): [],
     },
     "multi_worker": {
         ("mixed_float16", "jit", "accumulation", "jit, accumulation"): [
@@ -276,23 +276,23 @@ RUNS = {
         (
             "mixed_bfloat16",
             "deterministic",
-            "synchronised normalisation",
-            "accumulation, synchronised normalisation",
+            "synchronized normalization",
+            "accumulation, synchronized normalization",
             "slow steps",
         ): ["strategy.compress=bfloat16"],
         ("clipping, averages, best, early stopping", "files", "histograms, images", "skip"): [],
         (
             "deterministic, jit",
-            "jit, normalisation",
-            "accumulation, normalisation",
+            "jit, normalization",
+            "accumulation, normalization",
             "shards",
         ): [],
         ("eager",): [],
         ("mixed_float16", "jit, shards"): [],
     },
     "parameter_server": {
-        ("mixed_bfloat16", "accumulation", "accumulation, normalisation"): [],
-        ("synchronised normalisation", "accumulation, synchronised normalisation"): [
+        ("mixed_bfloat16", "accumulation", "accumulation, normalization"): [],
+        ("synchronized normalization", "accumulation, synchronized normalization"): [
             "strategy.partitioner=min_size",
             "strategy.shard_bytes=64",
             "strategy.ps=2",
@@ -539,7 +539,7 @@ ONLY_TF_KERAS = {
 def test_what_only_tf_keras_cannot_do_is_allowed_for_keras_3(name):
     composer = Composer(None)
     own = Keras3Model(keras3_models.conv_net((8, 8, 1), 10))
-    other = toy_models.normalised((8, 8, 1), 10)
+    other = toy_models.normalized((8, 8, 1), 10)
     for overrides in ONLY_TF_KERAS[name]:
         experiment = composer.compose([*STRATEGIES[name], *KERAS_3, *overrides])
         assert refusal(experiment) == [], "known once the model is built"

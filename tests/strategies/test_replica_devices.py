@@ -98,7 +98,7 @@ def test_options_that_cannot_work_are_one_line(tmp_path, monkeypatch, case):
     assert not (tmp_path / "runs").exists()
 
 
-def test_neighbouring_devices_are_one_replica():
+def test_neighboring_devices_are_one_replica():
     groups = replica_devices.device_groups(["GPU:0", "GPU:2", "GPU:1", "GPU:3"], 2, "balanced")
     assert groups.groups == (
         ("/device:GPU:0", "/device:GPU:2"),

@@ -84,9 +84,9 @@ def test_png_is_read_back_to_the_bit():
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(figures.png(image)))), image)
 
 
-def test_classes_have_the_colours_of_pascal_voc():
-    colours = figures.class_colours(np.array([[0, 1, 2], [3, 15, 255]], np.uint8))
-    assert colours.tolist() == [
+def test_classes_have_the_colors_of_pascal_voc():
+    colors = figures.class_colors(np.array([[0, 1, 2], [3, 15, 255]], np.uint8))
+    assert colors.tolist() == [
         [[0, 0, 0], [128, 0, 0], [0, 128, 0]],
         [[128, 128, 0], [192, 128, 128], [224, 224, 192]],
     ]

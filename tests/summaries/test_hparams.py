@@ -12,7 +12,7 @@ from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 
-from tests.support.processes import OPTIONS, finish, run, signaller, start
+from tests.support.processes import OPTIONS, finish, run, signaler, start
 from trainer.cli.compose import compose
 from trainer.errors import StorageError
 from trainer.summaries.hparams import HParamsSession, hyperparameters
@@ -205,7 +205,7 @@ def test_tab_compares_runs_also_after_a_kill(tmp_path):
     killed = [
         *OPTIONS,
         "optimizer.learning_rate=0.1",
-        signaller(tmp_path, [12], signal.SIGKILL, to="supervisor"),
+        signaler(tmp_path, [12], signal.SIGKILL, to="supervisor"),
     ]
     assert finish(start(tmp_path, *killed))[0] == -signal.SIGKILL
     code, _, err = run(tmp_path, *killed)

@@ -1,4 +1,4 @@
-"""A server for Google's storage client that honours conditions, in this process.
+"""A server for Google's storage client that honors conditions, in this process.
 
 It speaks the part of the JSON API (https://cloud.google.com/storage/docs/json_api) that
 `trainer.store.schemes.gs` uses: uploads in one request, downloads, metadata, lists and removals,

@@ -8,7 +8,7 @@ from keras import layers
 
 
 def conv_net(input_shape, num_classes, *, dropout=0.3, synchronized=False):
-    """Convolution, batch normalisation, dropout, L2 and a constraint."""
+    """Convolution, batch normalization, dropout, L2 and a constraint."""
     return keras.Sequential(
         [
             keras.Input(input_shape),
@@ -23,7 +23,7 @@ def conv_net(input_shape, num_classes, *, dropout=0.3, synchronized=False):
 
 
 def attention(input_shape, num_classes):
-    """Attention with dropout over the rows, noise, and layer normalisation."""
+    """Attention with dropout over the rows, noise, and layer normalization."""
     inputs = keras.Input(input_shape)
     rows = layers.GaussianNoise(0.1)(layers.Reshape(input_shape[:2])(inputs))
     mixed = layers.MultiHeadAttention(2, 4, dropout=0.2)(rows, rows)
@@ -136,13 +136,13 @@ def lora(input_shape, num_classes):
 def everything(input_shape, num_classes, *, synchronized=False):
     """What a layer can bring, in one model.
 
-    Convolution with L2, batch normalisation, a layer with a loss that is called twice, attention,
+    Convolution with L2, batch normalization, a layer with a loss that is called twice, attention,
     LSTM, dropout, and a low-rank update.
     """
     inputs = keras.Input(input_shape)
     x = layers.Conv2D(4, 3, kernel_regularizer=keras.regularizers.L2(1e-2))(inputs)
-    normalisation = layers.BatchNormalization(momentum=0.9, synchronized=synchronized)
-    x = layers.Activation("tanh")(normalisation(x))
+    normalization = layers.BatchNormalization(momentum=0.9, synchronized=synchronized)
+    x = layers.Activation("tanh")(normalization(x))
     rows = layers.Reshape((x.shape[1], x.shape[2] * x.shape[3]))(x)
     noisy = Noisy(rows.shape[-1])
     for _ in range(2):

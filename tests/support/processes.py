@@ -28,7 +28,7 @@ OPTIONS = [
     "restart.backoff_secs=0",
 ]  # fmt: skip
 
-SIGNALLER = '''
+SIGNALER = '''
 import json, os, pathlib, socket, struct, sys, threading
 
 from trainer.cluster.signals import Signals
@@ -52,7 +52,7 @@ def supervisor():
         return struct.unpack("3i", credentials)[0]
 
 
-class Signaller:
+class Signaler:
     """Sends a signal to this worker or its supervisor at some evaluations, each once in a run."""
 
     def __init__(
@@ -80,15 +80,15 @@ class Signaller:
 '''
 
 
-def signaller(
+def signaler(
     directory: Path, at: list[int], number: int, to: str = "worker", index: int = 0
 ) -> str:
     """Put the callback into a user's project, and return the override that selects it."""
-    (directory / "signaller.py").write_text(SIGNALLER)
+    (directory / "signaler.py").write_text(SIGNALER)
     options = (
         f"at:{json.dumps(at, separators=(',', ':'))},number:{int(number)},to:{to},index:{index}"
     )
-    return f"+callbacks.signaller={{_target_:signaller.Signaller,{options}}}"
+    return f"+callbacks.signaler={{_target_:signaler.Signaler,{options}}}"
 
 
 PAUSE = '''

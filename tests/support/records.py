@@ -37,7 +37,7 @@ def write(path: Path, records: Iterable[bytes], compression: str = "") -> Path:
 
 
 def image_records(count: int, start: int = 0) -> list[bytes]:
-    """Return examples `image`, a PNG of one colour that is its number, and `label`, 0 to 2."""
+    """Return examples `image`, a PNG of one color that is its number, and `label`, 0 to 2."""
     pictures = [np.full((9, 12, 3), number, np.uint8) for number in range(start, start + count)]
     return [
         example(image=tf.io.encode_png(picture).numpy(), label=int(picture[0, 0, 0]) % 3)

@@ -93,7 +93,7 @@ def gradient_of(collective: Callable[[Step, Any], Any]) -> Case:
     return case
 
 
-def normalised(step: Step, x: tf.Tensor) -> tf.Tensor:
+def normalized(step: Step, x: tf.Tensor) -> tf.Tensor:
     """Normalize over the global batch by one reduction of its moments."""
     total = step.all_reduce(
         {"count": float(x.shape[0]), "sum": tf.reduce_sum(x, 0), "squares": tf.reduce_sum(x * x, 0)}
@@ -102,14 +102,14 @@ def normalised(step: Step, x: tf.Tensor) -> tf.Tensor:
     return (x - mean) * tf.math.rsqrt(total["squares"] / total["count"] - mean**2 + EPSILON)
 
 
-def batch_norm(normalise: Callable[[Step, tf.Tensor, Layers], tf.Tensor]) -> Case:
+def batch_norm(normalize: Callable[[Step, tf.Tensor, Layers], tf.Tensor]) -> Case:
     """Return a case: a replica's normalized batch, and the gradient by the batch."""
 
     def case(step: Step, replica: int, layers: Layers) -> list[tf.Tensor]:
         x = tf.constant(BATCH[replica])
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = normalise(step, x, layers)
+            y = normalize(step, x, layers)
             loss = tf.reduce_sum(y * UPSTREAM[replica])
         return [y, tape.gradient(loss, x)]
 
@@ -174,7 +174,7 @@ CASES: dict[str, Case] = {
     "gradient of mean": gradient_of(lambda step, x: step.all_reduce(x, "mean")),
     **{f"scatter {op}": scattered(op) for op in ("sum", "mean", "min", "max")},
     "empty": lambda step, replica, layers: step.all_reduce([tf.zeros([0, 3]), []]),
-    "normalised": batch_norm(lambda step, x, layers: normalised(step, x)),
+    "normalized": batch_norm(lambda step, x, layers: normalized(step, x)),
     "synchronized": batch_norm(lambda step, x, layers: layers["synchronized"](x, training=True)),
     "local": batch_norm(lambda step, x, layers: layers["local"](x, training=True)),
     "between layers": between_layers,

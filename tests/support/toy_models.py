@@ -11,10 +11,10 @@ from trainer.annotations import Ge, Lt, Semantic
 from trainer.logical_devices import logical_device
 
 
-def normalised(
+def normalized(
     input_shape: tuple[int, ...], num_classes: int, *, l2: Annotated[float, Ge(0), Semantic()] = 0.0
 ) -> tf.keras.Model:
-    """Build a model whose batch normalisation, inside another model, is each replica's own."""
+    """Build a model whose batch normalization, inside another model, is each replica's own."""
     inner = tf.keras.Sequential(
         [tf.keras.layers.Dense(4, kernel_regularizer=tf.keras.regularizers.L2(l2))]
     )
@@ -137,7 +137,7 @@ def everything(
 ) -> tf.keras.Model:
     """Build a small model with all that depends on how a batch is cut: noise and statistics.
 
-    The options are those of `cnn`, but each replica or shard normalises by itself whatever
+    The options are those of `cnn`, but each replica or shard normalizes by itself whatever
     `synchronized` says: it is true in cnn's file.
     """
     layers = tf.keras.layers
@@ -155,7 +155,7 @@ def everything(
 
 
 def frozen(input_shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
-    """Build a model of which only the last layer is trained, behind a frozen normalisation."""
+    """Build a model of which only the last layer is trained, behind a frozen normalization."""
     moving = tf.keras.initializers.RandomUniform(0.1, 1.0, seed=1)
     layers = [
         tf.keras.layers.Dense(64, trainable=False),
@@ -225,8 +225,8 @@ def halves(input_shape: tuple[int, ...], num_classes: int, *, other: int = 1) ->
     return tf.keras.Model(inputs, tf.keras.layers.Dense(num_classes, name="second")(x))
 
 
-def globally_normalised(input_shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
-    """Build a model whose hidden layers are normalised over the global batch, with dropout."""
+def globally_normalized(input_shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
+    """Build a model whose hidden layers are normalized over the global batch, with dropout."""
     layers = tf.keras.layers
     hidden = [
         layer
@@ -253,7 +253,7 @@ def blocks(
     synchronized: Annotated[bool, Semantic()] = False,
     l2: Annotated[float, Ge(0), Semantic()] = 1e-3,
 ) -> tf.keras.Model:
-    """Build a net of layers with names: `stem`, `body` and `head`, and a normalisation of two.
+    """Build a net of layers with names: `stem`, `body` and `head`, and a normalization of two.
 
     The options are those of `cnn`.
     """

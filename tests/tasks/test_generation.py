@@ -60,7 +60,7 @@ def test_top_k_leaves_the_most_likely_tokens() -> None:
     assert set(texts.ravel()) == {8, 9, 10}
 
 
-def test_text_depends_on_seed_and_number_and_not_on_its_neighbours() -> None:
+def test_text_depends_on_seed_and_number_and_not_on_its_neighbors() -> None:
     rows = [[0, 0]] * 4
     texts = written(level, rows, [1, 2, 1, 1], tokens=12, temperature=1.0)
     assert len({tuple(text) for text in texts}) == 4

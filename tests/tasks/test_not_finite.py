@@ -65,7 +65,7 @@ def test_contrastive():
     assert nt_xent(views, views, tf.ones([2]), 0, 0.1)[1].numpy().tolist() == [0.0, 0.0]
 
 
-def test_neighbours():
+def test_neighbors():
     bank = np.eye(2)
     found = nearest_classes(bank, np.array([0, 1]), np.array([[np.nan, 1.0], [1.0, 0.0]]), 1)
     assert found.tolist() == [-1, 0]

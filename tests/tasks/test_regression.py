@@ -43,7 +43,7 @@ def batch() -> dict[str, tf.Tensor]:
 
 
 @pytest.mark.parametrize("loss", ["squared", "absolute", "huber"])
-def test_loss_is_that_of_normalised_targets_and_mae_in_their_unit(loss: str) -> None:
+def test_loss_is_that_of_normalized_targets_and_mae_in_their_unit(loss: str) -> None:
     means, deviations = np.array(SCALE, np.float64).T
     errors = OUTPUTS - (TARGETS - means) / deviations
     size = np.abs(errors)

@@ -16,7 +16,7 @@ WATCHED = (
 
 
 @pytest.fixture(autouse=True)
-def compiled_afterwards():
+def compiled_afterward():
     yield
     tf.config.run_functions_eagerly(False)
 

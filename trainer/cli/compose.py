@@ -71,7 +71,7 @@ def compose_config(overrides: list[str], config_dir: str | None) -> DictConfig:
 
 @reading_configuration()
 def to_yaml(config: DictConfig, section: str, *, resolve: bool) -> str:
-    """Return a composed configuration as YAML; `config` is of no use afterwards.
+    """Return a composed configuration as YAML; `config` is of no use afterward.
 
     Args:
         config: as `compose_config` returns it.

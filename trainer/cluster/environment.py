@@ -78,7 +78,7 @@ def has_cursor() -> bool:
 
 
 def wants_color() -> bool:
-    """Return whether the terminal shows colours and NO_COLOR is unset (https://no-color.org)."""
+    """Return whether the terminal shows colors and NO_COLOR is unset (https://no-color.org)."""
     return has_cursor() and not os.environ.get("NO_COLOR")
 
 

@@ -171,7 +171,7 @@ class Faults:
             self._act(fault, f"fault {name}: rehearsed {moment}")
 
     def _record(self, name: str, fault: Fault, moment: str) -> bool:
-        """Record a fault before it happens: afterwards this process may be gone.
+        """Record a fault before it happens: afterward this process may be gone.
 
         Returns:
             Whether it is to happen; False if an earlier attempt has recorded it.

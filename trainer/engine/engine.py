@@ -131,7 +131,7 @@ class Engine(RunState):
         # Evaluation first: it can be interrupted, and then no line of this step may be written yet.
         evaluation = self._evaluate(stop_requested)
         self._metrics = None if evaluation is None else evaluation.metrics
-        if self.plan.summarise.due(step):
+        if self.plan.summarize.due(step):
             self.reporter.write_train_metrics(step, speed)
         if self.plan.epochs.ends_at(step):
             self.reporter.show_epoch(step)

@@ -155,7 +155,7 @@ class Plan:
     Attributes:
         total_steps: length of the whole training.
         epochs: the reporting epochs.
-        summarise: when training metrics are written.
+        summarize: when training metrics are written.
         evaluate: when the test split is evaluated; None: a sidecar process evaluates it.
         save: when the state is saved.
         histograms: when histograms of weights and gradients are shown; None: never.
@@ -165,7 +165,7 @@ class Plan:
 
     total_steps: int
     epochs: Epochs
-    summarise: StepInterval
+    summarize: StepInterval
     evaluate: StepInterval | None
     save: StepInterval
     histograms: StepInterval | None = None
@@ -185,7 +185,7 @@ class Plan:
 
     @property
     def _intervals(self) -> list[StepInterval]:
-        intervals = (self.summarise, self.evaluate, self.save, self.histograms, self.images)
+        intervals = (self.summarize, self.evaluate, self.save, self.histograms, self.images)
         return [interval for interval in intervals if interval is not None]
 
 
@@ -217,7 +217,7 @@ def make_plan(
     return Plan(
         total_steps=total_steps,
         epochs=epochs,
-        summarise=every(summary.every_steps),
+        summarize=every(summary.every_steps),
         evaluate=None if evaluate.sidecar else every(evaluate.every_steps, evaluate.every_epochs),
         save=every(checkpoint.every_steps, checkpoint.every_epochs),
         histograms=shown(summary.histograms),

@@ -119,7 +119,7 @@ class StepInspector:
         """Return model -> gradients of step `index`, summed over replicas and not yet clipped."""
         log = CollectiveLog()
         strategy = self._loop.strategy
-        # A forward pass updates them: the moving statistics of batch normalisation, for example.
+        # A forward pass updates them: the moving statistics of batch normalization, for example.
         variables = [
             local
             for model in self._state.task.models.values()

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 def is_decayed(value: tf.Tensor) -> bool:
-    """Return whether weight decay applies: not to biases, nor to scales of normalisations."""
+    """Return whether weight decay applies: not to biases, nor to scales of normalizations."""
     return value.shape.rank >= 2
 
 

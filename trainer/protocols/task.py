@@ -121,7 +121,7 @@ class StepContext(Replica, Protocol):
     def soft_update(
         self, target: tf.keras.Model, source: tf.keras.Model, tau: float | tf.Tensor
     ) -> None:
-        """Move the variables of a model without optimizer towards another's, by the share `tau`."""
+        """Move the variables of a model without optimizer toward another's, by the share `tau`."""
 
     def split(self, batch: Batch, count: int) -> list[Batch]:
         """Cut this replica's batch into equal parts, for an update with each.

@@ -15,7 +15,7 @@ marks of a command cover its time however it ends:
 after a log interval also has `worker_times`, `{worker: [seconds of steps, seconds of waiting,
 steps]}`, and in an asynchronous run `staleness`, the updates in each bin of a histogram.
 
-Lost work shows afterwards: the steps after the one from which a later mark continues, and the last
+Lost work shows afterward: the steps after the one from which a later mark continues, and the last
 phase of a failed attempt.
 """
 

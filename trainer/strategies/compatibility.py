@@ -204,7 +204,7 @@ RULES = (
     Rule(
         name="jit_communication",
         keys={"jit": bool},
-        message="{strategy} and synchronised batch normalisation: replicas cannot communicate "
+        message="{strategy} and synchronized batch normalization: replicas cannot communicate "
         "within what XLA compiles; add jit=false, or choose a model without it",
         condition=_has_synchronized_batch_norm,
     ),
@@ -254,9 +254,9 @@ RULES = (
     Rule(
         name="accumulate_statistics",
         keys={"batch.accumulate": _several},
-        message="{strategy} and batch normalisation of each micro-batch: moving statistics that "
+        message="{strategy} and batch normalization of each micro-batch: moving statistics that "
         "all replicas share cannot be updated within the loop over micro-batches; add "
-        "batch.accumulate=1, or choose a model that normalises over the global batch",
+        "batch.accumulate=1, or choose a model that normalizes over the global batch",
         condition=_has_local_batch_norm,
         unless="batch.shards",
         tf_keras=True,

@@ -60,7 +60,7 @@ def num_replicas(key: str, num_devices: int, devices_per_replica: int) -> int:
 def device_groups(
     names: Sequence[str], devices_per_replica: int, placement: Mapping[str, int] | str
 ) -> DeviceGroups:
-    """Return the devices of each replica: neighbours in the list belong together."""
+    """Return the devices of each replica: neighbors in the list belong together."""
     groups = [
         tuple(f"/device:{name}" for name in names[first : first + devices_per_replica])
         for first in range(0, len(names), devices_per_replica)

@@ -121,8 +121,8 @@ def image_grid(images: np.ndarray, columns: int) -> np.ndarray:
     return grid[:-1, :-1]
 
 
-def class_colours(masks: np.ndarray) -> np.ndarray:
-    """Return a colour for each class: the palette of Pascal VOC (Everingham et al. 2010).
+def class_colors(masks: np.ndarray) -> np.ndarray:
+    """Return a color for each class: the palette of Pascal VOC (Everingham et al. 2010).
 
     Class 0 is black, and 255, which counts nowhere, nearly white.
 
@@ -134,7 +134,7 @@ def class_colours(masks: np.ndarray) -> np.ndarray:
     """
     classes = np.arange(256)
     palette = np.zeros((256, 3), np.uint8)
-    # Three bits of the number at a time, one for each colour, from its brightest bit down.
+    # Three bits of the number at a time, one for each color, from its brightest bit down.
     for place in range(3):
         for channel in range(3):
             bit = classes >> (3 * place + channel) & 1
@@ -167,7 +167,7 @@ def _draw_upright(
     foot: tuple[int, int],
     font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
 ) -> None:
-    """Draw text from bottom to top; `foot` is the centre of its lower end."""
+    """Draw text from bottom to top; `foot` is the center of its lower end."""
     if text:
         strip = Image.new("RGB", (_width(font, text), _TEXT_HEIGHT + _MARGIN), _WHITE)
         ImageDraw.Draw(strip).text(

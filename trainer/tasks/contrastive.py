@@ -116,7 +116,7 @@ class Contrastive:
     def make_evaluator(
         self, inference: Inference, source: Source, predictor: Predictor | None
     ) -> Evaluator:
-        """Return what compares the examples of a split, and finds their neighbours."""
+        """Return what compares the examples of a split, and finds their neighbors."""
         return embedding_evaluator(self, inference, source)
 
     def _loss(self, batch: Batch, step: StepContext) -> PerExample:

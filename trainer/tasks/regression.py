@@ -22,7 +22,7 @@ class Regression(Supervised):
     Args:
         loss: mean over the targets of e**2 (squared), |e| (absolute), or of e**2 / 2 where
             |e| <= delta, else delta * (|e| - delta / 2) (huber; Huber 1964).
-        delta: of huber, in standard deviations where the targets are normalised.
+        delta: of huber, in standard deviations where the targets are normalized.
     """
 
     metrics = ("loss", "mae")
@@ -50,17 +50,17 @@ class Regression(Supervised):
 
     def predict_step(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Return `prediction` [B, targets] float32, in the targets' own unit."""
-        normalised = self._normalised(batch, training=False)
-        return {"prediction": normalised * self._deviations + self._means}
+        normalized = self._normalized(batch, training=False)
+        return {"prediction": normalized * self._deviations + self._means}
 
     def _loss(self, batch: Batch, *, training: bool) -> PerExample:
-        normalised = self._normalised(batch, training=training)
+        normalized = self._normalized(batch, training=training)
         targets = tf.reshape(tf.cast(batch["label"], tf.float32), [-1, len(self._means)])
-        errors = tf.abs(normalised - (targets - self._means) / self._deviations)
+        errors = tf.abs(normalized - (targets - self._means) / self._deviations)
         mae = tf.reduce_mean(errors * self._deviations, axis=-1)
         return tf.reduce_mean(self._losses(errors), axis=-1), {"mae": mae}
 
-    def _normalised(self, batch: Batch, *, training: bool) -> tf.Tensor:
+    def _normalized(self, batch: Batch, *, training: bool) -> tf.Tensor:
         return self._outputs(batch, training=training)[:, : self.num_outputs]
 
     def _losses(self, errors: tf.Tensor) -> tf.Tensor:

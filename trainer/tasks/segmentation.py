@@ -130,7 +130,7 @@ class Segmentation:
         features = examples["features"].astype(np.float64)
         low = features.min(axis=(1, 2, 3), keepdims=True)
         width = np.maximum(features.max(axis=(1, 2, 3), keepdims=True) - low, 1e-6)
-        # Normalised images are stretched to what can be shown.
+        # Normalized images are stretched to what can be shown.
         is_plain = (low >= 0.0) & (low + width <= 1.0)
         shown = np.where(is_plain, features, (features - low) / width)
         if shown.shape[-1] not in (1, 3):
@@ -138,8 +138,8 @@ class Segmentation:
         images = np.rint(255 * shown).astype(np.uint8)
         columns = [
             np.broadcast_to(images, (*images.shape[:3], 3)),
-            figures.class_colours(examples["mask"]),
-            figures.class_colours(predictions["mask"]),
+            figures.class_colors(examples["mask"]),
+            figures.class_colors(predictions["mask"]),
         ]
         tiles = np.stack(columns, axis=1).reshape(-1, *images.shape[1:3], 3)
         return {"masks": figures.image_grid(tiles, 3)}
@@ -171,11 +171,11 @@ class Segmentation:
             valid: which pixels count, [B, H, W] float32.
         """
         is_right = tf.cast(tf.equal(labels, found), tf.float32) * valid
-        labelled = tf.one_hot(labels, self._num_classes) * valid[..., None]
+        labeled = tf.one_hot(labels, self._num_classes) * valid[..., None]
         predicted = tf.one_hot(found, self._num_classes) * valid[..., None]
         pixels = [1, 2]
-        intersection = tf.reduce_sum(labelled * predicted, pixels)
-        union = tf.reduce_sum(labelled, pixels) + tf.reduce_sum(predicted, pixels) - intersection
+        intersection = tf.reduce_sum(labeled * predicted, pixels)
+        union = tf.reduce_sum(labeled, pixels) + tf.reduce_sum(predicted, pixels) - intersection
         return {
             "accuracy": (tf.reduce_sum(is_right, pixels), tf.reduce_sum(valid, pixels)),
             **{

@@ -1,4 +1,4 @@
-"""Charts: round ticks, distinct colours, and values of any kind."""
+"""Charts: round ticks, distinct colors, and values of any kind."""
 
 import math
 import re

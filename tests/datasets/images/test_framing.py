@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from trainer.datasets.image_folder import image_folder
-from trainer.datasets.images.framing import Framing, centre_box, random_box, resize_boxes
+from trainer.datasets.images.framing import Framing, center_box, random_box, resize_boxes
 from trainer.datasets.operations.augment import BOX_COLUMNS, Augmentation
 
 DRAWS = np.random.RandomState(0).uniform(size=(500, 4)).astype(np.float32)
@@ -20,10 +20,10 @@ DRAWS = np.random.RandomState(0).uniform(size=(500, 4)).astype(np.float32)
         ((1, 1), (8, 8), 0.5, (0, 0, 1, 1)),
     ],
 )
-def test_centre_box_has_the_proportions_of_the_result(
+def test_center_box_has_the_proportions_of_the_result(
     image: tuple[int, int], size: tuple[int, int], share: float, box: tuple[int, ...]
 ) -> None:
-    found = centre_box(tf.constant(image[0]), tf.constant(image[1]), size, share)
+    found = center_box(tf.constant(image[0]), tf.constant(image[1]), size, share)
     assert tuple(map(int, found)) == box
 
 

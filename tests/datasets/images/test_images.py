@@ -109,7 +109,7 @@ def test_randaugment_and_its_magnitude_belong_together(options: dict[str, Any], 
         Augmentation(**options)
 
 
-def test_colour_is_refused_for_grey_images() -> None:
+def test_color_is_refused_for_gray_images() -> None:
     with pytest.raises(ValueError, match=r"augment\.hue \(0\.1\) needs images of 3 channels"):
         Augmentation(hue=0.1).check((8, 8, 1))
 
@@ -182,8 +182,8 @@ def test_image_dataset_refuses_impossible_options(options: dict[str, Any], messa
 def test_image_files_of_every_format_are_decoded(
     tmp_path: Path, suffix: str, mode: str, shape: tuple[int, int, int]
 ) -> None:
-    colour = 204 if mode == "L" else (204, 204, 204)
-    Image.new(mode, (5, 4), colour).save(tmp_path / f"image.{suffix}")
+    color = 204 if mode == "L" else (204, 204, 204)
+    Image.new(mode, (5, 4), color).save(tmp_path / f"image.{suffix}")
     small = ImageDataset(train=SPLIT, test=SPLIT, image_shape=shape, num_classes=8, max_value=16.0)
     batch = small.files([tmp_path / f"image.{suffix}"]).fetch(ALL[:1])
     assert sorted(batch) == ["features", "weight"]

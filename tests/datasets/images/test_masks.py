@@ -31,7 +31,7 @@ def test_flip_and_crop_move_a_mask_with_its_image():
     assert (moved != masks).any(axis=(1, 2)).sum() >= 6
 
 
-def test_colours_leave_masks_alone():
+def test_colors_leave_masks_alone():
     data = shapes(**OPTIONS, augment=Augmentation(brightness=0.5, hue=0.2))
     fetched = data.train.fetch(tf.range(8, dtype=tf.int64))
     draws = tf.fill([8, data.num_draws], 0.9)

@@ -6,23 +6,23 @@ import tensorflow as tf
 from trainer.datasets.operations import color
 
 IMAGES = np.random.RandomState(0).uniform(size=(3, 4, 5, 3)).astype(np.float32)
-GREY = np.array([0.299, 0.587, 0.114], np.float32)
+GRAY = np.array([0.299, 0.587, 0.114], np.float32)
 FACTORS = tf.constant([0.0, 1.0, 1.5])
 
 
-def test_saturation_moves_pixels_away_from_their_grey() -> None:
-    grey = (IMAGES @ GREY)[..., None]
-    expected = np.clip(grey + np.array([0, 1, 1.5])[:, None, None, None] * (IMAGES - grey), 0, 1)
+def test_saturation_moves_pixels_away_from_their_gray() -> None:
+    gray = (IMAGES @ GRAY)[..., None]
+    expected = np.clip(gray + np.array([0, 1, 1.5])[:, None, None, None] * (IMAGES - gray), 0, 1)
     np.testing.assert_allclose(color.saturation(IMAGES, FACTORS), expected, atol=1e-6)
 
 
-def test_contrast_moves_pixels_away_from_the_mean_grey() -> None:
-    mean = np.round((IMAGES @ GREY) * 255).mean(axis=(1, 2))[:, None, None, None] / 255
+def test_contrast_moves_pixels_away_from_the_mean_gray() -> None:
+    mean = np.round((IMAGES @ GRAY) * 255).mean(axis=(1, 2))[:, None, None, None] / 255
     expected = np.clip(mean + np.array([0, 1, 1.5])[:, None, None, None] * (IMAGES - mean), 0, 1)
     np.testing.assert_allclose(color.contrast(IMAGES, FACTORS), expected, atol=1e-6)
 
 
-def test_contrast_of_grey_images_uses_their_channel() -> None:
+def test_contrast_of_gray_images_uses_their_channel() -> None:
     images = IMAGES[..., :1]
     mean = np.round(images * 255).mean(axis=(1, 2), keepdims=True) / 255
     changed = color.contrast(images, tf.zeros([3]))

@@ -22,7 +22,7 @@ def mix(mixup: float, cutmix: float, numbers: tf.Tensor, **more: object) -> tupl
     return mixed["features"].numpy(), mixed["label"].numpy()
 
 
-def test_mixup_blends_neighbours_and_their_labels() -> None:
+def test_mixup_blends_neighbors_and_their_labels() -> None:
     # Beta(1, 1) is uniform: draw 0.5 below one half is 0.25.
     images, labels = mix(1.0, 0.0, draws(side=0.0))
     np.testing.assert_allclose(images, 0.75 * IMAGES + 0.25 * IMAGES[OTHER], atol=1e-6)
@@ -30,7 +30,7 @@ def test_mixup_blends_neighbours_and_their_labels() -> None:
     np.testing.assert_allclose(labels, expected, atol=1e-6)
 
 
-def test_cutmix_pastes_a_box_of_the_neighbour() -> None:
+def test_cutmix_pastes_a_box_of_the_neighbor() -> None:
     images, labels = mix(0.0, 1.0, draws(side=0.0))  # a quarter: half of each side
     expected = IMAGES.copy()
     # 3 x 4 of 6 x 8, about the middle; half a pixel is rounded to even.

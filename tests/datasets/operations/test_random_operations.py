@@ -51,7 +51,7 @@ def test_blend_goes_both_ways_from_the_plain_image(name: str) -> None:
     np.testing.assert_allclose(more + less, 2 * IMAGES, atol=1e-5)  # nothing is clipped here
 
 
-def test_translation_shifts_whole_pixels_and_fills_with_grey() -> None:
+def test_translation_shifts_whole_pixels_and_fills_with_gray() -> None:
     magnitude = 10 * 2 / (0.45 * 9)  # two pixels of nine
     moved = operate("translate_x", magnitude)
     np.testing.assert_allclose(moved[:, :, :7], IMAGES[:, :, 2:], atol=1e-5)

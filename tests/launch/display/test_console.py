@@ -380,7 +380,7 @@ def test_errors_are_shown_above_the_view_which_is_removed_at_the_end():
 @pytest.mark.parametrize(
     ("value", "begins"), [(None, "<33>warning:<0>"), ("", "<33>warning:<0>"), ("0", "warning:")]
 )
-def test_no_color_is_honoured_if_set_and_not_empty(monkeypatch, value, begins):
+def test_no_color_is_honored_if_set_and_not_empty(monkeypatch, value, begins):
     if value is not None:
         monkeypatch.setenv("NO_COLOR", value)
     shown = ConsoleOnStrings(Terminal()).show(Line("warning: slow")).show(PROGRESS)

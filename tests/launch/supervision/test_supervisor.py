@@ -136,7 +136,7 @@ def test_requests_of_a_sweep_and_signals_of_the_user_have_different_sources(run_
     stop_requests = StopRequests()
     received = []
 
-    class SignalledAttempt:
+    class SignaledAttempt:
         has_begun = True
         is_resizing = False
 
@@ -154,7 +154,7 @@ def test_requests_of_a_sweep_and_signals_of_the_user_have_different_sources(run_
         def failure(self):
             return None
 
-    monkeypatch.setattr(supervisor, "Attempt", SignalledAttempt)
+    monkeypatch.setattr(supervisor, "Attempt", SignaledAttempt)
     instance = create_supervisor(run_dir, SimpleNamespace(), stop_requests=stop_requests)
     assert instance.supervise() == 143
     assert received == [(signal.SIGTERM, SWEEP), (signal.SIGTERM, None)]

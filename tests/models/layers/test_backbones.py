@@ -123,17 +123,17 @@ def test_mobilenet_has_the_published_numbers_of_parameters() -> None:
     assert mobilenet((224, 224, 3), 10).count_params() == 2_257_984 + 1280 * 10 + 10
 
 
-def test_normalisation_can_be_synchronised() -> None:
+def test_normalization_can_be_synchronized() -> None:
     layers = norms(mobilenet((32, 32, 3), 10, synchronized=True, momentum=0.75))
     assert len(layers) == 52
     assert {(layer.synchronized, layer.momentum) for layer in layers} == {(True, 0.75)}
 
 
-def test_normalisation_is_not_synchronised_by_default(resnet: tf.keras.Model) -> None:
+def test_normalization_is_not_synchronized_by_default(resnet: tf.keras.Model) -> None:
     assert {(layer.synchronized, layer.momentum) for layer in norms(resnet)} == {(False, 0.9)}
 
 
-def test_synchronised_mobilenet_loads_published_weights(
+def test_synchronized_mobilenet_loads_published_weights(
     narrow: tuple[tf.keras.Model, Path, Path],
 ) -> None:
     model = mobilenet((32, 40, 3), 10, alpha=0.35, weights=str(narrow[2]), synchronized=True)

@@ -15,7 +15,7 @@ from tensorboard.summary.writer import event_file_writer
 
 from tests.support.processes import (
     OPTIONS,
-    SIGNALLER,
+    SIGNALER,
     final_variables,
     finish,
     only_run,
@@ -321,7 +321,7 @@ class Members:
         self.processes = {}
         self.started = False
         self.dismissed = []
-        self.signalled = []
+        self.signaled = []
         self.discarded = []
         self.shown = []
         self.stop_requests = StopRequests()
@@ -371,7 +371,7 @@ class Member:
         self.messages.put((self.process_id, Exit(0)))
 
     def request(self, number):
-        self.members.signalled.append((str(self.process_id), number))
+        self.members.signaled.append((str(self.process_id), number))
 
     def signal(self, number):
         pass
@@ -442,7 +442,7 @@ def test_attempt_passes_a_signal_to_the_trainers_only(members):
     processes.attempt._begin = beginning
     with processes.stop_requests.waking(processes.attempt.wake):
         assert processes.attempt.run() == 143
-    assert processes.signalled == [("worker-0", signal.SIGTERM), ("worker-1", signal.SIGTERM)]
+    assert processes.signaled == [("worker-0", signal.SIGTERM), ("worker-1", signal.SIGTERM)]
 
 
 # Real processes.
@@ -452,7 +452,7 @@ SIDECAR = [*OPTIONS, "evaluate.every_steps=3", "evaluate.sidecar=true"]
 WATCHED = '''
 import os, pathlib, signal
 import tensorflow as tf
-from signaller import supervisor
+from signaler import supervisor
 from trainer.tasks.classification import Classification
 
 class Watched(Classification):
@@ -477,7 +477,7 @@ class Watched(Classification):
 
 
 def watched(directory: Path, number: int, to: str) -> list[str]:
-    (directory / "signaller.py").write_text(SIGNALLER)
+    (directory / "signaler.py").write_text(SIGNALER)
     (directory / "watched.py").write_text(WATCHED)
     return [
         "~task.label_smoothing",

@@ -1,7 +1,7 @@
 """Line charts as SVG within a page.
 
-The page's style colours axes and text for light and dark. The runs have colours that the
-colour-blind can tell apart, on white and on black. No TensorFlow.
+The page's style colors axes and text for light and dark. The runs have colors that the
+color-blind can tell apart, on white and on black. No TensorFlow.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Line:
 
     Attributes:
         label: its name.
-        color: its colour.
+        color: its color.
         points: its points.
         is_faint: whether it is drawn dashed, in the background.
     """
@@ -99,7 +99,7 @@ class _Scale:
 
 
 def colors_of(count: int) -> list[str]:
-    """Return a colour for each run: distinct ones, or shades if there are too few of them."""
+    """Return a color for each run: distinct ones, or shades if there are too few of them."""
     if count <= len(_COLORS):
         return list(_COLORS[:count])
     return [_shade(number / (count - 1)) for number in range(count)]
@@ -253,7 +253,7 @@ def _padded(low: float, high: float) -> tuple[float, float]:
 
 
 def _shade(fraction: float) -> str:
-    """Return a colour of the ramp, from 0 to 1."""
+    """Return a color of the ramp, from 0 to 1."""
     position = fraction * (len(_RAMP) - 1)
     first = min(int(position), len(_RAMP) - 2)
     mixed = (

@@ -58,7 +58,7 @@ class BatchSizes:
 
 
 def in_groups(sizes: BatchSizes, group_size: int) -> BatchSizes:
-    """Return the sizes if no group of neighbours is divided, which the dataset joins in training.
+    """Return the sizes if no group of neighbors is divided, which the dataset joins in training.
 
     Raises:
         ConfigError: one would be.
@@ -69,7 +69,7 @@ def in_groups(sizes: BatchSizes, group_size: int) -> BatchSizes:
         nearest = -(-sizes.global_size // unit) * unit
         raise ConfigError(
             f"{part} part of the batch ({sizes.evaluated}) must be a multiple of {group_size}, for "
-            f"the augmentation joins neighbours; add batch.global_size={nearest}"
+            f"the augmentation joins neighbors; add batch.global_size={nearest}"
         )
     return sizes
 

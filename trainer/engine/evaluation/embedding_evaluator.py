@@ -25,8 +25,8 @@ from trainer.protocols import Batch, Dataset, Split
 
 FEATURES = "features"
 PROJECTIONS = "projections"
-NEIGHBOUR_METRIC = "knn_accuracy"
-MAX_NEIGHBOURS = 5000
+NEIGHBOR_METRIC = "knn_accuracy"
+MAX_NEIGHBORS = 5000
 """Training examples that are looked through, spread evenly over the split."""
 _ROWS = 256  # test examples whose neighbors are looked for at a time
 _TEMPERATURE = 0.1  # of the weights of neighbors
@@ -150,7 +150,7 @@ class EmbeddingEvaluator:
         metrics = self._compare(test.projections)
         if bank is not None and bank.labels is not None and test.labels is not None:
             found = nearest_classes(bank.features, bank.labels, test.features, self._task.neighbors)
-            metrics[NEIGHBOUR_METRIC] = float((found == test.labels).mean())
+            metrics[NEIGHBOR_METRIC] = float((found == test.labels).mean())
         return metrics
 
     def _compare(self, projections: np.ndarray | None) -> dict[str, float]:
@@ -186,9 +186,9 @@ def embedding_evaluator(task: Embeds, inference: Inference, source: Source) -> E
             "predicts features; add summary.misclassified=0"
         )
     if experiment.trains:
-        evaluated = [*task.metrics, *([NEIGHBOUR_METRIC] if has_neighbors else [])]
+        evaluated = [*task.metrics, *([NEIGHBOR_METRIC] if has_neighbors else [])]
         require_evaluated(experiment, evaluated, inference.directions)
-    bank = replace(source, split=SpreadExamples(train, MAX_NEIGHBOURS))
+    bank = replace(source, split=SpreadExamples(train, MAX_NEIGHBORS))
     return EmbeddingEvaluator(
         task,
         inference.predict_by(ViewEmbedder(task, inference.dataset), source, source.split),
@@ -221,11 +221,11 @@ def nearest_classes(
         nearest = np.argsort(-similarity, axis=1, kind="stable")[:, :count]
         weights = np.exp(np.take_along_axis(similarity, nearest, axis=1) / _TEMPERATURE)
         votes = np.zeros([len(similarity), num_classes])
-        for neighbour in range(count):
+        for neighbor in range(count):
             np.add.at(
                 votes,
-                (np.arange(len(votes)), labels[nearest[:, neighbour]]),
-                weights[:, neighbour],
+                (np.arange(len(votes)), labels[nearest[:, neighbor]]),
+                weights[:, neighbor],
             )
         found.append(predicted_classes(votes))
     return np.concatenate(found)

@@ -86,8 +86,8 @@ class MisclassifiedExamples:
         with tf.device("CPU:0"):
             ids = tf.constant([example.id for example in self._examples], tf.int64)
             features = self._split.fetch(ids)["features"].numpy()
-        grey = np.clip(features.astype(np.float64) / self._white, 0.0, 1.0)
-        return figures.add_captions(np.rint(255 * grey).astype(np.uint8), captions)
+        gray = np.clip(features.astype(np.float64) / self._white, 0.0, 1.0)
+        return figures.add_captions(np.rint(255 * gray).astype(np.uint8), captions)
 
 
 def batch_spec(split: Split) -> dict[str, tf.TensorSpec]:

@@ -47,7 +47,7 @@ class D4PG:
         num_atoms: values that it tells apart.
         noise: standard deviation of the noise of an actor's last environment, as a share of half
             an action's range; its others explore less far.
-        tau: how much target networks move towards the trained ones in a step.
+        tau: how much target networks move toward the trained ones in a step.
     """
 
     metrics = ("loss", "policy_loss")
@@ -86,7 +86,7 @@ class D4PG:
         self._noise = noise
         self._tau = tau
         self._shape: tuple[int, ...] = ()
-        self._centre: list[float] = []
+        self._center: list[float] = []
         self._half: list[float] = []
         self.models: dict[str, tf.keras.Model] = {}
         self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
@@ -100,7 +100,7 @@ class D4PG:
         spec, low, high = _bounds(parts.env)
         size = len(low)
         self._shape = spec.action_shape
-        self._centre = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
+        self._center = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
         self._half = [(b - a) / 2 for a, b in zip(low, high, strict=True)]
         shapes = {
             "policy": (spec.observation_shape[0],),
@@ -190,12 +190,12 @@ class D4PG:
 
     def _scaled(self, components: tf.Tensor) -> tf.Tensor:
         """Return the environment's actions, [E, ...], of components in [-1, 1], [E, ...]."""
-        return tf.reshape(self._centre + components * self._half, [-1, *self._shape])
+        return tf.reshape(self._center + components * self._half, [-1, *self._shape])
 
     def _unscaled(self, actions: tf.Tensor) -> tf.Tensor:
         """Return components in [-1, 1], [B, T, components], of the environment's actions."""
         flat = tf.reshape(actions, [*actions.shape[:2], len(self._half)])
-        return (tf.cast(flat, tf.float32) - self._centre) / self._half
+        return (tf.cast(flat, tf.float32) - self._center) / self._half
 
 
 def _bounds(spec: EnvSpec | None) -> tuple[EnvSpec, Sequence[float], Sequence[float]]:

@@ -31,7 +31,7 @@ class Writer:
         """Show the metrics of a split."""
 
     def images(self, split: str, step: int, name: str, images: np.ndarray) -> None:
-        """Show images, [N, H, W, C] uint8, with C of 1 (grey), 3 or 4."""
+        """Show images, [N, H, W, C] uint8, with C of 1 (gray), 3 or 4."""
 
     def histogram(self, split: str, step: int, name: str, values: np.ndarray) -> None:
         """Show the distribution of values of any shape."""

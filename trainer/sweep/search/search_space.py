@@ -51,7 +51,7 @@ class NumberRange:
     Attributes:
         low: smallest number.
         high: largest number.
-        step: distance of neighbours; None for a continuous range of floats.
+        step: distance of neighbors; None for a continuous range of floats.
         log: whether to sample on a log scale, `tag(log,...)`.
     """
 
@@ -87,7 +87,7 @@ class NumberRange:
         fraction = random.random()
         if self.step and not self.log:
             return self.format(self.low + self.step * int(fraction * self.size))
-        margin = 0.5 if self.step else 0.0  # so that a bound is as likely as its neighbour
+        margin = 0.5 if self.step else 0.0  # so that a bound is as likely as its neighbor
         low, high = (
             math.log(bound) if self.log else bound
             for bound in (self.low - margin, self.high + margin)

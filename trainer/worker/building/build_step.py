@@ -7,7 +7,7 @@ from dataclasses import replace
 from trainer.config.schema import Experiment
 from trainer.engine.graph.exchange.gradient_exchange import ExchangeTimer
 from trainer.engine.graph.step.clipping import Clip
-from trainer.engine.graph.step.global_statistics import synchronised_layers
+from trainer.engine.graph.step.global_statistics import synchronized_layers
 from trainer.engine.graph.step.shard_tree import TreeExchange
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.process_group import ProcessGroup
@@ -42,7 +42,7 @@ def step_options(
 def _options(experiment: Experiment, strategy: Strategy, learner: Learner) -> StepOptions:
     state = learner.state
     shards = learner.sizes.shards
-    layers = synchronised_layers(learner.task.models.values())
+    layers = synchronized_layers(learner.task.models.values())
     exchange = strategy.gradient_exchange(in_tree=shards is not None)
     return StepOptions(
         learner.sizes.accumulate,
@@ -54,6 +54,6 @@ def _options(experiment: Experiment, strategy: Strategy, learner: Learner) -> St
         divergence_monitor=state.divergence_monitor,
         shards=shards,
         overlap=strategy.devices_per_replica > 1,
-        synchronised=layers if shards or learner.sizes.accumulate > 1 else (),
+        synchronized=layers if shards or learner.sizes.accumulate > 1 else (),
         adds_differences=strategy.asynchronous,
     )

@@ -121,7 +121,7 @@ def _check(model: keras.Layer, experiment: Experiment) -> None:
     refused = [key for key, is_set in options.items() if is_set]
     if layers and refused:
         raise ConfigError(
-            f"{refused[0]} cannot be used with Keras 3's synchronised batch normalisation "
+            f"{refused[0]} cannot be used with Keras 3's synchronized batch normalization "
             f"({layers[0].name}), which communicates within the forward pass; build the layer with "
             "synchronized=False, or use tf_keras"
         )

@@ -25,7 +25,7 @@ _SECTIONS = (
     "train",
 )
 _MAX_CLASS_NAMES = 20
-_FEATURES_RULE = "as the dataset hands them to the model (scaled and normalised)"
+_FEATURES_RULE = "as the dataset hands them to the model (scaled and normalized)"
 _LAST_OUTPUT: Mapping[LabelKind, str] = {
     "class": "the most probable class",
     "number": "in the unit of the targets",
@@ -137,7 +137,7 @@ def _input_and_output(
     if "serving_images" in served.functions:
         lines.append(
             "- `serving_images`: `images`, [N] strings, the bytes of JPEG, PNG, GIF or BMP files. "
-            "Decoding, resizing, scaling and normalisation are inside; one broken file fails its "
+            "Decoding, resizing, scaling and normalization are inside; one broken file fails its "
             "whole batch."
         )
     if columns:

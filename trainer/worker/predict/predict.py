@@ -236,7 +236,7 @@ class RowFile:
 
 
 def image_columns(rows: np.ndarray) -> list[str]:
-    """Return the names of the predictions that are grey images of 8 bits.
+    """Return the names of the predictions that are gray images of 8 bits.
 
     Args:
         rows: a structured array, [n].

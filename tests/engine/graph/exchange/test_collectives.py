@@ -106,8 +106,8 @@ def test_moving_statistics_are_those_of_global_batch(strategy):
 
 
 def moving_statistics(count):
-    # tf_keras: the synchronized layer moves towards the variance of the batch, the fused one
-    # towards the unbiased estimate.
+    # tf_keras: the synchronized layer moves toward the variance of the batch, the fused one
+    # toward the unbiased estimate.
     batch, rest = replicas.BATCH[:count].reshape(-1, 5).astype(np.float64), 1 - replicas.MOMENTUM
     return [rest * batch.mean(0), replicas.MOMENTUM + rest * batch.var(0)]
 
@@ -491,8 +491,8 @@ def test_noted_collective_of_other_code_is_compared(strategy_and_layers):
         replicas.run(strategy_and_layers("mirrored 2")[0], case)
 
 
-class Centred(Classification):
-    """Classification with features centred over the global batch: a collective in the model."""
+class Centered(Classification):
+    """Classification with features centered over the global batch: a collective in the model."""
 
     def __init__(self, *, differ: bool = False) -> None:
         super().__init__()
@@ -517,8 +517,8 @@ class Centred(Classification):
         return tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)
 
 
-CENTRED = [
-    "task._target_=tests.engine.graph.exchange.test_collectives.Centred",
+CENTERED = [
+    "task._target_=tests.engine.graph.exchange.test_collectives.Centered",
     "~task.label_smoothing",
     "~task.class_weights",
     "~task.focal_gamma",
@@ -529,15 +529,15 @@ MIRRORED = ["strategy=mirrored", "strategy.virtual_devices=2"]
 
 
 def test_trained_model_may_communicate_within(tmp_path):
-    one, two = train(tmp_path / "one", *CENTRED), train(tmp_path / "two", *CENTRED, *MIRRORED)
-    initial = variables(engine(tmp_path / "initial", *CENTRED))
+    one, two = train(tmp_path / "one", *CENTERED), train(tmp_path / "two", *CENTERED, *MIRRORED)
+    initial = variables(engine(tmp_path / "initial", *CENTERED))
     assert distance(one, two, initial) <= ROUNDING
-    plain = train(tmp_path / "plain", *CENTRED[2:])
+    plain = train(tmp_path / "plain", *CENTERED[2:])
     assert distance(one, plain, initial) > 100 * ROUNDING
 
 
 def test_log_of_loop_has_every_collective_of_a_step(tmp_path):
-    training = engine(tmp_path, *CENTRED, *MIRRORED, "train.steps=1")
+    training = engine(tmp_path, *CENTERED, *MIRRORED, "train.steps=1")
     training.train(lambda: False)
     lines = [line.rsplit(" at ", 1)[0] for line in training.loop.collectives.lines()]
     assert lines[:3] == [
@@ -557,14 +557,14 @@ def test_error_names_collective_in_compiled_loss(tmp_path):
     with pytest.raises(
         ValueError, match=rf"map_reduce\(mean\) of float32\[8, 8, 1\]{HERE} is inside a tf.function"
     ):
-        train(tmp_path, *CENTRED, *MIRRORED, "jit=true")
+        train(tmp_path, *CENTERED, *MIRRORED, "jit=true")
 
 
 @pytest.mark.parametrize("layout", [(), MIRRORED], ids=["one device", "two replicas"])
 @pytest.mark.parametrize("option", ["batch.accumulate=2", "batch.shards=4"])
 def test_collective_of_parts_of_the_batch_is_refused(tmp_path, layout, option):
     with pytest.raises(ConfigError, match=rf"map_reduce\(mean\){HERE} would join parts of the"):
-        train(tmp_path, *CENTRED, *layout, option)
+        train(tmp_path, *CENTERED, *layout, option)
 
 
 @pytest.fixture(scope="module")
@@ -602,4 +602,4 @@ def test_two_real_processes_agree_on_statistics_and_logs(two_processes):
     assert_close(first["moving"], [value.tolist() for value in moving_statistics(2)])
     assert first["moving"] == second["moving"]
     assert first["logs"] == second["logs"]
-    assert len(first["logs"]["normalised"]) == 3  # the reduction, its gradient, the end
+    assert len(first["logs"]["normalized"]) == 3  # the reduction, its gradient, the end

@@ -206,7 +206,7 @@ def test_resumed_run_has_the_bits_of_one_that_was_not_stopped(tmp_path):
     ],
 )
 def test_export_predicts_what_the_run_predicts(tmp_path, model):
-    """The shipped models do to the bit; TensorFlow optimises the loop of an LSTM otherwise.
+    """The shipped models do to the bit; TensorFlow optimizes the loop of an LSTM otherwise.
 
     Namely for a fixed size of the batch, as a run has. Measured: 2e-8.
     """
@@ -258,7 +258,7 @@ def test_one_step_is_that_of_keras(tmp_path):
     for variable, value in zip(model.weights, expected, strict=True):
         assert np.abs(variable.numpy() - value).max() < 1e-6
     moved = [np.abs(value - old).max() > 1e-3 for value, old in zip(expected, before, strict=True)]
-    # The bias of the convolution has no effect before batch normalisation.
+    # The bias of the convolution has no effect before batch normalization.
     assert moved == [name != "1_bias" for name in task.models["model"].saved]
 
 

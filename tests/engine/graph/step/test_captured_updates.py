@@ -8,7 +8,7 @@ from trainer.engine.graph.step.captured_updates import CapturedUpdates
 from trainer.errors import ConfigError
 
 
-def test_updates_of_batch_normalisation_are_captured():
+def test_updates_of_batch_normalization_are_captured():
     images = np.random.RandomState(0).normal(3.0, 2.0, (8, 4, 4, 3)).astype(np.float32)
     for features in (images, images.reshape(8, -1)):
         captured_layer = tf.keras.layers.BatchNormalization(momentum=0.9)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.processes import final_variables, only_run, run, signaller
+from tests.support.processes import final_variables, only_run, run, signaler
 from tests.support.small_runs import SMALL
 from tests.support.training import assert_same_bits, variables
 from trainer.cli.compose import compose
@@ -392,7 +392,7 @@ def test_real_processes_killed_after_rollback_agree(tmp_path):
     for name, (strategy, cause, is_killed) in runs.items():
         directory = tmp_path / name
         directory.mkdir()
-        kill = [signaller(directory, [12], signal.SIGKILL, index=1)] if is_killed else []
+        kill = [signaler(directory, [12], signal.SIGKILL, index=1)] if is_killed else []
         code, out, err = run(directory, *KILLED, *strategy, *cause, *kill)
         assert code == 0, out + err
         assert (

@@ -1,4 +1,4 @@
-"""Batch normalisation over the global batch, computed in parts: as if it were one."""
+"""Batch normalization over the global batch, computed in parts: as if it were one."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from tests.support.training import ROUNDING, assert_same_bits, distance, engine, train, variables
 
 MODEL = [
-    "model._target_=tests.support.toy_models.globally_normalised",
+    "model._target_=tests.support.toy_models.globally_normalized",
     *(f"~model.{option}" for option in ("width", "dropout", "batch_norm", "synchronized", "l2")),
     "optimizer=sgd",
     "train.steps=4",

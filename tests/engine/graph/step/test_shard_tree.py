@@ -29,7 +29,7 @@ def expression(count):
         (8, "(((0+1)+(2+3))+((4+5)+(6+7)))"),
     ],
 )
-def test_tree_adds_neighbours_first(count, expected):
+def test_tree_adds_neighbors_first(count, expected):
     assert expression(count) == expected
 
 

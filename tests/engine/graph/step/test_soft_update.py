@@ -128,7 +128,7 @@ def test_histograms_of_gradients_move_no_target(tmp_path):
         ("+task.tau=1.5", r"task: soft_update was given tau=1.5, which must be in \[0, 1\]"),
         (
             "+task.other_target=true",
-            r"task: soft_update cannot move \S+ \[64, 3\] float32, towards \S+ \[64, 10\] float32;",
+            r"task: soft_update cannot move \S+ \[64, 3\] float32, toward \S+ \[64, 10\] float32;",
         ),
     ],
 )

@@ -1,6 +1,6 @@
 """Gradient exchanges besides TensorFlow's: shared memory of one machine, and 16-bit compression.
 
-TensorFlow's ring passes everything through gRPC, also between neighbours. With shared memory each
+TensorFlow's ring passes everything through gRPC, also between neighbors. With shared memory each
 process copies its gradient into its own row of a common file in memory, adds up its share of the
 columns, and copies the whole sum out again:
 

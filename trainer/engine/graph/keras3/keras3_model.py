@@ -1,6 +1,6 @@
 """A model of Keras 3, with what the engine uses of a model of tf_keras.
 
-Under tf.distribute Keras 3 is silently wrong: statistics of batch normalisation drift apart between
+Under tf.distribute Keras 3 is silently wrong: statistics of batch normalization drift apart between
 replicas, and its seeds are variables that nobody keeps alike. So the model is called as a function
 of its variables' values (`keras.StatelessScope`): the tape sees the reads, and what the forward
 pass would have assigned is noted as a value, which a step averages over all parts of the batch.

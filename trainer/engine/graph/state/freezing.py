@@ -2,7 +2,7 @@
 
 A layer that is frozen for good is one that Keras does not train. One that is trained from a step on
 has gradients, slots and averages from the first step, so that nothing is traced or made anew; until
-then its updates are left out, and its batch normalisation normalises by the moving averages.
+then its updates are left out, and its batch normalization normalizes by the moving averages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNFREEZE = "train.unfreeze"
 
 
 def freeze_layers(models: Mapping[str, Any], patterns: Sequence[str]) -> None:
-    """Set layers not to be trained; their batch normalisation keeps its moving averages.
+    """Set layers not to be trained; their batch normalization keeps its moving averages.
 
     Adapters (LoRA) of a frozen layer are trained.
 
@@ -148,16 +148,16 @@ def _freeze(layer: Any) -> None:
             variable.trainable = False
 
 
-def _normalises(layer: Any) -> bool:
+def _normalizes(layer: Any) -> bool:
     return hasattr(layer, "moving_mean") and hasattr(layer, "moving_variance")
 
 
 def _hold_statistics(layer: Any, optimizer: GroupedOptimizer, start: int) -> None:
-    """Have batch normalisation use and keep its moving averages until an update of the optimizer.
+    """Have batch normalization use and keep its moving averages until an update of the optimizer.
 
     Both outputs are computed, and one is taken: neither Keras can choose in every mode.
     """
-    if not _normalises(layer):
+    if not _normalizes(layer):
         return
     call = layer.call
 

@@ -129,7 +129,7 @@ class TrainState:
         )
 
     def update_averages(self, step: tf.Tensor, dropped: tf.Tensor) -> None:
-        """Move the averages towards the weights, in replica context, after an update.
+        """Move the averages toward the weights, in replica context, after an update.
 
         average += (1 - d) * (weight - average) with d = min(decay, (1 + step) / (10 + step)), so
         that a young average is not held back by the initial weights (the rule of

@@ -1,8 +1,8 @@
-"""Batch normalisation over the global batch where that is computed in several passes, exactly.
+"""Batch normalization over the global batch where that is computed in several passes, exactly.
 
-A normalisation layer needs the sums S of its inputs over the whole global batch before any pass can
+A normalization layer needs the sums S of its inputs over the whole global batch before any pass can
 go on. So the sums are computed first, call by call in the order of the forward pass: call k needs
-one sweep over all passes, in which the calls before it normalise with sums that are known.
+one sweep over all passes, in which the calls before it normalize with sums that are known.
 
 The loss L depends on the weights also through the sums. With the sums m(w, S) that one pass adds to
 all calls, and the loss l(w, S) of one pass,
@@ -36,8 +36,8 @@ Reduce = Callable[[list[tf.Tensor]], list[tf.Tensor]]
 _SUMS = tf.TensorSpec([2, None], tf.float32)
 
 
-def synchronised_layers(models: Iterable[tf.keras.Model]) -> list[tf.keras.layers.Layer]:
-    """Return the layers that normalise over the global batch, each once."""
+def synchronized_layers(models: Iterable[tf.keras.Model]) -> list[tf.keras.layers.Layer]:
+    """Return the layers that normalize over the global batch, each once."""
     layers = [layer for model in models for layer in model.submodules]
     found = {id(layer): layer for layer in layers if getattr(layer, "synchronized", False)}
     return list(found.values())
@@ -45,12 +45,12 @@ def synchronised_layers(models: Iterable[tf.keras.Model]) -> list[tf.keras.layer
 
 @dataclass(frozen=True)
 class NormCall:
-    """A call of a normalisation layer in one pass.
+    """A call of a normalization layer in one pass.
 
     Attributes:
         layer: the layer.
         sums: what this pass adds to the sum of its inputs and of their squares, [2, C] float32.
-        count: numbers that are normalised alike, for each channel, in the global batch.
+        count: numbers that are normalized alike, for each channel, in the global batch.
     """
 
     layer: tf.keras.layers.Layer
@@ -112,7 +112,7 @@ class GlobalStatistics:
 
     @contextmanager
     def known(self, totals: Sequence[tf.Tensor]) -> Iterator[list[NormCall]]:
-        """Normalise with known totals in the forward pass that is traced inside.
+        """Normalize with known totals in the forward pass that is traced inside.
 
         Calls after those whose totals are known take the sums of the pass for a whole: what
         follows is of no use then.
@@ -243,5 +243,5 @@ class GlobalStatistics:
 def _mean_and_variance(total: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Return both, [C], from the sums of inputs and squares, [2, C], of so many numbers each."""
     mean = total[0] / float(count)
-    # As tf_keras' synchronised layer: the difference of two rounded numbers may be negative.
+    # As tf_keras' synchronized layer: the difference of two rounded numbers may be negative.
     return mean, tf.maximum(total[1] / float(count) - tf.square(mean), 0.0)

@@ -67,7 +67,7 @@ def accumulate_gradients(
         model: the model whose trainable variables the gradients are of.
         options: what all steps have in common.
         collectives: this replica's; a loss function may use them if the batch is not cut.
-        reduce: sums over the replicas statistics of synchronised normalisation.
+        reduce: sums over the replicas statistics of synchronized normalization.
         scale: what the loss is multiplied by; None: it is not scaled.
 
     Raises:
@@ -113,7 +113,7 @@ class _Passes:
     Attributes:
         size: examples in the replica's batch.
         moving: variables whose updates are captured.
-        statistics: of synchronised normalisation over the passes.
+        statistics: of synchronized normalization over the passes.
         updated: positions of the variables in `moving` that are updated; complete once a pass has
             been traced.
         names: the metrics; complete once a pass has been traced.
@@ -146,7 +146,7 @@ class _Passes:
         captures = self._notes or options.shards is not None
         self.moving = moving_variables(model) if captures else []
         num_passes = (options.shards or num_replicas) * options.accumulate
-        self.statistics = GlobalStatistics(options.synchronised, num_passes, self.add_up, reduce)
+        self.statistics = GlobalStatistics(options.synchronized, num_passes, self.add_up, reduce)
         self.updated: set[int] = set()
         self.names: list[str] = []
 

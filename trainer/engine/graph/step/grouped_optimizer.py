@@ -216,7 +216,7 @@ def _clips(rules: GroupRules, weights: Sequence[Weight]) -> list[tuple[frozenset
 def _layer_factors(weights: Sequence[Weight], decay: float | None) -> list[float]:
     """Return the factor of each weight's learning rate by the depth of its layer.
 
-    The last layer has 1. Layers without a matrix or kernel, such as normalisations, go with the one
+    The last layer has 1. Layers without a matrix or kernel, such as normalizations, go with the one
     before them (layer-wise learning rate decay, Clark et al. 2020).
     """
     if decay is None:

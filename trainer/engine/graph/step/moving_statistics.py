@@ -1,4 +1,4 @@
-"""Variables that forward passes change, such as moving statistics of batch normalisation.
+"""Variables that forward passes change, such as moving statistics of batch normalization.
 
 They are averaged at every step, not only when they are read: so all replicas hold the same, and a
 run that was saved and restored in between, on whatever strategy, goes on with the same bits.
@@ -46,7 +46,7 @@ class MovingStatistics:
         held = getattr(optimizer, "held_statistics", ())
         self._held = {id(v): optimizer.is_trained(start) for v, start in held}
         # One pass has not changed them; the mean over several may be another number.
-        averages = num_replicas > 1 or options.shards is not None or bool(options.synchronised)
+        averages = num_replicas > 1 or options.shards is not None or bool(options.synchronized)
         restored = held if averages and not self._noted else ()
         self._old = [(v, v.read_value(), self._held[id(v)]) for v, _ in restored]
 

@@ -1,7 +1,7 @@
 """Sums over the shards of a global batch, in one fixed binary tree wherever the shards are.
 
-With 6 shards the sum is ((0 + 1) + (2 + 3)) + (4 + 5): neighbours are added first, as a binary
-counter carries. A replica that has a power of two of neighbouring shards has a subtree, so the
+With 6 shards the sum is ((0 + 1) + (2 + 3)) + (4 + 5): neighbors are added first, as a binary
+counter carries. A replica that has a power of two of neighboring shards has a subtree, so the
 bits of the sum do not depend on how many replicas there are.
 """
 

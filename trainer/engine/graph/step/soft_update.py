@@ -17,9 +17,9 @@ def soft_update(
     tau: float | tf.Tensor,
     dropped: tf.Tensor,
 ) -> None:
-    """Move the variables of a model towards those of another one (Lillicrap et al. 2016).
+    """Move the variables of a model toward those of another one (Lillicrap et al. 2016).
 
-    target += tau * (source - target), for statistics such as those of batch normalisation too;
+    target += tau * (source - target), for statistics such as those of batch normalization too;
     integers are copied.
 
     Args:
@@ -71,7 +71,7 @@ def _pairs(
     for own, other in zip(targets, sources, strict=True):
         if own.shape != other.shape or own.dtype != other.dtype:
             raise ConfigError(
-                f"task: soft_update cannot move {own.name}, {_kind(own)}, towards {other.name}, "
+                f"task: soft_update cannot move {own.name}, {_kind(own)}, toward {other.name}, "
                 f"{_kind(other)}; build both models with parts.model from the same node"
             )
     return list(zip(targets, sources, strict=True))

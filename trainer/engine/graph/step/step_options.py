@@ -43,7 +43,7 @@ class StepOptions:
             given its share of the sum.
         exchange: sums gradients, and other tensors that must not be rounded, over the replicas;
             None: as one `all_reduce`.
-        synchronised: layers that normalise over the global batch, if that takes several passes of a
+        synchronized: layers that normalize over the global batch, if that takes several passes of a
             replica; then no layer communicates by itself.
         divergence_monitor: judges each update before it is made; None: no update is judged.
         exchange_timer: measures the sums over the replicas; None: they are not measured here.
@@ -63,5 +63,5 @@ class StepOptions:
     shards: int | None = None
     exchange_timer: ExchangeTimer | None = None
     overlap: bool = False
-    synchronised: Sequence[tf.keras.layers.Layer] = ()
+    synchronized: Sequence[tf.keras.layers.Layer] = ()
     adds_differences: bool = False

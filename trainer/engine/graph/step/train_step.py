@@ -112,7 +112,7 @@ class Step(Collectives):
     def soft_update(
         self, target: tf.keras.Model, source: tf.keras.Model, tau: float | tf.Tensor
     ) -> None:
-        """Move a model's variables towards another's: target += tau * (source - target).
+        """Move a model's variables toward another's: target += tau * (source - target).
 
         The same numbers on every replica. Nothing moves after an update that was dropped.
 

@@ -1,4 +1,4 @@
-"""What batch normalisation is over: the global batch, each replica's part, or each shard."""
+"""What batch normalization is over: the global batch, each replica's part, or each shard."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def states(directory: Path, *overrides: str) -> tuple[dict[str, np.ndarray], dic
 
 
 @pytest.mark.slow
-def test_cnn_that_normalises_each_shard_has_the_bits_of_one_device(tmp_path):
+def test_cnn_that_normalizes_each_shard_has_the_bits_of_one_device(tmp_path):
     options = ["model.batch_norm=true", "model.synchronized=false", "batch.shards=4"]
     one = train(tmp_path / "one", *options, "train.steps=3")
     two = train(tmp_path / "two", *options, "train.steps=3", *MIRRORED)
@@ -36,7 +36,7 @@ def test_cnn_that_normalises_each_shard_has_the_bits_of_one_device(tmp_path):
 
 
 @pytest.mark.slow
-def test_synchronised_resnet_does_not_depend_on_the_number_of_replicas(tmp_path):
+def test_synchronized_resnet_does_not_depend_on_the_number_of_replicas(tmp_path):
     options = ["model=resnet", "model.depth=8", "batch.global_size=16", "train.steps=1"]
     start, one = states(tmp_path / "one", *options, "model.synchronized=true")
     _, two = states(tmp_path / "two", *options, *MIRRORED, "model.synchronized=true")
