@@ -17,7 +17,7 @@ from trainer.errors import ConfigError
 from trainer.protocols import ModelNode, ScheduleNode
 from trainer.runs import identity
 from trainer.runs.identity import Change, changes, run_name
-from trainer.runs.normalization import leaves
+from trainer.runs.normal_form import leaves
 from trainer.summaries.hparams import hyperparameters
 from trainer.sweep.search.grid_search import expand
 

@@ -11,7 +11,7 @@ from trainer.cli.compose import compose
 from trainer.config.instantiate import instantiate
 from trainer.datasets.cache import cache_storage
 from trainer.runs.identity import changes, run_name
-from trainer.runs.normalization import leaves
+from trainer.runs.normal_form import leaves
 
 FORMAT = """
     from pathlib import Path

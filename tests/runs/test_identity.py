@@ -17,7 +17,7 @@ from trainer.runs.identity import (
     names_run,
     run_name,
 )
-from trainer.runs.normalization import leaves
+from trainer.runs.normal_form import leaves
 
 DEFAULT = compose([])
 LEAVES = leaves(DEFAULT)

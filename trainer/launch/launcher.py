@@ -85,13 +85,7 @@ def run(
             context = RunContext(
                 experiment, strategy, directory, console, requests, elastic, cluster, network
             )
-            for line in directory.repairs:
-                console.line(f"warning: {line}")
-            try:
-                return _run_in_directory(command, context, began)
-            finally:
-                console.close()
-                directory.release()
+            return _run_in_directory(command, context, began)
 
         if address is None:
             return run_opened()
@@ -99,6 +93,17 @@ def run(
 
 
 def _run_in_directory(command: Command, context: RunContext, began: float) -> int:
+    """Run an experiment in its directory, which is released at the end."""
+    for line in context.directory.repairs:
+        context.console.line(f"warning: {line}")
+    try:
+        return _run_to_the_end(command, context, began)
+    finally:
+        context.console.close()
+        context.directory.release()
+
+
+def _run_to_the_end(command: Command, context: RunContext, began: float) -> int:
     experiment, directory, console = context.experiment, context.directory, context.console
     cluster = context.cluster
     finished = None

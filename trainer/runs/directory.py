@@ -28,7 +28,7 @@ from trainer.files import (
     write_json,
     writing,
 )
-from trainer.runs import identity, migrations, normalization, provenance, repair
+from trainer.runs import identity, migrations, normal_form, provenance, repair
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.identity import Change
 from trainer.runs.location import joined_path, run_address, run_path
@@ -348,7 +348,7 @@ def trained_config(path: Path) -> dict[str, Any]:
     except (OmegaConfBaseException, TypeError, AttributeError) as error:
         raise DamagedError(path / "config.yaml", str(error).partition("\n")[0]) from error
     values = {
-        **normalization.leaves(saved),
+        **normal_form.leaves(saved),
         **provenance.changed_values(provenance.read(path)),
     }
     return {key: migrations.current_path(value) for key, value in values.items()}
@@ -383,7 +383,7 @@ def _check_same(path: Path, experiment: Experiment) -> list[Change]:
         ConfigError: one of them is not allowed.
     """
     before = trained_config(path)
-    now = normalization.leaves(experiment)
+    now = normal_form.leaves(experiment)
     replicas = provenance.num_replicas(path)
     if (
         replicas

@@ -18,7 +18,7 @@ from trainer.annotations import Effect, Free, Semantic, Structural
 from trainer.config.options import constraints, targets
 from trainer.config.rules import env, loop
 from trainer.config.schema import Experiment
-from trainer.runs import migrations, normalization
+from trainer.runs import migrations, normal_form
 
 _NAMED_NODES = ("callbacks", "metrics", "writers")
 """Sections of several nodes, each with a name."""
@@ -114,11 +114,11 @@ def run_name(experiment: Experiment) -> str:
     name = (
         experiment.name or loop_name or f"{trained_choice(experiment)}-{dataset}".replace("/", "-")
     )
-    values = normalization.leaves(experiment)
+    values = normal_form.leaves(experiment)
     first = migrations.first_keys(values)
     naming = {
         first.get(key, key): value
-        for key, value in normalization.differing(values).items()
+        for key, value in normal_form.differing(values).items()
         if names_run(key, values)
     }
     digest = hashlib.sha256(json.dumps(naming, sort_keys=True, default=str).encode()).hexdigest()
@@ -138,11 +138,11 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
         before: the values by key with which the run was trained.
         now: the values by key with which it is continued.
     """
-    before, now = normalization.completed(before), normalization.completed(now)
+    before, now = normal_form.completed(before), normal_form.completed(now)
     keys = [key for key in dict.fromkeys([*before, *now]) if not _within(key, _COMMAND_KEYS)]
     # An empty section counts as missing: its first key is the change.
     pairs = ((key, before.get(key), now.get(key)) for key in keys)
-    groups = {**normalization.task_groups(before), **normalization.task_groups(now)}
+    groups = {**normal_form.task_groups(before), **normal_form.task_groups(now)}
     merged = {**before, **now}
     differences = (
         _change(key, None if old == {} else old, None if new == {} else new, groups, merged)
@@ -151,7 +151,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     return [
         change
         for change in differences
-        if normalization.normal(change.before) != normalization.normal(change.now)
+        if normal_form.normal(change.before) != normal_form.normal(change.now)
     ]
 
 

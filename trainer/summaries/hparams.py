@@ -13,7 +13,7 @@ from typing import Any
 from trainer.config.options import constraints
 from trainer.config.schema import Experiment
 from trainer.files import regular_file, writing
-from trainer.runs import identity, normalization
+from trainer.runs import identity, normal_form
 
 _CHOICES = (
     "model",
@@ -112,7 +112,7 @@ def hyperparameters(experiment: Experiment) -> dict[str, bool | int | float | st
         for group, choice in (experiment.choices or {}).items()
         if group in _CHOICES or "." in group  # a node of the task
     }
-    values = normalization.leaves(experiment)
+    values = normal_form.leaves(experiment)
     options = {
         key: value
         for key, value in values.items()

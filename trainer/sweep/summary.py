@@ -18,7 +18,7 @@ from typing import Any
 
 from trainer.config.schema import Experiment, Sweep
 from trainer.files import write_atomically, writing
-from trainer.runs import identity, normalization
+from trainer.runs import identity, normal_form
 from trainer.runs.status import State
 from trainer.sweep.points.points import Point, PointResult
 from trainer.text import align_columns, format_metric, short_keys
@@ -41,7 +41,7 @@ def summary_folder(experiment: Experiment, keys: Collection[str], overrides: Ite
     if experiment.sweep.name:
         return parent / experiment.sweep.name
     varied = sorted(key.lstrip("+") for key in keys)
-    values = normalization.leaves(experiment)
+    values = normal_form.leaves(experiment)
     shared = sorted(
         override.lstrip("+")
         for override in overrides

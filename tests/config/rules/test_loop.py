@@ -8,7 +8,7 @@ from trainer.config.rules import loop
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch.resolved_run import resolve
-from trainer.runs import identity, normalization
+from trainer.runs import identity, normal_form
 
 LOOP = ("loop._target_=tests.support.loops.call", "train.steps=8")
 
@@ -88,11 +88,9 @@ def test_replicas_need_not_divide_the_unused_batch():
 
 
 def test_continued_loop_keeps_its_strategy(tmp_path):
-    before = normalization.leaves(
-        compose([*LOOP, "strategy=mirrored", "strategy.virtual_devices=2"])
-    )
+    before = normal_form.leaves(compose([*LOOP, "strategy=mirrored", "strategy.virtual_devices=2"]))
     experiment = compose([*LOOP, "strategy=multi_worker"])
-    changes = identity.changes(before, normalization.leaves(experiment))
+    changes = identity.changes(before, normal_form.leaves(experiment))
     (line,) = identity.change_problems(tmp_path, changes, experiment)
     assert "was trained with another strategy, and a run of loop" in line
     longer = identity.changes(before, {**before, "train.steps": 20})

@@ -12,7 +12,7 @@ from trainer.config import loading
 from trainer.config.options.constraints import format_value
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
-from trainer.runs import normalization
+from trainer.runs import normal_form
 from trainer.runs.location import run_path
 from trainer.sweep.points.points import Compose, Point
 from trainer.sweep.search.search import Search, SearchContext
@@ -133,9 +133,7 @@ def _differing_settings(experiments: Sequence[Experiment]) -> Iterator[str]:
         )
     contents = [loading.plain(experiment) for experiment in experiments]
     settings = [
-        dict(
-            normalization.flatten({name: content[name] for name in ("sweep", "search", "runs_dir")})
-        )
+        dict(normal_form.flatten({name: content[name] for name in ("sweep", "search", "runs_dir")}))
         for content in contents
     ]
     for key in settings[0] if settings else ():

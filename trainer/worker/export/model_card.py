@@ -10,7 +10,7 @@ from trainer.config.options import constraints
 from trainer.config.schema import Experiment
 from trainer.files import read_json
 from trainer.protocols import Dataset, LabelKind, Served, label_kind_of, optional
-from trainer.runs import identity, normalization, provenance
+from trainer.runs import identity, normal_form, provenance
 from trainer.runs.checkpoint_marker import read_marker
 
 _SECTIONS = (
@@ -91,7 +91,7 @@ def _model(experiment: Experiment, parameters: Mapping[str, int]) -> str:
 def _configuration(experiment: Experiment) -> dict[str, str]:
     return {
         key: constraints.format_value(value)
-        for key, value in normalization.leaves(experiment).items()
+        for key, value in normal_form.leaves(experiment).items()
         if key.partition(".")[0] in _SECTIONS
     }
 

@@ -10,11 +10,11 @@ import yaml
 from trainer.cli.compose import compose
 from trainer.config import loading, schema
 from trainer.config.options import targets
-from trainer.runs import migrations, normalization
+from trainer.runs import migrations, normal_form
 from trainer.runs.directory import trained_config
 from trainer.runs.identity import Change, changes, run_name
 from trainer.runs.migrations import NewDefault, NewName, NewPath
-from trainer.runs.normalization import leaves
+from trainer.runs.normal_form import leaves
 
 GOLDEN = Path(__file__).with_name("golden_identities.yaml")
 IDENTITIES = yaml.safe_load(GOLDEN.read_text())
@@ -60,11 +60,11 @@ def project(tmp_path, monkeypatch):
 def longer_schema(monkeypatch):
     """Return a function that adds options with defaults to the schema."""
 
-    caches = (loading._schema, loading._defaults, normalization._schema_defaults)
+    caches = (loading._schema, loading._defaults, normal_form._schema_defaults)
 
     def extend():
         monkeypatch.setattr(loading, "Experiment", Longer)
-        monkeypatch.setattr(normalization, "Experiment", Longer)
+        monkeypatch.setattr(normal_form, "Experiment", Longer)
         for cached in caches:
             cached.cache_clear()
 
@@ -147,8 +147,8 @@ def test_option_without_a_value_is_the_engines_default():
 def test_nodes_in_a_list_have_their_defaults_too():
     node = {"_target_": "trainer.models.mlp.mlp"}
     explicit = {**node, **targets.defaults("trainer.models.mlp.mlp")}
-    assert normalization.normal([node]) == normalization.normal([explicit])
-    assert normalization.normal([node]) != normalization.normal([{**explicit, "activation": "x"}])
+    assert normal_form.normal([node]) == normal_form.normal([explicit])
+    assert normal_form.normal([node]) != normal_form.normal([{**explicit, "activation": "x"}])
 
 
 def test_fault_of_defaults_alone_still_names_its_run():
