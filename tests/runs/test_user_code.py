@@ -49,6 +49,15 @@ def test_program_itself_is_not_recorded_under_any_of_its_names(project, monkeypa
     assert not {"__main__", "__mp_main__"} & {*code.fingerprints}
 
 
+def test_function_that_autograph_has_written_is_not_recorded(project, monkeypatch):
+    generated = project / "__autograph_generated_file1.py"
+    generated.write_text("width = 1\n")
+    monkeypatch.setitem(sys.modules, generated.stem, importlib.import_module(generated.stem))
+    code = ImportedCode()
+    code.update()
+    assert generated.stem not in code.fingerprints
+
+
 def test_module_is_recorded_as_it_was_first_seen(project):
     code = ImportedCode()
     importlib.import_module("mine.net")

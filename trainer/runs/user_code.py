@@ -42,7 +42,9 @@ class ImportedCode:
         for name in set(sys.modules) - self._seen:
             self._seen.add(name)
             file = str(getattr(sys.modules.get(name), "__file__", None) or "")
-            is_users = file.endswith(".py") and not file.startswith(self._others)
+            # AutoGraph writes functions into files of its own, under other names each time.
+            others = name.startswith("__autograph_generated_file") or file.startswith(self._others)
+            is_users = file.endswith(".py") and not others
             if is_users and (digest := _digest(Path(file))):
                 self.fingerprints[name] = {"file": os.path.abspath(file), "sha256": digest}
 
