@@ -179,7 +179,7 @@ REFUSED = {
     ),
     "best": (
         ["checkpoint.best.metric=acuracy", "checkpoint.best.mode=max"],
-        r"checkpoint.best.metric \(acuracy\) must be a metric of the test split, which has loss, "
+        r"checkpoint.best.metric \(acuracy\) must be a metric of the evaluation, which has loss, "
         r"accuracy, knn_accuracy; did you mean 'accuracy'",
     ),
 }

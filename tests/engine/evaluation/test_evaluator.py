@@ -155,7 +155,7 @@ def test_unknown_metric_is_refused_before_run_directory_exists(tmp_path):
     ), out + err
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
     assert line.startswith(
-        "error: checkpoint.best.metric (precison) must be a metric of the test split, "
+        "error: checkpoint.best.metric (precison) must be a metric of the evaluation, "
         "which has loss, accuracy, top_5, "
     )
     assert line.endswith("; did you mean 'precision'?")

@@ -153,7 +153,7 @@ def test_metric_references_must_be_evaluated():
     experiment.callbacks["early_stopping"]["metric"] = "top5"
     with pytest.raises(ConfigError) as caught:
         require_evaluated(experiment, ["loss", "top_5"], declared)
-    rest = "(top5) must be a metric of the test split, which has loss, top_5; did you mean 'top_5'?"
+    rest = "(top5) must be a metric of the evaluation, which has loss, top_5; did you mean 'top_5'?"
     assert caught.value.problems == tuple(
         f"{key} {rest}"
         for key in ("checkpoint.best.metric", "sweep.metric", "callbacks.early_stopping.metric")

@@ -162,7 +162,7 @@ def test_unknown_metric_is_refused_with_the_known_ones(tmp_path):
     with pytest.raises(ConfigError) as raised:
         search.should_prune(search.next_point(), 10, {"loss": 1.0, "accuracy": 0.5})
     assert raised.value.problems == (
-        "sweep.metric (acuracy) must be a metric of the test split, which has loss, accuracy; "
+        "sweep.metric (acuracy) must be a metric of the evaluation, which has loss, accuracy; "
         "add sweep.metric=<one of them>",
     )
 

@@ -147,7 +147,7 @@ def require_evaluated(experiment: Experiment, names: Sequence[str], directions: 
     for key, name, mode_key, mode in selections(experiment):
         if name not in names:
             problems.append(
-                f"{key} ({name}) must be a metric of the test split, "
+                f"{key} ({name}) must be a metric of the evaluation, "
                 f"which has {', '.join(names)}{did_you_mean(name, names)}"
             )
         elif line := directions.problem(key, name, mode_key, mode):

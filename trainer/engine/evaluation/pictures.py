@@ -1,4 +1,4 @@
-"""Pictures of some examples of the test split, with what is predicted of them."""
+"""Pictures of some examples of an evaluated split, with what is predicted of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics and figures of the test split from its predictions, besides the task's own metrics."""
+"""Metrics and figures of a split from its predictions, besides the metrics of the task itself."""
 
 from __future__ import annotations
 

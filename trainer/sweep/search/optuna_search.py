@@ -237,7 +237,7 @@ class OptunaSearch(Search):
     def _value(self, metrics: Mapping[str, float]) -> float:
         if self._metric not in metrics:
             raise ConfigError(
-                f"sweep.metric ({self._metric}) must be a metric of the test split, "
+                f"sweep.metric ({self._metric}) must be a metric of the evaluation, "
                 f"which has {', '.join(metrics) or 'none'}; add sweep.metric=<one of them>"
             )
         return metrics[self._metric]
