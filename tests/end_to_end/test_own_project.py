@@ -1,6 +1,7 @@
 """Everything that can be a user's own, in the example of a project: each trains a few steps."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -42,10 +43,11 @@ def project(tmp_path, monkeypatch):
 
 
 def train(*options):
-    """Train four steps, and return the run directory."""
+    """Train at most four steps, and return the run directory, whose record names the part."""
     outcome = run_here("--config-dir=conf", *options, "train.steps=4", "runs_dir=runs")
     assert outcome.code == 0, outcome
     (run,) = Path("runs").iterdir()
+    assert re.search(r"_target_: (parts|nets)\.", (run / "config.yaml").read_text())
     return run
 
 
@@ -59,7 +61,8 @@ def test_part_of_a_project_trains(part):
 @pytest.mark.usefixtures("project")
 @pytest.mark.parametrize("part", PROCESSES)
 def test_part_of_a_project_trains_in_its_processes(part):
-    train(*PROCESSES[part])
+    run = train(*PROCESSES[part])
+    assert json.loads((run / "result.json").read_text())["step"] == 4
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ class Epochs:
 
 
 class StepPolicy(Protocol):
-    """Says at which steps something is due: one class for each way to count."""
+    """Decides at which steps something is due: one class for each way to count."""
 
     def next_after(self, step: int) -> int:
         """Return the first step after `step` at which it is due."""
