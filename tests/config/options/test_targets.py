@@ -42,6 +42,7 @@ def build(
     free=None,
 ): ...
 
+def texts(*, size: Annotated[int, ">= 1"] = 1): ...
 def needs(a, *, size: int, path: str): ...
 def plain(input_shape, num_classes, width: int = 1, deep=False): ...
 def anything(a, **options): ...
@@ -198,6 +199,13 @@ def test_invalid_option_is_reported(options: dict[str, Any], line: str) -> None:
 )
 def test_missing_target_is_reported(name: str, line: str) -> None:
     assert check(name) == [line]
+
+
+def test_rule_that_is_a_text_is_refused() -> None:
+    assert check("things.texts", size=0) == [
+        "model.size: its signature states the rule '>= 1' as text, which is not checked; write an "
+        "object of trainer.annotations, such as Ge(1)"
+    ]
 
 
 def test_missing_package_is_reported() -> None:

@@ -23,7 +23,7 @@ from trainer.protocols import label_kind_of
 OF_LABELS = [
     file
     for file in sorted((ROOT / "conf" / "metrics").glob("*.yaml"))
-    if file.stem != "gan_quality"  # it judges generated examples: tests/metrics/test_gan_quality.py
+    if file.stem != "gan_quality"  # it judges generated examples, which needs a trained classifier
 ]
 
 

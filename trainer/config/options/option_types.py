@@ -172,6 +172,15 @@ def rules(annotation: ast.expr, names: Mapping[str, ast.expr]) -> list[Rule]:
     return [*notes, *rules(arguments[0], names)]
 
 
+def rule_as_text(annotation: ast.expr) -> str | None:
+    """Return a rule that an annotation states as text, `>= 1`, which would not be checked."""
+    for node in ast.walk(annotation):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and text.startswith((">", "<", "each:")):
+            return text
+    return None
+
+
 def effect(annotation: ast.expr | None, names: Mapping[str, ast.expr]) -> Effect | None:
     """Return the effect that an `Annotated` states, also in an alias; None: it states none."""
     name, arguments = _parts(annotation, names) if annotation is not None else ("", [])

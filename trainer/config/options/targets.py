@@ -302,6 +302,11 @@ def _value(
         )
         accepted = option_types.type_in_words(annotation, names)
         return [f"{key} ({constraints.format_value(value)}) must be {accepted}{hint}"]
+    if text := option_types.rule_as_text(annotation):
+        return [
+            f"{key}: its signature states the rule {text!r} as text, which is not checked; write "
+            "an object of trainer.annotations, such as Ge(1)"
+        ]
     rules = [*option_types.rules(annotation, names), *more]
     nullable = option_types.accepts(None, annotation, names)
     # A text that is neither optional nor a path, such as a separator, may be empty.
