@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import run_here
+from trainer.runs.checkpoint_marker import committed_steps
 
 PROJECT = Path(__file__).resolve().parents[2] / "docs" / "examples" / "own_project"
 
@@ -20,6 +21,8 @@ PARTS = {
     "schedule": ["schedule=inverse", "model=softmax"],
     "augmentation": ["augment=inverted", "model=softmax"],
     "writer": ["writers=text", "model=softmax"],
+    "save policy": ["checkpoint=every_examples", "model=softmax", "batch.global_size=64"],
+    "retention policy": ["checkpoint=powers_of_two", "model=softmax"],
 }
 PROCESSES = {
     "environment": ["experiment=impala_catch", "env=echo", "model=mlp", "evaluate.every_steps=2"],
@@ -29,6 +32,8 @@ PROCESSES = {
 RESULT = {
     "metric": lambda run: "confidence" in json.loads((run / "result.json").read_text())["metrics"],
     "callback": lambda run: json.loads((run / "result.json").read_text())["step"] == 2,
+    "save policy": lambda run: committed_steps(run / "checkpoints") == [2, 4],
+    "retention policy": lambda run: committed_steps(run / "checkpoints") == [1, 2, 4],
     "writer": lambda run: (run / "metrics.txt").read_text().startswith("test 2 "),
 }
 """What shows that the part was used, where its training does not."""

@@ -25,7 +25,7 @@ def test_checkpoint_in_the_background_is_awaited_though_closing_fails():
     writers = [SimpleNamespace(close=fail), SimpleNamespace(close=lambda: events.append("closed"))]
     session = Session(
         total_steps=1,
-        save_every=None,
+        save_policies=[],
         save_timer=None,
         make_checkpointer=lambda objects: checkpointer,
         open_writers=lambda step: writers,

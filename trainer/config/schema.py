@@ -222,6 +222,12 @@ class Checkpoint:
     keep_every_steps: int | None = key(
         None, "also keep every checkpoint whose step is a multiple of this", Ge(1)
     )
+    save_policy: Any = key(
+        None, "a class of your own that says at which steps to save too: _target_ and options"
+    )
+    retention_policy: Any = key(
+        None, "a class of your own that says which checkpoints to keep too: _target_ and options"
+    )
     async_write: bool = key(False, "continue training while a checkpoint is written")
     best: Best = key(Best, "best checkpoints, kept besides the newest")
 

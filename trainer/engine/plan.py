@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainer.config.schema import Experiment, Train
+from trainer.config.instantiate import instantiate
+from trainer.config.schema import Checkpoint, Experiment, Train
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,13 @@ class Epochs:
 
 
 class StepPolicy(Protocol):
-    """Decides at which steps something is due: one class for each way to count."""
+    """Decides at which steps something is due: one class for each way to count.
+
+    `checkpoint.save_policy` names one of the user's own, which is called with `Epochs`.
+    """
 
     def next_after(self, step: int) -> int:
-        """Return the first step after `step` at which it is due."""
+        """Return the first step after `step` at which it is due, the same in every process."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ class StepInterval:
     def due(self, step: int) -> bool:
         """Return whether it is due after `step` steps."""
         # Past the end too: a run may be resumed with fewer steps than it has already made.
-        return step >= self.total_steps or (step > 0 and self.next_after(step - 1) == step)
+        return step >= self.total_steps or is_due(self.policies, step)
 
     def next_after(self, step: int) -> int:
         """Return the first step after `step` at which it is due."""
@@ -124,6 +128,23 @@ def step_policies(
     if every_epochs is not None:
         policies.append(EveryEpochs(epochs, every_epochs))
     return policies
+
+
+def save_policies(checkpoint: Checkpoint, epochs: Epochs) -> list[StepPolicy]:
+    """Return the policies by which the section `checkpoint` of a configuration asks to save.
+
+    Raises:
+        ConfigError: the user's own refuses an option.
+    """
+    policies = step_policies(epochs, checkpoint.every_steps, checkpoint.every_epochs)
+    if checkpoint.save_policy is not None:
+        policies.append(instantiate(checkpoint.save_policy, "checkpoint.save_policy", epochs))
+    return policies
+
+
+def is_due(policies: Sequence[StepPolicy], step: int) -> bool:
+    """Return whether one of the policies says so after `step` steps."""
+    return step > 0 and any(policy.next_after(step - 1) == step for policy in policies)
 
 
 class Timer:
@@ -219,7 +240,7 @@ def make_plan(
         epochs=epochs,
         summarize=every(summary.every_steps),
         evaluate=None if evaluate.sidecar else every(evaluate.every_steps, evaluate.every_epochs),
-        save=every(checkpoint.every_steps, checkpoint.every_epochs),
+        save=StepInterval(total_steps, save_policies(checkpoint, epochs)),
         histograms=shown(summary.histograms),
         images=shown(summary.images),
         boundaries=boundaries,

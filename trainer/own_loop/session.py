@@ -7,7 +7,7 @@ changed and logged by then belongs to that step.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.pacing import StepPacer, Stopped
+from trainer.engine.plan import StepPolicy, is_due
 from trainer.engine.run_state import Requests, RunState
 from trainer.summaries.writers.writer import Writer
 
@@ -26,7 +27,7 @@ class Session(RunState):
 
     Attributes:
         total_steps: the length of the training.
-        save_every: save after each multiple of this number of steps; None: not by steps.
+        save_policies: at which steps to save, besides `save_timer`.
         make_checkpointer: makes the checkpointer of named objects.
         open_writers: opens the writers at a step.
         requests: what was requested of this process by now.
@@ -34,7 +35,7 @@ class Session(RunState):
     """
 
     total_steps: int
-    save_every: int | None
+    save_policies: Sequence[StepPolicy]
     make_checkpointer: Callable[[Mapping[str, Any]], Checkpointer]
     open_writers: Callable[[int], list[Writer]]
     requests: Callable[[], Requests]
@@ -84,16 +85,16 @@ class Session(RunState):
             self.checkpointer.restore(self._restored)
             self._restored = None
         self.checkpointer.check()
-        is_due = self.save_every is not None and self.step % self.save_every == 0 and self.step > 0
+        saves = is_due(self.save_policies, self.step)
         if self.step >= self._agreed_until:
             decision = self.agree(self.requests())
             self._agreed_until = self.step + decision.num_steps
             self._agreed_at = time.monotonic()
-            is_due = is_due or decision.save
+            saves = saves or decision.save
             if decision.stop:
                 self.save()
                 raise Stopped
-        if is_due:
+        if saves:
             self.save()
         is_first = self.step == self._first_step
         self.enter("compile" if is_first else "train")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from trainer.config.directions import Directions
+from trainer.config.instantiate import instantiate
 from trainer.config.schema import Checkpoint
 
 
@@ -28,11 +29,13 @@ class SavedCheckpoint:
 class RetentionPolicy(ABC):
     """One reason to keep a checkpoint; a checkpoint that no policy keeps is removed.
 
+    `checkpoint.retention_policy` names a subclass of the user's own.
+
     Attributes:
         label: the reason as the command `checkpoints` prints it.
     """
 
-    label: ClassVar[str]
+    label: ClassVar[str] = "your policy"
 
     @abstractmethod
     def kept(self, checkpoints: Sequence[SavedCheckpoint]) -> set[int]:
@@ -118,6 +121,8 @@ def retention_policies(checkpoint: Checkpoint, directions: Directions) -> list[R
     best = checkpoint.best
     if best.metric is not None and (mode := directions.mode(best.metric, best.mode)):
         policies.append(KeepBest(best.metric, mode, best.keep))
+    if checkpoint.retention_policy is not None:
+        policies.append(instantiate(checkpoint.retention_policy, "checkpoint.retention_policy"))
     return policies
 
 

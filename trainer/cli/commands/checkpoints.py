@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from trainer.config.schema import Checkpoint
 from trainer.errors import CRASHED, DONE, DamagedError
 from trainer.runs import checkpoint_marker, directory, metric_directions
 from trainer.runs.checkpoint_retention import SavedCheckpoint, retention_policies
-from trainer.text import align_columns, format_bytes
+from trainer.text import align_columns, first_line, format_bytes
 
 _HEAD = ("step", "saved", "size", "kept as", "metrics", "files")
 _ALIGN = "><><<<"
@@ -73,7 +74,12 @@ def _rows(folder: Path, checkpoint: Checkpoint) -> tuple[list[Sequence[str]], bo
     present = checkpoint_marker.committed_steps(folder)
     checked = {step: result for step, result in checked.items() if step in present}
     saved = [SavedCheckpoint(step, marker["metrics"]) for step, (marker, _) in checked.items()]
-    policies = retention_policies(checkpoint, metric_directions.read(folder.parent))
+    directions = metric_directions.read(folder.parent)
+    try:
+        policies = retention_policies(checkpoint, directions)
+    except ImportError as error:  # it is in a project elsewhere
+        print(f"warning: checkpoint.retention_policy: {first_line(error)}")
+        policies = retention_policies(replace(checkpoint, retention_policy=None), directions)
     kept = [(policy.label, policy.kept(saved)) for policy in policies]
     rows: list[Sequence[str]] = [
         (

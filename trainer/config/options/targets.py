@@ -25,6 +25,7 @@ ENGINE_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "search": ("context",),
     "loop": ("replicator",),
     "writers": ("run_dir", "position"),
+    "checkpoint.save_policy": ("epochs",),
 }
 """Positional arguments that the engine passes to a target, so that they are no options."""
 

@@ -19,6 +19,12 @@ def check(experiment: Experiment) -> Iterator[str]:
 
 def _check_checkpoint(experiment: Experiment) -> Iterator[str]:
     checkpoint = experiment.checkpoint
+    for key, node in (
+        ("checkpoint.save_policy", checkpoint.save_policy),
+        ("checkpoint.retention_policy", checkpoint.retention_policy),
+    ):
+        if node is not None:
+            yield from targets.check(node, key, targets.ENGINE_ARGUMENTS.get(key, ()))
     metric = checkpoint.best.metric
     if metric is not None and not re.fullmatch(r"[\w./-]+", metric):
         yield f"checkpoint.best.metric ({metric}) must be the name of a metric, e.g. accuracy"

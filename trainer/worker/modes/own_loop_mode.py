@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +16,7 @@ from trainer.config.instantiate import instantiate
 from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.pacing import Stopped
-from trainer.engine.plan import Timer
+from trainer.engine.plan import Epochs, Timer, save_policies
 from trainer.engine.process_group import ProcessGroup
 from trainer.engine.run_state import Requests
 from trainer.errors import ConfigError
@@ -119,7 +120,9 @@ def _session(
     experiment = context.experiment
     run_dir = context.run_dir
     checkpoint = experiment.checkpoint
-    is_timed = checkpoint.every_secs is not None or checkpoint.every_steps is not None
+    # It has no passes over data: a step counts as one example.
+    policies = save_policies(replace(checkpoint, every_epochs=None), Epochs(1, 1))
+    is_timed = checkpoint.every_secs is not None or bool(policies)
 
     def make_checkpointer(objects: Mapping[str, Any]) -> Checkpointer:
         return Checkpointer(
@@ -137,7 +140,7 @@ def _session(
     assert experiment.train.steps is not None, "trainer.config.rules.loop requires it"
     return Session(
         total_steps=experiment.train.steps,
-        save_every=checkpoint.every_steps,
+        save_policies=policies,
         save_timer=Timer(checkpoint.every_secs if is_timed else _SAVE_SECS),
         make_checkpointer=make_checkpointer,
         open_writers=writer_factory(
