@@ -41,11 +41,3 @@ def test_pacer_keeps_fixed_number(fixed):
     for secs in (9.0, 0.001, 0.001, 50.0):
         pacer.record(pacer.count, secs)
         assert pacer.count == int(fixed)
-
-
-def test_pacer_measures_block():
-    pacer = StepPacer("auto")
-    for expected in (1, 2, 4):
-        with pacer.measure(pacer.count):
-            pass
-        assert pacer.count == expected

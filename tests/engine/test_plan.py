@@ -7,19 +7,7 @@ import pytest
 from trainer.config.schema import Train
 from trainer.engine.plan import Epochs, StepInterval, Timer, step_policies
 
-SHAPES = [
-    (10, 5),
-    (10, 3),
-    (10, 10),
-    (10, 4),
-    (7, 16),
-    (2, 5),
-    (1, 1),
-    (1, 8),
-    (3, 2),
-    (1437, 128),
-    (100, 99),
-]
+SHAPES = [(10, 5), (10, 3), (10, 10), (7, 16), (2, 5), (1, 8), (1437, 128)]
 
 
 @pytest.mark.parametrize(("num_examples", "global_size"), SHAPES)
@@ -48,14 +36,10 @@ def test_epoch_end_completed_and_ends_at_agree(epochs):
         assert epochs.ends_at(step) == (step in ends)
 
 
-def test_epochs_of_known_sizes():
-    epochs = Epochs(num_examples=1437, global_size=128)
-    assert [epochs.end(epoch) for epoch in range(3)] == [12, 23, 34]
-    assert [epochs.completed(step) for step in (0, 11, 12, 22, 23)] == [0, 0, 1, 1, 2]
-
-
 def test_steps_per_epoch_replaces_pass_over_data():
+    assert Epochs(num_examples=5, global_size=2).length == 2.5
     epochs = Epochs(num_examples=60_000, global_size=64, steps_per_epoch=70)
+    assert epochs.length == 70
     assert [epochs.end(epoch) for epoch in range(3)] == [70, 140, 210]
     assert [epochs.completed(step) for step in (0, 69, 70, 139, 140)] == [0, 0, 1, 1, 2]
     assert [step for step in range(211) if epochs.ends_at(step)] == [70, 140, 210]
@@ -94,12 +78,6 @@ def test_next_after_returns_first_due_step(shape):
             )
 
 
-def test_epoch_interval_is_due_when_multiple_is_passed_within_step():
-    interval = StepInterval(100, step_policies(Epochs(num_examples=2, global_size=5), None, 2))
-    # After 1, 2, 3 and 4 steps 2, 5, 7 and 10 epochs are complete: each passed a multiple of two.
-    assert [step for step in range(1, 5) if interval.due(step)] == [1, 2, 3, 4]
-
-
 def test_interval_is_always_due_past_the_end():
     interval = StepInterval(6, step_policies(Epochs(10, 5), 4))
     assert [step for step in range(10) if interval.due(step)] == [4, 6, 7, 8, 9]
@@ -129,8 +107,3 @@ def test_timer_is_due_when_its_seconds_have_passed_since_restart():
     now[0] = 160.9
     assert [*due, timer.due()] == [False, True, True, False]
     assert not Timer(None, lambda: now[0]).due()
-
-
-def test_length_of_an_epoch_need_not_be_whole():
-    assert Epochs(num_examples=5, global_size=2).length == 2.5
-    assert Epochs(num_examples=5, global_size=2, steps_per_epoch=7).length == 7

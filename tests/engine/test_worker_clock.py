@@ -48,22 +48,15 @@ def run_interval(own, clock, *, exchanged):
     clock.now += 50.0  # evaluation
 
 
-def test_record_has_work_and_wait_of_every_process(clock):
-    own = WorkerClock(Group((6.0, 0.5, 0.25)), NAMES, ExchangeTime(lambda: clock.exchanged))
-    run_interval(own, clock, exchanged=2.0)
-    assert own.end(10).times == {
-        "worker-0": WorkerTime(5.75, 0.75, 10),
-        "worker-1": WorkerTime(3.0, 3.0, 10),
-    }
-
-
-def test_travel_of_the_gradient_is_no_wait(clock):
-    exchange = ExchangeTime(lambda: clock.exchanged, includes_travel=True)
+@pytest.mark.parametrize("travel", [0.0, 0.25])
+def test_record_has_work_and_wait_of_every_process(clock, travel):
+    """The least time of any process is that of the gradient's travel, which is no wait."""
+    exchange = ExchangeTime(lambda: clock.exchanged, includes_travel=travel > 0)
     own = WorkerClock(Group((6.0, 0.5, 0.25)), NAMES, exchange)
     run_interval(own, clock, exchanged=2.0)
     assert own.end(10).times == {
-        "worker-0": WorkerTime(6.0, 0.5, 10),
-        "worker-1": WorkerTime(3.25, 2.75, 10),
+        "worker-0": WorkerTime(5.75 + travel, 0.75 - travel, 10),
+        "worker-1": WorkerTime(3.0 + travel, 3.0 - travel, 10),
     }
 
 
@@ -84,14 +77,8 @@ def test_compilation_is_left_out(clock):
     assert own.end(3).times["worker-1"] == WorkerTime(0.5, 0.0, 2)
 
 
-def test_interval_without_a_step_has_no_record(clock):
-    own = WorkerClock(Group(), NAMES)
-    with own.waiting():
-        clock.now += 1.0
-    assert own.end(0) == WorkerRecord()
-
-
-def test_single_process_has_no_record(clock):
-    own = WorkerClock(Group(count=1), [])
+@pytest.mark.parametrize(("count", "step"), [(2, 0), (1, 10)])
+def test_interval_without_a_step_and_single_process_have_no_record(clock, count, step):
+    own = WorkerClock(Group(count=count), NAMES)
     run_interval(own, clock, exchanged=0.0)
-    assert own.end(10) == WorkerRecord()
+    assert own.end(step) == WorkerRecord()

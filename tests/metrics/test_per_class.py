@@ -26,39 +26,21 @@ def result(labels, predicted, num_classes=3, names=(), chunks=1, **options):
 
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_per_class_equals_values_by_hand(chunks):
-    assert result([0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 2, 2], chunks=chunks) == pytest.approx(
-        {
-            "precision": (1 + 1 / 2 + 1 / 2) / 3,
-            "precision/0": 1.0,
-            "precision/1": 1 / 2,
-            "precision/2": 1 / 2,
-            "recall": (2 / 3 + 1 / 2 + 1) / 3,
-            "recall/0": 2 / 3,
-            "recall/1": 1 / 2,
-            "recall/2": 1.0,
-        },
-        abs=1e-15,
-    )
+    values = result([0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 2, 2], chunks=chunks)
+    assert values == pytest.approx({
+        "precision": (1 + 1 / 2 + 1 / 2) / 3,
+        "precision/0": 1.0, "precision/1": 1 / 2, "precision/2": 1 / 2,
+        "recall": (2 / 3 + 1 / 2 + 1) / 3,
+        "recall/0": 2 / 3, "recall/1": 1 / 2, "recall/2": 1.0,
+    }, abs=1e-15)  # fmt: skip
 
 
-def test_per_class_is_zero_without_predictions_or_examples():
-    values = result([0, 0, 1], [0, 2, 0])
+def test_classes_without_predictions_or_examples_are_zero_and_absent_ones_left_out():
+    values = result([0, 0, 1], [0, 2, 0], num_classes=4)
     assert (values["precision/1"], values["recall/1"]) == (0.0, 0.0)  # never predicted
     assert (values["precision/2"], values["recall/2"]) == (0.0, 0.0)  # without examples
-    assert values["precision"] == pytest.approx(1 / 2 / 3)
+    assert values["precision"] == pytest.approx(1 / 2 / 3)  # of the three that occur
     assert values["recall"] == pytest.approx(1 / 2 / 3)
-
-
-def test_averages_leave_out_classes_that_do_not_occur():
-    values = result([0, 1], [0, 1], num_classes=5)
-    assert (values["precision/4"], values["recall/4"]) == (0.0, 0.0)
-    assert (values["precision"], values["recall"]) == (1.0, 1.0)
-
-
-def test_averages_are_nan_without_examples():
-    values = PerClass().result()
-    assert values.keys() == {"precision", "recall"}
-    assert all(math.isnan(value) for value in values.values())
 
 
 def test_per_class_has_averages_alone_for_many_classes():
@@ -68,30 +50,20 @@ def test_per_class_has_averages_alone_for_many_classes():
 
 
 def test_class_names_fit_a_command_line():
-    assert set(result([0], [0], 2, names=["polar bear", "cat"])) == {
-        "precision",
-        "precision/polar_bear",
-        "precision/cat",
-        "recall",
-        "recall/polar_bear",
-        "recall/cat",
-    }
+    assert "precision/polar_bear" in result([0], [0], 2, names=["polar bear", "cat"])
     assert "recall/1" in result([0], [0], 2, names=["a b", "a_b"])
 
 
 def test_per_class_uses_weights_and_reset():
     metric = PerClass()
+    assert all(map(math.isnan, metric.result().values()))
     metric.update_state(np.array([1, 1, 0]), probabilities([0, 0, 1], 2))
     metric.reset_state()
     metric.update_state(np.array([0, 0, 1]), probabilities([0, 1, 1], 2), np.array([3.0, 1.0, 1.0]))
     assert metric.result() == {
-        "precision": 0.75,
-        "precision/0": 1.0,
-        "precision/1": 0.5,
-        "recall": 0.875,
-        "recall/0": 0.75,
-        "recall/1": 1.0,
-    }
+        "precision": 0.75, "precision/0": 1.0, "precision/1": 0.5,
+        "recall": 0.875, "recall/0": 0.75, "recall/1": 1.0,
+    }  # fmt: skip
 
 
 def test_probabilities_that_are_not_finite_predict_no_class():

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
-from trainer.metrics.trained_classifier import TrainedClassifier
+from trainer.metrics.gan_quality import TrainedClassifier
 from trainer.worker.building import build
 from trainer.worker.building.build_model import build_dataset
 

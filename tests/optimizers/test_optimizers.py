@@ -180,36 +180,28 @@ SCHEDULE = step_schedule(RATE, STEPS, 1.0, boundaries=[2, 4], factor=0.5)
 
 CASES = {
     "sgd": (build_sgd(RATE, momentum=0.0), sgd(0.0, False)),
-    "momentum": (build_sgd(RATE), sgd(0.9, False)),
     "nesterov": (build_sgd(RATE, momentum=0.8, nesterov=True), sgd(0.8, True)),
     "schedule": (build_sgd(SCHEDULE), sgd(0.9, False, lambda t: RATE * 0.5 ** (t // 2))),
-    "rmsprop": (build_rmsprop(RATE), rmsprop(0.9, 0.0, 1e-7)),
     "rmsprop with momentum": (
         build_rmsprop(RATE, rho=0.8, momentum=0.7, epsilon=1e-3),
         rmsprop(0.8, 0.7, 1e-3),
     ),
-    "adam": (build_adam(RATE), adam(0.9, 0.999, 1e-7)),
     "adam with options": (
         build_adam(RATE, beta_1=0.5, beta_2=0.9, epsilon=1e-3),
         adam(0.5, 0.9, 1e-3),
     ),
-    "adamw": (build_adamw(RATE), adam(0.9, 0.999, 1e-7, 0.01)),
     "adamw with options": (
         build_adamw(RATE, beta_1=0.5, beta_2=0.9, epsilon=1e-3, weight_decay=0.5),
         adam(0.5, 0.9, 1e-3, 0.5),
     ),
-    "adagrad": (build_adagrad(RATE), adagrad),
-    "lion": (build_lion(RATE), lion(0.9, 0.99, 0.0)),
     "lion with options": (
         build_lion(RATE, beta_1=0.5, beta_2=0.8, weight_decay=0.3),
         lion(0.5, 0.8, 0.3),
     ),
-    "lars": (build_lars(RATE, trust_coefficient=0.5), lars(0.5, 0.0)),
     "lars with decay": (
         build_lars(RATE, trust_coefficient=0.5, weight_decay=0.2),
         lars(0.5, 0.2),
     ),
-    "lamb": (build_lamb(RATE), lamb(0.9, 0.999, 0.01)),
     "lamb with options": (
         build_lamb(RATE, beta_1=0.5, beta_2=0.9, weight_decay=0.5),
         lamb(0.5, 0.9, 0.5),
@@ -220,22 +212,18 @@ CASES = {
         decayed(rmsprop(0.9, 0.0, 1e-7), 0.3),
     ),
     "adagrad with decay": (build_adagrad(RATE, weight_decay=0.3), decayed(adagrad, 0.3)),
-    "nadam": (build_nadam(RATE), nadam(0.9, 0.999, 1e-7)),
     "nadam with options": (
         build_nadam(RATE, beta_1=0.5, beta_2=0.9, epsilon=1e-3, weight_decay=0.3),
         decayed(nadam(0.5, 0.9, 1e-3), 0.3),
     ),
-    "adafactor": (build_adafactor(RATE), adafactor(0.8, 1.0, 0.0)),
     "adafactor with options": (
         build_adafactor(RATE, decay_power=0.5, clip_threshold=0.5, weight_decay=0.3),
         adafactor(0.5, 0.5, 0.3),
     ),
-    "muon": (build_muon(RATE), muon(0.95, 5, 0.01)),
     "muon with options": (
         build_muon(RATE, momentum=0.5, iterations=2, weight_decay=0.3),
         muon(0.5, 2, 0.3),
     ),
-    "adamw without decay": (build_adamw(RATE, weight_decay=0.0), adam(0.9, 0.999, 1e-7)),
 }
 
 
@@ -255,7 +243,7 @@ def test_layers_of_zeros_move_at_the_plain_rate(build):
     assert variable.numpy().max() < -0.05
 
 
-@pytest.mark.parametrize("shape", [(4, 3), (3, 3, 2, 2), (3,), ()])
+@pytest.mark.parametrize("shape", [(3, 3, 2, 2), (3,), ()])
 def test_adamw_decays_matrices_and_kernels_alone(shape):
     variable = tf.Variable(tf.fill(shape, 2.0))
     optimizer = build_adamw(0.1, weight_decay=0.5)
@@ -264,25 +252,12 @@ def test_adamw_decays_matrices_and_kernels_alone(shape):
     np.testing.assert_allclose(variable.numpy(), np.full(shape, expected, np.float32), rtol=1e-7)
 
 
-def test_adamw_decays_with_the_scheduled_rate():
-    variable = tf.Variable([[1.0]])
-    optimizer = build_adamw(
-        step_schedule(0.5, 9, 1.0, boundaries=[1], factor=0.5), weight_decay=0.5
-    )
-    for expected in (0.75, 0.75 * 0.875):
-        optimizer.apply_gradients([(tf.zeros([1, 1]), variable)])
-        np.testing.assert_allclose(variable.numpy(), [[expected]], rtol=1e-7)
-
-
 @pytest.mark.parametrize(
     ("optimizer", "kernel"),
     [
         (build_sgd(RATE, momentum=0.0), "ResourceApplyGradientDescent"),
         (build_sgd(RATE), "ResourceApplyKerasMomentum"),
-        (build_sgd(RATE, nesterov=True), "ResourceApplyKerasMomentum"),
-        (build_rmsprop(RATE), "ResourceApplyRMSProp"),
         (build_rmsprop(RATE, momentum=0.9), "ResourceApplyRMSProp"),
-        (build_adam(RATE), "ResourceApplyAdam"),
         (build_adamw(RATE), "ResourceApplyAdam"),
         (build_nadam(RATE), "ResourceApplyAdam"),
         (build_adagrad(RATE, weight_decay=0.1), "ResourceApplyAdagradV2"),
@@ -300,10 +275,6 @@ def test_optimizer_updates_each_variable_with_one_fused_kernel(optimizer, kernel
     assert kinds.count(kernel) == len(variables)
 
 
-def test_adamw_config_has_the_weight_decay():
-    assert build_adamw(RATE, weight_decay=0.3).get_config()["weight_decay"] == 0.3
-
-
 def test_adafactor_keeps_a_row_and_a_column_of_a_matrix():
     shapes = {(4, 3): {(4,), (3,)}, (2, 2, 4, 3): {(2, 2, 4), (2, 2, 3)}, (5,): {(5,)}}
     for shape, expected in shapes.items():
@@ -315,7 +286,7 @@ def test_adafactor_keeps_a_row_and_a_column_of_a_matrix():
         assert np.isfinite(variable.numpy()).all()
 
 
-@pytest.mark.parametrize("shape", [(6, 3), (3, 6), (3, 3, 2, 4)])
+@pytest.mark.parametrize("shape", [(6, 3), (3, 3, 2, 4)])
 def test_muon_makes_an_update_nearly_orthogonal_and_as_large_as_one_of_adam(shape):
     gradient = np.random.RandomState(2).standard_normal(shape)
     variable = tf.Variable(tf.zeros(shape))

@@ -109,11 +109,3 @@ def test_weights_are_assigned_once_for_each_version(policy, inference):
     for _ in range(3):
         inference.act(np.zeros([1, 2], np.float32), np.ones(1, np.float32))
     assert policy.assigned == [0.5]
-
-
-@pytest.mark.parametrize(
-    "observations", [np.zeros([1, 3], np.float32), np.zeros([1, 2]), np.zeros([2, 2], np.float32)]
-)
-def test_other_observations_are_refused(inference, observations):
-    with pytest.raises(ValueError, match="are not the learner's"):
-        inference.act(observations, np.ones(1, np.float32))

@@ -10,6 +10,7 @@ from tests.support.training import ROUNDING, distance, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster
+from trainer.engine.evaluation.evaluator import columns
 from trainer.errors import ConfigError
 from trainer.strategies import compatibility
 from trainer.strategies.parameter_server import ParameterServer
@@ -145,9 +146,9 @@ def test_evaluation_compares_groups_of_the_global_batch_and_neighbors(tmp_path):
     run.train(lambda: False)
     metrics = run.evaluator.evaluate(lambda: False).metrics
     assert list(metrics) == ["loss", "accuracy", "knn_accuracy"]
-    rows = run.evaluator._rows(run.evaluator._test.predict())
-    assert rows.projections.shape == (360, 2, 4)
-    groups = [rows.projections[start : start + 32] for start in range(0, 360, 32)]
+    projections = columns(run.evaluator.test.predict())["projections"]
+    assert projections.shape == (360, 2, 4)
+    groups = [projections[start : start + 32] for start in range(0, 360, 32)]
     losses = [formula(group[:, 0], group[:, 1], np.ones(len(group)), 0.2)[0] for group in groups]
     assert metrics["loss"] == pytest.approx(np.concatenate(losses).mean(), rel=1e-5)
     assert 0.1 < metrics["knn_accuracy"] < 1.0

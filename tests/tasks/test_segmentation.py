@@ -13,6 +13,7 @@ from trainer.engine.graph.step.metric_sums import pack, sums_of, unpack
 from trainer.errors import ConfigError
 from trainer.tasks.segmentation import Segmentation
 from trainer.worker.building import build
+from trainer.worker.building.build_model import build_dataset
 
 TINY = [
     "task=segmentation",
@@ -106,7 +107,7 @@ def test_metrics_are_those_of_the_predictions_and_the_picture_is_written(tmp_pat
     metrics = evaluation.metrics
     chunks = list(run.predictor.predict())
     rows = {"mask": np.concatenate([chunk["mask"] for chunk in chunks])}
-    test = run.evaluator._extra_metrics._dataset.test.fetch(tf.range(20, dtype=tf.int64))
+    test = build_dataset(compose(TINY)).test.fetch(tf.range(20, dtype=tf.int64))
     masks = test["mask"].numpy()
     each = []
     for k in range(3):

@@ -36,8 +36,9 @@ from trainer.engine.graph.step.divergence import DivergenceStatus
 from trainer.engine.pacing import Stopped
 from trainer.engine.plan import Plan
 from trainer.engine.reporter import Reporter
-from trainer.engine.run_state import Requests, RunState
+from trainer.engine.run_state import RunState
 from trainer.engine.step_inspector import StepInspector
+from trainer.errors import NonFiniteError
 from trainer.runs.status import read_evaluations
 
 
@@ -226,16 +227,16 @@ class Engine(RunState):
         self.faults.reached("step", self.step)
         while not self._finished:
             self.checkpointer.check()
-            requests = Requests(stop=stop_requested(), save=save_requested())
+            requests = stop_requested(), save_requested()
             with clock.waiting():
-                decision = self.agree(requests)
-            if decision.save:
+                stops, saves, is_due, num_steps = self.agree(*requests)
+            if saves or is_due:
                 # A save on request has no metrics: it must not become the best checkpoint.
-                self._save(self._metrics if decision.save_is_due else None)
-            if decision.stop:
+                self._save(self._metrics if is_due else None)
+            if stops:
                 return
             with clock.working():
-                self._advance(decision.num_steps)
+                self._advance(num_steps)
                 self.faults.reached("step", self.step)
             self.handle_events(stop_requested)
 
@@ -315,14 +316,21 @@ class Engine(RunState):
         Raises:
             NonFiniteError: the configuration does not allow it, or there is no such checkpoint.
         """
-        target = self._rollback.target(status)
-        self.channel.line(target.message)
+        step, blocks, problem = self._rollback.target(status)
+        samples = self.state.divergence_monitor.describe_rollback(int(status.step), blocks)
+        self.channel.line(
+            f"{problem[0].upper()}{problem[1:]}; rolling back, and leaving out the samples of "
+            f"{samples}"
+        )
         self.finish_save()
         self.reporter.close()
         self.enter("compile")
-        if self._restore(target.step) is None:
-            raise target.no_checkpoint_error()
-        self._rollback.leave_out(target.blocks)
+        if self._restore(step) is None:
+            raise NonFiniteError(
+                f"{problem}, and there is no checkpoint of step {step} or before; "
+                "add checkpoint.keep=<more>"
+            )
+        self._rollback.leave_out(blocks)
         self._open_input()
 
     def _open_input(self) -> None:

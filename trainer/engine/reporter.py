@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
@@ -22,14 +23,12 @@ from trainer.summaries.profiler import Profiler
 from trainer.summaries.writers.writer import Writer
 
 
+@dataclass(eq=False)
 class Reporter:
     """Writes metrics, and measures the speed of training since the last report.
 
     Attributes:
         writers: the open summary writers; none in a process that writes nothing.
-        clock: measures how long this process works, and waits for others.
-
-    Args:
         plan: at which steps something is due.
         loop: the training loop, whose metrics are reported.
         open_writers: opens the summary writers at a step.
@@ -39,24 +38,16 @@ class Reporter:
         clock: measures how long this process works, and waits for others.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        loop: TrainLoop,
-        open_writers: Callable[[int], list[Writer]],
-        channel: Channel,
-        ledger: Ledger,
-        profiler: Profiler | None,
-        clock: WorkerClock,
-    ) -> None:
-        self._plan = plan
-        self._loop = loop
-        self._state = loop.state
-        self._open_writers = open_writers
-        self._channel = channel
-        self._ledger = ledger
-        self._profiler = profiler
-        self.clock = clock
+    plan: Plan
+    loop: TrainLoop
+    open_writers: Callable[[int], list[Writer]]
+    channel: Channel
+    ledger: Ledger
+    profiler: Profiler | None
+    clock: WorkerClock
+
+    def __post_init__(self) -> None:
+        self._state = self.loop.state
         self._straggler = StragglerWatch()
         self.writers: list[Writer] = []
         self.begin_window(0)
@@ -68,7 +59,7 @@ class Reporter:
             step: number of updates made.
             reported: the last step that was reported; what was written of later ones is dropped.
         """
-        self.writers = self._open_writers(reported)
+        self.writers = self.open_writers(reported)
         self.begin_window(step)
         self.clock.begin(step)
 
@@ -82,8 +73,8 @@ class Reporter:
         with ExitStack() as stack:  # an error in one does not leave the others open
             for writer in self.writers:
                 stack.callback(writer.close)
-            if self._profiler is not None:
-                stack.callback(self._profiler.close)
+            if self.profiler is not None:
+                stack.callback(self.profiler.close)
 
     def begin_window(self, step: int) -> None:
         """Measure the speed from `step` on."""
@@ -95,12 +86,12 @@ class Reporter:
         """Begin to measure after the first graph call, which was mostly compilation."""
         self.begin_window(step)
         self.clock.begin(step)
-        self._loop.take_worker_record()
+        self.loop.take_worker_record()
 
     def before_steps(self, step: int) -> None:
         """Record that a graph call begins after `step` updates."""
-        if self._profiler is not None:
-            self._profiler.before(step)
+        if self.profiler is not None:
+            self.profiler.before(step)
 
     def after_steps(self, step: int, waited: float) -> None:
         """Record that a graph call has ended.
@@ -109,10 +100,10 @@ class Reporter:
             step: number of updates made.
             waited: seconds that its steps waited for their input.
         """
-        if self._profiler is not None:
-            self._profiler.after(step)
+        if self.profiler is not None:
+            self.profiler.after(step)
         self._waited += waited
-        self._ledger.record_step(step, waited)
+        self.ledger.record_step(step, waited)
 
     def speed(self, step: int) -> dict[str, float]:
         """Return the throughput and the share of time spent waiting for input in this window."""
@@ -129,16 +120,16 @@ class Reporter:
             window: the metric sums since the last summary, [2 * metrics] float64.
         """
         rate = self._rate(step)
-        total = self._plan.total_steps
-        secs_left = (total - step) * self._plan.epochs.global_size / rate if rate else None
-        self._channel.progress(step, total, rate, secs_left, unpack(self._state.task, window))
+        total = self.plan.total_steps
+        secs_left = (total - step) * self.plan.epochs.global_size / rate if rate else None
+        self.channel.progress(step, total, rate, secs_left, unpack(self._state.task, window))
 
     def show_epoch(self, step: int) -> None:
         """Show the user the training metrics of the epoch that ends at `step`; reset their sums."""
-        epoch = self._plan.epochs.completed(step) - 1
+        epoch = self.plan.epochs.completed(step) - 1
         values = unpack(self._state.task, self._state.epoch_sums.numpy())
         metric = next((name for name in values if name != "loss"), "loss")
-        self._channel.line(
+        self.channel.line(
             f"Epoch: {epoch}, {metric}: {values[metric]:f}, train_loss: {values['loss']:f}."
         )
         self._state.epoch_sums.assign(tf.zeros_like(self._state.epoch_sums))
@@ -152,12 +143,12 @@ class Reporter:
         """
         values = unpack(self._state.task, self._state.summary_sums.numpy())
         # Computed, not remembered: after a stop within this step's evaluation no step has run.
-        learning_rates = self._loop.learning_rates(step - 1)
-        values |= {**learning_rates, **speed, **self._loop.report()}
-        record = self.clock.end(step) + self._loop.take_worker_record()
+        learning_rates = self.loop.learning_rates(step - 1)
+        values |= {**learning_rates, **speed, **self.loop.report()}
+        record = self.clock.end(step) + self.loop.take_worker_record()
         values |= record.scalars()
-        self._ledger.record_workers(record)
-        time_spent = self._ledger.summary()
+        self.ledger.record_workers(record)
+        time_spent = self.ledger.summary()
         values["train_secs"] = time_spent.secs["step"] + time_spent.secs["input"]
         values |= {"goodput": time_spent.goodput, **resource_usage.resource_metrics()}
         if len(time_spent.sizes) > 1:
@@ -179,10 +170,10 @@ class Reporter:
             for writer in self.writers:
                 writer.histogram("train", step, "staleness", values)
         if line := self._straggler.line(record):
-            self._channel.line(line)
+            self.channel.line(line)
 
     def _write(self, split: str, step: int, metrics: Mapping[str, float]) -> None:
-        values = {"epoch": self._plan.epochs.completed(step), **metrics}
+        values = {"epoch": self.plan.epochs.completed(step), **metrics}
         for writer in self.writers:
             writer.scalars(split, step, values)
 
@@ -190,4 +181,4 @@ class Reporter:
         """Return the examples per second since the window began."""
         num_steps = step - self._begin_step
         secs = time.monotonic() - self._began
-        return num_steps * self._plan.epochs.global_size / secs if num_steps else 0.0
+        return num_steps * self.plan.epochs.global_size / secs if num_steps else 0.0

@@ -18,36 +18,6 @@ from trainer.engine.process_group import ProcessGroup
 from trainer.runs.ledger import Ledger
 
 
-@dataclass(frozen=True)
-class Requests:
-    """What was requested of this process, by a signal or by its supervisor.
-
-    Attributes:
-        stop: whether training is to stop.
-        save: whether the state is to be saved.
-    """
-
-    stop: bool
-    save: bool
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What every process does next.
-
-    Attributes:
-        stop: whether training stops, because a stop was requested of some process.
-        save: whether the state is saved first.
-        save_is_due: whether it is the chief's timer that asks for the save, not a user.
-        num_steps: the most steps that may be run until the next decision.
-    """
-
-    stop: bool
-    save: bool
-    save_is_due: bool
-    num_steps: int
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class RunState(ABC):
     """A run at one of its steps.
@@ -96,20 +66,22 @@ class RunState(ABC):
             self.channel.line(f"Continuing from the checkpoint of step {restored}.")
         return restored
 
-    def agree(self, requests: Requests) -> Decision:
+    def agree(self, stop: bool, save: bool) -> tuple[bool, bool, bool, int]:
         """Return the same decision in every process; collective.
 
         Args:
-            requests: what was requested of this process.
+            stop: whether a stop was requested of this process, by a signal or its supervisor.
+            save: whether a save was.
+
+        Returns:
+            Whether training stops; whether the state is saved first because some process was
+            asked to; whether that is due by the chief's timer; and the most steps that may be run
+            until the next decision.
         """
         is_chief = self.process_group.is_chief
         due, count = (self.save_timer.due(), self.pacer.count) if is_chief else (False, 0)
-        stops, saves, dues, num_steps = self.process_group.all_reduce_sum(
-            requests.stop, requests.save, due, count
-        )
-        return Decision(
-            stop=stops > 0, save=saves + dues > 0, save_is_due=dues > 0, num_steps=num_steps
-        )
+        stops, saves, dues, num_steps = self.process_group.all_reduce_sum(stop, save, due, count)
+        return stops > 0, saves > 0, dues > 0, num_steps
 
     def save_version(
         self, version: tuple[int, ...], metrics: Mapping[str, float] | None = None

@@ -89,7 +89,15 @@ class WorkerClock:
         rows = self._gather([round(1e6 * secs) for secs in own])
         if not num_steps:  # after a stop within the evaluation of this step
             return WorkerRecord()
-        return _record(self._names, rows, num_steps, self._exchange)
+        travel = min(row[2] for row in rows) if self._exchange.includes_travel else 0.0
+        return WorkerRecord(
+            {
+                name: WorkerTime(
+                    max(0.0, busy - exchanged + travel), agreed + exchanged - travel, num_steps
+                )
+                for name, (busy, agreed, exchanged) in zip(self._names, rows, strict=True)
+            }
+        )
 
     def _gather(self, values: Sequence[int]) -> list[list[float]]:
         """Return the values of each process, in seconds."""
@@ -99,25 +107,3 @@ class WorkerClock:
         flat[width * group.index : width * (group.index + 1)] = values
         sums = [value / 1e6 for value in group.all_reduce_sum(*flat)]
         return [sums[first : first + width] for first in range(0, len(sums), width)]
-
-
-def _record(
-    names: Sequence[str], rows: list[list[float]], num_steps: int, exchange: ExchangeTime
-) -> WorkerRecord:
-    """Return the record of an interval.
-
-    Args:
-        names: of the processes.
-        rows: of each process its seconds of work, of agreeing, and of exchanges within the work.
-        num_steps: number of steps in the interval.
-        exchange: how the last of these was measured.
-    """
-    travel = min(row[2] for row in rows) if exchange.includes_travel else 0.0
-    return WorkerRecord(
-        {
-            name: WorkerTime(
-                max(0.0, busy - exchanged + travel), agreed + exchanged - travel, num_steps
-            )
-            for name, (busy, agreed, exchanged) in zip(names, rows, strict=True)
-        }
-    )

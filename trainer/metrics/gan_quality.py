@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
 from trainer.annotations import Exists, Ge
-from trainer.errors import ConfigError
-from trainer.metrics.sample_scores import frechet_distance, inception_score
-from trainer.metrics.trained_classifier import TrainedClassifier
+from trainer.config import loading
+from trainer.config.instantiate import import_target, instantiate
+from trainer.engine.initial_weights.initial_weights import restore_weights
+from trainer.errors import CheckpointError, ConfigError
 from trainer.protocols import Dataset, Split
+from trainer.runs.directory import read_config
 
 _ROWS = 500
-"""Examples of the dataset that are read at a time."""
+"""Examples that are read or classified at a time."""
 
 
 class GanQuality:
@@ -95,3 +100,130 @@ class GanQuality:
                 examples = self._dataset.transform(batch, None)["features"].numpy()
             features.append(self._classifier.judge(examples)[0])
         return np.concatenate(features)
+
+
+class TrainedClassifier:
+    """A run's model, on the CPU and in float32, with averaged weights where the run has them.
+
+    Args:
+        source: a run directory, or the path prefix of one of its checkpoints.
+        dataset: the data to be judged; as many classes, and features of the same shape, as the run
+            was trained on.
+
+    Raises:
+        ConfigError: there is no such run, or its model does not fit the data.
+    """
+
+    def __init__(self, source: Path, dataset: Dataset) -> None:
+        run_dir = source if source.is_dir() else source.parent.parent
+        name = f"classifier ({source})"
+        try:
+            config = read_config(run_dir)
+        except FileNotFoundError as error:
+            raise ConfigError(
+                f"{name}: no run there: it has no config.yaml; give the directory of a run that "
+                "has trained a classifier on the same dataset"
+            ) from error
+        node = loading.restore(config).model
+        import_target(node)  # and with it the Keras that it uses
+        try:
+            with _in_float32(), tf.device("CPU:0"):
+                model = instantiate(node, name, tuple(dataset.input_shape), dataset.num_classes)
+                library, saved = _kind(model)
+                restore_weights(source, {"model": saved})
+        except CheckpointError as error:
+            reason = str(error).removeprefix(f"init_from ({source}): ")
+            raise ConfigError(f"{name}: {reason}; is it a classifier of this dataset?") from error
+        self._model = library.Model(model.inputs, [model.layers[-1].input, model.outputs[0]])
+
+    def judge(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return what the last layer sees of examples, and their probabilities.
+
+        Args:
+            features: [N, *input_shape] float32.
+
+        Returns:
+            [N, D] and [N, classes], float32.
+        """
+        seen = []
+        probabilities = []
+        with tf.device("CPU:0"):
+            for start in range(0, len(features), _ROWS):
+                inputs, logits = self._model(features[start : start + _ROWS], training=False)
+                seen.append(tf.reshape(inputs, [inputs.shape[0], -1]).numpy())
+                probabilities.append(tf.nn.softmax(logits).numpy())
+        return np.concatenate(seen), np.concatenate(probabilities)
+
+
+def _kind(model: Any) -> tuple[Any, Any]:
+    """Return the Keras that a model is of, and the model as a checkpoint knows it."""
+    keras = sys.modules.get("keras")
+    if keras is None or not isinstance(model, keras.Layer):
+        return tf.keras, model
+    from trainer.engine.graph.keras3.keras3_model import Keras3Model
+
+    return keras, Keras3Model(model)
+
+
+@contextmanager
+def _in_float32() -> Iterator[None]:
+    """Have layers of both Keras that are built inside compute in float32."""
+    policies = [tf.keras.mixed_precision.global_policy()]
+    setters = [tf.keras.mixed_precision.set_global_policy]
+    if keras := sys.modules.get("keras"):
+        policies.append(keras.config.dtype_policy())
+        setters.append(keras.config.set_dtype_policy)
+    try:
+        for set_policy in setters:
+            set_policy("float32")
+        yield
+    finally:
+        for set_policy, policy in zip(setters, policies, strict=True):
+            set_policy(policy)
+
+
+def frechet_distance(features: np.ndarray, others: np.ndarray) -> float:
+    """Return the Fréchet distance of two sets of features (Heusel et al. 2017).
+
+    That of two normal distributions with their means m and covariances S:
+    |m1 - m2|^2 + tr(S1 + S2 - 2 (S1 S2)^(1/2)).
+
+    Args:
+        features: [N, D], N at least 2.
+        others: [M, D], M at least 2.
+    """
+    first = features.astype(np.float64)
+    second = others.astype(np.float64)
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        return float("nan")
+    shift = first.mean(axis=0) - second.mean(axis=0)
+    covariance = np.atleast_2d(np.cov(first, rowvar=False))
+    other_covariance = np.atleast_2d(np.cov(second, rowvar=False))
+    # S1 S2 has the eigenvalues of the symmetric S1^(1/2) S2 S1^(1/2).
+    root = _square_root(covariance)
+    product_root = _square_root(root @ other_covariance @ root)
+    trace = np.trace(covariance) + np.trace(other_covariance) - 2.0 * np.trace(product_root)
+    # A sum of squares, whose rounding error may be negative.
+    return max(0.0, float(shift @ shift + trace))
+
+
+def inception_score(probabilities: np.ndarray) -> float:
+    """Return exp of the mean divergence of p(y | x) from p(y) (Salimans et al. 2016).
+
+    It is 1 where all examples look alike to the classifier, and the number of classes where each
+    is clearly of one class and all classes are as frequent.
+
+    Args:
+        probabilities: [N, classes], N at least 1; each row adds up to 1.
+    """
+    given = probabilities.astype(np.float64)
+    marginal = given.mean(axis=0)
+    # 0 log 0 is 0.
+    ratio = np.where(given > 0, given, 1.0) / np.where(given > 0, marginal, 1.0)
+    return float(np.exp((given * np.log(ratio)).sum(axis=1).mean()))
+
+
+def _square_root(matrix: np.ndarray) -> np.ndarray:
+    """Return the root of a symmetric matrix without negative eigenvalues but for rounding."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2.0)
+    return (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T

@@ -30,9 +30,8 @@ from trainer.engine.graph.step.step_options import Optimizer, StepOptions
 from trainer.engine.graph.step.train_step import Step
 from trainer.errors import ConfigError
 from trainer.own_loop.session import Session
-from trainer.own_loop.shared_optimizer import SharedOptimizer
 from trainer.own_loop.streams import InputFn, Stream, Streams, function_name
-from trainer.own_loop.user_step import UserStep, current_step, step_seed
+from trainer.own_loop.user_step import SharedOptimizer, UserStep, current_step, step_seed
 
 _RESERVED = ("step", "streams")
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.pacing import StepPacer, Stopped
 from trainer.engine.plan import StepPolicy, is_due
-from trainer.engine.run_state import Requests, RunState
+from trainer.engine.run_state import RunState
 from trainer.summaries.writers.writer import Writer
 
 
@@ -30,7 +30,7 @@ class Session(RunState):
         save_policies: at which steps to save, besides `save_timer`.
         make_checkpointer: makes the checkpointer of named objects.
         open_writers: opens the writers at a step.
-        requests: what was requested of this process by now.
+        requests: whether a stop, and whether a save, was requested of this process by now.
         metrics: the last ones that were logged.
     """
 
@@ -38,7 +38,7 @@ class Session(RunState):
     save_policies: Sequence[StepPolicy]
     make_checkpointer: Callable[[Mapping[str, Any]], Checkpointer]
     open_writers: Callable[[int], list[Writer]]
-    requests: Callable[[], Requests]
+    requests: Callable[[], tuple[bool, bool]]
     pacer: StepPacer = field(default_factory=lambda: StepPacer("auto"), init=False)
     checkpointer: Checkpointer | None = field(default=None, init=False)
     metrics: dict[str, float] = field(default_factory=dict, init=False)
@@ -87,11 +87,11 @@ class Session(RunState):
         self.checkpointer.check()
         saves = is_due(self.save_policies, self.step)
         if self.step >= self._agreed_until:
-            decision = self.agree(self.requests())
-            self._agreed_until = self.step + decision.num_steps
+            stops, *reasons, num_steps = self.agree(*self.requests())
+            self._agreed_until = self.step + num_steps
             self._agreed_at = time.monotonic()
-            saves = saves or decision.save
-            if decision.stop:
+            saves = saves or any(reasons)
+            if stops:
                 self.save()
                 raise Stopped
         if saves:

@@ -1,4 +1,4 @@
-"""A step function of the user's own, compiled: every replica runs it on its own element.
+"""A step function of the user's own, compiled, and the optimizer that it updates with.
 
     results = strategy.run(step_fn, (element of the replica,))
     gather the results of all replicas
@@ -10,18 +10,23 @@ distributed iterator can neither be saved nor started anywhere.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from trainer.annotations import OneOf
+from trainer.config.options import constraints
 from trainer.engine.graph.checks.graph_check import GraphCheck
 from trainer.engine.graph.exchange.collective_log import CollectiveLog
 from trainer.engine.graph.randomness import randomness
 from trainer.engine.graph.randomness.random_layers import LayerDraws
-from trainer.engine.graph.step.step_options import StepOptions
+from trainer.engine.graph.state.train_state import optimizer_trackables
+from trainer.engine.graph.step.step_options import Optimizer, StepOptions, fused_class
 from trainer.engine.graph.step.train_step import Step
+from trainer.errors import ConfigError
 
 # Mirrored strategies trace their replicas in one thread each, hence thread-local.
 _current = threading.local()
@@ -29,13 +34,12 @@ _current = threading.local()
 _draws = LayerDraws(1 << 30)  # no layer has this number
 
 
+@dataclass(eq=False)
 class UserStep:
     """Runs a step function on all replicas and gathers its results.
 
     Attributes:
         collectives: the collectives of this process's replicas; known when `run` has been traced.
-
-    Args:
         function: called on each replica with its element, or with nothing without an input;
             returns a nest of numbers or dense tensors of static shapes, or None.
         strategy: TensorFlow's strategy.
@@ -45,21 +49,14 @@ class UserStep:
         check: checks what has been traced.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        strategy: tf.distribute.Strategy,
-        options: StepOptions,
-        seed: int,
-        averaged: Sequence[tf.Variable],
-        check: GraphCheck,
-    ) -> None:
-        self._function = function
-        self._strategy = strategy
-        self._options = options
-        self._seed = seed
-        self._averaged = averaged
-        self._check = check
+    function: Callable[..., Any]
+    strategy: tf.distribute.Strategy
+    options: StepOptions
+    seed: int
+    averaged: Sequence[tf.Variable]
+    check: GraphCheck
+
+    def __post_init__(self) -> None:
         self.collectives = CollectiveLog()
 
     @tf.function(autograph=False)
@@ -75,16 +72,16 @@ class UserStep:
             The results of all replicas, stacked along the first dimension.
         """
         self.collectives = CollectiveLog()  # of this trace
-        count = len(self._strategy.extended.worker_devices)
+        count = len(self.strategy.extended.worker_devices)
         elements: list[Any] = []
         if iterator is not None:
             with tf.device("CPU:0"):
                 elements = [iterator.get_next() for _ in range(count)]
-        results = self._strategy.run(self._on_replica, args=(index, elements))
+        results = self.strategy.run(self._on_replica, args=(index, elements))
         results = tf.nest.map_structure(
-            lambda result: self._strategy.experimental_local_results(result)[0], results
+            lambda result: self.strategy.experimental_local_results(result)[0], results
         )
-        self._check("loop")
+        self.check("loop")
         return results
 
     def trace(self, iterator: Any) -> list[str]:
@@ -97,23 +94,21 @@ class UserStep:
         return self.collectives.lines()
 
     def _on_replica(self, index: tf.Tensor, elements: Sequence[Any]) -> Any:
-        step = Step(index, self._options, self.collectives)
+        step = Step(index, self.options, self.collectives)
         arguments = [elements[step.replica % len(elements)]] if elements else []
         part = randomness.BatchPart(
-            lambda: randomness.fold_seed(self._seed, index),
+            lambda: randomness.fold_seed(self.seed, index),
             _batch_size(arguments),
             step.replica,
             is_global=False,
         )
         with randomness.batch_part(part), _enter(step):
-            result = self._function(*arguments)
-            if self._averaged and step.num_replicas > 1:
+            result = self.function(*arguments)
+            if self.averaged and step.num_replicas > 1:
                 # At every step, as in the built-in loop: so a run that was saved and restored in
                 # between goes on with the same bits.
-                own = [variable.read_value() for variable in self._averaged]
-                for variable, mean in zip(
-                    self._averaged, step.all_reduce(own, "mean"), strict=True
-                ):
+                own = [variable.read_value() for variable in self.averaged]
+                for variable, mean in zip(self.averaged, step.all_reduce(own, "mean"), strict=True):
                     variable.assign(mean)
             gathered = None if result is None else step.all_gather(result)
             step.end()
@@ -155,3 +150,87 @@ def _batch_size(arguments: Sequence[Any]) -> int:
     leaves = tf.nest.flatten(list(arguments))
     shape = leaves[0].shape if leaves else tf.TensorShape([])
     return int(shape[0] or 0) if shape.rank else 0
+
+
+class SharedOptimizer:
+    """Updates variables by the sum or mean of all replicas' gradients.
+
+    The gradient is clipped after it was reduced, so clipping does not depend on the number of
+    replicas. The idea of `wrap_optimizer` is TF-Replicator's (Buchlovsky et al. 2019).
+
+    Attributes:
+        optimizer: the optimizer that is wrapped.
+        variables: the variables that it updates.
+
+    Args:
+        reduce: mean or sum, over the replicas.
+        clip_norm: global norm to which the reduced gradient is clipped; None: it is not clipped.
+
+    Raises:
+        ConfigError: it is an optimizer of another kind, or an option is wrong.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        variables: Sequence[tf.Variable],
+        *,
+        reduce: str = "mean",
+        clip_norm: float | None = None,
+    ) -> None:
+        if not isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):
+            raise ConfigError(
+                f"loop: wrap_optimizer needs an optimizer of tf.keras.optimizers.legacy, whose "
+                f"updates are fused; {type(optimizer).__name__} is none, use "
+                f"one such as {fused_class(optimizer)}"
+            )
+        if problem := constraints.check_value("reduce", reduce, OneOf("mean", "sum")):
+            raise ConfigError(f"loop: wrap_optimizer: {problem}")
+        if clip_norm is not None and clip_norm <= 0:
+            raise ConfigError(f"loop: wrap_optimizer: clip_norm ({clip_norm}) must be > 0")
+        self.optimizer = optimizer
+        self.variables = list(variables)
+        self._reduce = reduce
+        self._clip_norm = clip_norm
+        # Slots exist before the restore: a checkpoint that lacks one is then an error.
+        optimizer._create_all_weights(self.variables)
+
+    def trackables(self) -> dict[str, Any]:
+        """Return the optimizer's variables as they are saved."""
+        return optimizer_trackables(self.optimizer, self.variables)
+
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, tf.Variable]]) -> None:
+        """Reduce this replica's gradients with those of all others, clip them, and update.
+
+        Args:
+            grads_and_vars: the gradient and the variable of each update; None: no gradient.
+
+        Raises:
+            ValueError: a variable is none of those that the optimizer was wrapped for.
+        """
+        step = current_step("apply_gradients")
+        pairs = list(grads_and_vars)
+        known = {id(variable) for variable in self.variables}
+        for _, variable in pairs:
+            if id(variable) not in known:
+                raise ValueError(
+                    f"{variable.name} is none of the variables that wrap_optimizer was given"
+                )
+        dense = [_dense(gradient, variable) for gradient, variable in pairs]
+        reduced, _ = step.sum_over_replicas(dense, [])
+        if self._reduce == "mean":
+            reduced = [gradient / step.num_replicas for gradient in reduced]
+        if self._clip_norm is not None:
+            reduced, _ = tf.clip_by_global_norm(reduced, self._clip_norm)
+        step.update(self.optimizer, [variable for _, variable in pairs], reduced)
+
+    def minimize(self, tape: tf.GradientTape, loss: tf.Tensor) -> None:
+        """Update all variables by the gradient of this replica's loss, which `tape` recorded."""
+        gradients = tape.gradient(loss, self.variables)
+        self.apply_gradients(zip(gradients, self.variables, strict=True))
+
+
+def _dense(gradient: Any, variable: tf.Variable) -> tf.Tensor:
+    if gradient is None:
+        return tf.zeros(variable.shape, tf.float32)
+    return tf.cast(tf.convert_to_tensor(gradient), tf.float32)

@@ -12,15 +12,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 
-from trainer.cluster.messages import Channel
-from trainer.cluster.spec import Cluster
 from trainer.config.instantiate import instantiate
-from trainer.config.schema import Experiment
 from trainer.protocols import Task
 from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.reinforcement.learner_client import Finished, LearnerClient, LearnerLost
@@ -32,32 +28,12 @@ from trainer.runs.directory import read_result
 _POLL_SECS = 0.25
 
 
-class Place(Protocol):
-    """The process of an actor."""
-
-    @property
-    def experiment(self) -> Experiment:
-        """The effective configuration."""
-
-    @property
-    def run_dir(self) -> Path:
-        """The run directory."""
-
-    @property
-    def channel(self) -> Channel:
-        """Messages to the supervisor."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """The cluster as this process sees it."""
-
-
 class _Stopped(Exception):
     """A stop was requested of this process."""
 
 
 def act(
-    place: Place,
+    place: Any,
     data: EnvironmentData,
     build_task: Callable[[], Task],
     stop: Callable[[], bool],
@@ -65,7 +41,7 @@ def act(
     """Act until the training is over.
 
     Args:
-        place: this process.
+        place: this process, a `trainer.worker.context.WorkerContext`.
         data: makes the environments.
         build_task: builds the task, on one device of this process.
         stop: whether a stop was requested of it.
@@ -93,7 +69,7 @@ class Actor:
     Args:
         policy: the task's, with the weights that the learner sends; None: the learner acts.
         data: makes the environments.
-        place: this process.
+        place: this process, a `trainer.worker.context.WorkerContext`.
         stop: whether a stop was requested of it.
     """
 
@@ -101,7 +77,7 @@ class Actor:
         self,
         policy: PublishedPolicy | None,
         data: EnvironmentData,
-        place: Place,
+        place: Any,
         stop: Callable[[], bool],
     ) -> None:
         self._policy = policy

@@ -68,7 +68,21 @@ def receive(
         ValueError: this is no message.
     """
     with _whole_or_closed(connection):
-        return _receive(connection, on_wait, max_bytes)
+        (length,) = _LENGTH.unpack(_read(connection, _LENGTH.size, on_wait))
+        if length > _MAX_HEADER_BYTES:
+            raise ValueError(f"a header of {length} bytes is too long")
+        header = json.loads(bytes(_read(connection, length, on_wait)))
+        kinds = [(np.dtype(name), tuple(shape)) for name, shape in header.pop("arrays")]
+        size = sum(dtype.itemsize * math.prod(shape) for dtype, shape in kinds)
+        if size > max_bytes or any(dtype.hasobject for dtype, _ in kinds):
+            raise ValueError(f"arrays of {size} bytes cannot be received")
+        arrays = [
+            np.frombuffer(
+                _read(connection, dtype.itemsize * math.prod(shape), on_wait), dtype
+            ).reshape(shape)
+            for dtype, shape in kinds
+        ]
+        return header, arrays
 
 
 @contextmanager
@@ -79,26 +93,6 @@ def _whole_or_closed(connection: socket.socket) -> Iterator[None]:
     except BaseException:
         connection.close()
         raise
-
-
-def _receive(
-    connection: socket.socket, on_wait: Callable[[], None], max_bytes: int
-) -> tuple[dict[str, Any], list[np.ndarray]]:
-    (length,) = _LENGTH.unpack(_read(connection, _LENGTH.size, on_wait))
-    if length > _MAX_HEADER_BYTES:
-        raise ValueError(f"a header of {length} bytes is too long")
-    header = json.loads(bytes(_read(connection, length, on_wait)))
-    kinds = [(np.dtype(name), tuple(shape)) for name, shape in header.pop("arrays")]
-    size = sum(dtype.itemsize * math.prod(shape) for dtype, shape in kinds)
-    if size > max_bytes or any(dtype.hasobject for dtype, _ in kinds):
-        raise ValueError(f"arrays of {size} bytes cannot be received")
-    arrays = [
-        np.frombuffer(_read(connection, dtype.itemsize * math.prod(shape), on_wait), dtype).reshape(
-            shape
-        )
-        for dtype, shape in kinds
-    ]
-    return header, arrays
 
 
 def _read(connection: socket.socket, size: int, on_wait: Callable[[], None]) -> bytearray:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from trainer.protocols import EnvSpec
+from trainer.reinforcement.published_policy import PublishedPolicy
 
 Outputs = Mapping[str, np.ndarray]
 """`action`, and what else an unroll has of each frame: name -> [N, ...]."""
@@ -20,16 +20,6 @@ Outputs = Mapping[str, np.ndarray]
 
 class PolicyError(Exception):
     """The task's policy has failed; the cause is its error."""
-
-
-class Policy(Protocol):
-    """A task's policy with weights of its own."""
-
-    def assign(self, weights: Sequence[np.ndarray]) -> None:
-        """Take other weights."""
-
-    def act(self, observations: np.ndarray, seed: np.ndarray, exploration: np.ndarray) -> Outputs:
-        """Return what it does; see `trainer.protocols.Acts.act`."""
 
 
 @dataclass
@@ -58,7 +48,7 @@ class BatchedInference:
         seed: of the policy's draws.
     """
 
-    def __init__(self, policy: Policy, spec: EnvSpec, seed: int) -> None:
+    def __init__(self, policy: PublishedPolicy, spec: EnvSpec, seed: int) -> None:
         self._policy = policy
         self._spec = spec
         self._seeds = np.random.default_rng(seed)

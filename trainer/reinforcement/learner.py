@@ -11,8 +11,7 @@ from trainer.config.instantiate import instantiate
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.loop_parts import LoopParts
 from trainer.protocols import Acts, Buffer, Dataset, EnvSpec
-from trainer.reinforcement.actor_batches import ChiefBatches, RemoteBatches
-from trainer.reinforcement.actor_feed import ActorFeed
+from trainer.reinforcement.actor_feed import ActorFeed, ChiefBatches, RemoteBatches
 from trainer.reinforcement.batched_inference import BatchedInference
 from trainer.reinforcement.learner_server import BatchLayout, LearnerServer
 from trainer.reinforcement.published_policy import PublishedPolicy, acting_task, policy_signature
@@ -83,9 +82,9 @@ def make_loop(parts: LoopParts, data: Dataset, spec: EnvSpec) -> ActorTrainLoop:
     assert counts is not None, "`EnvironmentData` names them"
     specs = _batch_specs(task, spec, parts.sizes.per_replica)
     actor_feed = ActorFeed(
-        parts.strategy,
-        _batches(parts, task, spec, list(specs)),
-        specs,
+        strategy=parts.strategy,
+        batches=_batches(parts, task, spec, list(specs)),
+        specs=specs,
         num_replicas=parts.sizes.num_replicas,
         models=[parts.state.task.models[name] for name in task.acting_models],
         counts=counts,

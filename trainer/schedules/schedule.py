@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -53,48 +54,37 @@ def warmup_length(warmup_steps: int, warmup_epochs: float, steps_per_epoch: floa
     return warmup_steps or math.ceil(warmup_epochs * steps_per_epoch)
 
 
-class _AdjustedSchedule(tf.keras.optimizers.schedules.LearningRateSchedule):
-    def __init__(self, schedule: Rate, adjustments: Sequence[Rate]) -> None:
-        self._schedule = schedule
-        self._adjustments = adjustments
+class _Derived(tf.keras.optimizers.schedules.LearningRateSchedule):
+    """A rate that is computed from that of another schedule."""
+
+    def __init__(self, rate: Rate) -> None:
+        self._rate = rate
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
-        rate = self._schedule(step)
-        for adjust in self._adjustments:
-            rate = adjust(rate)
-        return rate
-
-
-class _SlowedSchedule(tf.keras.optimizers.schedules.LearningRateSchedule):
-    def __init__(self, schedule: Rate, updates_per_step: int) -> None:
-        self._schedule = schedule
-        self._updates_per_step = updates_per_step
-
-    def __call__(self, step: tf.Tensor) -> tf.Tensor:
-        return self._schedule(tf.cast(step, tf.int64) // self._updates_per_step)
+        return self._rate(step)
 
 
 def slow_down(schedule: Rate, updates_per_step: int) -> Rate:
     """Return a schedule of updates from one of steps, each of which makes several updates."""
-    return schedule if updates_per_step == 1 else _SlowedSchedule(schedule, updates_per_step)
-
-
-class _ScaledSchedule(tf.keras.optimizers.schedules.LearningRateSchedule):
-    def __init__(self, schedule: Rate, factor: float, delay: int) -> None:
-        self._schedule = schedule
-        self._factor = factor
-        self._delay = delay
-
-    def __call__(self, step: tf.Tensor) -> tf.Tensor:
-        rate = self._schedule(tf.cast(step, tf.int64) + self._delay)
-        return rate if self._factor == 1.0 else self._factor * rate
+    if updates_per_step == 1:
+        return schedule
+    return _Derived(lambda step: schedule(tf.cast(step, tf.int64) // updates_per_step))
 
 
 def scale(schedule: Rate, factor: float, delay: int = 0) -> Rate:
     """Return a schedule whose rate is multiplied, and that begins `delay` updates later."""
-    return schedule if (factor, delay) == (1.0, 0) else _ScaledSchedule(schedule, factor, delay)
+
+    def scaled(step: tf.Tensor) -> tf.Tensor:
+        rate = schedule(tf.cast(step, tf.int64) + delay)
+        return rate if factor == 1.0 else factor * rate
+
+    return schedule if (factor, delay) == (1.0, 0) else _Derived(scaled)
 
 
 def adjust(schedule: Rate, adjustments: Sequence[Rate]) -> Rate:
     """Return a schedule whose rate is passed through further functions, in order."""
-    return _AdjustedSchedule(schedule, adjustments) if adjustments else schedule
+
+    def adjusted(step: tf.Tensor) -> tf.Tensor:
+        return functools.reduce(lambda rate, change: change(rate), adjustments, schedule(step))
+
+    return _Derived(adjusted) if adjustments else schedule

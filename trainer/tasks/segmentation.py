@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -11,9 +10,7 @@ import tensorflow as tf
 
 from trainer.engine.evaluation.evaluator import Evaluator
 from trainer.engine.evaluation.inference import Inference
-from trainer.engine.evaluation.pictures import Pictures
 from trainer.engine.evaluation.predictor import Predictor
-from trainer.engine.evaluation.subset import SpreadExamples
 from trainer.engine.graph.input.feed import Source
 from trainer.errors import ConfigError
 from trainer.protocols import (
@@ -112,15 +109,7 @@ class Segmentation:
         """Return what evaluates a split, and draws some of its examples."""
         extra = inference.configured_metrics(predictor)
         if extra is None:
-            split = SpreadExamples(source.split, _NUM_PICTURES)
-            extra = Pictures(
-                self.pictures,
-                inference.dataset,
-                split,
-                inference.predict(replace(source, split=split)),
-                inference.process_group,
-                inference.run_dir,
-            )
+            extra = inference.pictures(self.pictures, source, _NUM_PICTURES)
         return inference.split_evaluator(source, extra)
 
     def pictures(

@@ -54,11 +54,6 @@ def data_file(directory, step):
     return directory / f"ckpt-{step}.data-00000-of-00001"
 
 
-def test_restore_latest_returns_saved_state(tmp_path):
-    save(tmp_path, 5)
-    assert restored(tmp_path) == (5, {"step": 5, "a": [5.0] * 3, "b": [6.0] * 3}, [])
-
-
 def test_checkpoint_with_a_variable_of_a_former_version_fits(tmp_path):
     Checkpointer(tmp_path, {**state(5), "peak": tf.Variable(3.0)}).save(5, None)
     trackables = state(0)
@@ -69,9 +64,13 @@ def test_checkpoint_with_a_variable_of_a_former_version_fits(tmp_path):
     assert "peak" not in read_marker(tmp_path, 6)["variables"]
 
 
-def test_marker_holds_step_metrics_sizes_and_hashes(tmp_path):
+def test_marker_holds_step_metrics_sizes_hashes_and_variables(tmp_path):
     save(tmp_path, 5, metrics={"accuracy": 0.5})
+    assert restored(tmp_path) == (5, {"step": 5, "a": [5.0] * 3, "b": [6.0] * 3}, [])
     content = json.loads((tmp_path / "ckpt-5.json").read_text())
+    crc = f"{zlib.crc32(np.full(3, 6.0, np.float32).tobytes()):08x}"
+    assert sorted(content["variables"]) == ["step", "weights/a", "weights/b"]
+    assert content["variables"]["weights/b"] == {"shape": [3], "dtype": "float32", "crc32": crc}
     assert (content["step"], content["metrics"]) == (5, {"accuracy": 0.5})
     assert sorted(content["files"]) == ["ckpt-5.data-00000-of-00001", "ckpt-5.index"]
     assert content["files"]["ckpt-5.index"]["bytes"] == (tmp_path / "ckpt-5.index").stat().st_size
@@ -88,23 +87,6 @@ def test_policies_keep_best_besides_newest(tmp_path):
         save(tmp_path, step, metrics={"accuracy": accuracy}, keep=policies)
     assert Checkpointer(tmp_path, {}, policies).best() == [2, 3]
     assert committed_steps(tmp_path) == [2, 3, 5]
-
-
-def test_best_ignores_missing_and_nan_metrics(tmp_path):
-    policies = [KeepBest("loss", "min", 9)]
-    for step, metrics in enumerate(
-        [None, {"loss": float("nan")}, {"loss": 2.0}, {"accuracy": 1.0}, {"loss": 1.0}], start=1
-    ):
-        save(tmp_path, step, metrics=metrics, keep=policies)
-    assert Checkpointer(tmp_path, {}, policies).best() == [5, 3]
-
-
-def test_marker_describes_every_variable(tmp_path):
-    save(tmp_path, 5)
-    variables = json.loads((tmp_path / "ckpt-5.json").read_text())["variables"]
-    crc = f"{zlib.crc32(np.full(3, 6.0, np.float32).tobytes()):08x}"
-    assert sorted(variables) == ["step", "weights/a", "weights/b"]
-    assert variables["weights/b"] == {"shape": [3], "dtype": "float32", "crc32": crc}
 
 
 def blocking_hook():
@@ -244,14 +226,7 @@ DAMAGES = {
         "it has no marker: it was not finished, or the marker was removed",
     ),
     "marker empty": (marker_with(b""), "its marker is damaged"),
-    "marker no text": (marker_with(b"\xff\x00\xfe"), "its marker is damaged"),
     "marker cut off": (marker_with(b'{"step": 2, "metr'), "its marker is damaged"),
-    "marker no mapping": (marker_with(b"[1, 2]"), "its marker is damaged"),
-    "marker null": (marker_with(b"null"), "its marker is damaged"),
-    "marker without files": (
-        marker_with(b'{"step": 2, "metrics": {}, "files": {}}'),
-        "its marker is damaged",
-    ),
     "marker without sizes": (
         marker_with(b'{"step": 2, "metrics": {}, "files": {"ckpt-2.index": 3}}'),
         "its marker is damaged",
@@ -300,17 +275,6 @@ def test_retention_does_not_count_damaged_checkpoints(tmp_path):
     assert restored(tmp_path)[0] == 2
 
 
-def test_save_replaces_damaged_checkpoint(tmp_path):
-    save(tmp_path, 1, 2)
-    truncate(tmp_path, 2)
-    trackables = state(0)
-    checkpointer = Checkpointer(tmp_path, trackables)
-    checkpointer.restore_latest()
-    trackables["step"].assign(77)
-    checkpointer.save(2, None)
-    assert restored(tmp_path)[1]["step"] == 77
-
-
 class Killed(BaseException):
     """Simulates a kill: a BaseException, so that nothing cleans up after it."""
 
@@ -334,7 +298,7 @@ def killed_in(monkeypatch, directory, name, count):
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("open", 1), ("unlink", 1), ("replace", 1), ("replace", 2), ("replace", 3), ("replace", 9)],
+    [("open", 1), ("unlink", 1), ("replace", 1), ("replace", 2), ("replace", 3)],
 )
 def test_second_save_of_a_step_always_leaves_a_whole_checkpoint(tmp_path, monkeypatch, name, count):
     save(tmp_path, 2)

@@ -211,7 +211,7 @@ def test_evaluation_images_reach_the_writers(tmp_path):
     options = ["summary.misclassified=3", "train.steps=2", "evaluate.every_steps=1"]
     run_engine = engine(tmp_path, *METRICS, *options)
     writer = ImageRecorder()
-    run_engine.reporter._open_writers = lambda position: [writer]
+    run_engine.reporter.open_writers = lambda position: [writer]
     run_engine.train(lambda: False)
     assert set(writer.recorded) == {
         ("test", step, name) for step in (1, 2) for name in ("confusion", "misclassified")
@@ -220,14 +220,6 @@ def test_evaluation_images_reach_the_writers(tmp_path):
     for images in writer.recorded.values():
         assert images.dtype == np.uint8
         assert images.ndim == 4
-
-
-def test_evaluation_without_metrics_predicts_nothing(tmp_path):
-    run_engine = engine(tmp_path)
-    run_engine.predictor.predict = None
-    run_engine.train(lambda: False)
-    assert run_engine.evaluator.evaluate(lambda: False).images == {}
-    assert not (tmp_path / "confusion.json").exists()
 
 
 def test_best_checkpoint_and_callbacks_follow_any_metric(tmp_path):

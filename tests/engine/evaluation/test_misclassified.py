@@ -5,7 +5,8 @@ import pytest
 
 from trainer.datasets.digits import digits
 from trainer.datasets.splits.arrays import ArrayDataset, ArraySplit
-from trainer.engine.evaluation.misclassified import MisclassifiedExamples, batch_spec
+from trainer.engine.evaluation.misclassified import MisclassifiedExamples
+from trainer.engine.evaluation.subset import batch_spec
 from trainer.errors import ConfigError
 from trainer.summaries.figures import add_captions
 

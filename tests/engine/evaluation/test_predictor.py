@@ -85,18 +85,6 @@ def test_predictions_do_not_depend_on_start_or_chunks(trained, strategy, monkeyp
     assert list(predictor.predict(360)) == []
 
 
-def test_strategies_agree_bitwise_at_equal_replica_batch(trained):
-    one, *others = (trained(name) for name in STRATEGIES)
-    for other in others:
-        for name, model in one.state.task.models.items():
-            other.state.task.models[name].set_weights(model.get_weights())
-        for mine, theirs in zip(
-            one.state.averages["model"], other.state.averages["model"], strict=True
-        ):
-            theirs.assign(mine.read_value())
-        assert_same_bits(joined(one.predictor.predict()), joined(other.predictor.predict()))
-
-
 def test_stop_between_two_calls_restores_weights(trained, monkeypatch):
     run_engine = trained("one_device")
     monkeypatch.setattr(run_engine.predictor._calls, "_max_batches", 1)

@@ -63,14 +63,6 @@ def test_tutorials_checkpoint_is_read_with_a_warning(tmp_path):
     assert_same(fresh, saved)
 
 
-def test_saved_weights_are_read(tmp_path):
-    saved, fresh = model(), model()
-    saved.save_weights(str(tmp_path / "weights"))
-    restored, _ = restore_weights(tmp_path / "weights", {"model": fresh})
-    assert restored == str(tmp_path / "weights")
-    assert_same(fresh, saved)
-
-
 @pytest.mark.slow
 def test_checkpoint_of_keras_3_is_matched_by_order_and_name(tmp_path):
     done = subprocess.run(
@@ -147,17 +139,3 @@ def test_other_layers_of_keras_3_are_named(tmp_path, keys, problem):
     assert str(caught.value).startswith(
         f"init_from ({prefix}): the checkpoint, which has no marker of a run, does not fit"
     )
-
-
-def test_another_model_is_refused(tmp_path):
-    save(tmp_path, model=model())
-    with pytest.raises(CheckpointError, match="does not fit this model"):
-        restore_weights(tmp_path, {"model": model(units=6)})
-
-
-def test_unfinished_checkpoint_of_a_run_is_not_foreign(tmp_path):
-    (tmp_path / "config.yaml").write_text("")
-    prefix = tf.train.Checkpoint(model=model()).write(str(tmp_path / "checkpoints" / "ckpt-7"))
-    with pytest.raises(CheckpointError, match="there is no checkpoint that verifies"):
-        restore_weights(tmp_path / "checkpoints" / "ckpt-7", {"model": model()})
-    assert prefix.endswith("ckpt-7")

@@ -90,12 +90,6 @@ def test_variables_of_another_model_are_named(tmp_path, other, named):
     assert named in str(caught.value)
 
 
-def test_folder_without_run_is_refused(tmp_path):
-    with pytest.raises(CheckpointError) as caught:
-        restore_weights(tmp_path, {"model": model()})
-    assert str(caught.value) == f"init_from ({tmp_path}): there is no checkpoint that verifies"
-
-
 def test_checkpoint_in_a_folder_below_is_named(tmp_path):
     (tmp_path / "runs" / "one").mkdir(parents=True)
     save_model(tmp_path / "runs" / "one" / "checkpoints", 1)

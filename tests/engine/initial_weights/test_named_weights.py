@@ -64,26 +64,6 @@ def test_file_gives_all_but_the_head(tmp_path, layers, suffix):
     assert same(before, values(model))[-2:] == ["head/kernel", "head/bias"]
 
 
-@pytest.mark.parametrize("layers", [tf.keras.layers, keras.layers])
-def test_arrays_with_names_give_all_but_the_head(tmp_path, layers):
-    path = tmp_path / "saved.npz"
-    saved = values(net(layers, 2))
-    # Another program: another precision and order, and names with slashes.
-    arrays = {name: value.astype(np.float64) for name, value in reversed(saved.items())}
-    np.savez(path, **arrays)
-    model = net(layers, 5, seed=1)
-    before = values(model)
-    with pytest.raises(CheckpointError, match=r"has head/kernel as \[3, 2\].*init_allow=\[head\]"):
-        restore_weights(path, {"model": adapted(model)})
-    assert len(same(before, values(model))) == 8
-    text, _ = restore_weights(path, {"model": adapted(model)}, ["^head/"])
-    assert text == (
-        f"6 of 8 weights from {path}; fresh: head/kernel, head/bias; "
-        "not used: head/bias, head/kernel"
-    )
-    assert len(same(saved, values(model))) == 6
-
-
 @pytest.mark.parametrize(
     ("write", "problem"),
     [
@@ -114,10 +94,9 @@ def test_archive_of_either_keras_fits_either(tmp_path, source, target):
     assert len(same(values(saved), values(model))) == 20
 
 
-@pytest.mark.parametrize("layers", LIBRARIES)
-def test_archive_gives_layers_by_name_in_another_order(tmp_path, layers):
+def test_archive_gives_layers_by_name_in_another_order(tmp_path):
     path = tmp_path / "saved.keras"
-    library = keras if layers is keras.layers else tf.keras
+    library, layers = keras, keras.layers
     dense = [layers.Dense(4, name=name) for name in ("one", "two", "three")]
     saved = library.Sequential([layers.Input([4]), *dense])
     saved.save(path)
@@ -162,7 +141,6 @@ def huge(group, other):
     group["vars"].create_dataset("0", (1 << 20, 1 << 20), "f4", chunks=(1024, 1024))
 
 
-@pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -172,18 +150,13 @@ def huge(group, other):
         (huge, "its '.*vars/0' declares 4398046511104 bytes, but holds 0"),
     ],
 )
-def test_file_that_brings_what_it_does_not_hold_is_refused(tmp_path, suffix, change, problem):
+def test_file_that_brings_what_it_does_not_hold_is_refused(tmp_path, change, problem):
     other = tmp_path / "other.h5"
     with h5py.File(other, "w") as file:
         file["secret"] = np.ones([4, 3], np.float32)
-    path = tmp_path / f"saved{suffix}"
-    if suffix == ".keras":
-        net(tf.keras.layers, 2).save(path)
-        rewritten(path, lambda _, file: change(file["layers/dense"], other))
-    else:
-        net(tf.keras.layers, 2).save_weights(path)
-        with h5py.File(path, "a") as file:
-            change(file["layers/dense"], other)
+    path = tmp_path / "saved.keras"
+    net(tf.keras.layers, 2).save(path)
+    rewritten(path, lambda _, file: change(file["layers/dense"], other))
     with pytest.raises(CheckpointError, match=rf"^init_from \(.*\) cannot be read: {problem}$"):
         restore_weights(path, {"model": net(tf.keras.layers, 2)})
 
@@ -194,7 +167,6 @@ def test_file_that_brings_what_it_does_not_hold_is_refused(tmp_path, suffix, cha
         ("../outside", b"", "it has a member outside itself, '../outside'"),
         ("bomb", bytes(1 << 25), "it declares .* bytes, but holds .*"),
         ("config.json", b"[" * 100_000, ".*recursion.*"),
-        ("config.json", b'{"config": {"layers": 5}}', ".*not iterable.*"),
         ("model.weights.h5", b"none", ".*"),
     ],
 )
@@ -219,11 +191,13 @@ def test_missing_weights_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("layers", [tf.keras.layers, keras.layers])
-def test_names_are_replaced_by_patterns(tmp_path, layers):
+def test_names_of_arrays_are_replaced_by_patterns(tmp_path, layers):
     path = tmp_path / "saved.npz"
     saved = values(net(layers, 2))
     others = {"body/kernel": "encoder/0/w", "body/bias": "encoder/0/b"}
-    np.savez(path, **{others.get(name, name): value for name, value in saved.items()})
+    # Another program: another precision and order, and names with slashes.
+    arrays = {name: value.astype(np.float64) for name, value in reversed(saved.items())}
+    np.savez(path, **{others.get(name, name): value for name, value in arrays.items()})
     model = net(layers, 2, seed=1)
     rename = {r"^encoder/(\d)/": r"layer\1/", "layer0/w": "body/kernel", "layer0/b": "body/bias"}
     text, _ = restore_weights(path, {"model": adapted(model)}, rename=rename)
@@ -250,7 +224,7 @@ def test_patterns_that_rename_nothing_or_two_alike_are_refused(tmp_path, rename,
 
 
 def test_no_weight_is_given_to_two_layers(tmp_path):
-    """Not to one that has its name, and one whose name ends so; nor to two of the same name."""
+    """Not to one that has its name, and one whose name ends so."""
     layers = tf.keras.layers
     path = tmp_path / "saved.npz"
     np.savez(path, **{"outer/head/kernel": np.ones([4, 4]), "outer/head/bias": np.ones([4])})
@@ -261,14 +235,6 @@ def test_no_weight_is_given_to_two_layers(tmp_path):
         restore_weights(path, {"model": model})
     text, _ = restore_weights(path, {"model": model}, ["^head"])
     assert text.startswith("2 of 4 weights from ")
-
-    twice = tf.keras.Sequential([tf.keras.Sequential([layers.Dense(4, name="head")], name="outer")])
-    twice.build([None, 4])
-    twice.layers[0].add(layers.Dense(4, name="other"))
-    twice.layers[0].layers[1]._name = "head"
-    twice.build([None, 4])
-    with pytest.raises(CheckpointError, match="lacks outer/head/kernel, outer/head/bias, outer"):
-        restore_weights(path, {"model": twice})
 
 
 def nested(layers, head, seed=0):
@@ -294,7 +260,6 @@ def nested(layers, head, seed=0):
     [
         (tf.keras.layers, tf.keras.layers, False),
         (keras.layers, keras.layers, False),
-        (keras.layers, keras.layers, True),
         (keras.layers, tf.keras.layers, True),
     ],
 )
@@ -321,25 +286,19 @@ def test_numbered_weights_of_a_layer_give_all_but_the_head(tmp_path, source, tar
     assert text.endswith("not used: block/three/0, block/three/1")
 
 
-@pytest.mark.parametrize("content", ["nothing", "no weights"])
-def test_file_without_weights_is_refused(tmp_path, content):
+def test_file_without_weights_is_refused(tmp_path):
     path = tmp_path / "saved.weights.h5"
-    if content == "nothing":
-        path.write_bytes(b"nothing")
-    else:
-        h5py.File(path, "w").close()
+    h5py.File(path, "w").close()
     with pytest.raises(CheckpointError, match=r"init_from \(.*\) cannot be read: "):
         restore_weights(path, {"model": net(tf.keras.layers, 2)})
 
 
-@pytest.mark.parametrize("averaged", [False, True])
-def test_run_gives_all_but_the_head(tmp_path, averaged):
-    options = ("train.ema_decay=0.9",) if averaged else ()
+def test_run_gives_its_averages_but_for_the_head(tmp_path):
+    options = ("train.ema_decay=0.9",)
     train(tmp_path / "run", *BLOCKS, *options, "train.steps=2")
     saved = engine(tmp_path / "run", *BLOCKS, *options)
     saved.checkpointer.restore(2)
-    if averaged:
-        saved.state.swap_averages()
+    saved.state.swap_averages()
     models = saved.state.task.models
     expected = {weight.path: weight.container.numpy() for weight in weights_of(models)}
     other = tf.keras.models.clone_model(next(iter(models.values())))

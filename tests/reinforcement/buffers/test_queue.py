@@ -32,14 +32,6 @@ def test_queue_drops_unrolls_whose_weights_are_too_many_updates_behind():
     assert (queue.waiting, queue.dropped) == (0, 2)
 
 
-def test_queue_without_staleness_takes_only_what_the_present_weights_did():
-    queue = Queue(max_staleness=0)
-    queue.begin(1)
-    fill(queue, 1, 2)
-    assert versions(queue.take(2, 1)) == [2]
-    assert queue.dropped == 1
-
-
 def test_queue_is_full_at_its_capacity_in_batches():
     queue = Queue(capacity=2)
     queue.begin(3)
@@ -47,12 +39,3 @@ def test_queue_is_full_at_its_capacity_in_batches():
     assert queue.has_room()
     fill(queue, 5)
     assert not queue.has_room()
-
-
-def test_queue_begins_empty():
-    queue = Queue(max_staleness=0)
-    queue.begin(1)
-    fill(queue, 0, 1)
-    queue.take(1, 1)
-    queue.begin(1)
-    assert (queue.waiting, queue.dropped) == (0, 0)

@@ -66,7 +66,7 @@ def test_counts_tell_what_was_never_trained_on():
 
 
 @pytest.mark.parametrize("learner_share", [0.01, 0.5, 0.99])
-@pytest.mark.parametrize(("batch_size", "ratio"), [(4, 10.0), (16, 0.5), (5, 5.0), (7, 2.3)])
+@pytest.mark.parametrize(("batch_size", "ratio"), [(4, 10.0), (16, 0.5)])
 def test_draws_per_unroll_do_not_depend_on_speed(batch_size, ratio, learner_share):
     replay = Replay(capacity=40, min_size=20, samples_per_insert=ratio)
     replay.begin(batch_size)

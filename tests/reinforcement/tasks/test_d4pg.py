@@ -57,17 +57,18 @@ def built(spec=SPEC, **options):
     return task
 
 
-def batch(size=4):
+def batch(size=4, length=3):
     """Return unrolls whose middle row ends an episode: by a terminal state, or by a time limit."""
     rng = np.random.default_rng(0)
-    is_step = np.ones([size, 3], np.float32)
-    is_step[1::2, 2] = 0
-    terminated = np.zeros([size, 3], np.float32)
-    terminated[3::4, 1] = 1
+    middle = length // 2
+    is_step = np.ones([size, length], np.float32)
+    is_step[1::2, middle + 1] = 0
+    terminated = np.zeros([size, length], np.float32)
+    terminated[3::4, middle] = 1
     return {
-        "observation": rng.normal(size=[size, 4, 2]).astype(np.float32),
-        "action": rng.uniform(-1, 3, [size, 3, 1]).astype(np.float32),
-        "reward": rng.normal(size=[size, 3]).astype(np.float32) * is_step,
+        "observation": rng.normal(size=[size, length + 1, 2]).astype(np.float32),
+        "action": rng.uniform(-1, 3, [size, length, 1]).astype(np.float32),
+        "reward": rng.normal(size=[size, length]).astype(np.float32) * is_step,
         "terminated": terminated,
         "is_step": is_step,
         "weight": np.ones([size], np.float32),
@@ -86,7 +87,7 @@ def softmax(x):
     return powers / powers.sum()
 
 
-def expected_critic_losses(data, weights):
+def expected_critic_losses(data, weights, num_steps):
     """Walk every row of every unroll."""
 
     def policy(observation):
@@ -97,10 +98,11 @@ def expected_critic_losses(data, weights):
         kernel, bias = weights[name]
         return np.concatenate([observation, action]) @ kernel + bias
 
-    losses = np.zeros(len(data["reward"]))
+    size, length = data["reward"].shape
+    losses = np.zeros(size)
     for b, first in np.argwhere(data["is_step"] > 0):
         total, factor, row = 0.0, 1.0, first
-        while row < min(first + 2, 3) and data["is_step"][b, row] and factor:
+        while row < min(first + num_steps, length) and data["is_step"][b, row] and factor:
             total += factor * data["reward"][b, row]
             factor *= DISCOUNT * (1 - data["terminated"][b, row])
             row += 1
@@ -114,16 +116,19 @@ def expected_critic_losses(data, weights):
             target[below + 1] += probability * (place - below)
         action = (data["action"][b, first] - 1.0) / 2.0
         logits = critic("critic", data["observation"][b, first], action)
-        losses[b] -= (target * np.log(softmax(logits))).sum() / 3
+        losses[b] -= (target * np.log(softmax(logits))).sum() / length
     return losses
 
 
-def test_critic_loss_is_that_of_a_walk():
-    task = built()
-    data = batch(8)
+@pytest.mark.parametrize("num_steps", [1, 3, 9])
+def test_critic_loss_is_that_of_a_walk(num_steps):
+    """Targets are n-step returns, projected on the atoms; some are on one or beyond the last."""
+    task = built(num_steps=num_steps)
+    data = batch(8, 7)
+    data["reward"][0] = 9.0
     weights = weights_of(task)
     losses, _ = task._critic_loss({name: tf.constant(value) for name, value in data.items()})
-    np.testing.assert_allclose(losses, expected_critic_losses(data, weights), rtol=1e-5)
+    np.testing.assert_allclose(losses, expected_critic_losses(data, weights, num_steps), rtol=1e-5)
 
 
 def test_policy_loss_is_the_negative_mean_return_of_its_actions():

@@ -4,37 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.engine.graph.step.divergence import DivergenceMonitor, DivergenceStatus
 from trainer.engine.process_group import ProcessGroup
-from trainer.errors import NonFiniteError
 from trainer.files import read_json, write_json
-
-
-@dataclass(frozen=True)
-class RollbackTarget:
-    """Where a rollback goes.
-
-    Attributes:
-        problem: how the training diverged, in one line.
-        step: the latest step that the training can go back to.
-        blocks: the blocks of samples that are left out from then on, ascending.
-        message: the line that tells the user.
-    """
-
-    problem: str
-    step: int
-    blocks: Sequence[int]
-    message: str
-
-    def no_checkpoint_error(self) -> NonFiniteError:
-        """Return the error for a run that has no checkpoint to roll back to."""
-        return NonFiniteError(
-            f"{self.problem}, and there is no checkpoint of step {self.step} or before; "
-            "add checkpoint.keep=<more>"
-        )
 
 
 class Rollback:
@@ -57,8 +31,12 @@ class Rollback:
         self._divergence_monitor = divergence_monitor
         self._process_group = process_group
 
-    def target(self, status: DivergenceStatus) -> RollbackTarget:
+    def target(self, status: DivergenceStatus) -> tuple[int, list[int], str]:
         """Return where to roll back to.
+
+        Returns:
+            The latest step that the training can go back to; the blocks of samples that are left
+            out from then on, ascending; and how the training diverged, in words.
 
         Raises:
             NonFiniteError: the configuration does not allow to roll back, or not once more.
@@ -69,11 +47,7 @@ class Rollback:
         blocks = monitor.blocks_without(step) if monitor.rolls_back else None
         if blocks is None:
             raise monitor.error(problem)
-        message = (
-            f"{problem[0].upper()}{problem[1:]}; rolling back, "
-            f"and leaving out the samples of {monitor.describe_rollback(step, blocks)}"
-        )
-        return RollbackTarget(problem, monitor.first_left_out(step), blocks, message)
+        return monitor.first_left_out(step), blocks, problem
 
     def leave_out(self, blocks: Sequence[int]) -> None:
         """Leave out these blocks, ascending, and no others."""

@@ -9,24 +9,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 _ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One tensor of a checkpoint, or one slice of it.
-
-    Attributes:
-        key: its name in TensorFlow's format.
-        slice_spec: the part of the tensor, in TensorFlow's notation; empty: all of it.
-    """
-
-    key: str
-    slice_spec: str
+Entry: TypeAlias = tuple[str, str]
+"""The name of a tensor in TensorFlow's format, and the slice of it in its notation; '': all."""
 
 
 class SnapshotReader:
@@ -61,27 +52,27 @@ class SnapshotReader:
             for key, content in contents.items():
                 slices = content if isinstance(content, Mapping) else {"": content}
                 for slice_spec, value in slices.items():
-                    self._entries.append(Entry(key, slice_spec))
+                    self._entries.append((key, slice_spec))
                     # From the memory of an accelerator or of another process.
                     with tf.device("CPU:0"):
                         tensors.append(tf.identity(getattr(value, "tensor", value)))
         return tensors
 
 
+@dataclass(eq=False)
 class Snapshot:
     """The content of a checkpoint at one moment.
 
     A tensor that was read never changes: an update whose variable still shares its memory with a
     snapshot allocates new memory. So variables that the next steps leave alone are not copied.
 
-    Args:
+    Attributes:
         entries: what each value is.
         values: the tensors, on the CPU of this process.
     """
 
-    def __init__(self, entries: Sequence[Entry], values: Sequence[tf.Tensor]) -> None:
-        self._entries = entries
-        self._values = values
+    entries: Sequence[Entry]
+    values: Sequence[tf.Tensor]
 
     def write(self, prefix: str) -> None:
         """Write the files that `tf.train.Checkpoint.read` reads.
@@ -95,25 +86,22 @@ class Snapshot:
         with tf.device("CPU:0"):
             tf.raw_ops.SaveV2(
                 prefix=prefix,
-                tensor_names=[entry.key for entry in self._entries],
-                shape_and_slices=[entry.slice_spec for entry in self._entries],
-                tensors=self._values,
+                tensor_names=[key for key, _ in self.entries],
+                shape_and_slices=[slice_spec for _, slice_spec in self.entries],
+                tensors=self.values,
             )
 
     def variables(self) -> dict[str, dict[str, Any]]:
         """Return name -> {"shape", "dtype", "crc32"} of every variable, or of its slices."""
-        pairs = zip(self._entries, self._values, strict=True)
-        return dict(
-            sorted(_describe(entry, value) for entry, value in pairs if value.dtype != tf.string)
-        )
-
-
-def _describe(entry: Entry, value: tf.Tensor) -> tuple[str, dict[str, Any]]:
-    suffix = f" [{entry.slice_spec}]" if entry.slice_spec else ""
-    name = entry.key.removesuffix(_ATTRIBUTE) + suffix
-    content = value.numpy()
-    return name, {
-        "shape": list(content.shape),
-        "dtype": value.dtype.name,
-        "crc32": f"{zlib.crc32(content):08x}",
-    }
+        described = {}
+        for (key, slice_spec), value in zip(self.entries, self.values, strict=True):
+            if value.dtype == tf.string:
+                continue
+            content = value.numpy()
+            name = key.removesuffix(_ATTRIBUTE) + (f" [{slice_spec}]" if slice_spec else "")
+            described[name] = {
+                "shape": list(content.shape),
+                "dtype": value.dtype.name,
+                "crc32": f"{zlib.crc32(content):08x}",
+            }
+        return dict(sorted(described.items()))

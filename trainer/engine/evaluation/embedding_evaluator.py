@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.engine.evaluation.evaluator import Evaluation, blocks
+from trainer.engine.evaluation.evaluator import Evaluation, blocks, columns
 from trainer.engine.evaluation.inference import Inference
-from trainer.engine.evaluation.metric_names import require_evaluated
-from trainer.engine.evaluation.misclassified import batch_spec
 from trainer.engine.evaluation.predicted_classes import predicted_classes
+from trainer.engine.evaluation.prediction_metrics import (
+    misclassified_problems,
+    require_evaluated,
+)
 from trainer.engine.evaluation.predictor import Predictor
-from trainer.engine.evaluation.subset import SpreadExamples
+from trainer.engine.evaluation.subset import SpreadExamples, batch_spec
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.randomness import randomness
 from trainer.engine.process_group import ProcessGroup
@@ -59,49 +61,41 @@ class Embeds(Protocol):
         """
 
 
+@dataclass(eq=False)
 class ViewEmbedder:
     """Embeds each example, and two views of it, which are the same in every evaluation.
 
     It stands for the task and for the dataset of a prediction loop.
 
-    Args:
+    Attributes:
         task: the task that embeds.
         dataset: makes the views.
     """
 
-    def __init__(self, task: Embeds, dataset: Dataset) -> None:
-        self._task = task
-        self._dataset = dataset
+    task: Embeds
+    dataset: Dataset
 
     def transform(self, batch: Batch, draws: tf.Tensor | None) -> Batch:
         """Return the batch as the model receives it, with `views` if the dataset makes some."""
         numbers = batch["id"]
-        fixed = randomness.uniform(0, tf.zeros_like(numbers), numbers, self._dataset.num_draws)
-        views = self._dataset.transform(batch, fixed).get("views")
-        plain = self._dataset.transform(batch, None)
+        fixed = randomness.uniform(0, tf.zeros_like(numbers), numbers, self.dataset.num_draws)
+        views = self.dataset.transform(batch, fixed).get("views")
+        plain = self.dataset.transform(batch, None)
         return plain if views is None else {**plain, "views": views}
 
     def predict_step(self, batch: Batch) -> Mapping[str, tf.Tensor]:
         """Return `features` [B, D] and `projections` [B, 2, P], float32."""
-        predictions = self._task.predict_step(batch)
+        predictions = self.task.predict_step(batch)
         if "views" not in batch:
             return {FEATURES: predictions[FEATURES]}
-        return {FEATURES: predictions[FEATURES], PROJECTIONS: self._task.project(batch)}
+        return {FEATURES: predictions[FEATURES], PROJECTIONS: self.task.project(batch)}
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Rows of a split: features [N, D], and projections [N, 2, P] and labels [N] if it has them."""
-
-    features: np.ndarray
-    projections: np.ndarray | None
-    labels: np.ndarray | None
-
-
+@dataclass(eq=False)
 class EmbeddingEvaluator:
     """Compares test examples with each other, and with training examples; in the chief.
 
-    Args:
+    Attributes:
         task: compares examples.
         test: embeds the test split and two views of each example.
         bank: embeds training examples with labels; None: no neighbors are looked for.
@@ -110,58 +104,43 @@ class EmbeddingEvaluator:
         process_group: the processes that predict together.
     """
 
-    def __init__(
-        self,
-        task: Embeds,
-        test: Predictor,
-        bank: Predictor | None,
-        group_size: int,
-        process_group: ProcessGroup,
-    ) -> None:
-        self._task = task
-        self._test = test
-        self._bank = bank
-        self._group_size = group_size
-        self._process_group = process_group
+    task: Embeds
+    test: Predictor
+    bank: Predictor | None
+    group_size: int
+    process_group: ProcessGroup
 
     def evaluate(
         self, stop_requested: Callable[[], bool], enter: Callable[[str], None] = lambda phase: None
     ) -> Evaluation:
         """Compute the task's metrics and `knn_accuracy`; see `Evaluator`."""
-        test = self._rows(self._test.predict(0, stop_requested, enter))
-        bank = None
-        if self._bank is not None:
-            bank = self._rows(self._bank.predict(0, stop_requested, enter))
-        text = json.dumps(self._metrics(test, bank)) if self._process_group.is_chief else ""
-        return Evaluation(json.loads(self._process_group.broadcast_text_from_chief(text)))
+        test = columns(blocks(self.test.predict(0, stop_requested, enter), self.group_size))
+        bank = {}
+        if self.bank is not None:
+            bank = columns(blocks(self.bank.predict(0, stop_requested, enter), self.group_size))
+        text = json.dumps(self._metrics(test, bank)) if self.process_group.is_chief else ""
+        return Evaluation(json.loads(self.process_group.broadcast_text_from_chief(text)))
 
-    def _rows(self, chunks: Iterator[dict[str, np.ndarray]]) -> _Rows:
-        """Return all rows but those of weight 0."""
-        rows = list(blocks(chunks, self._group_size))
-
-        def column(name: str) -> np.ndarray | None:
-            return np.concatenate([row[name] for row in rows]) if name in rows[0] else None
-
-        features = column(FEATURES)
-        assert features is not None, "a task that embeds predicts features"
-        return _Rows(features, column(PROJECTIONS), column("label"))
-
-    def _metrics(self, test: _Rows, bank: _Rows | None) -> dict[str, float]:
-        metrics = self._compare(test.projections)
-        if bank is not None and bank.labels is not None and test.labels is not None:
-            found = nearest_classes(bank.features, bank.labels, test.features, self._task.neighbors)
-            metrics[NEIGHBOR_METRIC] = float((found == test.labels).mean())
+    def _metrics(
+        self, test: Mapping[str, np.ndarray], bank: Mapping[str, np.ndarray]
+    ) -> dict[str, float]:
+        metrics = self._compare(test.get(PROJECTIONS))
+        if "label" in bank and "label" in test:
+            classes = nearest_classes(
+                bank[FEATURES], bank["label"], test[FEATURES], self.task.neighbors
+            )
+            metrics[NEIGHBOR_METRIC] = float((classes == test["label"]).mean())
         return metrics
 
     def _compare(self, projections: np.ndarray | None) -> dict[str, float]:
         """Return the mean of each metric over all examples; NaN without views."""
         if projections is None:
-            return dict.fromkeys(self._task.metrics, float("nan"))
-        values: dict[str, list[np.ndarray]] = {name: [] for name in self._task.metrics}
+            return dict.fromkeys(self.task.metrics, float("nan"))
+        values: dict[str, list[np.ndarray]] = {name: [] for name in self.task.metrics}
         with tf.device("CPU:0"):
-            for start in range(0, len(projections), self._group_size):
-                group = tf.constant(projections[start : start + self._group_size])
-                for name, each in self._task.compare(group).items():
+            for start in range(0, len(projections), self.group_size):
+                group = tf.constant(projections[start : start + self.group_size])
+                for name, each in self.task.compare(group).items():
                     values[name].append(each.numpy().astype(np.float64))
         return {name: float(np.concatenate(each).mean()) for name, each in values.items()}
 
@@ -180,11 +159,9 @@ def embedding_evaluator(task: Embeds, inference: Inference, source: Source) -> E
             f"metrics ({names}) needs predicted classes, and {type(task).__name__} predicts "
             "features; leave the option out"
         )
-    if experiment.trains and (count := experiment.summary.misclassified):
-        raise ConfigError(
-            f"summary.misclassified ({count}) needs a classifier, and {type(task).__name__} "
-            "predicts features; add summary.misclassified=0"
-        )
+    reason = f"needs a classifier, and {type(task).__name__} predicts features"
+    if problems := misclassified_problems(experiment, reason):
+        raise ConfigError(*problems)
     if experiment.trains:
         evaluated = [*task.metrics, *([NEIGHBOR_METRIC] if has_neighbors else [])]
         require_evaluated(experiment, evaluated, inference.directions)

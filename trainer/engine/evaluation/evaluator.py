@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -46,6 +45,9 @@ class Evaluation:
             writer.texts(split, step, name, texts)
 
 
+Judge: TypeAlias = Callable[[int, Iterator[Mapping[str, np.ndarray]]], Evaluation]
+
+
 class Evaluator(Protocol):
     """What evaluates a task on one split."""
 
@@ -63,22 +65,25 @@ class Evaluator(Protocol):
         """
 
 
-class ExtraMetrics(ABC):
+@dataclass(eq=False)
+class ExtraMetrics:
     """Computes metrics in the chief, from rows that all processes predict together.
 
-    Args:
+    Attributes:
+        judge: returns the values and images of a step from all predicted rows, and writes files;
+            called in the chief with blocks of rows, name -> [n, ...].
         predictor: predicts the rows.
         process_group: the processes that predict together.
     """
 
-    def __init__(self, predictor: Predictor, process_group: ProcessGroup) -> None:
-        self._predictor = predictor
-        self._process_group = process_group
+    judge: Judge
+    predictor: Predictor
+    process_group: ProcessGroup
 
     def compute(
         self, step: int, stop_requested: Callable[[], bool], enter: Callable[[str], None]
     ) -> Evaluation:
-        """Return the values of the metrics; collective.
+        """Return the values of the metrics after `step` updates; collective.
 
         Args:
             step: number of updates made.
@@ -88,32 +93,20 @@ class ExtraMetrics(ABC):
         Raises:
             Stopped: a stop was requested of some process.
         """
-        self.reset()
-        chunks = self._predictor.predict(0, stop_requested, enter)
-        for block in blocks(chunks, _BLOCK_ROWS):
-            if self._process_group.is_chief:
-                self.update(block)
-        results = self.results(step) if self._process_group.is_chief else Evaluation({})
-        text = self._process_group.broadcast_text_from_chief(json.dumps(results.metrics))
+        rows = blocks(self.predictor.predict(0, stop_requested, enter), _BLOCK_ROWS)
+        is_chief = self.process_group.is_chief
+        results = self.judge(step, rows) if is_chief else Evaluation({})
+        for _ in rows:
+            pass  # every process predicts all of them
+        text = self.process_group.broadcast_text_from_chief(json.dumps(results.metrics))
         return Evaluation(json.loads(text), results.images, results.texts)
 
-    @abstractmethod
-    def reset(self) -> None:
-        """Forget all rows."""
 
-    @abstractmethod
-    def update(self, block: Mapping[str, np.ndarray]) -> None:
-        """Add rows, name -> [n, ...]; in the chief."""
-
-    @abstractmethod
-    def results(self, step: int) -> Evaluation:
-        """Return the values and images, and write files; in the chief."""
-
-
+@dataclass(eq=False)
 class SplitEvaluator:
     """Evaluates a split with the averaged weights, if averages are kept.
 
-    Args:
+    Attributes:
         state: the state whose models are evaluated.
         loop: the compiled evaluation loop.
         source: the split.
@@ -122,41 +115,37 @@ class SplitEvaluator:
         extra_metrics: computes further metrics; None: only the task's own are evaluated.
     """
 
-    def __init__(
-        self,
-        state: TrainState,
-        loop: EvalLoop,
-        source: Source,
-        process_group: ProcessGroup,
-        channel: Channel,
-        extra_metrics: ExtraMetrics | None = None,
-    ) -> None:
-        self._state = state
-        self._loop = loop
-        self._calls = PacedCalls(source.num_steps, process_group, channel)
-        self._extra_metrics = extra_metrics
+    state: TrainState
+    loop: EvalLoop
+    source: Source
+    process_group: ProcessGroup
+    channel: Channel
+    extra_metrics: ExtraMetrics | None = None
+
+    def __post_init__(self) -> None:
+        self._calls = PacedCalls(self.source.num_steps, self.process_group, self.channel)
 
     def evaluate(
         self, stop_requested: Callable[[], bool], enter: Callable[[str], None] = lambda phase: None
     ) -> Evaluation:
         """Evaluate the whole split; see `Evaluator`."""
-        self._state.swap_averages()
+        self.state.swap_averages()
         try:
-            metrics = unpack(self._state.task, self._sums(stop_requested, enter))
+            metrics = unpack(self.state.task, self._sums(stop_requested, enter))
         finally:
-            self._state.swap_averages()
-        if self._extra_metrics is None:
+            self.state.swap_averages()
+        if self.extra_metrics is None:
             return Evaluation(metrics)
-        step = int(self._state.step.numpy())
-        extra = self._extra_metrics.compute(step, stop_requested, enter)
+        step = int(self.state.step.numpy())
+        extra = self.extra_metrics.compute(step, stop_requested, enter)
         return Evaluation({**metrics, **extra.metrics}, extra.images, extra.texts)
 
     def _sums(self, stop_requested: Callable[[], bool], enter: Callable[[str], None]) -> np.ndarray:
         """Return the task's metrics as packed sums and weights, [2 * metrics] float64."""
-        iterator = self._loop.feed.open(0)
-        total = tf.zeros([2 * len(self._state.task.metrics)], tf.float64)
+        iterator = self.loop.feed.open(0)
+        total = tf.zeros([2 * len(self.state.task.metrics)], tf.float64)
         for first, count in self._calls.batches(stop_requested, enter):
-            total = self._loop.run(
+            total = self.loop.run(
                 iterator, total, tf.constant(first, tf.int64), tf.constant(count, tf.int64)
             )
         return total.numpy()
@@ -186,3 +175,10 @@ def blocks(
             pending = {name: values[size:] for name, values in pending.items()}
     if pending and len(pending["weight"]):
         yield pending
+
+
+def columns(rows: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return the rows of all blocks by name, [N, ...]; empty if there are none."""
+    parts = list(rows)
+    names = parts[0] if parts else ()
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}

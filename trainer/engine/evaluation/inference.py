@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
 
 from trainer.cluster.messages import Channel
 from trainer.config.directions import Directions, of_objects
 from trainer.config.schema import Experiment
-from trainer.engine.evaluation.evaluator import Evaluator, ExtraMetrics, SplitEvaluator
-from trainer.engine.evaluation.prediction_metrics import make_prediction_metrics
+from trainer.engine.evaluation.evaluator import (
+    Evaluation,
+    Evaluator,
+    ExtraMetrics,
+    Judge,
+    SplitEvaluator,
+    columns,
+)
+from trainer.engine.evaluation.misclassified import MisclassifiedExamples
+from trainer.engine.evaluation.prediction_metrics import (
+    PredictionMetrics,
+    adapt_metrics,
+    misclassified_problems,
+    require_evaluated,
+    validate_metrics,
+)
 from trainer.engine.evaluation.predictor import Predictor
+from trainer.engine.evaluation.subset import SpreadExamples, batch_spec
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.loops.predict_loop import Predicts, Transforms
 from trainer.engine.graph.state.train_state import TrainState
+from trainer.engine.graph.step.metric_sums import metric_names
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
+from trainer.files import write_atomically
 from trainer.protocols import (
+    IN_WORDS,
     Dataset,
     LoopDefaults,
     Metric,
@@ -28,6 +49,15 @@ from trainer.protocols import (
     optional,
     with_defaults,
 )
+from trainer.summaries import figures
+
+Draw: TypeAlias = Callable[
+    [Mapping[str, np.ndarray], Mapping[str, np.ndarray]], Mapping[str, np.ndarray]
+]
+"""Draws examples, name -> [n, ...] as the model receives them, with what is predicted of them.
+
+Returns name -> [H, W, 3] uint8.
+"""
 
 
 @dataclass(frozen=True)
@@ -110,17 +140,69 @@ class Inference:
         """Return the configured metrics and figures of predicted labels; None: there are none.
 
         Raises:
-            ConfigError: they do not fit the task or the dataset.
+            ConfigError: they do not fit the task or the dataset, or the configuration refers to a
+                metric that is not evaluated.
         """
-        return make_prediction_metrics(
-            self.experiment,
-            self.metrics,
-            self.state.task,
-            self.dataset,
-            predictor,
-            self.process_group,
-            self.run_dir,
-        )
+        experiment, task, metrics, dataset = (
+            self.experiment, self.state.task, self.metrics, self.dataset
+        )  # fmt: skip
+        class_names = class_names_of(dataset)
+        kind = with_defaults(task, TaskDefaults).label_kind or "class"
+        adapt_metrics(metrics, class_names, task, kind)
+        names = metric_names(task)
+        names += validate_metrics(metrics, dataset.num_classes, names, kind)
+        # The other modes have no writers, and rank no checkpoints.
+        num_misclassified = experiment.summary.misclassified if experiment.trains else 0
+        if experiment.trains:
+            require_evaluated(experiment, names, self.directions)
+        if experiment.mode == "predict" or not (metrics or num_misclassified):
+            return None  # nothing is evaluated, or nothing more
+        options = {"metrics": ", ".join(metrics), "summary.misclassified": num_misclassified}
+        configured = " and ".join(f"{key} ({value})" for key, value in options.items() if value)
+        if predictor is None:
+            raise ConfigError(
+                f"{configured} needs a task with predict_step; {type(task).__name__} has none; "
+                "add one, or leave the option out"
+            )
+        if "label" not in batch_spec(dataset.test):
+            raise ConfigError(f"{configured} needs examples with a 'label'; leave the option out")
+        misclassified = None
+        if num_misclassified:
+            if kind != "class":
+                reason = f"needs one class an example, the labels are {IN_WORDS[kind]}"
+                raise ConfigError(*misclassified_problems(experiment, reason))
+            misclassified = MisclassifiedExamples(num_misclassified, dataset, class_names)
+        judge = PredictionMetrics(metrics, misclassified, kind, self.run_dir).judge
+        return self.extra_metrics(judge, predictor)
+
+    def extra_metrics(self, judge: Judge, predictor: Predictor) -> ExtraMetrics:
+        """Return metrics of what a predictor predicts; see `ExtraMetrics`."""
+        return ExtraMetrics(judge, predictor, self.process_group)
+
+    def pictures(self, draw: Draw, source: Source, count: int) -> ExtraMetrics:
+        """Return what draws some examples of a split, spread evenly, with their predictions.
+
+        Args:
+            draw: draws them.
+            source: the split.
+            count: how many examples at most.
+        """
+        split = SpreadExamples(source.split, count)
+
+        def judge(step: int, rows: Iterator[Mapping[str, np.ndarray]]) -> Evaluation:
+            predictions = columns(rows)
+            if not predictions:
+                return Evaluation({})
+            with tf.device("CPU:0"):
+                batch = split.fetch(tf.constant(predictions["id"], tf.int64))
+                examples = self.dataset.transform(batch, None)
+            arrays = {name: np.asarray(value) for name, value in examples.items()}
+            drawn = draw(arrays, predictions)
+            for name, picture in drawn.items():
+                write_atomically(self.run_dir / f"{name}.png", figures.png(picture))
+            return Evaluation({}, {name: picture[None] for name, picture in drawn.items()})
+
+        return self.extra_metrics(judge, self.predict(replace(source, split=split)))
 
     def predict(self, source: Source) -> Predictor:
         """Return what predicts a split by the task's `predict_step`."""
@@ -158,3 +240,18 @@ class Inference:
         return Predictor(
             self.state, loop, source, self.process_group, self.channel, class_names, decode
         )
+
+
+def class_names_of(dataset: Dataset) -> list[str]:
+    """Return the names of a dataset's classes; without names, their numbers.
+
+    Raises:
+        ConfigError: there is not one name for each class.
+    """
+    names = list(optional(dataset, "class_names") or map(str, range(dataset.num_classes)))
+    if len(names) != dataset.num_classes:
+        raise ConfigError(
+            f"the dataset has {len(names)} class_names for {dataset.num_classes} classes; "
+            "give it one for each"
+        )
+    return names

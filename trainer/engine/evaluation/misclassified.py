@@ -9,8 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.engine.evaluation.predicted_classes import predicted_classes
+from trainer.engine.evaluation.subset import batch_spec
 from trainer.errors import ConfigError
-from trainer.protocols import Dataset, Split, optional
+from trainer.protocols import Dataset, optional
 from trainer.summaries import figures
 
 
@@ -88,12 +89,3 @@ class MisclassifiedExamples:
             features = self._split.fetch(ids)["features"].numpy()
         gray = np.clip(features.astype(np.float64) / self._white, 0.0, 1.0)
         return figures.add_captions(np.rint(255 * gray).astype(np.uint8), captions)
-
-
-def batch_spec(split: Split) -> dict[str, tf.TensorSpec]:
-    """Return name, shape and dtype of what a split fetches; nothing is read."""
-    fetch = tf.function(split.fetch, autograph=False)
-    spec: dict[str, tf.TensorSpec] = fetch.get_concrete_function(
-        tf.TensorSpec([None], tf.int64)
-    ).structured_outputs
-    return spec

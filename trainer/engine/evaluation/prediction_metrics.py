@@ -1,84 +1,87 @@
-"""Metrics and figures of a split from its predictions, besides the metrics of the task itself."""
+"""The configured metrics of predictions: names and values, checked before training."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
 
-from trainer.config.directions import of_objects
+from trainer.config.directions import Directions
+from trainer.config.options.constraints import did_you_mean
+from trainer.config.rules.checkpoint import selections
 from trainer.config.schema import Experiment
-from trainer.engine.evaluation.evaluator import Evaluation, ExtraMetrics
-from trainer.engine.evaluation.metric_names import (
-    kind_of,
-    metric_values,
-    require_evaluated,
-    update_metrics,
-    validate_metrics,
-)
-from trainer.engine.evaluation.misclassified import MisclassifiedExamples, batch_spec
-from trainer.engine.evaluation.predictor import Predictor
-from trainer.engine.graph.step.metric_sums import metric_names
-from trainer.engine.process_group import ProcessGroup
+from trainer.engine.evaluation.evaluator import Evaluation
+from trainer.engine.evaluation.misclassified import MisclassifiedExamples
 from trainer.errors import ConfigError
 from trainer.files import write_json
 from trainer.protocols import (
     IN_WORDS,
     PREDICTIONS,
-    Dataset,
     HasFigures,
     LabelKind,
     Metric,
+    MetricDefaults,
     SampleMetric,
     Task,
     TaskDefaults,
-    optional,
     with_defaults,
 )
 
+_RESERVED = ("step", "split", "epoch")
+"""Keys of a line of metrics.jsonl that are not metrics."""
 
-class PredictionMetrics(ExtraMetrics):
-    """Computes metrics from the predictions for the test split, in the chief.
+_SHAPES: Mapping[LabelKind, str] = {
+    "class": "labels of [B] and probabilities of [B, {}]",
+    "number": "targets and predictions of [B, {}]",
+    "multilabel": "labels and probabilities of [B, {}]",
+}
 
-    Args:
+
+@dataclass(eq=False)
+class PredictionMetrics:
+    """Computes metrics and figures from the predictions for a split.
+
+    Attributes:
         metrics: the metrics by name.
         misclassified: collects misclassified examples; None: they are not shown.
-        predictor: predicts the test split.
-        process_group: the processes that predict together.
-        run_dir: the run directory, for the tables of metrics with figures.
         kind: what the labels are.
+        run_dir: the run directory, for the tables of metrics with figures.
     """
 
-    def __init__(
-        self,
-        metrics: Mapping[str, Metric],
-        misclassified: MisclassifiedExamples | None,
-        predictor: Predictor,
-        process_group: ProcessGroup,
-        run_dir: Path,
-        kind: LabelKind = "class",
-    ) -> None:
-        super().__init__(predictor, process_group)
-        self._metrics = metrics
-        self._misclassified = misclassified
-        self._run_dir = run_dir
-        self._kind = kind
+    metrics: Mapping[str, Metric]
+    misclassified: MisclassifiedExamples | None
+    kind: LabelKind
+    run_dir: Path
 
-    def reset(self) -> None:
-        """Forget all predictions."""
-        for metric in self._metrics.values():
-            metric.reset_state()
-        if self._misclassified:
-            self._misclassified.reset()
-
-    def update(self, block: Mapping[str, np.ndarray]) -> None:
-        """Add predictions.
+    def judge(self, step: int, rows: Iterator[Mapping[str, np.ndarray]]) -> Evaluation:
+        """Return the values, draw the images, and write the tables; see `ExtraMetrics`.
 
         Raises:
             ConfigError: the task does not predict what is compared with the labels.
         """
-        name = PREDICTIONS[self._kind]
+        for metric in self.metrics.values():
+            metric.reset_state()
+        if self.misclassified:
+            self.misclassified.reset()
+        for block in rows:
+            self._update(block)
+        values: dict[str, float] = {}
+        images: dict[str, np.ndarray] = {}
+        for name, metric in self.metrics.items():
+            values |= metric_values(name, metric)
+            if isinstance(metric, HasFigures):
+                images[name] = metric.figure()[None]
+                table = {"step": step, **metric.table()}
+                write_json(self.run_dir / f"{name}.json", table)
+        if self.misclassified and len(misclassified := self.misclassified.images()):
+            images["misclassified"] = misclassified
+        return Evaluation(values, images)
+
+    def _update(self, block: Mapping[str, np.ndarray]) -> None:
+        name = PREDICTIONS[self.kind]
         if name not in block:
             raise ConfigError(
                 f"metrics and summary.misclassified need '{name}' "
@@ -86,83 +89,114 @@ class PredictionMetrics(ExtraMetrics):
             )
         predictions = block[name]
         labels = block["label"]
-        if self._kind == "number":
+        if self.kind == "number":
             labels = labels.reshape(predictions.shape)
         else:
             labels = labels.astype(np.int64)
-        update_metrics(self._metrics, labels, predictions)
-        if self._misclassified:
-            self._misclassified.update(block["id"], labels, predictions)
-
-    def results(self, step: int) -> Evaluation:
-        """Return the values, draw the images, and write the tables."""
-        values: dict[str, float] = {}
-        images: dict[str, np.ndarray] = {}
-        for name, metric in self._metrics.items():
-            values |= metric_values(name, metric)
-            if isinstance(metric, HasFigures):
-                images[name] = metric.figure()[None]
-                table = {"step": step, **metric.table()}
-                write_json(self._run_dir / f"{name}.json", table)
-        if self._misclassified and len(misclassified := self._misclassified.images()):
-            images["misclassified"] = misclassified
-        return Evaluation(values, images)
+        update_metrics(self.metrics, labels, predictions)
+        if self.misclassified:
+            self.misclassified.update(block["id"], labels, predictions)
 
 
-def make_prediction_metrics(
-    experiment: Experiment,
-    metrics: Mapping[str, Metric],
-    task: Task,
-    dataset: Dataset,
-    predictor: Predictor | None,
-    process_group: ProcessGroup,
-    run_dir: Path,
-) -> PredictionMetrics | None:
-    """Return the metrics besides the task's own; None if the configuration has none.
+def update_metrics(
+    metrics: Mapping[str, Metric], labels: np.ndarray, predictions: np.ndarray
+) -> None:
+    """Update all metrics with examples.
 
     Args:
-        experiment: the configuration.
-        metrics: the configured metrics by name, which are told what they ask for.
-        task: the task, with metrics of its own.
-        dataset: the dataset.
-        predictor: predicts its test split; None: the task has no `predict_step`.
-        process_group: the processes that predict together.
-        run_dir: the run directory.
+        metrics: the metrics by name.
+        labels: [B] int64, or [B, ...] of numbers and of several labels.
+        predictions: [B, C] float32.
+    """
+    # Where Keras' metrics have their variables: the accelerators belong to the model.
+    with tf.device("CPU:0"):
+        for metric in metrics.values():
+            metric.update_state(labels, predictions)
+
+
+def metric_values(name: str, metric: Metric) -> dict[str, float]:
+    """Return the values of a metric: one under its own name, or several under theirs.
 
     Raises:
-        ConfigError: the metrics do not fit the task or the dataset, or the configuration refers to
-            a metric that is not evaluated.
+        TypeError: its result is neither a number nor a mapping to numbers.
     """
-    _refuse_sample_metrics(metrics, task)
-    class_names = class_names_of(dataset)
-    kind = with_defaults(task, TaskDefaults).label_kind or "class"
-    _adapt(metrics, class_names, task)
-    names = metric_names(task)
-    names += validate_metrics(metrics, dataset.num_classes, names, kind)
-    # The other modes have no writers, and rank no checkpoints.
-    num_misclassified = experiment.summary.misclassified if experiment.trains else 0
-    if experiment.trains:
-        require_evaluated(experiment, names, of_objects(task, metrics))
-    if experiment.mode == "predict" or not (metrics or num_misclassified):
-        return None  # nothing is evaluated, or nothing more
-    options = {"metrics": ", ".join(metrics), "summary.misclassified": num_misclassified}
-    configured = " and ".join(f"{key} ({value})" for key, value in options.items() if value)
-    if predictor is None:
-        raise ConfigError(
-            f"{configured} needs a task with predict_step; {type(task).__name__} has none; "
-            "add one, or leave the option out"
-        )
-    if "label" not in batch_spec(dataset.test):
-        raise ConfigError(f"{configured} needs examples with a 'label'; leave the option out")
-    misclassified = None
-    if num_misclassified:
-        _require_classes(num_misclassified, kind)
-        misclassified = MisclassifiedExamples(num_misclassified, dataset, class_names)
-    return PredictionMetrics(metrics, misclassified, predictor, process_group, run_dir, kind)
+    result = metric.result()
+    values = result if isinstance(result, Mapping) else {name: result}
+    return {str(key): float(value) for key, value in values.items()}
 
 
-def _adapt(metrics: Mapping[str, Metric], class_names: list[str], task: Task) -> None:
-    """Tell metrics what they ask for: the names of classes, and from when on a label is there."""
+def validate_metrics(
+    metrics: Mapping[str, Metric],
+    num_classes: int,
+    task_metrics: Sequence[str],
+    kind: LabelKind = "class",
+) -> list[str]:
+    """Return the names of all values, from a trial run on one example.
+
+    So an incompatible metric fails before training, not at the first evaluation.
+
+    Args:
+        metrics: the metrics by name.
+        num_classes: the number of classes.
+        task_metrics: the names of the task's own metrics.
+        kind: what the labels are.
+
+    Raises:
+        ConfigError: a metric of Keras does not accept such examples or returns no numbers, or two
+            values have the same name.
+    """
+    owners = {
+        **dict.fromkeys(_RESERVED, "each line of metrics.jsonl"),
+        **dict.fromkeys(task_metrics, "the task"),
+    }
+    problems = []
+    names = []
+    for metric_name, metric in metrics.items():
+        try:
+            metric_names = _try_metric(metric_name, metric, num_classes, kind)
+        except (ValueError, TypeError, tf.errors.OpError) as error:
+            if not type(metric).__module__.startswith(("tf_keras.", "keras.")):
+                raise  # a mistake in the user's code, which needs its traceback
+            problems.append(
+                f"metrics.{metric_name} ({type(metric).__name__}) must give numbers for "
+                f"{_SHAPES[kind].format(num_classes)}: {str(error).strip().splitlines()[-1]}"
+            )
+            continue
+        for name in metric_names:
+            if name in owners:
+                problems.append(
+                    f"metrics.{metric_name} gives '{name}', which {owners[name]} gives too; "
+                    "rename one of them"
+                )
+            owners.setdefault(name, f"metrics.{metric_name}")
+        names += metric_names
+    if problems:
+        raise ConfigError(*problems)
+    return names
+
+
+def adapt_metrics(
+    metrics: Mapping[str, Metric], class_names: Sequence[str], task: Task, kind: LabelKind
+) -> None:
+    """Tell metrics what they ask for: the names of classes, and from when on a label is there.
+
+    Raises:
+        ConfigError: one judges generated examples, or is for labels of another kind.
+    """
+    if problems := [
+        f"metrics.{name} ({type(metric).__name__}) judges generated examples, and "
+        f"{type(task).__name__} generates none; remove it, or choose task=gan"
+        for name, metric in metrics.items()
+        if isinstance(metric, SampleMetric)
+    ]:
+        raise ConfigError(*problems)
+    if problems := [
+        f"metrics.{name} ({type(metric).__name__}) is for {IN_WORDS[own]}, the labels are "
+        f"{IN_WORDS[kind]}; remove it"
+        for name, metric in metrics.items()
+        if (own := kind_of(metric) or kind) != kind
+    ]:
+        raise ConfigError(*problems)
     for metric in metrics.values():
         if hasattr(metric, "class_names"):
             metric.class_names = class_names
@@ -171,39 +205,46 @@ def _adapt(metrics: Mapping[str, Metric], class_names: list[str], task: Task) ->
             metric.threshold = metric.threshold if threshold is None else threshold
 
 
-def _require_classes(num_misclassified: int, kind: LabelKind) -> None:
-    """Raise unless examples have one class, which can be wrong.
+def kind_of(metric: Metric) -> LabelKind | None:
+    """Return the labels that a metric is for; None: any."""
+    return with_defaults(metric, MetricDefaults).label_kind
+
+
+def _try_metric(name: str, metric: Metric, num_classes: int, kind: LabelKind) -> list[str]:
+    """Return the names of a metric's values, after an update with one example."""
+    labels: np.ndarray = np.zeros(1, np.int64)
+    if kind != "class":
+        labels = np.zeros((1, num_classes), np.float32 if kind == "number" else np.int64)
+    predictions = np.full((1, num_classes), 1 / num_classes, np.float32)
+    update_metrics({name: metric}, labels, predictions)
+    return list(metric_values(name, metric))
+
+
+def require_evaluated(experiment: Experiment, names: Sequence[str], directions: Directions) -> None:
+    """Raise unless every metric that selects is evaluated, and its direction is known.
+
+    Args:
+        experiment: the configuration.
+        names: all metrics of an evaluation.
+        directions: what the task and the metrics declare.
 
     Raises:
-        ConfigError: the labels are others.
+        ConfigError: one is not.
     """
-    if kind != "class":
-        raise ConfigError(
-            f"summary.misclassified ({num_misclassified}) needs one class an example, the "
-            f"labels are {IN_WORDS[kind]}; add summary.misclassified=0"
-        )
-
-
-def _refuse_sample_metrics(metrics: Mapping[str, Metric], task: Task) -> None:
-    if problems := [
-        f"metrics.{name} ({type(metric).__name__}) judges generated examples, and "
-        f"{type(task).__name__} generates none; remove it, or choose task=gan"
-        for name, metric in metrics.items()
-        if isinstance(metric, SampleMetric)
-    ]:
+    problems = []
+    for key, name, mode_key, mode in selections(experiment):
+        if name not in names:
+            problems.append(
+                f"{key} ({name}) must be a metric of the evaluation, "
+                f"which has {', '.join(names)}{did_you_mean(name, names)}"
+            )
+        elif line := directions.problem(key, name, mode_key, mode):
+            problems.append(line)
+    if problems:
         raise ConfigError(*problems)
 
 
-def class_names_of(dataset: Dataset) -> list[str]:
-    """Return the names of a dataset's classes; without names, their numbers.
-
-    Raises:
-        ConfigError: there is not one name for each class.
-    """
-    names = list(optional(dataset, "class_names") or map(str, range(dataset.num_classes)))
-    if len(names) != dataset.num_classes:
-        raise ConfigError(
-            f"the dataset has {len(names)} class_names for {dataset.num_classes} classes; "
-            "give it one for each"
-        )
-    return names
+def misclassified_problems(experiment: Experiment, reason: str) -> list[str]:
+    """Return why misclassified examples cannot be shown, if they are to be."""
+    count = experiment.summary.misclassified if experiment.trains else 0
+    return [f"summary.misclassified ({count}) {reason}; add summary.misclassified=0"] * (count > 0)

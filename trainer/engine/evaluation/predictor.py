@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from trainer.engine.process_group import ProcessGroup
 _MAX_ROWS = 4096  # of one chunk, unless a single batch has more
 
 
+@dataclass(eq=False)
 class Predictor:
     """Predicts the examples of a split with the averaged weights, if averages are kept.
 
@@ -25,39 +27,31 @@ class Predictor:
     Attributes:
         num_examples: examples in the split.
         batch_size: examples that a replica predicts at a time.
-        class_names: names of the classes; empty if the dataset has none.
-        decode: returns the text of tokens, if texts are predicted.
-
-    Args:
         state: the state whose models predict; between two chunks it must hold the trained weights,
             not their averages.
         loop: the compiled prediction loop.
         source: the split.
         process_group: the processes that predict together.
         channel: receives a heartbeat before each graph call.
-        class_names: names of the classes.
-        decode: returns the text of tokens.
+        class_names: names of the classes; empty if the dataset has none.
+        decode: returns the text of tokens, if texts are predicted.
     """
 
-    def __init__(
-        self,
-        state: TrainState,
-        loop: PredictLoop,
-        source: Source,
-        process_group: ProcessGroup,
-        channel: Channel,
-        class_names: Sequence[str] = (),
-        decode: Callable[[Sequence[int]], str] | None = None,
-    ) -> None:
-        self.class_names = class_names
-        self.decode = decode
-        self._state = state
-        self._loop = loop
-        self._global_size = source.global_size
-        self.num_examples = source.split.num_examples
-        self.batch_size = source.per_replica
-        max_batches = max(1, _MAX_ROWS // source.global_size)
-        self._calls = PacedCalls(source.num_steps, process_group, channel, max_batches)
+    state: TrainState
+    loop: PredictLoop
+    source: Source
+    process_group: ProcessGroup
+    channel: Channel
+    class_names: Sequence[str] = ()
+    decode: Callable[[Sequence[int]], str] | None = None
+
+    def __post_init__(self) -> None:
+        self.num_examples = self.source.split.num_examples
+        self.batch_size = self.source.per_replica
+        max_batches = max(1, _MAX_ROWS // self.source.global_size)
+        self._calls = PacedCalls(
+            self.source.num_steps, self.process_group, self.channel, max_batches
+        )
 
     def predict(
         self,
@@ -84,18 +78,18 @@ class Predictor:
         """
         if start >= self.num_examples:
             return
-        first_batch = start // self._global_size
-        iterator = self._loop.feed.open(first_batch)
+        first_batch = start // self.source.global_size
+        iterator = self.loop.feed.open(first_batch)
         for first, count in self._calls.batches(stop_requested, enter, first_batch):
             rows = self._rows(iterator, first, count)
-            position = first * self._global_size
+            position = first * self.source.global_size
             unpadded = slice(max(0, start - position), self.num_examples - position)
             yield {name: value[unpadded] for name, value in rows.items()}
 
     def _rows(self, iterator: object, first: int, count: int) -> dict[str, np.ndarray]:
         # Swapped for each call: between two chunks the caller finds the trained weights.
-        self._state.swap_averages()
+        self.state.swap_averages()
         try:
-            return self._loop.run(iterator, first, count)
+            return self.loop.run(iterator, first, count)
         finally:
-            self._state.swap_averages()
+            self.state.swap_averages()

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.engine.evaluation.evaluator import Evaluation, ExtraMetrics, SplitEvaluator
+from trainer.engine.evaluation.evaluator import Evaluation, SplitEvaluator
 from trainer.engine.evaluation.inference import Inference
-from trainer.engine.evaluation.metric_names import require_evaluated
+from trainer.engine.evaluation.prediction_metrics import (
+    misclassified_problems,
+    require_evaluated,
+)
 from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.randomness.randomness import normal_of
 from trainer.engine.graph.step.metric_sums import metric_names
-from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.files import write_atomically
 from trainer.protocols import Batch, SampleMetric
@@ -70,17 +73,17 @@ class NumberedSplit:
         return {}
 
 
+@dataclass(eq=False)
 class Sampler:
     """Predicts for each number one generated example, always from the same random vector.
 
     It stands for the task and for the dataset of a prediction loop.
 
-    Args:
+    Attributes:
         task: the task that generates.
     """
 
-    def __init__(self, task: Generates) -> None:
-        self._task = task
+    task: Generates
 
     def transform(self, batch: Batch, draws: tf.Tensor | None) -> Batch:
         """Return the batch."""
@@ -88,62 +91,38 @@ class Sampler:
 
     def predict_step(self, batch: Batch) -> Batch:
         """Return `sample`, [B, *input_shape] float32, from `id`, [B] int64."""
-        latents = normal_of(batch["id"], self._task.latent_size)
-        return {SAMPLE: tf.cast(self._task.generate(latents), tf.float32)}
+        latents = normal_of(batch["id"], self.task.latent_size)
+        return {SAMPLE: tf.cast(self.task.generate(latents), tf.float32)}
 
 
-class SampleMetrics(ExtraMetrics):
-    """Computes metrics of generated examples, and shows the first of them.
-
-    Args:
-        metrics: the metrics by name.
-        predictor: generates the examples.
-        process_group: the processes that generate together.
-        run_dir: the run directory, for the picture.
-    """
-
-    def __init__(
-        self,
-        metrics: Mapping[str, SampleMetric],
-        predictor: Predictor,
-        process_group: ProcessGroup,
-        run_dir: Path,
-    ) -> None:
-        super().__init__(predictor, process_group)
-        self._metrics = metrics
-        self._run_dir = run_dir
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget all generated examples."""
-        for metric in self._metrics.values():
-            metric.reset_state()
-        self._count = 0
-        self._first: list[np.ndarray] = []
-
-    def update(self, block: Mapping[str, np.ndarray]) -> None:
-        """Add generated examples."""
+def judge_samples(
+    metrics: Mapping[str, SampleMetric],
+    run_dir: Path,
+    step: int,
+    rows: Iterator[Mapping[str, np.ndarray]],
+) -> Evaluation:
+    """Return the values of generated examples; draw the first of them if they are images."""
+    for metric in metrics.values():
+        metric.reset_state()
+    count = 0
+    first: list[np.ndarray] = []
+    for block in rows:
         samples = block[SAMPLE]
-        for metric in self._metrics.values():
-            if len(wanted := samples[: max(0, metric.num_samples - self._count)]):
+        for metric in metrics.values():
+            if len(wanted := samples[: max(0, metric.num_samples - count)]):
                 metric.update_samples(wanted)
-        self._first.append(samples[: max(0, GRID_SIZE - self._count)])
-        self._count += len(samples)
-
-    def results(self, step: int) -> Evaluation:
-        """Return the values; draw and write the picture if the examples are images."""
-        values = {
-            name: float(value)
-            for metric in self._metrics.values()
-            for name, value in metric.result().items()
-        }
-        first = np.concatenate(self._first)
-        if first.ndim != 4 or first.shape[3] not in (1, 3):
-            return Evaluation(values)
-        pixels = np.rint(255 * np.clip(np.nan_to_num(first), 0.0, 1.0)).astype(np.uint8)
-        picture = figures.image_grid(pixels, GRID_COLUMNS)
-        write_atomically(self._run_dir / PICTURE, figures.png(picture))
-        return Evaluation(values, {"samples": picture[None]})
+        first.append(samples[: max(0, GRID_SIZE - count)])
+        count += len(samples)
+    values = {
+        name: float(value) for metric in metrics.values() for name, value in metric.result().items()
+    }
+    shown = np.concatenate(first)
+    if shown.ndim != 4 or shown.shape[3] not in (1, 3):
+        return Evaluation(values)
+    pixels = np.rint(255 * np.clip(np.nan_to_num(shown), 0.0, 1.0)).astype(np.uint8)
+    picture = figures.image_grid(pixels, GRID_COLUMNS)
+    write_atomically(run_dir / PICTURE, figures.png(picture))
+    return Evaluation(values, {"samples": picture[None]})
 
 
 def generator(task: Generates, inference: Inference, source: Source, count: int) -> Predictor:
@@ -170,12 +149,8 @@ def sample_evaluator(task: Generates, inference: Inference, source: Source) -> S
         for name, metric in inference.metrics.items()
         if name not in judges
     ]
-    if experiment.trains and (count := experiment.summary.misclassified):
-        problems.append(
-            f"summary.misclassified ({count}) needs a classifier, and {type(task).__name__} "
-            "generates examples; add summary.misclassified=0"
-        )
-    if problems:
+    reason = f"needs a classifier, and {type(task).__name__} generates examples"
+    if problems := [*problems, *misclassified_problems(experiment, reason)]:
         raise ConfigError(*problems)
     for name, judge in judges.items():
         try:
@@ -190,5 +165,5 @@ def sample_evaluator(task: Generates, inference: Inference, source: Source) -> S
         require_evaluated(experiment, names, inference.directions)
     num_samples = max([GRID_SIZE, *(judge.num_samples for judge in judges.values())])
     predictor = generator(task, inference, source, num_samples)
-    extra = SampleMetrics(judges, predictor, inference.process_group, inference.run_dir)
+    extra = inference.extra_metrics(partial(judge_samples, judges, inference.run_dir), predictor)
     return inference.split_evaluator(source, extra)

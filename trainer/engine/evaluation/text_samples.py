@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -14,7 +14,6 @@ from trainer.engine.evaluation.evaluator import Evaluation, ExtraMetrics
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph.input.feed import Source
-from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.files import write_atomically
 from trainer.protocols import Batch, HasTokenizer, Sampling, Split, Tokenizer
@@ -108,19 +107,19 @@ class FilePrompts:
         }
 
 
+@dataclass(eq=False)
 class TextWriter:
     """Predicts for each prompt the tokens that follow it.
 
     It stands for the task and for the dataset of a prediction loop.
 
-    Args:
+    Attributes:
         task: the task that continues texts.
         sampling: how tokens are chosen.
     """
 
-    def __init__(self, task: WritesText, sampling: Sampling) -> None:
-        self._task = task
-        self._sampling = sampling
+    task: WritesText
+    sampling: Sampling
 
     def transform(self, batch: Batch, draws: tf.Tensor | None) -> Batch:
         """Return the batch."""
@@ -130,48 +129,8 @@ class TextWriter:
         """Return `text`, [B, tokens] int32, and the prompts."""
         prompts = batch["prompt"]
         sizes = batch["prompt_size"]
-        text = self._task.continue_text(prompts, sizes, batch["id"], self._sampling)
+        text = self.task.continue_text(prompts, sizes, batch["id"], self.sampling)
         return {"prompt": prompts, "prompt_size": sizes, "text": text}
-
-
-class TextSamples(ExtraMetrics):
-    """Shows what the model writes at each evaluation, always after the same prompts.
-
-    Args:
-        predictor: continues the prompts.
-        process_group: the processes that do so together.
-        decode: returns the text of tokens.
-        run_dir: the run directory, for the file of the newest texts.
-    """
-
-    def __init__(
-        self,
-        predictor: Predictor,
-        process_group: ProcessGroup,
-        decode: Callable[[Sequence[int]], str],
-        run_dir: Path,
-    ) -> None:
-        super().__init__(predictor, process_group)
-        self._decode = decode
-        self._run_dir = run_dir
-        self._texts: list[str] = []
-
-    def reset(self) -> None:
-        """Forget all texts."""
-        self._texts = []
-
-    def update(self, block: Mapping[str, np.ndarray]) -> None:
-        """Add texts."""
-        for prompt, size, text in zip(
-            block["prompt"], block["prompt_size"], block["text"], strict=True
-        ):
-            self._texts.append(self._decode([*prompt[:size].tolist(), *text.tolist()]))
-
-    def results(self, step: int) -> Evaluation:
-        """Write the texts; they have no values."""
-        parts = [f"step {step}, text {i}\n{text}\n" for i, text in enumerate(self._texts)]
-        write_atomically(self._run_dir / FILE, "\n".join(parts))
-        return Evaluation({}, texts={"samples": self._texts})
 
 
 def text_predictor(task: WritesText, inference: Inference, source: Source) -> Predictor | None:
@@ -197,8 +156,11 @@ def text_predictor(task: WritesText, inference: Inference, source: Source) -> Pr
     return inference.predict_by(writer, source, split, dataset.tokenizer.decode)
 
 
-def text_samples(task: WritesText, inference: Inference, source: Source) -> TextSamples | None:
-    """Return what shows texts at each evaluation of a training, one at a time; None: no texts."""
+def text_samples(task: WritesText, inference: Inference, source: Source) -> ExtraMetrics | None:
+    """Return what shows texts at each evaluation of a training, one at a time; None: no texts.
+
+    They always follow the same prompts. There are no values; a file has the newest texts.
+    """
     experiment = inference.experiment
     dataset = inference.dataset
     count = min(experiment.summary.texts, source.split.num_examples)
@@ -206,6 +168,19 @@ def text_samples(task: WritesText, inference: Inference, source: Source) -> Text
         return None
     split = SplitPrompts(source.split, count, max(1, dataset.input_shape[0] // 4))
     decode = dataset.tokenizer.decode
+
+    def judge(step: int, rows: Iterator[Mapping[str, np.ndarray]]) -> Evaluation:
+        texts = [
+            decode([*prompt[:size].tolist(), *text.tolist()])
+            for block in rows
+            for prompt, size, text in zip(
+                block["prompt"], block["prompt_size"], block["text"], strict=True
+            )
+        ]
+        parts = [f"step {step}, text {i}\n{text}\n" for i, text in enumerate(texts)]
+        write_atomically(inference.run_dir / FILE, "\n".join(parts))
+        return Evaluation({}, texts={"samples": texts})
+
     writer = TextWriter(task, experiment.predict.sampling)
     predictor = inference.predict_by(writer, replace(source, per_replica=1), split, decode)
-    return TextSamples(predictor, inference.process_group, decode, inference.run_dir)
+    return inference.extra_metrics(judge, predictor)

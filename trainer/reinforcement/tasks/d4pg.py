@@ -19,8 +19,6 @@ from trainer.protocols import (
     StepContext,
     TaskParts,
 )
-from trainer.reinforcement.tasks.n_step import n_step_returns
-from trainer.reinforcement.tasks.value_distribution import Support
 
 _UNBOUNDED = 1e30
 """Gymnasium writes no bound as infinity, or as the largest float32."""
@@ -163,17 +161,17 @@ class D4PG:
 
     def _targets(self, batch: Batch) -> tf.Tensor:
         """Return the distributions that the critic learns, [B, T, num_atoms] float32."""
-        returns = n_step_returns(
+        rewards, discounts, rows = n_step_returns(
             batch["reward"],
             batch["terminated"],
             batch["is_step"],
             discount=self._discount,
             num_steps=self._num_steps,
         )
-        following = tf.gather(batch["observation"], returns.row, axis=1, batch_dims=1)
+        following = tf.gather(batch["observation"], rows, axis=1, batch_dims=1)
         actions = self._actions("policy_target", following)
         probabilities = tf.nn.softmax(self._judge("critic_target", following, actions))
-        values = returns.reward[..., None] + returns.discount[..., None] * self._support.atoms
+        values = rewards[..., None] + discounts[..., None] * self._support.atoms
         return self._support.project(values, probabilities)
 
     def _actions(self, name: str, observations: tf.Tensor, *, training: bool = False) -> tf.Tensor:
@@ -196,6 +194,94 @@ class D4PG:
         """Return components in [-1, 1], [B, T, components], of the environment's actions."""
         flat = tf.reshape(actions, [*actions.shape[:2], len(self._half)])
         return (tf.cast(flat, tf.float32) - self._center) / self._half
+
+
+class Support:
+    """The values, *atoms*, that a return can have (Bellemare, Dabney and Munos 2017).
+
+    Args:
+        value_min: the smallest.
+        value_max: the largest.
+        num_atoms: how many.
+    """
+
+    def __init__(self, value_min: float, value_max: float, num_atoms: int) -> None:
+        self._min = value_min
+        self._max = value_max
+        self._distance = (value_max - value_min) / (num_atoms - 1)
+        self._num_atoms = num_atoms
+
+    @property
+    def atoms(self) -> tf.Tensor:
+        """The values, [num_atoms] float32, ascending and evenly spaced; made anew in each graph."""
+        return tf.linspace(tf.constant(self._min, tf.float32), self._max, self._num_atoms)
+
+    def mean(self, logits: tf.Tensor) -> tf.Tensor:
+        """Return the mean of distributions, [...], from their logits, [..., num_atoms]."""
+        return tf.reduce_sum(tf.nn.softmax(logits) * self.atoms, axis=-1)
+
+    def project(self, values: tf.Tensor, probabilities: tf.Tensor) -> tf.Tensor:
+        """Return the distributions over the atoms of values that lie anywhere.
+
+        A value's probability is shared by the two atoms around it, the nearer one getting more; one
+        beyond the atoms goes to the outermost.
+
+        Args:
+            values: [..., K] float32.
+            probabilities: theirs, [..., K] float32.
+
+        Returns:
+            [..., num_atoms] float32.
+        """
+        clipped = tf.clip_by_value(values, self._min, self._max)
+        distances = tf.abs(clipped[..., None, :] - self.atoms[:, None]) / self._distance
+        shares = tf.clip_by_value(1.0 - distances, 0.0, 1.0)
+        return tf.linalg.matvec(shares, probabilities)
+
+
+def n_step_returns(
+    reward: tf.Tensor,
+    terminated: tf.Tensor,
+    is_step: tf.Tensor,
+    *,
+    discount: float,
+    num_steps: int,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return what `num_steps` steps from each row on bring (Sutton 1988).
+
+    They are fewer where the episode or the unroll ends before. A terminal state has no value. An
+    episode that is cut by a time limit goes on in thought: its last observation has one.
+
+    Args:
+        reward: [B, T] float32.
+        terminated: [B, T] float32, 1: a terminal state follows the row.
+        is_step: [B, T] float32, 0: the row only resets the environment; its observation is the last
+            one of the episode before. What is returned of such a row means nothing.
+        discount: the discount of one step.
+        num_steps: most steps.
+
+    Returns:
+        The discounted sum of rewards, [B, T] float32; the factor of the value that follows, [B, T]
+        float32, 0 after a terminal state; the observation that has this value, [B, T] int32 in
+        [1, T].
+    """
+    length = int(reward.shape[1])
+    total = tf.zeros_like(reward)
+    factor = tf.ones_like(reward)
+    goes_on = tf.ones_like(reward)
+    row = tf.zeros_like(reward, tf.int32) + tf.range(length)
+
+    def later(rows: tf.Tensor, offset: int) -> tf.Tensor:
+        return tf.pad(rows[:, offset:], [[0, 0], [0, offset]])
+
+    for offset in range(min(num_steps, length)):
+        goes_on *= later(is_step, offset)  # 0 beyond the unroll too
+        total += goes_on * factor * later(reward, offset)
+        row += tf.cast(goes_on, tf.int32)
+        ends = goes_on * later(terminated, offset)
+        factor *= tf.where(goes_on > 0.0, discount * (1.0 - ends), 1.0)
+        goes_on *= 1.0 - ends
+    return total, factor, row
 
 
 def _bounds(spec: EnvSpec | None) -> tuple[EnvSpec, Sequence[float], Sequence[float]]:

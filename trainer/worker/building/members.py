@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from trainer.engine.evaluation.misclassified import batch_spec
+from trainer.engine.evaluation.subset import batch_spec
 from trainer.errors import ConfigError
 from trainer.protocols import (
     IN_WORDS,

@@ -18,7 +18,6 @@ from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.pacing import Stopped
 from trainer.engine.plan import Epochs, Timer, save_policies
 from trainer.engine.process_group import ProcessGroup
-from trainer.engine.run_state import Requests
 from trainer.errors import ConfigError
 from trainer.own_loop.replicator import Replicator
 from trainer.own_loop.session import Session
@@ -150,7 +149,7 @@ def _session(
         channel=context.channel,
         process_group=process_group,
         faults=faults,
-        requests=lambda: Requests(stop=signals.stop(), save=signals.save()),
+        requests=lambda: (signals.stop(), signals.save()),
     )
 
 

@@ -20,8 +20,7 @@ from trainer.engine.graph.exchange.collectives import flat_sum
 from trainer.engine.graph.step.train_step import Step
 from trainer.errors import ConfigError
 from trainer.own_loop.replicator import Replicator
-from trainer.own_loop.shared_optimizer import SharedOptimizer
-from trainer.own_loop.user_step import UserStep
+from trainer.own_loop.user_step import SharedOptimizer, UserStep
 from trainer.tasks.classification import Classification
 
 ROOT = Path(__file__).resolve().parents[4]
