@@ -125,16 +125,9 @@ def test_disabled_summaries_write_nothing(tmp_path):
     engine(tmp_path, "writers=[tensorboard]").train(lambda: False)
     contents, reader = read_events(tmp_path, "train")
     scalars = {
-        "accuracy",
-        "epoch",
-        "examples_per_sec",
-        "goodput",
-        "gradient_norm",
-        "input_wait_fraction",
-        "learning_rate",
-        "loss",
-        "train_secs",
-    }
+        "accuracy", "epoch", "examples_per_sec", "goodput", "gradient_norm",
+        "input_wait_fraction", "learning_rate", "loss", "train_secs",
+    }  # fmt: skip
     assert contents.keys() == scalars | {"memory_mib"}
     assert reader.Tags()["graph"] is False
     assert not (tmp_path / "events" / "train" / "plugins").exists()

@@ -41,42 +41,6 @@ def test_seed_of_the_run_changes_the_stream():
     assert streams[0] != streams[2]
 
 
-GLOBAL = 4
-"""The examples of TensorFlow's guide: 12 numbers, 2 workers with a replica each."""
-
-
-def data(context):
-    """Be AutoShardPolicy.DATA: each worker takes every other batch."""
-    batches = tf.data.Dataset.range(12).batch(context.get_per_replica_batch_size(GLOBAL))
-    return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
-
-
-def file(context):
-    """Be AutoShardPolicy.FILE: each worker reads a file of its own."""
-    files = tf.data.Dataset.from_tensor_slices(tf.constant([[0, 6], [6, 12]], tf.int64))
-    files = files.shard(context.num_input_pipelines, context.input_pipeline_id)
-    numbers = files.flat_map(lambda ends: tf.data.Dataset.range(ends[0], ends[1]))
-    return numbers.batch(context.get_per_replica_batch_size(GLOBAL))
-
-
-def off(context):
-    """Be AutoShardPolicy.OFF: each worker reads everything."""
-    return tf.data.Dataset.range(12).batch(context.get_per_replica_batch_size(GLOBAL))
-
-
-@pytest.mark.parametrize(
-    ("function", "expected"),
-    [
-        (data, [[[0, 1], [4, 5], [8, 9]], [[2, 3], [6, 7], [10, 11]]]),
-        (file, [[[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9], [10, 11]]]),
-        (off, [[[i, i + 1] for i in range(0, 12, 2)]] * 2),
-    ],
-    ids=["DATA", "FILE", "OFF"],
-)
-def test_function_shards_as_the_policies_of_tensorflow(function, expected):
-    assert [elements(pipeline(index, 2).open(function, 0)) for index in range(2)] == expected
-
-
 def test_context_tells_the_pipeline_and_the_batch():
     seen = []
 

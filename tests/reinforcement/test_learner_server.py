@@ -113,19 +113,6 @@ def test_end_is_told_to_all_that_wait(server, client):
         server.part(5, 0)
 
 
-def test_client_finds_the_next_learner_and_sends_it_nothing_old(tmp_path, client):
-    first = server_of(tmp_path)
-    first.begin(8, NO_FRAMES, [np.array(1.0)])
-    client.exchange({}, -1)
-    client.close()  # as if the learner were gone
-    first.close(finished=False)
-    second = server_of(tmp_path)
-    second.begin(4, NO_FRAMES, [np.array(2.0)])
-    version, (weight,) = client.exchange({}, -1)
-    assert (version, float(weight)) == (4, 2.0)
-    second.close(finished=True)
-
-
 class Doubling:
     """Doubles observations, and tells by which weights."""
 

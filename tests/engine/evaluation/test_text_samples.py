@@ -110,8 +110,3 @@ def test_prompts_are_refused_for_a_task_that_writes_no_text(tmp_path: Path) -> N
     experiment = compose([*DIGITS, "mode=predict", f"predict.prompts={file}"])
     with pytest.raises(ConfigError, match=r"predict.prompts \(.*\) needs a task that writes texts"):
         build.engine(experiment, tmp_path, QUIET)
-
-
-def test_metrics_of_classes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"metrics \(confusion\) needs a task with predict_step"):
-        build.engine(compose([*SMALL, "metrics=confusion"]), tmp_path, QUIET)

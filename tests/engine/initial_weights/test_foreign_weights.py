@@ -1,9 +1,5 @@
 """Weights from checkpoints of other programs, written as TensorFlow's tutorials do."""
 
-import os
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -12,21 +8,6 @@ import tensorflow as tf
 from trainer.engine.graph.keras3.keras3_model import Keras3Model
 from trainer.engine.initial_weights.initial_weights import restore_weights
 from trainer.errors import CheckpointError
-
-_TUTORIAL = """
-import sys, tensorflow as tf
-layers = tf.keras.layers
-model = tf.keras.Sequential([
-    tf.keras.Input((4, 4)), layers.Reshape((4, 4, 1)), layers.Conv2D(3, 2, activation="relu"),
-    layers.BatchNormalization(), layers.Flatten(), layers.Dense(5),
-])
-assert tf.keras.__version__.startswith("3.")
-model.layers[2].set_weights([tf.range(3.0) + start for start in (1.0, 2.0, 3.0, 4.0)])
-checkpoint = tf.train.Checkpoint(
-    model=model, epoch=tf.Variable(0, dtype=tf.int64), step_in_epoch=tf.Variable(0, dtype=tf.int64)
-)
-print(tf.train.CheckpointManager(checkpoint, directory=sys.argv[1], max_to_keep=1).save())
-"""
 
 
 def model(units=5, bias=True):
@@ -63,29 +44,6 @@ def test_tutorials_checkpoint_is_read_with_a_warning(tmp_path):
     assert_same(fresh, saved)
 
 
-@pytest.mark.slow
-def test_checkpoint_of_keras_3_is_matched_by_order_and_name(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", _TUTORIAL, str(tmp_path)],
-        env={**os.environ, "TF_USE_LEGACY_KERAS": "0", "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
-    prefix = done.stdout.split()[-1]
-    fresh = model()
-    assert restore_weights(tmp_path, {"model": fresh}) == (prefix, warning(prefix))
-    for number, name in enumerate(("gamma", "beta", "moving_mean", "moving_variance")):
-        np.testing.assert_array_equal(
-            getattr(fresh.layers[2], name), np.arange(3.0) + number + 1.0, err_msg=name
-        )
-    for layer, path in ((1, "2/_kernel"), (4, "5/_kernel")):
-        key = f"model/_functional/_operations/{path}/.ATTRIBUTES/VARIABLE_VALUE"
-        saved = tf.train.load_variable(prefix, key)
-        np.testing.assert_array_equal(fresh.layers[layer].kernel, saved)
-
-
 def keras_3_model(units=5):
     return keras.Sequential(
         [
@@ -99,12 +57,13 @@ def keras_3_model(units=5):
     )
 
 
-def test_model_of_keras_3_reads_weights_that_keras_3_has_saved(tmp_path):
+@pytest.mark.parametrize("make", [model, lambda: Keras3Model(keras_3_model())])
+def test_checkpoint_of_keras_3_is_matched_by_order_and_name(tmp_path, make):
     saved = keras_3_model()
     random = np.random.default_rng(0)
     saved.set_weights([random.normal(size=w.shape) for w in saved.get_weights()])
     prefix = save(tmp_path, model=saved)
-    fresh = Keras3Model(keras_3_model())
+    fresh = make()
     assert restore_weights(tmp_path, {"model": fresh}) == (prefix, warning(prefix))
     assert_same(fresh, saved)
 

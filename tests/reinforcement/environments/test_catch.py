@@ -33,11 +33,3 @@ def test_observation_is_a_picture_of_its_space():
     assert environment.observation_space.contains(observation)
     assert observation.shape == (4, 3, 1)
     assert observation.sum() == 2.0
-
-
-def test_paddle_stops_at_the_wall():
-    environment = Catch(rows=9, columns=3)
-    environment.reset(seed=0)
-    for _ in range(5):
-        observation, *_ = environment.step(2)
-    assert observation[-1, :, 0].tolist() == [0.0, 0.0, 1.0]

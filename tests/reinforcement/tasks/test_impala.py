@@ -2,6 +2,7 @@
 
 import json
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from trainer.errors import ConfigError
 from trainer.reinforcement.actor import Actor, _Stopped
 from trainer.reinforcement.buffers.queue import Queue
 from trainer.reinforcement.learner_server import COUNTS
-from trainer.reinforcement.published_policy import PublishedPolicy
+from trainer.reinforcement.published_policy import PublishedPolicy, acting_task
+from trainer.reinforcement.tasks.impala import Impala
+from trainer.tasks.classification import Classification
 from trainer.worker.building import build
 from trainer.worker.building.build_model import build_dataset
 from trainer.worker.context import WorkerContext
@@ -150,26 +153,20 @@ def test_mirrored_learner_counts_the_same_frames(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "problem"),
+    ("env", "problem"),
     [
-        (["task=classification"], r"task \(Classification\) learns from a dataset"),
-        (["~env", "dataset=digits"], "task .impala. learns from an environment; add env=<choice>"),
-        (
-            ["env=cartpole", "~env.rows", "~env.columns", "env.id=Pendulum-v1"],
-            r"task \(impala\) needs numbered actions",
-        ),
+        (None, r"task .impala. learns from an environment; add env=<choice>"),
+        (SimpleNamespace(num_actions=None), r"task \(impala\) needs numbered actions"),
     ],
 )
-def test_task_and_data_that_do_not_go_together_are_refused(tmp_path, overrides, problem):
-    options = [option for option in SMALL if not option.startswith(("env.", "task.", "actors."))]
-    options = [x for x in options if x not in ("task=impala", "env=catch")]
-    base = ["task=impala", "env=catch", *options]
-    wrong = [x for x in overrides if x not in ("~env", "~env.rows", "~env.columns")]
-    kept = [x for x in base if x.partition("=")[0] not in {w.partition("=")[0] for w in wrong}]
-    kept = [x for x in kept if "~env" not in overrides or not x.startswith("env=")]
-    (tmp_path / "run").mkdir()
+def test_environment_that_does_not_fit_is_refused(env, problem):
     with pytest.raises(ConfigError, match=problem):
-        build.engine(compose([*kept, *wrong]), tmp_path / "run", Channel(lambda message: None))
+        Impala().build(SimpleNamespace(env=env))
+
+
+def test_task_that_does_not_act_is_refused():
+    with pytest.raises(ConfigError, match=r"task \(Classification\) learns from a dataset"):
+        acting_task(Classification())
 
 
 def test_greedy_action_has_the_largest_logit(tmp_path):

@@ -92,7 +92,7 @@ class Checkpointer:
     ) -> None:
         self.directory = directory
         self._keep = keep
-        self._process_group = process_group
+        self._process_group = process_group or ProcessGroup(tf.distribute.get_strategy())
         self._saved_once = saved_once
         self._hooks = hooks or CheckpointHooks()
         self.skipped: list[str] = []
@@ -187,11 +187,10 @@ class Checkpointer:
         """
         self.wait()
         newest, problem = self._newest(at_most) if self._is_chief else (None, "")
-        if self._process_group is not None:
-            # The chief decides: a shared file system may show the others an older listing.
-            (step,) = self._process_group.broadcast_from_chief(-1 if newest is None else newest)
-            newest = None if step < 0 else step
-            problem = self._process_group.broadcast_text_from_chief(problem)
+        # The chief decides: a shared file system may show the others an older listing.
+        (step,) = self._process_group.broadcast_from_chief(-1 if newest is None else newest)
+        newest = None if step < 0 else step
+        problem = self._process_group.broadcast_text_from_chief(problem)
         if problem:
             raise CheckpointError(problem)
         if newest is not None:
@@ -211,8 +210,7 @@ class Checkpointer:
         problem = ""
         if self._is_chief:
             problem = verify(self.directory, step) or self._hooks.before_offer(step)
-        if self._process_group is not None:
-            problem = self._process_group.broadcast_text_from_chief(problem)
+        problem = self._process_group.broadcast_text_from_chief(problem)
         if not problem:
             self._hooks.before_restore(step, self._chiefs_digest(step))
             self.restore(step)
@@ -220,8 +218,6 @@ class Checkpointer:
 
     def _chiefs_digest(self, step: int) -> str:
         digest = marker_digest(self.directory, step) if self._is_chief else ""
-        if self._process_group is None:
-            return digest
         return self._process_group.broadcast_text_from_chief(digest)
 
     def _remove_beside(self, newest: int, at_most: int | None) -> None:
@@ -236,7 +232,7 @@ class Checkpointer:
 
     @property
     def _is_chief(self) -> bool:
-        return self._process_group is None or self._process_group.is_chief
+        return self._process_group.is_chief
 
     def _newest(self, at_most: int | None) -> tuple[int | None, str]:
         """Return the newest step that verifies, if any, and the reason not to start without one."""
