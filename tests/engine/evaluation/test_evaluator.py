@@ -1,4 +1,4 @@
-"""Metrics of the whole test split: exact on every strategy, and the same in every mode."""
+"""Metrics and predictions of a whole split: exact on every strategy, and the same in every mode."""
 
 import json
 
@@ -7,11 +7,17 @@ import pytest
 import tensorflow as tf
 
 from tests.support.processes import only_run, run
-from tests.support.training import ROUNDING, SMALL, engine, train
+from tests.support.training import ROUNDING, SMALL, assert_same_bits, engine, train, variables
 from tests.tasks.test_tasks import GAN
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.datasets.digits import digits
+from trainer.datasets.images.framing import Framing
+from trainer.datasets.images.image_files import CorruptFiles, FileSplit
+from trainer.engine.evaluation.predictor import Predictor
+from trainer.engine.graph.input.feed import Source, feed
+from trainer.engine.graph.loops.predict_loop import PredictLoop
+from trainer.engine.pacing import Stopped
 from trainer.errors import ConfigError
 from trainer.files import read_json
 from trainer.summaries.writers.writer import Writer
@@ -28,6 +34,8 @@ OPTIONS = [
     "batch.global_size=null",
     "train.ema_decay=0.9",
     "model.batch_norm=true",
+    "model.dropout=0.3",
+    "augment.crop=1",
 ]
 STRATEGIES = {
     "one_device": [],
@@ -71,6 +79,12 @@ def by_numpy(run_engine):
         for row in range(10)
     ]
     return metrics, matrix
+
+
+def joined(chunks):
+    """Concatenate chunks."""
+    chunks = list(chunks)
+    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
 
 def evaluations(run_dir):
@@ -153,6 +167,83 @@ def test_unknown_metric_is_refused_before_run_directory_exists(tmp_path):
     assert code == 2, out + err
     assert not list(tmp_path.glob("runs/*"))
     assert "error: checkpoint.best.metric (precison) must be a metric of the evaluation" in err
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_predict_yields_each_example_once_in_order_with_averages(trained, strategy):
+    run_engine = trained(strategy)
+    before = variables(run_engine)
+    predictions = joined(run_engine.predictor.predict())
+    assert_same_bits(before, variables(run_engine))
+    batch = digits().test.fetch(tf.range(360, dtype=tf.int64))
+    assert (predictions["id"] == np.arange(360)).all()
+    assert (predictions["weight"] == 1).all()
+    assert (predictions["label"] == batch["label"].numpy()).all()
+    run_engine.state.swap_averages()
+    logits = run_engine.state.task.models["model"](
+        tf.cast(batch["features"], tf.float32) / 16, training=False
+    )
+    run_engine.state.swap_averages()
+    assert predictions["probabilities"].dtype == np.float32
+    np.testing.assert_allclose(predictions["probabilities"], tf.nn.softmax(logits), atol=ROUNDING)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_predictions_do_not_depend_on_start_or_chunks(trained, strategy, monkeypatch):
+    predictor = trained(strategy).predictor
+    whole = joined(predictor.predict())
+    monkeypatch.setattr(predictor._calls, "_max_batches", 1)
+    chunks = list(predictor.predict())
+    assert max(len(chunk["id"]) for chunk in chunks) <= 100
+    assert_same_bits(whole, joined(chunks))
+    for start in (1, 249, 250, 359):
+        assert_same_bits(
+            {name: value[start:] for name, value in whole.items()}, joined(predictor.predict(start))
+        )
+    assert list(predictor.predict(360)) == []
+
+
+def test_stop_between_two_calls_restores_weights(trained, monkeypatch):
+    run_engine = trained("one_device")
+    monkeypatch.setattr(run_engine.predictor._calls, "_max_batches", 1)
+    before = variables(run_engine)
+    phases, requests = [], []
+    chunks = run_engine.predictor.predict(
+        stop_requested=lambda: bool(requests), enter=phases.append
+    )
+    requests.append(next(chunks))
+    with pytest.raises(Stopped):
+        next(chunks)
+    assert len(phases) == 1
+    assert_same_bits(before, variables(run_engine))
+
+
+def test_unreadable_file_has_weight_zero_and_is_not_padding(trained, tmp_path):
+    run_engine = trained("one_device")
+    for number in range(5):
+        content = (
+            b"no image"
+            if number == 2
+            else tf.io.encode_png(tf.fill([8, 8, 1], tf.cast(10 * number, tf.uint8))).numpy()
+        )
+        (tmp_path / f"{number}.png").write_bytes(content)
+    files = FileSplit(
+        sorted(tmp_path.iterdir()), range(5), (8, 8, 1), framing=Framing(), corrupt=CorruptFiles(1)
+    )
+    source, dataset = Source(files, per_replica=3, num_replicas=1), digits()
+    loop = PredictLoop(
+        run_engine.loop.strategy,
+        run_engine.state.task,
+        dataset,
+        feed(source, run_engine.loop.strategy),
+    )
+    predictions = joined(
+        Predictor(
+            run_engine.state, loop, source, run_engine.process_group, run_engine.channel
+        ).predict()
+    )
+    assert predictions["id"].tolist() == [0, 1, 2, 3, 4] == predictions["label"].tolist()
+    assert predictions["weight"].tolist() == [1, 1, 0, 1, 1]
 
 
 def test_strategies_agree_bitwise_at_equal_replica_batch(trained):

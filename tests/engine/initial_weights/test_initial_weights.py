@@ -1,11 +1,13 @@
-"""Initial weights from a run or from one of its checkpoints."""
+"""Initial weights from a run, one of its checkpoints, or a checkpoint of another program."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.engine.checkpoints.test_checkpointer import flip_a_bit
 from trainer.engine.checkpoints.checkpointer import Checkpointer
+from trainer.engine.graph.keras3.keras3_model import Keras3Model
 from trainer.engine.initial_weights.initial_weights import restore_weights
 from trainer.errors import CheckpointError
 
@@ -118,3 +120,80 @@ def test_names_that_patterns_match_are_told(tmp_path):
     rename = {"^model/": "teacher/"}
     with pytest.raises(CheckpointError, match="teacher/dense_0/kernel as"):
         restore_weights(tmp_path, models, ["^model/"], rename)
+
+
+def convolutional(units=5, library=tf.keras):
+    layers = library.layers
+    return library.Sequential(
+        [
+            library.Input((4, 4)),
+            layers.Reshape((4, 4, 1)),
+            layers.Conv2D(3, 2, activation="relu"),
+            layers.BatchNormalization(),
+            layers.Flatten(),
+            layers.Dense(units),
+        ]
+    )
+
+
+def save(folder, **parts):
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(**parts), str(folder), max_to_keep=1)
+    return manager.save()
+
+
+def warning(prefix):
+    return [f"{prefix} has no marker of a run, so its content could not be verified"]
+
+
+def test_tutorials_checkpoint_is_read_with_a_warning(tmp_path):
+    saved, fresh = convolutional(), convolutional()
+    prefix = save(tmp_path, model=saved, epoch=tf.Variable(2, dtype=tf.int64))
+    assert restore_weights(tmp_path, {"model": fresh}) == (prefix, warning(prefix))
+    assert_weights(fresh, saved.get_weights())
+    saved.save_weights(str(tmp_path / "weights"))
+    other = convolutional()
+    restore_weights(tmp_path / "weights", {"model": other})
+    assert_weights(other, saved.get_weights())
+
+
+@pytest.mark.parametrize("make", [convolutional, lambda: Keras3Model(convolutional(library=keras))])
+def test_checkpoint_of_keras_3_is_matched_by_order_and_name(tmp_path, make):
+    saved = convolutional(library=keras)
+    random = np.random.default_rng(0)
+    saved.set_weights([random.normal(size=w.shape) for w in saved.get_weights()])
+    prefix = save(tmp_path, model=saved)
+    fresh = make()
+    assert restore_weights(tmp_path, {"model": fresh}) == (prefix, warning(prefix))
+    assert_weights(fresh, saved.get_weights())
+
+
+def test_model_of_keras_3_names_what_does_not_fit(tmp_path):
+    prefix = save(tmp_path, model=convolutional(library=keras))
+    other = Keras3Model(convolutional(6, keras))
+    before = other.get_weights()
+    with pytest.raises(CheckpointError, match=r"has the shape .*, this one") as caught:
+        restore_weights(tmp_path, {"model": other})
+    assert prefix in str(caught.value)
+    for old, value in zip(before, other.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        (["1/_kernel"], "it has 1 layers with weights, this one 3"),
+        (["1/_kernel", "2/gamma", "4/_kernel"], "it lacks conv"),
+    ],
+)
+def test_other_layers_of_keras_3_are_named(tmp_path, keys, problem):
+    operations = {}
+    for key in keys:
+        number, name = key.split("/")
+        operations[number] = tf.train.Checkpoint(**{name: tf.Variable(tf.zeros([2, 2, 1, 3]))})
+    functional = tf.train.Checkpoint(_operations=tf.train.Checkpoint(**operations))
+    prefix = save(tmp_path, model=tf.train.Checkpoint(_functional=functional))
+    with pytest.raises(CheckpointError, match=problem) as caught:
+        restore_weights(tmp_path, {"model": convolutional()})
+    assert str(caught.value).startswith(
+        f"init_from ({prefix}): the checkpoint, which has no marker of a run, does not fit"
+    )
