@@ -26,13 +26,20 @@ PARTS = {
 }
 PROCESSES = {
     "environment": ["experiment=impala_catch", "env=echo", "model=mlp", "evaluate.every_steps=2"],
-    "loop": ["loop=count", "launch=inline"],
+    "loop": [
+        "loop=count",
+        "launch=inline",
+        "checkpoint=every_examples",
+        "checkpoint.save_policy.examples=3",
+    ],
 }
 """What has no evaluation like the others, or no process alone."""
 RESULT = {
     "metric": lambda run: "confidence" in json.loads((run / "result.json").read_text())["metrics"],
     "callback": lambda run: json.loads((run / "result.json").read_text())["step"] == 2,
     "save policy": lambda run: committed_steps(run / "checkpoints") == [2, 4],
+    # In a loop of one's own a step counts as an example.
+    "loop": lambda run: committed_steps(run / "checkpoints") == [3, 4],
     "retention policy": lambda run: committed_steps(run / "checkpoints") == [1, 2, 4],
     "writer": lambda run: (run / "metrics.txt").read_text().startswith("test 2 "),
 }
@@ -68,6 +75,7 @@ def test_part_of_a_project_trains(part):
 def test_part_of_a_project_trains_in_its_processes(part):
     run = train(*PROCESSES[part])
     assert json.loads((run / "result.json").read_text())["step"] == 4
+    assert RESULT.get(part, lambda run: True)(run)
 
 
 @pytest.mark.slow

@@ -39,8 +39,3 @@ class WeightDecay:
         # The decay must come before the kernel reads the variable.
         with tf.control_dependencies([var.assign_sub(rate * self.weight_decay * var)]):
             return optimizer._resource_apply_dense(grad, var, apply_state)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the options of the optimizer."""
-        optimizer: Any = super()
-        return {**optimizer.get_config(), "weight_decay": self.weight_decay}

@@ -36,9 +36,6 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
             fraction = tf.where(step < self.warmup_steps, (step + 1) / self.warmup_steps, fraction)
         return self.peak * fraction
 
-    def get_config(self) -> dict[str, float]:
-        return {"peak": self.peak, "warmup_steps": self.warmup_steps}
-
 
 def warmup_length(warmup_steps: int, warmup_epochs: float, steps_per_epoch: float) -> int:
     """Return the number of steps of a warm-up that is given in steps or in epochs.
