@@ -252,6 +252,15 @@ def test_adamw_decays_matrices_and_kernels_alone(shape):
     np.testing.assert_allclose(variable.numpy(), np.full(shape, expected, np.float32), rtol=1e-7)
 
 
+def test_weight_decay_follows_the_schedule():
+    variable = tf.Variable([[1.0]])
+    schedule = step_schedule(0.5, 9, 1.0, boundaries=[1], factor=0.5)
+    optimizer = build_adamw(schedule, weight_decay=0.5)
+    for expected in (0.75, 0.75 * 0.875):
+        optimizer.apply_gradients([(tf.zeros([1, 1]), variable)])
+        np.testing.assert_allclose(variable.numpy(), [[expected]], rtol=1e-7)
+
+
 @pytest.mark.parametrize(
     ("optimizer", "kernel"),
     [

@@ -256,6 +256,17 @@ def test_retention_does_not_count_damaged_checkpoints(tmp_path):
     assert restored(tmp_path)[0] == 2
 
 
+def test_save_replaces_damaged_checkpoint(tmp_path):
+    save(tmp_path, 1, 2)
+    truncate(tmp_path, 2)
+    trackables = state(0)
+    checkpointer = Checkpointer(tmp_path, trackables)
+    checkpointer.restore_latest()
+    trackables["step"].assign(77)
+    checkpointer.save(2, None)
+    assert restored(tmp_path)[1]["step"] == 77
+
+
 class Killed(BaseException):
     """Simulates a kill: a BaseException, so that nothing cleans up after it."""
 

@@ -82,9 +82,8 @@ def test_arrays_that_are_no_weights_are_refused(tmp_path, write, problem):
 LIBRARIES = [tf.keras.layers, keras.layers]
 
 
-@pytest.mark.parametrize("target", LIBRARIES)
-@pytest.mark.parametrize("source", LIBRARIES)
-def test_archive_of_either_keras_fits_either(tmp_path, source, target):
+@pytest.mark.parametrize(("source", "target"), [LIBRARIES, LIBRARIES[::-1]])
+def test_archive_of_one_keras_fits_the_other(tmp_path, source, target):
     path = tmp_path / "saved.keras"
     saved = nested(source, 2)
     saved.save(path)
@@ -250,7 +249,7 @@ def nested(layers, head, seed=0):
     x = layers.MultiHeadAttention(2, 2, name="attention")(x, x)
     model = library.Model(inputs, layers.Dense(head, name="head")(x), name="net")
     model.compile("adam", "mse")
-    model.fit(np.ones([2, 3, 4]), np.ones([2, 3, head]), verbose=0)  # the optimizer has variables
+    model.optimizer.build(model.trainable_variables)  # a file has its variables too
     return model
 
 
