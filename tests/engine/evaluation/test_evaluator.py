@@ -373,7 +373,7 @@ def test_evaluation_may_communicate(tmp_path):
         engine(tmp_path / name, *COMPARING, *layout)
         .evaluator.evaluate(lambda: False)
         .metrics["loss"]
-        for name, layout in STRATEGIES.items()
+        for name, layout in [*STRATEGIES.items()][:2]
     ]
     np.testing.assert_allclose(losses, losses[0], rtol=1e-6)
     assert losses[0] > 10.0  # of half of the others it would be 0.7 less
