@@ -40,7 +40,10 @@ RESULT = {
     "save policy": lambda run: committed_steps(run / "checkpoints") == [2, 4],
     # In a loop of one's own a step counts as an example.
     "loop": lambda run: committed_steps(run / "checkpoints") == [3, 4],
-    "retention policy": lambda run: committed_steps(run / "checkpoints") == [1, 2, 4],
+    "retention policy": lambda run: (
+        committed_steps(run / "checkpoints") == [1, 2, 4]
+        and run_here("checkpoints", str(run)).out.count("power of two") == 3
+    ),
     "writer": lambda run: (run / "metrics.txt").read_text().startswith("test 2 "),
 }
 """What shows that the part was used, where its training does not."""
