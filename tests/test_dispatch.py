@@ -14,11 +14,10 @@ from trainer.sweep import run_sweep
 STORAGE = [
     (StorageError("runs could not be written: No space left on device"), "runs could not be"),
     (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a/b"), "a/b: No space left on device"),
-    (OSError(errno.EIO, os.strerror(errno.EIO)), "Input/output error"),
     (OSError(errno.EROFS, os.strerror(errno.EROFS), "a"), "a: Read-only file system"),
     (PermissionError(errno.EACCES, os.strerror(errno.EACCES), "a"), "a: Permission denied"),
 ]
-BUGS = [ValueError("no"), KeyError("no"), FileNotFoundError(2, "gone", "a"), RecursionError("no")]
+BUGS = [ValueError("no"), FileNotFoundError(2, "gone", "a")]
 READING = (overrides, "_saved_command", ["resume=runs/a"])
 COMMANDS = {
     "a subcommand": (runs, "run", ["runs", "."]),

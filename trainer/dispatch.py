@@ -20,7 +20,7 @@ from trainer.cli import arguments, help
 from trainer.cli.arguments import Arguments
 from trainer.cli.choices import Choices
 from trainer.cli.command_table import COMMANDS
-from trainer.cli.compose import Composition, compose_config, split_hydra, to_yaml
+from trainer.cli.compose import Composition, compose_config, split_hydra
 from trainer.cli.error_messages import USER_ERRORS, explain
 from trainer.cli.overrides import override_key, rewrite
 from trainer.cluster import environment
@@ -72,11 +72,10 @@ def _dispatch(server: ForkServer | None) -> int:
         from trainer.sweep.run_sweep import run_sweep  # only now: a single run does not need it
 
         return run_sweep(overrides, config_dir)
-    config = compose_config(overrides, config_dir)
+    composition = split_hydra(compose_config(overrides, config_dir))
     if args.cfg:
-        print(to_yaml(config, args.cfg, resolve=args.resolve), end="")
+        print(OmegaConf.to_yaml(composition.config), end="")
         return DONE
-    composition = split_hydra(config)
     return _run(composition, config_dir, server)
 
 

@@ -118,11 +118,7 @@ def run(*overrides: str, config_dir: str | Path | None = None) -> Run:
 
 
 def _program() -> list[str]:
-    """Return the program: `train.py` of the checkout, or the installed command.
-
-    Raises:
-        RunError: it is neither in a checkout nor installed for this Python.
-    """
+    """Return the program: `train.py` of the checkout, or the installed command."""
     checkout = Path(trainer.__file__).resolve().parents[1] / "train.py"
     if checkout.is_file():
         return [sys.executable, str(checkout)]
@@ -133,11 +129,7 @@ def _program() -> list[str]:
 
 
 def _print_lines(process: subprocess.Popen[str]) -> list[str]:
-    """Print the lines of a process until it has ended, forward interrupts, and return them.
-
-    Raises:
-        KeyboardInterrupt: there were two interrupts; the process was killed.
-    """
+    """Print the lines of a process until it has ended, forward interrupts, and return them."""
     interrupts = []
 
     def interrupt(number: int) -> None:
@@ -159,11 +151,7 @@ def _print_lines(process: subprocess.Popen[str]) -> list[str]:
 
 
 def _result(lines: list[str], exit_code: int) -> Run:
-    """Return the run that a command has named in its lines.
-
-    Raises:
-        RunError: it failed, or named none.
-    """
+    """Return the run that a command has named in its lines."""
     if exit_code in (CRASHED, WRONG_INPUT) or exit_code < 0:
         problems = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         raise RunError("\n".join(problems) or f"exit code {exit_code}; see above", exit_code)

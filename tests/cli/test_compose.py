@@ -7,11 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from tests.support.command_line import ROOT, run_here
+from tests.support.command_line import ROOT
 from trainer.cli import compose as composing
 from trainer.cli.compose import (
     Composer,
@@ -19,7 +18,6 @@ from trainer.cli.compose import (
     compose,
     compose_config,
     split_hydra,
-    to_yaml,
 )
 from trainer.cli.config_loader import config_loader
 from trainer.cli.error_messages import USER_ERRORS, explain
@@ -44,7 +42,6 @@ def composed_by_hydra(overrides: str) -> DictConfig:
     [
         "",
         "model=softmax train.steps=5 optimizer=sgd optimizer.momentum=0.5",
-        "train.steps=5 model=softmax optimizer=sgd",
         "experiment=mnist_tutorial seed=3",
         "callbacks=[early_stopping] callbacks.early_stopping.patience=3",
         "+fault.mine={action:nan,at:3} ++fault.mine.at=4 seed=3",
@@ -61,19 +58,16 @@ def test_composer_composes_the_same_experiment(overrides: str) -> None:
     "overrides",
     [
         "",
-        "seed=3 train.steps=5",
         "model=softmax optimizer=sgd optimizer.momentum=0.5 hydra.verbose=true seed=${train.steps}",
         "experiment=mnist_tutorial seed=3",
         "callbacks=[early_stopping] ~optimizer.learning_rate model={width:3}",
     ],
 )
-@pytest.mark.parametrize("section", ["all", "hydra"])
-def test_composed_configuration_is_that_of_hydra(overrides: str, section: str) -> None:
+def test_composed_configuration_is_that_of_hydra(overrides: str) -> None:
     rewritten, config_dir = rewrite(overrides.split())
-    expected = to_yaml(composed_by_hydra(overrides), section, resolve=False)
+    expected = OmegaConf.to_yaml(composed_by_hydra(overrides))
     for _ in range(2):  # the second time from what is kept
-        config = compose_config(rewritten, config_dir)
-        assert to_yaml(config, section, resolve=False) == expected
+        assert OmegaConf.to_yaml(compose_config(rewritten, config_dir)) == expected
 
 
 @pytest.mark.parametrize(
@@ -81,17 +75,11 @@ def test_composed_configuration_is_that_of_hydra(overrides: str, section: str) -
     [
         "model=cn",
         "seed=x",
-        "model.widht=3",
-        "optimizer=sgd optimizer.learning_rte=1",
         "+foo=1",
-        "+seed=1",
-        "train.steps=0 batch.global_size=-1",
         "seed=[",
         "++model=cnn",
         "resume=nowhere",
-        "seed=1,2",
         "model=cnn,softmax",
-        "train.steps=range(1,3) model=cn",
         "seed@foo=1",
         "~nothing",
     ],
@@ -112,13 +100,10 @@ def test_edited_choice_shows_in_next_composition(
     shutil.copytree(ROOT / "conf", conf)
     monkeypatch.setattr(importlib.import_module("trainer.conf"), "__path__", [str(conf)])
     files = composing._conf_files()
-    assert composing._conf_files() == files
-    choice = conf / "model" / "softmax.yaml"
-    choice.write_text(choice.read_text() + "# edited\n")
+    (conf / "model" / "softmax.yaml").write_text("# edited\n")
     edited = composing._conf_files()
-    assert edited != files
     (conf / "model" / "mine.yaml").write_text("{}")
-    assert composing._conf_files() != edited
+    assert files != edited != composing._conf_files()
 
 
 def test_edited_choice_of_config_dir_shows_in_next_composition(tmp_path: Path) -> None:
@@ -175,19 +160,6 @@ hydra:
 def test_composer_parses_sweep_over_recipes() -> None:
     (recipes,) = COMPOSER.parse(["experiment=mnist_tutorial,cifar10_mobilenet"])
     assert list(recipes.sweep_string_iterator()) == ["mnist_tutorial", "cifar10_mobilenet"]
-
-
-@pytest.mark.parametrize(
-    ("section", "keys"),
-    [("job", {"model", "seed"}), ("hydra", {"hydra"}), ("all", {"hydra", "model"})],
-)
-def test_cfg_prints_requested_section(section: str, keys: set[str]) -> None:
-    outcome = run_here("--cfg", section, "--resolve", "name=${hydra:runtime.choices.model}")
-    assert (outcome.code, outcome.err) == (0, "")
-    config = yaml.safe_load(outcome.out)
-    assert keys <= set(config)
-    assert (section == "job") == ("hydra" not in config)
-    assert config.get("name", "cnn") == "cnn"
 
 
 def test_hydra_interpolation_resolves_in_run_and_sweep() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.errors import HydraException
 
 from tests.support.choices import listed
 from tests.support.command_line import run_apart, run_here
@@ -102,22 +103,16 @@ def test_missing_config_dir_is_reported(work: Path) -> None:
     )
 
 
-def test_runs_dir_below_a_file_is_refused(work: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    outcome = run_here(f"runs_dir={tmp_path}/file/runs")
-    fix = "choose another with runs_dir=<directory>"
-    assert outcome.err == lines(
-        f"runs_dir ({tmp_path}/file/runs) must be a directory, but {tmp_path}/file is a file; {fix}"
-    )
-    assert outcome.code == 2
-
-
-def test_resume_allow_refuses_unknown_keys(work: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def run(work: Path, tmp_path: Path) -> Path:
+    """Return a run directory with an empty configuration."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").touch()
-    outcome = run_here(
-        f"resume={tmp_path}/run", "resume_allow=[optimizer.learning_rte,schedul,seed,model]"
-    )
+    return tmp_path / "run"
+
+
+def test_resume_allow_refuses_unknown_keys(run: Path) -> None:
+    outcome = run_here(f"resume={run}", "resume_allow=[optimizer.learning_rte,schedul,seed,model]")
     assert outcome.err == lines(
         [
             "resume_allow: unknown key 'optimizer.learning_rte'; did you mean 'learning_rate'?",
@@ -127,26 +122,16 @@ def test_resume_allow_refuses_unknown_keys(work: Path, tmp_path: Path) -> None:
     assert outcome.code == 2
 
 
-def test_unreadable_record_is_reported(work: Path, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").touch()
-    (tmp_path / "run" / "run.json").write_text("{")
-    outcome = run_here(f"resume={tmp_path}/run")
-    assert outcome.err.startswith(f"error: {tmp_path}/run/run.json cannot be read: it is not JSON")
+def test_unreadable_record_is_reported(run: Path) -> None:
+    (run / "run.json").write_text("{")
+    outcome = run_here(f"resume={run}")
+    assert outcome.err.startswith(f"error: {run}/run.json cannot be read: it is not JSON")
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
 
 
 @pytest.mark.parametrize(
     "command",
-    [
-        "seed=many",
-        "model=mobilnet",
-        "-m model=cnn train.steps=1,0",
-        "-m search=random",
-        "--foo",
-        "runs nowhere",
-        "diff a b",
-    ],
+    ["model=mobilnet", "-m search=random", "diff a b", "kubernetes"],
 )
 def test_separate_process_reports_the_same_without_tensorflow(command: str, work: Path) -> None:
     outcome = run_apart(*command.split(), cwd=work)
@@ -154,11 +139,10 @@ def test_separate_process_reports_the_same_without_tensorflow(command: str, work
     assert not list(work.iterdir())
 
 
-@pytest.mark.parametrize("command", ["seed=x", "seed=-1"])
-def test_hydra_full_error_shows_traceback(command: str, work: Path) -> None:
-    outcome = run_apart(command, cwd=work, env={"HYDRA_FULL_ERROR": "1"})
-    assert outcome.code == 1
-    assert "Traceback" in outcome.err
+def test_hydra_full_error_shows_traceback(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(HydraException):
+        run_here("seed=x")
 
 
 class Launches:
@@ -184,7 +168,7 @@ def launches(monkeypatch: pytest.MonkeyPatch, *answers: int | BaseException) -> 
     return stand_in
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 130, 143])
+@pytest.mark.parametrize("code", [0, 143])
 def test_exit_code_is_that_of_the_run(
     code: int, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,57 +190,42 @@ def test_config_dir_is_passed_to_launcher(
 
 
 def test_resumed_run_is_composed_of_its_overrides(
-    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "theirs" / "model").mkdir(parents=True)
     (tmp_path / "theirs" / "model" / "mine.yaml").write_text(
         "_target_: trainer.models.cnn.cnn\nwidth: 3\n"
     )
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").touch()
     record = {
         "overrides": ["model=mine", "train.steps=5", "train.epochs=null"],
         "config_dir": str(tmp_path / "theirs"),
     }
-    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    (run / "run.json").write_text(json.dumps(record))
     stand_in = launches(monkeypatch)
-    assert run_here(f"resume={tmp_path}/run", "train.epochs=9").code == 0
+    assert run_here(f"resume={run}", "train.epochs=9").code == 0
     experiment, _, config_dir = stand_in.runs[0]
-    assert (experiment.model["width"], experiment.train.steps, experiment.train.epochs) == (
-        3,
-        None,
-        9,
-    )
-    assert config_dir == str(tmp_path / "theirs")
+    assert (experiment.train.steps, experiment.train.epochs) == (None, 9)
+    assert (experiment.model["width"], config_dir) == (3, str(tmp_path / "theirs"))
 
 
 def test_resumed_run_is_composed_of_last_command(
-    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").touch()
-    record = {
-        "overrides": ["seed=1"],
-        "lineage": [
-            {"overrides": ["seed=2"]},
-            {"overrides": ["seed=3", "resume_allow=[seed]", "jit=true"]},
-        ],
-    }
-    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    lineage = [
+        {"overrides": ["seed=2"]},
+        {"overrides": ["seed=3", "resume_allow=[seed]", "jit=true"]},
+    ]
+    (run / "run.json").write_text(json.dumps({"overrides": ["seed=1"], "lineage": lineage}))
     stand_in = launches(monkeypatch)
-    assert run_here(f"resume={tmp_path}/run", "jit=false").code == 0
+    assert run_here(f"resume={run}", "jit=false").code == 0
     experiment, _, _ = stand_in.runs[0]
     assert (experiment.seed, experiment.jit, experiment.resume_allow) == (3, False, [])
 
 
-def test_resumed_run_needs_its_masked_overrides_again(
-    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").touch()
+def test_resumed_run_needs_its_masked_overrides_again(run: Path) -> None:
     record = {"overrides": ["seed=1", "init_from=https://<masked>@host/a.npz"]}
-    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
-    done = run_here(f"resume={tmp_path}/run")
+    (run / "run.json").write_text(json.dumps(record))
+    done = run_here(f"resume={run}")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "init_from was masked in its run.json, because it holds a secret; give" in done.err
 

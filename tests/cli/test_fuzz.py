@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.fuzzer import draw, make_template, problem_of
 
-NUM_CASES = 200
+NUM_CASES = 60
 """Of seed 0; `python -m tests.support.fuzzer` runs more."""
 
 

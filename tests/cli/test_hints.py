@@ -11,11 +11,6 @@ def composer():
     return Composer(None)
 
 
-def test_list_that_names_a_writer_twice_is_refused(composer):
-    with pytest.raises(ConfigError, match=r"^writers names jsonl twice; remove one of them$"):
-        composer.compose(["writers=[jsonl, csv, jsonl]"])
-
-
 def test_choice_in_conf_of_the_working_directory_is_found(composer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "conf" / "model" / "mine.yaml"

@@ -42,6 +42,7 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_user_choice_replaces_ours_of_same_name(theirs: Path) -> None:
     assert compose.compose([], theirs).model == {"_target_": "trainer.models.cnn.cnn", "width": 99}
     assert compose.compose(["experiment=mnist_tutorial"], theirs).train.epochs == 7
+    assert compose.compose([]).model["width"] == 32
 
 
 def test_user_choice_can_build_on_ours(theirs: Path) -> None:
@@ -49,15 +50,6 @@ def test_user_choice_can_build_on_ours(theirs: Path) -> None:
         "_target_": "trainer.models.tutorial_cnn.tutorial_cnn",
         "l2": 0.5,
     }
-
-
-def test_our_choices_remain_without_config_dir(theirs: Path) -> None:
-    compose.compose([], theirs)
-    assert compose.compose([]).model["width"] == 32
-
-
-def test_config_dir_is_relative_to_working_directory(theirs: Path) -> None:
-    assert compose.compose([], f"../{theirs.name}").model["width"] == 99
 
 
 def test_cfg_and_run_use_same_choices(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def test_profiler_records_the_window(make, calls):
     ]
 
 
-@pytest.mark.parametrize("steps", [[5, 7, 9], [7, 9], [9, 10], [0, 2]])
+@pytest.mark.parametrize("steps", [[5, 7, 9], [0, 2]])
 def test_profiler_records_nothing_unless_the_run_reaches_the_start(make, calls, steps):
     assert not {"start", "stop"} & set(drive(make(start=4, steps=3), calls, steps))
 
@@ -85,12 +85,3 @@ def test_profiler_warns_of_an_error(make, lines, calls, monkeypatch, function):
     monkeypatch.setattr(tf.profiler.experimental, function, fail)
     drive(make(start=0, steps=1), calls, [0, 1, 2])
     assert lines == ["warning: the profiler failed: Another profiler is running."]
-
-
-def test_error_without_a_message_is_named_by_its_class(make, lines, monkeypatch):
-    def fail(folder):
-        raise RuntimeError
-
-    monkeypatch.setattr(tf.profiler.experimental, "start", fail)
-    make(start=0).before(0)
-    assert lines == ["warning: the profiler failed: RuntimeError"]

@@ -207,7 +207,7 @@ def _overrides(dice: random.Random, count: int) -> list[str]:
 def _command_line(dice: random.Random) -> list[str]:
     words = _overrides(dice, dice.randint(1, 4))
     flags = [[]] * 8 + [
-        ["--help"], ["-h", "model"], ["--cfg", "job"], ["--cfg", "all", "--resolve"], ["--cfg"],
+        ["--help"], ["-h", "model"], ["--cfg", "job"], ["--cfg"],
         ["-m"], ["--version"], ["--nothing"], ["-x"], ["--config-dir"], ["--"], ["--config-dir="],
         ["--config-dir", "mine"],
     ]  # fmt: skip

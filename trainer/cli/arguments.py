@@ -10,14 +10,14 @@ from dataclasses import dataclass, fields
 from typing import NoReturn
 
 import trainer
-from trainer.annotations import OneOf
-from trainer.config.options.constraints import did_you_mean, violation
+from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import GROUPS, Experiment
 from trainer.errors import ConfigError
 
-FLAGS = ("--help", "--multirun", "--config-dir", "--cfg", "--resolve", "--version")
+FLAGS = ("--help", "--multirun", "--config-dir", "--cfg", "--version")
 _KEYS = {item.name for item in fields(Experiment)} | set(GROUPS)
-CFG = ("job", "hydra", "all")
+CFG = "job"
+"""What `--cfg` prints: the configuration of the experiment."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,14 @@ class Arguments:
         help: whether to print help.
         multirun: whether it is a sweep.
         config_dir: the user's own directory of choices, as an absolute path.
-        cfg: which part of the composed configuration to print instead of a run: one of `CFG`.
-        resolve: whether to print it with interpolations replaced.
+        cfg: whether to print the composed configuration instead of a run.
     """
 
     overrides: list[str]
     help: bool
     multirun: bool
     config_dir: str | None
-    cfg: str | None
-    resolve: bool
+    cfg: bool
 
 
 def parse(words: Sequence[str]) -> Arguments:
@@ -55,17 +53,15 @@ def parse(words: Sequence[str]) -> Arguments:
     args, unknown = _parser().parse_known_intermixed_args(words)
     if unknown:
         raise _unknown_flag(unknown[0])
-    if line := violation(args.cfg, [OneOf(*CFG)]):
-        raise ConfigError(f"--cfg ({args.cfg}) {line}")
+    if args.cfg not in (None, CFG):
+        raise ConfigError(f"--cfg ({args.cfg}) must be {CFG}")
     if args.multirun and (args.cfg or args.help):
         flag = "--help" if args.help else "--cfg"
         raise ConfigError(f"{flag} shows one run; leave out -m, and give each key one value")
-    if args.resolve and not args.cfg:
-        raise ConfigError("--resolve goes with --cfg job; add it")
     if args.config_dir == "":
         raise ConfigError("--config-dir needs a value; see --help")
     config_dir = args.config_dir and os.path.abspath(os.path.expanduser(args.config_dir))
-    return Arguments(args.overrides, args.help, args.multirun, config_dir, args.cfg, args.resolve)
+    return Arguments(args.overrides, args.help, args.multirun, config_dir, args.cfg is not None)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,7 +71,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--multirun", "-m", action="store_true")
     parser.add_argument("--config-dir", "-cd")
     parser.add_argument("--cfg", "-c")
-    parser.add_argument("--resolve", action="store_true")
     parser.add_argument("--version", action="version", version=f"steadfast {trainer.__version__}")
     parser.error = _fail  # type: ignore[method-assign]
     return parser

@@ -69,30 +69,6 @@ def compose_config(overrides: list[str], config_dir: str | None) -> DictConfig:
     return composer.compose_config(overrides, config_dir)
 
 
-@reading_configuration()
-def to_yaml(config: DictConfig, section: str, *, resolve: bool) -> str:
-    """Return a composed configuration as YAML; `config` is of no use afterward.
-
-    Args:
-        config: as `compose_config` returns it.
-        section: `job`: the experiment; `hydra`: Hydra's own section; `all`: both.
-        resolve: whether to replace interpolations by their values.
-    """
-    HydraConfig.instance().set_config(config)
-    OmegaConf.set_readonly(config.hydra, None)
-    with _unlocked(config):
-        for key in list(config):
-            if section != "all" and (key == "hydra") != (section == "hydra"):
-                del config[key]
-    if section == "hydra":
-        with _unlocked(config.hydra):
-            del config.hydra["help"]
-            del config.hydra["hydra_help"]
-    if resolve:
-        OmegaConf.resolve(config)
-    return OmegaConf.to_yaml(config)
-
-
 @dataclass(frozen=True)
 class Composition:
     """A composed configuration, not checked yet.
@@ -255,11 +231,7 @@ def _parse(loader: Any, overrides: Sequence[str]) -> tuple[list[Override], list[
 
 
 def _check_choices(choices: Iterable[tuple[Any, Any]], loader: Any) -> None:
-    """Refuse choices outside their groups: runs are named after choices.
-
-    Raises:
-        ConfigError: there is one.
-    """
+    """Refuse choices outside their groups: runs are named after choices."""
     for place, choice in choices:
         for name in str(choice).strip("[] ").split(","):
             if ".." in (parts := name.strip().split("/")):

@@ -21,6 +21,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
+from trainer.cli.choices import Choices
 from trainer.cli.command_table import COMMANDS
 from trainer.config.loading import plain
 from trainer.config.options import constraints
@@ -49,7 +50,6 @@ _BAD_VALUE = re.compile(
     r"Value '(?P<value>.*)' of type '[\w.]+' "
     r"(?:could not be converted to|is incompatible with) (?P<kind>.*)"
 )
-_SOURCE = re.compile(r"path=(?:pkg|file)://([^,\n]+)")
 
 
 def explain(error: BaseException) -> tuple[str, ...]:
@@ -117,7 +117,10 @@ def _no_choice(error: MissingConfigException) -> str:
     file = str(error.missing_cfg_file)
     group, _, choice = file.rpartition("/")
     words = USED if group == "checkpoint" else ()
-    options = sorted([*(error.options or _choices(str(error), group)), *words])
+    # Hydra does not list them if several were chosen.
+    folder = re.search(r"path=file://([^,\n]+)", str(error))
+    choices = error.options or Choices(folder and folder[1], {}).of(group)
+    options = sorted([*choices, *words])
     if not options:
         return f"{error.missing_cfg_file}: no such configuration file"
     own = _in_own_folder(group, choice)
@@ -129,24 +132,6 @@ def _in_own_folder(group: str, choice: str) -> str:
     """Return what to add if the choice lies in `conf/` of the working directory, or ""."""
     file = Path("conf", group, f"{choice}.yaml")
     return f"; {file} is one: add --config-dir=conf" if file.is_file() else ""
-
-
-def _choices(text: str, group: str) -> set[str]:
-    """Return the choices of a group in the search path that an error names.
-
-    Hydra does not list them if several were chosen.
-    """
-    roots = [
-        Path(source) if source.startswith("/") else importlib.resources.files(source)
-        for source in _SOURCE.findall(text)
-    ]
-    folders = [folder for root in roots if (folder := root.joinpath(group)).is_dir()]
-    return {
-        file.name.removesuffix(".yaml")
-        for folder in folders
-        for file in folder.iterdir()
-        if file.name.endswith(".yaml")
-    }
 
 
 def _bad_key(error: OmegaConfBaseException) -> str:
@@ -207,16 +192,15 @@ def _hydra_text(text: str) -> str:
     """Explain an error that Hydra raises as text alone."""
     for pattern, explanation in _HYDRA_ERRORS:
         if match := re.search(pattern, text):
-            return explanation(*match.groups())
+            words = match.groups()
+            if isinstance(explanation, str):
+                return explanation.format(*words)
+            return explanation(*words)
     return _first_line(text)
 
 
 def _no_group_to_override(file: str, group: str) -> str:
     return f"{file}.yaml overrides '{group}', which is no group{did_you_mean(group, GROUPS)}"
-
-
-def _chosen_twice(group: str) -> str:
-    return f"{group} is chosen twice; write {group}=<choice> once, without +"
 
 
 def _no_place(group: str, place: str, known: str | None) -> str:
@@ -244,29 +228,28 @@ def _not_removable(key: str) -> str:
     )
 
 
-_HYDRA_ERRORS: tuple[tuple[str, Callable[..., str]], ...] = (
+_TWICE = "{0} is chosen twice; write {0}=<choice> once, without +"
+_HYDRA_ERRORS: tuple[tuple[str, str | Callable[..., str]], ...] = (
     (r"In '(.*)': Could not override '([\w/]+)'. No match", _no_group_to_override),
-    (r"Multiple values for ([\w/]+)\.", _chosen_twice),
-    (r"^([\w/]+) appears more than once", _chosen_twice),
+    (r"Multiple values for ([\w/]+)\.", _TWICE),
+    (r"^([\w/]+) appears more than once", _TWICE),
     (r"Ambiguous value for argument '([^=]+)=(.*)'", _several_values),
     (
         r"Sweep parameters '(.*)' requires --multirun",
-        lambda override: f"'{override}' has several values; add -m to try each",
+        "'{0}' has several values; add -m to try each",
     ),
     (
         r"Could not append to config. An item is already at '(.*)'",
-        lambda key: f"'{key}' exists; write {key}=<value>, without +",
+        "'{0}' exists; write {0}=<value>, without +",
     ),
     (
         r"^force-add of config groups is not supported: '\+\+(.*)'",
-        lambda override: f"'++{override}' adds a group that is there; write {override}",
+        "'++{0}' adds a group that is there; write {0}",
     ),
     (
         r"In '(.*)': Could not override '([\w/]+)@([\w.]+)'",
-        lambda file, group, place: (
-            f"{file}.yaml overrides {group}@{place}, which nothing chooses; for the experiment's "
-            f"{group} write 'override /{group}@_global_.{group}'"
-        ),
+        "{0}.yaml overrides {1}@{2}, which nothing chooses; for the experiment's {1} write "
+        "'override /{1}@_global_.{1}'",
     ),
     (
         r"Could not override '([\w/]+)@([\w.]+)'\.(?:\n.*override (?:one of )?(.*)\?)?",
@@ -274,7 +257,7 @@ _HYDRA_ERRORS: tuple[tuple[str, Callable[..., str]], ...] = (
     ),
     (
         r"^Invalid loaded object type: (\w+)",
-        lambda kind: f"a choice's YAML file must hold keys, not one {kind}; write key: value",
+        "a choice's YAML file must hold keys, not one {0}; write key: value",
     ),
     (r"Could not delete from config. '(.*)' does not exist", _not_removable),
 )

@@ -5,9 +5,11 @@ No TensorFlow.
 
 from __future__ import annotations
 
+import importlib.resources
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from string import Template
 from typing import Any
 
 from trainer.cli.choices import Choices
@@ -17,56 +19,10 @@ from trainer.config.schema import ENGINE_KEYS, GROUPS, Experiment, Fault
 from trainer.errors import ConfigError
 
 _WIDTH = 120
-_SLOGAN = (
-    "Steadfast: declare an experiment, train it on anything from a laptop to a pod, "
-    "and never lose a step."
-)
-_USAGE = (
-    "Usage: python train.py [group=choice ...] [key=value ...]; "
-    "the same command resumes what was killed or stopped"
-)
-_EXAMPLES = (
-    ("", "digits, a small CNN, one device: under a minute"),
-    ("model=mobilenet strategy=mirrored", "another model, on all GPUs of this machine"),
-    ("optimizer=sgd optimizer.learning_rate=0.05", "another optimizer, and one of its keys"),
-    ("-m model=cnn,softmax seed=1,2", "a sweep: every combination"),
-    (
-        "-m search=random 'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))'",
-        "a search: search.trials points from a range",
-    ),
-    ("experiment=mnist_tutorial dataset.path=...", "a recipe under version control"),
-    ("resume=runs/<run> train.epochs=40", "continue a run, for more epochs"),
-    (
-        "mode=evaluate resume=runs/<run> checkpoint=best",
-        "evaluate a trained run; likewise export, predict",
-    ),
-    ("fault=kill_chief_at_50", "inject a fault, in a run directory of its own"),
-    ("--config-dir=conf model=mine", "your own conf/model/mine.yaml, which names your function"),
-)
-_EXAMPLE_WIDTH = 58
-"""Columns of an example's command."""
-_FLAGS = (
-    ("-m", "several values for a key or group: run every combination"),
-    (
-        "--config-dir=DIR",
-        "your own choices, such as DIR/model/mine.yaml; the same name replaces ours",
-    ),
-    ("--cfg job", "print the composed configuration, and stop"),
-    (
-        "--help model=mobilenet",
-        "explain a choice with its keys; likewise --help optimizer, --help train, --help keys",
-    ),
-)
 _COMMON_KEYS = (
-    "train.epochs",
-    "train.steps",
-    "batch.global_size",
-    "precision",
-    "seed",
-    "resume",
-    "name",
+    "train.epochs", "train.steps", "batch.global_size", "precision", "seed", "resume", "name",
     "runs_dir",
-)
+)  # fmt: skip
 _EVERYTHING = "keys"
 _ABOUT = {item.name: item.metadata["help"] for item in fields(Experiment)} | {
     "experiment": "a recipe: choices and values together"
@@ -74,10 +30,6 @@ _ABOUT = {item.name: item.metadata["help"] for item in fields(Experiment)} | {
 
 Row = tuple[str, Any, str]
 """A key, its value and its explanation."""
-
-
-_NAMED_ONLY = frozenset({"fault"})
-"""Groups whose choices the overview only names: the names say what they are."""
 
 
 def render(
@@ -95,30 +47,12 @@ def render(
         ConfigError: there is no such group or key.
     """
     rows = [*_schema_rows(Experiment, composed, ""), *_free_rows(composed, choices)]
-    parts = [_topic(topic, rows, composed, choices) for topic in topics] or [
-        f"{_SLOGAN}\n",
-        _examples(),
-        _groups(choices),
-        _common_keys(rows),
-        _flags(),
-        _commands(),
-    ]
+    parts = [_topic(topic, rows, composed, choices) for topic in topics]
+    if not topics:
+        text = importlib.resources.files(__package__).joinpath("overview.txt").read_text("utf-8")
+        values = {"groups": _groups(choices), "keys": _common_keys(rows), "commands": _commands()}
+        parts = [Template(text).substitute(values)]
     return "\n".join(parts).rstrip().replace("python train.py", program)
-
-
-def _examples() -> str:
-    lines = [f"{_USAGE}\n"]
-    for arguments, explanation in _EXAMPLES:
-        command = f"python train.py {arguments}".rstrip()
-        if len(command) > _EXAMPLE_WIDTH:
-            lines.append(f"  {command}")
-            command = ""
-        lines.append(f"  {command:{_EXAMPLE_WIDTH}}  {explanation}")
-    return "\n".join(lines) + "\n"
-
-
-def _flags() -> str:
-    return "\n".join(["Flags", *(f"  {flag:24}  {text}" for flag, text in _FLAGS)]) + "\n"
 
 
 def _commands(names: Iterable[str] = COMMANDS) -> str:
@@ -131,9 +65,11 @@ def _commands(names: Iterable[str] = COMMANDS) -> str:
 def _groups(choices: Choices) -> str:
     lines = ["Groups: group=choice"]
     for group in choices.groups():
+        # The names of faults say what they are.
+        list_choices = _names if group == "fault" else _choices
         lines += [
             f"  {_chosen(group, choices):24}{_ABOUT.get(group, '')}".rstrip(),
-            *(_names if group in _NAMED_ONLY else _choices)(group, choices, "    "),
+            *list_choices(group, choices, "    "),
             *_places(group, choices),
         ]
     return "\n".join(lines) + "\n"

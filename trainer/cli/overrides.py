@@ -94,11 +94,7 @@ def _expand(override: str) -> str:
 
 
 def _is_for_hydra(override: str) -> bool:
-    """Check the form of an override; return False for `experiment=null`, which Hydra rejects.
-
-    Raises:
-        ConfigError: it is no override, or sets what cannot be set.
-    """
+    """Check the form of an override; return False for `experiment=null`, which Hydra rejects."""
     key = override_key(override)
     value = _value(override)
     if not key:
@@ -121,11 +117,7 @@ def _is_for_hydra(override: str) -> bool:
 
 
 def _check_hydra(key: str) -> None:
-    """Refuse the keys with which Hydra runs jobs: here it composes only.
-
-    Raises:
-        ConfigError: it is one of them.
-    """
+    """Refuse the keys with which Hydra runs jobs: here it composes only."""
     if fix := _INEFFECTIVE.get(key.split(".")[1]):
         raise ConfigError(f"{key} does nothing here; {fix}")
 

@@ -23,8 +23,10 @@ _MAX_NAME_LENGTH = 16
 def confusion_matrix(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
     """Draw a confusion matrix, each cell shaded by its share of the examples of its row.
 
+    Rows are labels, columns are predictions, both in the order of the names at the left.
+
     Args:
-        matrix: counts, [C, C]; rows are labels, columns are predictions.
+        matrix: counts, [C, C].
         names: of the classes; names and counts are drawn for up to 60 classes.
 
     Returns:
@@ -36,27 +38,18 @@ def confusion_matrix(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
     names = [_shortened(name) for name in names] if named else []
     count_width = max(_width(font, f"{count:g}") for count in np.unique(matrix)) if named else 0
     cell = max(count_width, _TEXT_HEIGHT) + 2 * _MARGIN if named else max(1, 1024 // size)
-    left = max([_width(font, name) for name in names], default=0) + _TEXT_HEIGHT + 3 * _MARGIN
-    canvas = Image.new("RGB", (left + size * cell + 1, left + size * cell + 1), _WHITE)
+    left = max([_width(font, name) for name in names], default=0) + 2 * _MARGIN
+    canvas = Image.new("RGB", (left + size * cell + 1, size * cell + 1), _WHITE)
     draw = ImageDraw.Draw(canvas)
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    canvas.paste(Image.fromarray(_shaded_cells(shares, cell)), (left, left))
-    middles = [left + number * cell + cell // 2 for number in range(size)]
+    canvas.paste(Image.fromarray(_shaded_cells(shares, cell)), (left, 0))
+    middles = [number * cell + cell // 2 for number in range(size)]
     for middle, name in zip(middles, names, strict=False):
         draw.text((left - _MARGIN, middle), name, _BLACK, font, anchor="rm")
-        _draw_upright(canvas, name, (middle, left - _MARGIN), font)
     for row, column in zip(*np.nonzero(matrix), strict=True) if named else ():
         color = _WHITE if shares[row, column] > 0.5 else _BLACK
-        draw.text(
-            (middles[column], middles[row]), f"{matrix[row, column]:g}", color, font, anchor="mm"
-        )
-    draw.text((left + size * cell // 2, _MARGIN), "prediction", _BLACK, font, anchor="ma")
-    _draw_upright(
-        canvas,
-        "label",
-        (_MARGIN + _TEXT_HEIGHT // 2, left + (size * cell + _width(font, "label")) // 2),
-        font,
-    )
+        place = (left + middles[column], middles[row])
+        draw.text(place, f"{matrix[row, column]:g}", color, font, anchor="mm")
     return np.asarray(canvas)
 
 
@@ -143,9 +136,10 @@ def class_colors(masks: np.ndarray) -> np.ndarray:
 
 
 def png(image: np.ndarray) -> bytes:
-    """Return an image, [H, W, 3] or [H, W] uint8, as the content of a PNG file."""
+    """Return an image, [H, W, 1, 3 or 4] or [H, W] uint8, as the content of a PNG file."""
     content = io.BytesIO()
-    Image.fromarray(image).save(content, "PNG")
+    is_gray = image.ndim == 3 and image.shape[-1] == 1
+    Image.fromarray(image[..., 0] if is_gray else image).save(content, "PNG")
     return content.getvalue()
 
 
@@ -159,19 +153,3 @@ def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 def _width(font: ImageFont.FreeTypeFont | ImageFont.ImageFont, text: str) -> int:
     return int(font.getlength(text)) + 1 if text else 0
-
-
-def _draw_upright(
-    canvas: Image.Image,
-    text: str,
-    foot: tuple[int, int],
-    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
-) -> None:
-    """Draw text from bottom to top; `foot` is the center of its lower end."""
-    if text:
-        strip = Image.new("RGB", (_width(font, text), _TEXT_HEIGHT + _MARGIN), _WHITE)
-        ImageDraw.Draw(strip).text(
-            (0, (_TEXT_HEIGHT + _MARGIN) // 2), text, _BLACK, font, anchor="lm"
-        )
-        turned = strip.rotate(90, expand=True)
-        canvas.paste(turned, (foot[0] - turned.width // 2, foot[1] - turned.height))

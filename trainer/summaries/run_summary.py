@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import tensorflow as tf
@@ -13,32 +13,8 @@ from trainer.files import read_text
 from trainer.protocols import Task
 from trainer.runs import provenance
 from trainer.summaries.hparams import hyperparameters
-from trainer.summaries.writers.opening import open_writers
+from trainer.summaries.writers.background import open_writers
 from trainer.summaries.writers.writer import Writer
-
-
-def write_run_summary(
-    writers: Sequence[Writer], position: int, run_dir: Path, graph: bytes | None
-) -> None:
-    """Write the configuration, at position 0 alone, and the graph of the model.
-
-    Args:
-        writers: writers that were opened at this position.
-        position: number of updates already reported.
-        run_dir: the run directory.
-        graph: a serialized GraphDef; None: there is none.
-    """
-    config = run_dir / "config.yaml"
-    texts = {}
-    if position == 0 and config.exists():
-        texts = {"config": _code_block(read_text(config), "yaml")}
-        overrides = provenance.read(run_dir).get("overrides", ())
-        texts["overrides"] = _code_block("\n".join(overrides))
-    for writer in writers:
-        for name, text in texts.items():
-            writer.text(name, text)
-        if graph is not None:
-            writer.graph(graph)
 
 
 def writer_factory(
@@ -61,9 +37,13 @@ def writer_factory(
         if not writes:
             return []
         writers = open_writers(experiment.writers, run_dir, position, channel)
+        texts = _configuration(run_dir) if position == 0 else {}
         for writer in writers:
             writer.hyperparameters(hyperparameters(experiment))
-        write_run_summary(writers, position, run_dir, graph)
+            for name, text in texts.items():
+                writer.text(name, text)
+            if graph is not None:
+                writer.graph(graph)
         return writers
 
     return open_at
@@ -87,5 +67,13 @@ def graph_of(model: tf.keras.Model, channel: Channel) -> bytes | None:
     return graph.as_graph_def().SerializeToString()
 
 
-def _code_block(text: str, language: str = "") -> str:
-    return f"```{language}\n{text.rstrip()}\n```"
+def _configuration(run_dir: Path) -> dict[str, str]:
+    """Return the configuration and the overrides of a run, in Markdown."""
+    config = run_dir / "config.yaml"
+    if not config.exists():
+        return {}
+    overrides = "\n".join(provenance.read(run_dir).get("overrides", ()))
+    return {
+        "config": f"```yaml\n{read_text(config).rstrip()}\n```",
+        "overrides": f"```\n{overrides}\n```",
+    }

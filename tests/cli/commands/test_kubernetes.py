@@ -6,7 +6,7 @@ import socket
 import pytest
 import yaml
 
-from tests.support.command_line import run_apart, run_here
+from tests.support.command_line import run_here
 from trainer.cluster import discovery
 from trainer.cluster.spec import ProcessId
 from trainer.strategies.multi_worker import MultiWorker
@@ -35,13 +35,6 @@ def arguments_of(objects):
     return pod_of(objects)["containers"][0]["args"]
 
 
-def error_of(*arguments):
-    outcome = run_here("kubernetes", *arguments)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert len(outcome.err.splitlines()) == 1
-    return outcome.err.removeprefix("error: ").rstrip("\n")
-
-
 def test_kubernetes_prints_service_and_job(tmp_path):
     outcome = run_here("kubernetes", *MULTI, "--workers", "4", "train.steps=20")
     assert outcome.out.startswith("# 4 pods; the PersistentVolumeClaim runs must be there.\n")
@@ -56,16 +49,9 @@ def test_kubernetes_prints_service_and_job(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_kubernetes_imports_no_tensorflow(tmp_path):
-    (tmp_path / "work").mkdir()
-    outcome = run_apart("kubernetes", *MULTI, cwd=tmp_path / "work")
-    assert (outcome.code, outcome.err) == (0, "")
-
-
 @pytest.mark.parametrize(
     ("arguments", "pods"),
     [
-        (["strategy=multi_worker"], 2),
         (["strategy=multi_worker", "strategy.workers=3"], 3),
         (["strategy=multi_worker", "--workers", "1"], 1),
         (["strategy=auto", "--workers", "5"], 5),
@@ -86,15 +72,15 @@ def test_kubernetes_continues_a_run_with_another_number_of_pods():
     assert (four[-1]["spec"]["completions"], two[-1]["spec"]["completions"]) == (4, 2)
 
 
-@pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
-def test_kubernetes_prints_a_job_alone_for_one_process(strategy):
-    (job,) = printed(f"strategy={strategy}", "--image", "a", "restart.max_restarts=5")
+def test_kubernetes_prints_a_job_alone_for_one_process_named_like_the_run():
+    (job,) = printed("strategy=mirrored", "--image", "a", "restart.max_restarts=5", "name=My_run")
     assert (job["kind"], job["spec"]["completions"], job["spec"]["backoffLimit"]) == ("Job", 1, 5)
+    assert job["metadata"]["name"].startswith("my-run-")
 
 
-@pytest.mark.parametrize("index", [0, 2])
-def test_discovery_understands_the_pods(index, monkeypatch):
+def test_discovery_understands_the_pods(monkeypatch):
     """Kubernetes gives a pod its index, and the host name <job>-<index>.<subdomain>."""
+    index = 2
     objects = printed(*MULTI, "--workers", "3", "--name", "my-run")
     pod = pod_of(objects)
     name = objects[-1]["metadata"]["name"]
@@ -130,15 +116,11 @@ def test_kubernetes_options_reach_the_objects():
     assert container["resources"]["requests"]["cpu"] == "8"
 
 
-def test_kubernetes_names_the_job_like_the_run():
-    (job,) = printed("name=My_run", "--image", "a")
-    assert job["metadata"]["name"].startswith("my-run-")
-
-
 def test_paths_in_the_claim_are_not_looked_for_here():
     arguments = ("dataset=npy", "--image", "a", "dataset.path=/shared/data/x")
     assert "dataset.path=/shared/data/x" in arguments_of(printed(*arguments))
-    assert error_of(*arguments, "runs_dir=/other/runs").startswith("dataset.path (/shared/data/x):")
+    outcome = run_here("kubernetes", *arguments, "runs_dir=/other/runs")
+    assert outcome.err.startswith("error: dataset.path (/shared/data/x):")
     # Only while the command checks.
     assert run_here("dataset=npy", "dataset.path=/shared/data/x", "mode=plan").code == 2
 
@@ -189,47 +171,6 @@ def test_kubernetes_takes_choices_of_ones_own(tmp_path):
     objects = printed("--config-dir", "mine", "optimizer=own", "--image", "a")
     assert arguments_of(objects)[:3] == ["--config-dir", "mine", "optimizer=own"]
     assert os.listdir(tmp_path) == ["mine"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--imgae", "a"], "unknown option --imgae; did you mean '--image'?"),
-        ([], "--image (missing) must name the container image of the pods"),
-        (["--image", "a", "--workers", "3"], "--workers (3) needs a strategy of several processes"),
-        ([*MULTI, "--workers", "0"], "strategy.workers (0) must be >= 1"),
-        ([*MULTI, "--workers", "3", "strategy.workers=3"], "leave one out"),
-        ([*MULTI, "--workers", "many"], "argument --workers: invalid int value: 'many'"),
-        (["strategy=auto", "--image", "a"], "strategy=auto does not say how many pods"),
-        ([*MULTI, "optimizer=adma"], "did you mean 'adam'?"),
-        ([*MULTI, "train.stpes=3"], "did you mean 'steps'?"),
-        ([*MULTI, "mode=predict"], "mode (predict) must be train"),
-        ([*MULTI, "strategy.hosts=[a,b]"], "strategy.hosts is for clusters that are started by"),
-        ([*MULTI, "strategy.min_workers=3"], "strategy.min_workers (3) must be at most"),
-        ([*MULTI, "runs_dir=runs"], "runs_dir (runs) must be a folder of the claim"),
-        ([*MULTI, "runs_dir=/runs"], "runs_dir (/runs) must be a folder of the claim"),
-        ([*MULTI, STORE, "--claim", "a"], "--claim (a) is not used: the run is in s3://bucket"),
-        ([*MULTI, STORE, "store.work_dir=work"], "store.work_dir (work) must be a folder, such"),
-        ([*MULTI, STORE, "--secret", "A_b"], "--secret (A_b) must be the name of a Secret"),
-        (
-            [STORE, "strategy=parameter_server", "--image", "a"],
-            "the processes of a declared cluster (Kubernetes) have no folder in common",
-        ),
-        ([*MULTI, "runs_dir=ftp://a/runs"], "there are no runs in ftp://"),
-        (
-            ["--image", "a", STORE, "dataset=npy", "dataset.path=/work/x"],
-            "dataset.path (/work/x): no such",
-        ),
-        ([*MULTI, "--name", "9"], "--name (9) must consist of"),
-        ([*MULTI, "--memory", "16GB"], "did you mean '16Gi'?"),
-        (
-            [*MULTI, "--grace-secs", "60", "preemption.grace_secs=60"],
-            "--grace-secs (60) must be longer than preemption.grace_secs (60)",
-        ),
-    ],
-)
-def test_kubernetes_refuses_wrong_input_in_one_line(arguments, expected):
-    assert expected in error_of(*arguments)
 
 
 def test_objects_fit_the_schemas_of_kubernetes():

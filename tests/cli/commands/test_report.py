@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from tests.support.command_line import run_apart, run_here
+from tests.support.command_line import run_here
 from tests.support.object_stores import MemoryStore, upload_run, write_checkpoint
-from trainer import main
 from trainer.cli.compose import compose
 from trainer.runs.directory import open_run
 from trainer.store import remote_view
@@ -77,13 +76,6 @@ def test_output_directory_receives_page_and_replaces_older(make, tmp_path):
     assert [file.name for file in folder.iterdir()] == ["report.html"]
 
 
-def test_report_writes_nothing_to_runs(make, tmp_path):
-    path = tmp_path / make()
-    before = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
-    run_here("report", str(path))
-    assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
-
-
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -111,12 +103,6 @@ def test_wrong_command_is_reported_in_one_line(make, tmp_path, arguments, proble
     done = run_here("report", *(argument.format(a=path) for argument in arguments))
     assert (done.code, done.out, done.err) == (2, "", f"error: {problem.format(a=path)}\n")
     assert not (tmp_path / "report.html").exists()
-
-
-def test_command_needs_no_worker_and_no_tensorflow(make, tmp_path):
-    path = str(tmp_path / make())
-    assert not main._will_train(["report", path])
-    assert run_apart("report", path, cwd=tmp_path / "runs").out == "1 run: report.html\n"
 
 
 def test_runs_in_a_store_are_read_without_their_weights(make, tmp_path, monkeypatch):

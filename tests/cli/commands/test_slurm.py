@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import run_here
-from trainer.cli.commands import slurm
 
 MULTI = ("strategy=multi_worker", "model=softmax")
 
@@ -64,9 +63,9 @@ def test_options_of_sbatch_are_passed_on_and_replace_ours():
 
 
 def test_short_options_may_have_their_value_joined():
-    given = options("-N2", "-t2:00:00", "-Jname", "-pgpu", *MULTI)
-    assert {"--nodes=2", "--time=2:00:00", "--job-name=name", "-pgpu"} <= set(given)
-    assert not [line for line in given if line.startswith(("-N", "-t", "-J"))]
+    given = options("-N2", "-Jname", "-pgpu", *MULTI)
+    assert {"--nodes=2", "--job-name=name", "-pgpu"} <= set(given)
+    assert not [line for line in given if line.startswith(("-N", "-J"))]
 
 
 def test_range_of_nodes_takes_every_size_that_divides_the_batch():
@@ -113,45 +112,6 @@ def test_config_dir_is_an_absolute_path_of_the_command(tmp_path):
     assert f" --config-dir {tmp_path / 'theirs'} model=softmax" in script(
         "--config-dir", "theirs", "model=softmax"
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        ((*MULTI, "--nodes=4-2"), "--nodes (4-2) must be an integer >= 1 or a range, such as 1-4"),
-        (("--nodes=1-2",), "--nodes (1-2) must be 1: strategy=one_device trains in one"),
-        (
-            (*MULTI, "--nodes=1-2", "batch.global_size=null", "batch.per_replica=8"),
-            "--nodes (1-2) needs a batch that is the same on fewer nodes; use batch.global_size",
-        ),
-        (
-            (*MULTI, "--nodes=3-4", "batch.shards=4"),
-            "--nodes (3-4) must begin with a number of workers that the batch can be divided "
-            "among: one of 4",
-        ),
-        (("--nodes=2",), "--nodes (2) must be 1: strategy=one_device trains in one"),
-        (("-N2",), "--nodes (2) must be 1: strategy=one_device trains in one"),
-        (("-t1",), "--time (1) must be at least 3:00"),
-        ((*MULTI, "--nodes=0"), "--nodes (0) must be an integer >= 1"),
-        (("-m", "seed=1,2"), "slurm (-m): this is the job of one run; for a sweep use -m hydra/"),
-        (("resume=never",), "resume (never) would start afresh each time"),
-        (("--time=2:59",), "--time (2:59) must be at least 3:00: the signal to save comes 120 s"),
-        (("--time=soon",), "--time (soon) must be a time, such as 90 (minutes), 8:00:00 or 2-12"),
-        (("model=sofmax",), "model=sofmax: no such choice"),
-    ],
-)
-def test_wrong_commands_are_refused(words, error):
-    outcome = run_here("slurm", *words)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith(f"error: {error}")
-
-
-@pytest.mark.parametrize(
-    ("limit", "secs"),
-    [("90", 5400), ("1:30", 90), ("1:00:01", 3601), ("2-12", 216000), ("1-0:0:5", 86405)],
-)
-def test_time_limits_are_those_of_sbatch(limit, secs):
-    assert slurm._seconds(limit) == secs
 
 
 def test_submit_gives_the_script_to_sbatch(tmp_path, monkeypatch):

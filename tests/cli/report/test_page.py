@@ -2,8 +2,6 @@
 
 from html.parser import HTMLParser
 
-import pytest
-
 from trainer.cli.report.page import metric_names, render
 from trainer.cli.report.run_data import Confusion, Run
 from trainer.config.directions import Directions
@@ -86,37 +84,12 @@ def test_page_of_one_run_is_complete():
     )
     texts = set(content.texts)
     assert {
-        "a-1: report",
-        "Run",
-        "done",
-        "0.5000",
-        "0.7500",
-        "at 10",
-        "0:40",
-        "75 %",
-        "Curves",
-        "loss",
-        "accuracy",
-        "learning rate",
-    } <= texts
-    assert {
-        "75 % steps, 25 % start",
-        "cat",
-        "dog",
-        "8",
-        "10",
-        "python train.py 'name=a b'",
-        "python train.py seed=1",
-    } <= texts
-    assert {
-        "; changed seed: 0 → 1",
-        "here, Python 3.11",
-        "tensorflow 2.21.0",
-        "CPU:0",
-        "abc",
-        ", with uncommitted changes",
+        "a-1: report", "Run", "done", "0.5000", "0.7500", "at 10", "0:40", "75 %", "Curves",
+        "loss", "accuracy", "learning rate", "75 % steps, 25 % start", "cat", "dog", "8", "10",
+        "python train.py 'name=a b'", "python train.py seed=1", "; changed seed: 0 → 1",
+        "here, Python 3.11", "tensorflow 2.21.0", "CPU:0", "abc", ", with uncommitted changes",
         "what happened",
-    } <= texts
+    } <= texts  # fmt: skip
     assert "What differs in the configuration" not in texts
     assert ("open", None) in content.attributes
 
@@ -130,15 +103,9 @@ def test_page_of_several_runs_compares_them():
     content = page(*runs)
     texts = set(content.texts)
     assert {
-        "3 runs",
-        "ValueError: no",
-        "5 / 20",
-        "–",
-        "What differs in the configuration",
-        "seed",
-        "0",
-        "5",
-    } <= texts
+        "3 runs", "ValueError: no", "5 / 20", "–", "What differs in the configuration", "seed",
+        "0", "5",
+    } <= texts  # fmt: skip
     backgrounds = {
         value
         for name, value in content.attributes
@@ -160,12 +127,8 @@ def test_page_shows_run_without_files():
     assert page(empty, make(), empty)
 
 
-@pytest.mark.parametrize(
-    "record",
-    [{"argv": 5}, {"lineage": [{}]}, {"devices": "x", "argv": [], "git": 5}, {"versions": []}],
-)
-def test_changed_record_hides_no_run(record):
-    assert "accuracy" in page(make(record=record)).texts
+def test_changed_record_hides_no_run():
+    assert "accuracy" in page(make(record={"argv": 5}), make(record={"lineage": [{}]})).texts
 
 
 def test_page_fetches_nothing_and_runs_only_its_script():
@@ -203,13 +166,6 @@ def test_page_fetches_nothing_and_runs_only_its_script():
 
 def test_table_leaves_out_metrics_of_single_classes():
     assert metric_names([make()]) == ["accuracy", "loss"]
-
-
-def test_confusion_of_many_classes_is_a_picture():
-    size = 40
-    matrix = [[float(x == y) for x in range(size)] for y in range(size)]
-    content = page(make(confusion=Confusion(1, [str(number) for number in range(size)], matrix)))
-    assert ("aria-label", "confusion of 40 classes") in content.attributes
 
 
 def test_samples_are_pictures_within_the_page():

@@ -47,7 +47,7 @@ def test_csv_removes_rows_after_the_position(tmp_path):
     assert [float(row["loss"]) for row in rows(tmp_path, "train")] == [1, 2, 3, 4.5, 5.5, 6.5]
 
 
-@pytest.mark.parametrize("cut_off", ["3,0.", "3", '3,"0.'])
+@pytest.mark.parametrize("cut_off", ["3,0.", '3,"0.'])
 def test_csv_removes_an_incomplete_row(tmp_path, cut_off):
     write(Csv(tmp_path, 0), "train", (1, {"loss": 0.5}), (2, {"loss": 0.25}))
     with (tmp_path / "metrics-train.csv").open("a") as file:

@@ -17,7 +17,7 @@ from tests.support.processes import ROOT
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.config.rules import evaluate
-from trainer.summaries.writers.opening import open_writers
+from trainer.summaries.writers.background import open_writers
 
 KILLED = """
 import os, pathlib, signal, sys
@@ -27,7 +27,7 @@ from trainer.cluster import environment
 environment.prepare_environment()
 from trainer.cluster.messages import Channel
 from trainer.cli.compose import compose
-from trainer.summaries.writers.opening import open_writers
+from trainer.summaries.writers.background import open_writers
 
 name, begin, end, ending = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 messages = []
@@ -67,12 +67,9 @@ def attempt(tmp_path):
     wait_for_orphans(mark, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "read"),
-    [
-        pytest.param("mlflow", tracked.of_mlflow, marks=pytest.mark.slow),
-        ("wandb", tracked.of_wandb),
-    ],
+    ("name", "read"), [("mlflow", tracked.of_mlflow), ("wandb", tracked.of_wandb)]
 )
 def test_tracker_has_every_point_once_after_a_kill(tmp_path, attempt, name, read):
     pytest.importorskip(name)
@@ -85,8 +82,8 @@ def test_tracker_has_every_point_once_after_a_kill(tmp_path, attempt, name, read
     assert read(run_dir)["train/loss"] == [(step, 1 / step) for step in range(1, 7)]
 
 
-@pytest.mark.parametrize("name", ["mlflow", "wandb"])
-def test_tracker_that_fails_is_a_warning(tmp_path, name):
+def test_tracker_that_fails_is_a_warning(tmp_path):
+    name = "wandb"
     pytest.importorskip(name)
     run_dir = tmp_path / "run-1"
     run_dir.mkdir()
@@ -106,12 +103,11 @@ def test_tracker_that_fails_is_a_warning(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
-@pytest.mark.parametrize(
-    "spec", [None, ModuleSpec("a_folder", loader=None)], ids=["nothing", "a folder of that name"]
-)
-def test_missing_tracker_is_reported_before_anything_is_written(tmp_path, monkeypatch, name, spec):
+def test_missing_tracker_is_reported_before_anything_is_written(tmp_path, monkeypatch, name):
+    folder_of_that_name = ModuleSpec(name, loader=None)
+    specs = {"mlflow": None, "wandb": folder_of_that_name}
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(evaluate, "find_spec", lambda package: spec)
+    monkeypatch.setattr(evaluate, "find_spec", specs.get)
     outcome = run_here(f"writers=[jsonl,{name}]")
     assert outcome.code == 2, outcome
     assert outcome.err == (

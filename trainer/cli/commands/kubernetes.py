@@ -124,11 +124,10 @@ class _Storage:
     """Where the run is.
 
     Attributes:
-        overrides: those of the pods, but for `folder`.
-        folder: the override that names a folder of the volume, which this machine need not have.
+        overrides: those of the pods, but for `folder`, which this machine need not have.
         mount_path: where the volume is mounted.
         claim: of the volume; None: each pod has an empty one of its own.
-        address: of the run directories, or of the run, in a store; None: they are in the volume.
+        address: in an object store; None: the run is in the volume.
     """
 
     overrides: list[str]
@@ -139,15 +138,7 @@ class _Storage:
 
 
 def _storage(overrides: Sequence[str], claim: str | None) -> _Storage:
-    """Return where the run is that overrides name.
-
-    Args:
-        overrides: as given.
-        claim: as given; None: none was.
-
-    Raises:
-        ConfigError: it cannot be in a volume, or needs no claim.
-    """
+    """Return where the run is that overrides name, in a volume of this claim or in a store."""
     values = {override_key(item): item.partition("=")[2].strip("'\"") for item in overrides}
     places = (values.get("resume", ""), values.get("runs_dir", _RUNS_DIR))
     address = next(filter(addresses.is_remote, places), None)
@@ -179,11 +170,7 @@ def _needs(spec: JobSpec, storage: _Storage) -> str:
 
 
 def _check_workers(experiment: Experiment, workers: int, overrides: Sequence[str]) -> None:
-    """Refuse a number of workers that the strategy does not take, or takes from an override.
-
-    Raises:
-        ConfigError: it is one.
-    """
+    """Refuse a number of workers that the strategy does not take, or takes from an override."""
     if _WORKERS in map(override_key, overrides):
         raise ConfigError(f"--workers ({workers}) and {_WORKERS} are the same; leave one out")
     if "workers" not in experiment.strategy:
@@ -204,9 +191,6 @@ def _check(experiment: Experiment, sized: Experiment, name: str) -> tuple[int, b
 
     Returns:
         The number of pods, and whether they reach each other.
-
-    Raises:
-        ConfigError: it cannot be trained there.
     """
     if not experiment.trains:
         raise ConfigError(
@@ -234,11 +218,7 @@ def _check(experiment: Experiment, sized: Experiment, name: str) -> tuple[int, b
 
 
 def _check_grace(experiment: Experiment, grace_secs: int) -> None:
-    """Refuse a pod that is killed before the run gives up to save.
-
-    Raises:
-        ConfigError: it would be.
-    """
+    """Refuse a pod that is killed before the run gives up to save."""
     needed = experiment.preemption.grace_secs
     if needed is not None and grace_secs <= needed:
         raise ConfigError(

@@ -27,16 +27,7 @@ _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 @dataclass(frozen=True)
 class _Run:
-    """A run.
-
-    Attributes:
-        path: its directory.
-        outcome: its status.
-        total: number of steps to train; None: not known yet.
-        active: when a file was last written, Unix time in seconds.
-        sizes: its numbers of workers, each with the step from which on there were so many.
-        directions: which direction of its metrics is better.
-    """
+    """A run: when it was last written (Unix time), and its numbers of workers, each from a step."""
 
     path: Path
     outcome: RunStatus
@@ -90,13 +81,18 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _read(path: Path) -> _Run:
-    try:
-        total = provenance.read(path).get("total_steps")
-    except ConfigError:  # run.json is damaged; the rest is still shown
-        total = None
     sizes = Ledger(path, writes=False).summary().sizes
     directions = metric_directions.read(path)
-    return _Run(path, run_status(path), total, _last_write(path), sizes, directions)
+    return _Run(path, run_status(path), total_steps(path), _last_write(path), sizes, directions)
+
+
+def total_steps(path: Path) -> int | None:
+    """Return the number of steps of a run; None: not known yet, or run.json is damaged."""
+    try:
+        total: int | None = provenance.read(path).get("total_steps")
+    except ConfigError:
+        return None
+    return total
 
 
 def _last_write(path: Path) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import os
 import re
 import shlex
@@ -21,26 +22,11 @@ from trainer.errors import ConfigError
 from trainer.launch import remote_run
 from trainer.launch.resolved_run import resolve
 from trainer.runs.location import run_path
-from trainer.text import format_duration
 
 _SAVE_SECS = 120
-_EARLY_SECS = 60  # Slurm sends the signal up to a minute early
-_SHORT = {"-N": "nodes", "-J": "job-name", "-D": "chdir", "-t": "time"}
+_SHORT = {"-N": "nodes", "-J": "job-name", "-D": "chdir"}
 """Short options of those that are set here; all others are passed on as they are."""
 
-_SCRIPT = """\
-#!/bin/bash
-{options}
-
-unset TF_CONFIG  # srun says who works together
-{choice}srun --kill-on-bad-exit=1{size} \\
-  {command}
-code=$?
-# 143: it has saved and left before its time was over. Slurm itself starts a job again only after
-# a preemption and the loss of a node.
-if [ "$code" -eq 143 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
-exit "$code"
-"""
 _CHOICE = """\
 # The batch can be divided among so many tasks; the largest number that there are nodes for.
 for tasks in {sizes}; do if [ "$tasks" -le "$SLURM_JOB_NUM_NODES" ]; then break; fi; done
@@ -54,14 +40,12 @@ class _Words:
 
     Attributes:
         options: those of sbatch, as written or by their long names; None: without a value.
-        command: the words of the run's own command.
-        overrides: the overrides among them.
+        overrides: those of the run.
         config_dir: the user's own folder of choices.
         submit: whether to submit the script.
     """
 
     options: dict[str, str | None] = field(default_factory=dict)
-    command: list[str] = field(default_factory=list)
     overrides: list[str] = field(default_factory=list)
     config_dir: str | None = None
     submit: bool = False
@@ -91,7 +75,6 @@ def run(arguments: Sequence[str]) -> int:
     if _node_range(words)[0] == 1 and _takes_one_task(words, experiment):
         # The command that gets one node alone starts one process on it, as on each of several.
         words.overrides.append(f"{_WORKERS}=1")
-        words.command.append(f"{_WORKERS}=1")
         experiment = _experiment(words)
     script = _script(words, experiment)
     if not words.submit:
@@ -111,11 +94,7 @@ def _experiment(words: _Words) -> Experiment:
 
 
 def _parse(arguments: Sequence[str]) -> _Words:
-    """Divide the words into options of sbatch, and words of the run's own command.
-
-    Raises:
-        ConfigError: the run would be a sweep.
-    """
+    """Divide the words into options of sbatch, and words of the run's own command."""
     words = _Words()
     rest = list(arguments)
     while rest:
@@ -136,7 +115,6 @@ def _parse(arguments: Sequence[str]) -> _Words:
             path = value if equals else "".join(rest[:1])
             del rest[: 0 if equals else 1]
             words.config_dir = os.path.abspath(os.path.expanduser(path))
-            words.command += ["--config-dir", words.config_dir]
         elif word.startswith("-"):
             # An override always has a `=`, so a word without one is the value of this option.
             has_value = not equals and rest and not rest[0].startswith("-") and "=" not in rest[0]
@@ -144,16 +122,11 @@ def _parse(arguments: Sequence[str]) -> _Words:
             words.options[name] = rest.pop(0) if has_value else value if equals else None
         else:
             words.overrides.append(word)
-            words.command.append(word)
     return words
 
 
 def _script(words: _Words, experiment: Experiment) -> str:
-    """Return the job script.
-
-    Raises:
-        ConfigError: the run cannot work, or an option contradicts it.
-    """
+    """Return the job script."""
     if experiment.resume == "never":
         raise ConfigError(
             "resume (never) would start afresh each time the job is started again; leave it out"
@@ -172,14 +145,15 @@ def _script(words: _Words, experiment: Experiment) -> str:
         # Slurm counts the tasks on the smallest number of nodes, and gives no more of them.
         del options["ntasks-per-node"]
     options.update(words.options)
-    _check_time(options.get("time"), options["signal"] or "")
     program = [sys.executable] if sys.argv[0].endswith(".py") else []
     path = str(Path(sys.argv[0]).absolute())
-    return _SCRIPT.format(
+    flags = ["--config-dir", words.config_dir] if words.config_dir else []
+    script = importlib.resources.files(__package__).joinpath("shells/job.sh")
+    return script.read_text(encoding="utf-8").format(
         options="\n".join(_option_lines(options)),
         choice=_CHOICE.format(sizes=" ".join(map(str, sizes))) if sizes else "",
         size=' --nodes="$tasks" --ntasks="$tasks"' if sizes else "",
-        command=shlex.join([*program, path, *words.command]),
+        command=shlex.join([*program, path, *flags, *words.overrides]),
     )
 
 
@@ -192,11 +166,7 @@ def _option_lines(options: dict[str, str | None]) -> Iterator[str]:
 
 
 def _node_range(words: _Words) -> tuple[int, int]:
-    """Return the smallest and the largest number of nodes that are asked for; 0: none is.
-
-    Raises:
-        ConfigError: the option is neither a number nor a range.
-    """
+    """Return the smallest and the largest number of nodes that are asked for; 0: none is."""
     if "nodes" not in words.options:
         return 0, 0
     text = words.options["nodes"] or ""
@@ -221,9 +191,6 @@ def _nodes(words: _Words, experiment: Experiment) -> tuple[str, list[int]]:
     Returns:
         The option, and the numbers of tasks among which the batch can be divided, the largest
         first, if there are others.
-
-    Raises:
-        ConfigError: the run cannot work, or not on so many nodes.
     """
     strategy = resolve(experiment).strategy
     first, last = _node_range(words)
@@ -257,39 +224,3 @@ def _nodes(words: _Words, experiment: Experiment) -> tuple[str, list[int]]:
 def _are_equal(process_ids: Sequence[ProcessId]) -> bool:
     """Return whether all processes do the same, each with its part of the batch."""
     return {process_id.job for process_id in process_ids} == {"worker"}
-
-
-def _check_time(limit: str | None, signal: str) -> None:
-    """Check that a job trains before it is told to save: else it is started again for ever.
-
-    Raises:
-        ConfigError: it does not, or the limit is no time.
-    """
-    if limit is None:
-        return
-    secs = _seconds(limit)
-    save_secs = int(match[1]) if (match := re.search(r"@([0-9]+)$", signal)) else 0
-    if secs < save_secs + _EARLY_SECS:
-        raise ConfigError(
-            f"--time ({limit}) must be at least {format_duration(save_secs + _EARLY_SECS)}: "
-            f"the signal to save comes {save_secs} s before the end (--signal={signal}), and up to "
-            f"{_EARLY_SECS} s early"
-        )
-
-
-def _seconds(limit: str) -> int:
-    """Return a time limit of sbatch in seconds: minutes, minutes:seconds, days-hours and so on.
-
-    Raises:
-        ConfigError: it is none of them.
-    """
-    match = re.fullmatch(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?", limit)
-    if match is None:
-        raise ConfigError(f"--time ({limit}) must be a time, such as 90 (minutes), 8:00:00 or 2-12")
-    days, *numbers = match.groups()
-    values = [int(number) for number in numbers if number is not None]
-    if days is not None:
-        hours, minutes, secs = (*values, 0, 0)[:3]
-        return int(days) * 86400 + hours * 3600 + minutes * 60 + secs
-    hours, minutes, secs = {1: (0, *values, 0), 2: (0, *values), 3: tuple(values)}[len(values)]
-    return hours * 3600 + minutes * 60 + secs

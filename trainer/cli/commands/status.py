@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from trainer.cli.commands.command_arguments import Parser, run_at
-from trainer.cli.commands.runs import age
+from trainer.cli.commands.runs import age, total_steps
 from trainer.config import addresses
-from trainer.errors import DONE, ConfigError
-from trainer.runs import process_status, provenance
+from trainer.errors import DONE
+from trainer.runs import process_status
 from trainer.runs.process_status import HostStatus
-from trainer.runs.status import RunStatus, State, run_status
+from trainer.runs.status import State, run_status
 from trainer.store import remote_view
 from trainer.store.remote_view import RemoteView
 from trainer.text import align_columns, printable
@@ -24,22 +24,17 @@ _HEAD = ("process", "host", "phase", "step", "age")
 _ALIGN = "<<<>>"
 
 
+_Known: TypeAlias = tuple[Mapping[str, HostStatus], Collection[str], Sequence[str]]
+"""The records of the commands by the names of their own processes, which live, and notes."""
+
+
 @dataclass(frozen=True)
 class _Row:
-    """A process as it is shown.
-
-    Attributes:
-        process: its name.
-        host: its host; None: its command has written nothing yet.
-        phase: what it does; of a process that has ended, how.
-        step: number of steps made.
-        age_secs: seconds since its last sign of life, as its host has measured it.
-        is_alive: whether its command lives.
-    """
+    """A process as it is shown; without a host if its command has written nothing yet."""
 
     process: str
     host: str | None = None
-    phase: str = "not started"
+    phase: str = ""
     step: int = 0
     age_secs: float | None = None
     is_alive: bool = False
@@ -62,38 +57,17 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="for programs")
     args = parser.parse_args(arguments)
     if not addresses.is_remote(args.run):
-        _show(_in_folder(run_at("status", args.run)), args.json)
+        path = run_at("status", args.run)
+        _show(str(path), path, _in_folder(path), args.json)
         return DONE
     address = args.run.rstrip("/")
     with remote_view.view("status", address) as view:
-        _show(_in_store(address, view), args.json)
+        holder = {"holder": view.manifest.holder if view.in_use else None}
+        _show(address, view.path, _in_store(view), args.json, holder)
     return DONE
 
 
-@dataclass(frozen=True)
-class _Found:
-    """What is known of the processes of a run.
-
-    Attributes:
-        place: its directory, or its address in a store.
-        path: its directory, or a folder with its records.
-        records: those of the commands, by the names of their own processes.
-        living: the names of those that live.
-        notes: lines for people.
-        unknown: the phase of a process without a record.
-        holder: who uses a run in a store; None: nobody, or the run is in a folder.
-    """
-
-    place: str
-    path: Path
-    records: Mapping[str, HostStatus]
-    living: Collection[str]
-    notes: Sequence[str]
-    unknown: str = "not started"
-    holder: str | None = None
-
-
-def _in_folder(path: Path) -> _Found:
+def _in_folder(path: Path) -> _Known:
     records, living = process_status.watch(path, time.monotonic, time.sleep)
     records = process_status.without_earlier(records, living)
     notes = [
@@ -102,10 +76,10 @@ def _in_folder(path: Path) -> _Found:
         for name, record in records.items()
         if record.code is None and name not in living
     ]
-    return _Found(str(path), path, records, living, notes)
+    return records, living, notes
 
 
-def _in_store(address: str, view: RemoteView) -> _Found:
+def _in_store(view: RemoteView) -> _Known:
     """Return what the store knows: the records of the chief's host, as they were uploaded."""
     records = process_status.read(view.path)
     holder = view.manifest.holder if view.in_use else None
@@ -114,7 +88,6 @@ def _in_store(address: str, view: RemoteView) -> _Found:
         for name, record in records.items()
         if record.code is None and holder and holder.startswith(f"{record.host}:{record.pid}:")
     }
-    records = process_status.without_earlier(records, living)
     notes = []
     if holder:
         notes.append(
@@ -126,41 +99,39 @@ def _in_store(address: str, view: RemoteView) -> _Found:
             f"{view.silent_holder} (host, process) tells nothing any more: it was killed, is "
             "stopped, or its host is gone or cut off."
         )
-    return _Found(address, view.path, records, living, notes, "not uploaded", holder)
+    return process_status.without_earlier(records, living), living, notes
 
 
-def _show(found: _Found, as_json: bool) -> None:
-    status = run_status(found.path)
-    state = _state(status, found.living)
-    rows = list(_rows(found))
+def _show(
+    place: str, path: Path, known: _Known, as_json: bool, more: Mapping[str, Any] | None = None
+) -> None:
+    """Print the processes and the state of a run, for people or as JSON with `more`."""
+    records, living, notes = known
+    status = run_status(path)
+    # A lock of another host need not be visible here.
+    state = State.RUNNING if living and status.state is not State.DONE else status.state
+    rows = _rows(records, living, "not uploaded" if addresses.is_remote(place) else "not started")
     step = max([status.step, *(row.step for row in rows if row.is_alive)])
     if as_json:
-        content: dict[str, Any] = {
-            "run": found.place,
-            "state": state,
-            "step": step,
-            "why": status.error,
-        }
-        if addresses.is_remote(found.place):
-            content["holder"] = found.holder
+        content = {"run": place, "state": state, "step": step, "why": status.error, **(more or {})}
         print(json.dumps({**content, "processes": [asdict(row) for row in rows]}, indent=1))
         return
     if rows:
         print(*align_columns([_HEAD, *map(_cells, rows)], _ALIGN), sep="\n")
-    position = _position(found.path, step)
-    print(printable(f"{found.place}: {state}, step {position}{_why(status, found.records)}"))
+    total = total_steps(path)
+    position = f"{step}/{total}" if total else str(step)
+    codes = ", ".join(map(str, sorted({record.code for record in records.values() if record.code})))
+    why = f": {status.error}" if status.error else f" (exit code {codes})" if codes else ""
+    print(printable(f"{place}: {state}, step {position}{why}"))
     if state is not State.DONE:
-        print("".join(f"{printable(note)}\n" for note in found.notes), end="")
+        print("".join(f"{printable(note)}\n" for note in notes), end="")
 
 
-def _state(status: RunStatus, living: Collection[str]) -> State:
-    """Return the state of a run: a lock of another host need not be visible here."""
-    return State.RUNNING if living and status.state is not State.DONE else status.state
-
-
-def _rows(found: _Found) -> Iterator[_Row]:
-    """Yield the processes, sorted by name, those without a record included."""
-    names = {name for record in found.records.values() for name in record.cluster}
+def _rows(
+    records: Mapping[str, HostStatus], living: Collection[str], unknown: str
+) -> Sequence[_Row]:
+    """Return the processes, sorted by name; the phase of those without a record is `unknown`."""
+    names = {name for record in records.values() for name in record.cluster}
     rows = {
         process.name: _Row(
             process.name,
@@ -168,13 +139,13 @@ def _rows(found: _Found) -> Iterator[_Row]:
             process.end or process.phase or "start",
             process.step,
             process.quiet_secs,
-            name in found.living and not process.end,
+            name in living and not process.end,
         )
-        for name, record in found.records.items()
+        for name, record in records.items()
         for process in record.processes
     }
-    for name in sorted({*names, *rows}, key=_order):
-        yield rows.get(name) or _Row(name, phase=found.unknown)
+    names.update(rows)
+    return [rows.get(name) or _Row(name, phase=unknown) for name in sorted(names, key=_order)]
 
 
 def _order(name: str) -> tuple[str, int]:
@@ -186,19 +157,3 @@ def _cells(row: _Row) -> tuple[str, ...]:
     if row.age_secs is None or row.host is None:
         return row.process, "-", row.phase, "-", "-"
     return row.process, row.host, row.phase, str(row.step), age(row.age_secs)
-
-
-def _position(path: Path, step: int) -> str:
-    try:
-        total = provenance.read(path).get("total_steps")
-    except ConfigError:  # run.json is damaged; the rest is still shown
-        total = None
-    return f"{step}/{total}" if total else str(step)
-
-
-def _why(status: RunStatus, records: Mapping[str, HostStatus]) -> str:
-    """Return how a run ended that does not go on."""
-    if status.error:
-        return f": {status.error}"
-    codes = sorted({record.code for record in records.values() if record.code})
-    return f" (exit code {', '.join(map(str, codes))})" if codes else ""

@@ -6,6 +6,7 @@ color-blind can tell apart, on white and on black. No TensorFlow.
 
 from __future__ import annotations
 
+import colorsys
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,25 +17,9 @@ from trainer.cli.report.markup import fill
 
 # Okabe and Ito's without black and yellow, which vanish on one background; then some of Tol's.
 _COLORS = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#e69f00",
-    "#56b4e9",
-    "#8a8a8a",
-    "#a03a68",
-    "#6a5acd",
-    "#999933",
-)
-_RAMP = (
-    (70, 50, 127),
-    (54, 92, 141),
-    (39, 127, 142),
-    (31, 161, 135),
-    (74, 193, 109),
-    (160, 200, 57),
-)  # the middle of viridis
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a8a8a", "#a03a68",
+    "#6a5acd", "#999933",
+)  # fmt: skip
 
 _WIDTH = 520
 _HEIGHT = 300
@@ -99,10 +84,11 @@ class _Scale:
 
 
 def colors_of(count: int) -> list[str]:
-    """Return a color for each run: distinct ones, or shades if there are too few of them."""
+    """Return a color for each run: distinct ones, or hues if there are too few of them."""
     if count <= len(_COLORS):
         return list(_COLORS[:count])
-    return [_shade(number / (count - 1)) for number in range(count)]
+    hues = [colorsys.hls_to_rgb(number / count, 0.45, 0.6) for number in range(count)]
+    return ["#" + "".join(f"{round(255 * part):02x}" for part in hue) for hue in hues]
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
@@ -145,7 +131,7 @@ def line_chart(title: str, lines: Sequence[Line]) -> str:
     x_scale = _Scale(0, max(1.0, *(x for x, _ in finite)), _LEFT, _WIDTH - _RIGHT)
     values = [value for _, value in finite]
     is_log = min(values) > 0 and max(values) / min(values) >= _LOG_RATIO
-    low, high = (min(values), max(values)) if is_log else _padded(*_range(values))
+    low, high = (min(values), max(values)) if is_log else _padded(min(values), max(values))
     y_scale = _Scale(low, high, _HEIGHT - _BOTTOM, _TOP, is_log)
     polylines = "".join(
         _line(line, x_scale, y_scale) for line in sorted(lines, key=lambda line: not line.is_faint)
@@ -237,27 +223,7 @@ def _pieces(points: Curve) -> Iterable[Curve]:
         yield piece
 
 
-def _range(values: Sequence[float]) -> tuple[float, float]:
-    low = min(values)
-    high = max(values)
-    if low == high:
-        room = abs(low) / 10 or 1.0
-        return low - room, high + room
-    return low, high
-
-
 def _padded(low: float, high: float) -> tuple[float, float]:
     """Add some room, but not below zero if no value is negative."""
-    room = (high - low) / 20
+    room = (high - low) / 20 or abs(low) / 10 or 1.0
     return max(0.0, low - room) if low >= 0 else low - room, high + room
-
-
-def _shade(fraction: float) -> str:
-    """Return a color of the ramp, from 0 to 1."""
-    position = fraction * (len(_RAMP) - 1)
-    first = min(int(position), len(_RAMP) - 2)
-    mixed = (
-        round(a + (b - a) * (position - first))
-        for a, b in zip(_RAMP[first], _RAMP[first + 1], strict=True)
-    )
-    return "#" + "".join(f"{part:02x}" for part in mixed)

@@ -25,7 +25,7 @@ _TIME_COLORS = {
 }  # fmt: skip
 _STEPS, _WAITING = _TIME_COLORS["step"], _TIME_COLORS["input"]
 _MAX_CELLS = 30
-"""A matrix of more classes is a picture without numbers."""
+"""A matrix of more classes is not shown."""
 
 
 def times(runs: Iterable[Run]) -> str:
@@ -115,7 +115,7 @@ def confusions(runs: Sequence[Run]) -> str:
 
 
 def _matrix(confusion: Confusion) -> str:
-    """Return a matrix as a table, or as a picture with a square for each pair that occurs."""
+    """Return a matrix as a table, if it is not too large."""
     size = len(confusion.classes)
     totals = [sum(row) or 1.0 for row in confusion.matrix]  # a row of zeros has shares of zero
     shares = [
@@ -123,15 +123,7 @@ def _matrix(confusion: Confusion) -> str:
         for row, total in zip(confusion.matrix, totals, strict=True)
     ]
     if size > _MAX_CELLS:
-        squares = (
-            f'<rect x="{x}" y="{y}" width="1" height="1" fill="#0060a0" '
-            f'fill-opacity="{share:.3f}"/>'
-            for y, row in enumerate(shares)
-            for x, share in enumerate(row)
-            if share
-        )
-        stroke = f"{size / 400:.3f}"
-        return fill("confusion_picture", size=size, stroke=stroke, squares="".join(squares))
+        return f'<p class="soft">It has {size} classes: too many to show here.</p>'
     names = [f"<th>{escape(name)}</th>" for name in confusion.classes]
     rows = [
         [name, *map(_count_cell, row, row_shares)]

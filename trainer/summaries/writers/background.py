@@ -1,21 +1,32 @@
-"""A thread for a writer, so that no step waits for it."""
+"""Opens the writers of a configuration, each in a thread of its own, so that no step waits."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from pathlib import Path
+from typing import Any
 
+from trainer.cluster.messages import Channel
+from trainer.config.instantiate import instantiate
+from trainer.summaries.writers.jsonl import JsonLines
 from trainer.summaries.writers.writer import Writer
 from trainer.text import first_line
 
-if TYPE_CHECKING:
-    import numpy as np
-
 _MAX_CALLS = 1000  # in the queue; a report is one call a split, and one an image or histogram
 _PATIENCE_SECS = 60.0
+
+
+def _forwarded(name: str) -> Any:
+    """Return a method that calls the writer's method of this name, in its thread."""
+
+    def method(self: Background, *args: Any) -> None:
+        self._call(lambda writer: getattr(writer, name)(*args))
+
+    return method
 
 
 class Background(Writer):
@@ -47,26 +58,13 @@ class Background(Writer):
         self._closed = False
         threading.Thread(target=self._work, args=(make,), daemon=True, name="writer").start()
 
-    def hyperparameters(self, values: Mapping[str, bool | int | float | str]) -> None:
-        self._call(lambda writer: writer.hyperparameters(values))
-
-    def scalars(self, split: str, step: int, values: Mapping[str, float]) -> None:
-        self._call(lambda writer: writer.scalars(split, step, values))
-
-    def images(self, split: str, step: int, name: str, images: np.ndarray) -> None:
-        self._call(lambda writer: writer.images(split, step, name, images))
-
-    def histogram(self, split: str, step: int, name: str, values: np.ndarray) -> None:
-        self._call(lambda writer: writer.histogram(split, step, name, values))
-
-    def texts(self, split: str, step: int, name: str, texts: Sequence[str]) -> None:
-        self._call(lambda writer: writer.texts(split, step, name, texts))
-
-    def text(self, name: str, text: str) -> None:
-        self._call(lambda writer: writer.text(name, text))
-
-    def graph(self, graph_def: bytes) -> None:
-        self._call(lambda writer: writer.graph(graph_def))
+    hyperparameters = _forwarded("hyperparameters")
+    scalars = _forwarded("scalars")
+    images = _forwarded("images")
+    histogram = _forwarded("histogram")
+    texts = _forwarded("texts")
+    text = _forwarded("text")
+    graph = _forwarded("graph")
 
     def flush(self) -> None:
         # An optional writer catches up from metrics.jsonl, so there is no need to wait for it.
@@ -111,3 +109,43 @@ class Background(Writer):
                         writer.close()
             # Also after an error: a caller may be waiting.
             done.set()
+
+
+def open_writers(
+    nodes: Mapping[str, Any],
+    run_dir: Path,
+    position: int,
+    channel: Channel,
+    *,
+    leave_out: Collection[str] = (),
+) -> list[Writer]:
+    """Open writers, each in a thread of its own.
+
+    Args:
+        nodes: the section `writers` of the configuration.
+        run_dir: the run directory.
+        position: number of updates already reported.
+        channel: receives a warning when the run goes on without a tracker.
+        leave_out: names of writers that are not opened though they are configured.
+    """
+    opened: list[Writer] = []
+    trackers = [name for name, node in nodes.items() if node.get("tracker")]
+    if trackers and "jsonl" not in nodes and "jsonl" not in leave_out:
+        # Trackers catch up from metrics.jsonl.
+        opened.append(Background(partial(JsonLines, run_dir, position)))
+    for name, node in nodes.items():
+        if name not in leave_out:
+            # Trackers are slow to import: that happens in the thread too.
+            make = partial(_make, name, node, run_dir, position)
+            lost = partial(_warn, channel, name) if name in trackers else None
+            opened.append(Background(make, lost))
+    return opened
+
+
+def _make(name: str, node: Mapping[str, Any], run_dir: Path, position: int) -> Writer:
+    writer: Writer = instantiate(node, f"writers.{name}", run_dir, position, leave_out=("tracker",))
+    return writer
+
+
+def _warn(channel: Channel, name: str, reason: str) -> None:
+    channel.line(f"warning: {name} cannot be written to ({reason}); the run goes on without it")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar
+
+import numpy as np
 
 from trainer.files import writing
+from trainer.summaries import figures
 from trainer.summaries.writers.writer import Writer
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _BUCKETS = 30
 
@@ -38,6 +37,19 @@ class TensorBoard(Writer):
         self._position = position
         self._files: dict[str, _EventFile] = {}
 
+    def hyperparameters(self, values: Mapping[str, bool | int | float | str]) -> None:
+        # The HParams tab takes the metrics from the folders beside the file. It has one session a
+        # run: each attempt replaces the file of the one before.
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+
+        with writing(self._folder):
+            old_files = list(self._folder.glob("events.out.tfevents.*"))
+            file = _EventFile(self._folder, self._position)
+            file.add({"summary": hparams_pb(dict(values), trial_id=self._folder.parent.name)})
+            file.close()
+            for path in old_files:
+                path.unlink(missing_ok=True)
+
     def scalars(self, split: str, step: int, values: Mapping[str, float]) -> None:
         from tensorboard.plugins.scalar.summary import scalar_pb
 
@@ -47,18 +59,16 @@ class TensorBoard(Writer):
         )
 
     def images(self, split: str, step: int, name: str, images: np.ndarray) -> None:
-        import numpy as np
         from tensorboard.plugins.image.metadata import create_summary_metadata
 
         height, width = images.shape[1:3]
-        pixels = [str(width).encode(), str(height).encode(), *map(_png, images)]
+        pixels = [str(width).encode(), str(height).encode(), *map(figures.png, images)]
         metadata = create_summary_metadata(
             display_name=name, description="", converted_to_tensor=True
         )
         self._tensor(split, step, name, np.array(pixels, dtype=object), metadata)
 
     def histogram(self, split: str, step: int, name: str, values: np.ndarray) -> None:
-        import numpy as np
         from tensorboard.plugins.histogram.metadata import create_summary_metadata
 
         values = np.asarray(values, np.float64)
@@ -78,7 +88,6 @@ class TensorBoard(Writer):
         self._texts("train", self._position + 1, name, text)
 
     def _texts(self, split: str, step: int, name: str, texts: str | list[str]) -> None:
-        import numpy as np
         from tensorboard.plugins.text.metadata import create_summary_metadata
 
         encoded = texts.encode() if isinstance(texts, str) else [text.encode() for text in texts]
@@ -153,11 +162,3 @@ class _EventFile:
         """Flush all events to the disk and close the file."""
         with self._file:
             self.sync()
-
-
-def _png(image: np.ndarray) -> bytes:
-    from PIL import Image
-
-    encoded = io.BytesIO()
-    Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image).save(encoded, "png")
-    return encoded.getvalue()

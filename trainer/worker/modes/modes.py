@@ -17,7 +17,7 @@ from trainer.config.rules import loop
 from trainer.config.schema import Experiment
 from trainer.engine.engine import Engine
 from trainer.engine.initial_weights.initial_weights import restore_weights
-from trainer.errors import CheckpointError, ConfigError, NonFiniteError
+from trainer.errors import CheckpointError, ConfigError
 from trainer.files import write_json
 from trainer.reinforcement.actor import act
 from trainer.reinforcement.environment_data import EnvironmentData
@@ -28,7 +28,6 @@ from trainer.strategies import devices
 from trainer.strategies.one_device import OneDevice
 from trainer.strategies.select import select_strategy
 from trainer.strategies.strategy import Strategy
-from trainer.summaries.hparams import HParamsSession
 from trainer.text import without_classes
 from trainer.worker.building import build
 from trainer.worker.building.build_evaluation import sidecar
@@ -165,15 +164,12 @@ def _train(job: Job) -> bool:
         _load_initial_weights(job, job.experiment.init_from)
     for line in engine.loop.first_lines():
         job.channel.line(line)
-    session = HParamsSession(job.run_dir, job.experiment, writes=engine.process_group.is_chief)
-    session.begin()
-    try:
-        finished = engine.train(job.stop, job.save)
-    except NonFiniteError:
-        session.end(succeeded=False)
-        raise
+    finished = engine.train(job.stop, job.save)
     if finished:
-        _write_result(job, session)
+        for line in engine.loop.last_lines():
+            job.channel.line(line)
+        if engine.process_group.is_chief:
+            write_result(job.run_dir, job.experiment, engine.result())
     engine.ledger.mark("end", engine.step)
     return finished
 
@@ -205,16 +201,6 @@ def _load_initial_weights(job: Job, source: str) -> None:
         job.channel.line(f"warning: init_from: {line}")
     state.reset_averages()
     job.channel.line(f"Initial weights: {restored}.")
-
-
-def _write_result(job: Job, session: HParamsSession) -> None:
-    """Send the last lines of a finished training, and write its result."""
-    engine = job.engine
-    for line in engine.loop.last_lines():
-        job.channel.line(line)
-    session.end(succeeded=True)
-    if engine.process_group.is_chief:
-        write_result(job.run_dir, job.experiment, engine.result())
 
 
 def _evaluate(job: Job) -> bool:

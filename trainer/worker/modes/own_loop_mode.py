@@ -27,7 +27,6 @@ from trainer.runs.directory import write_result
 from trainer.runs.ledger import Ledger
 from trainer.strategies import devices
 from trainer.strategies.strategy import Strategy
-from trainer.summaries.hparams import HParamsSession
 from trainer.summaries.run_summary import writer_factory
 from trainer.worker.before_commit import before_commit
 from trainer.worker.building.build import process_group_of
@@ -69,16 +68,12 @@ def run_own_loop(
     )
     replicator = Replicator(tf_strategy, options, session, streams, experiment.seed)
     _announce(context, strategy, num_replicas)
-    hparams = HParamsSession(context.run_dir, experiment, writes=process_group.is_chief)
-    hparams.begin()
     try:
         is_finished = _call(context, replicator, session)
     finally:
         session.close()
-    if is_finished:
-        hparams.end(succeeded=True)
-        if process_group.is_chief:
-            write_result(context.run_dir, experiment, session.result())
+    if is_finished and process_group.is_chief:
+        write_result(context.run_dir, experiment, session.result())
     session.ledger.mark("end", session.step)
     process_group.leave()
     return is_finished

@@ -21,8 +21,8 @@ from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps, verify
 from trainer.runs.directory import read_result
 from trainer.runs.metric_lines import read_lines
+from trainer.summaries.writers.background import open_writers
 from trainer.summaries.writers.jsonl import JsonLines
-from trainer.summaries.writers.opening import open_writers
 from trainer.summaries.writers.writer import Writer
 from trainer.worker.building.build_evaluation import CheckpointEvaluation
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -13,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.choices import GAN_CONF as CONF
-from tests.support.command_line import ROOT, run_apart
-from trainer.cli.word_completion import completions
+from tests.support.command_line import ROOT
+from trainer.cli.commands.completion import completions, script
 
 OWN = ROOT / "docs" / "examples" / "own_project" / "conf"
 COMMANDS = {"runs": (), "completion": ("bash", "fish")}
@@ -22,7 +21,7 @@ COMMANDS = {"runs": (), "completion": ("bash", "fish")}
 COMPLETIONS: dict[str, list[str]] = {
     "mod": ["mode=", "model.", "model="],
     "--c": ["--cfg", "--config-dir"],
-    "--cfg ": ["all", "hydra", "job"],
+    "--cfg ": ["job"],
     "ru": ["runs", "runs_dir="],
     "seed=1 ru": ["runs_dir="],
     "completion b": ["bash"],
@@ -35,19 +34,6 @@ COMPLETIONS: dict[str, list[str]] = {
     "model=zzz": [],
     # Keys: those of the choices that were made.
     "optimizer.l": ["optimizer.layer_decay=", "optimizer.learning_rate="],
-    "optimizer=sgd optimizer.": [
-        "optimizer.groups=",
-        "optimizer.layer_decay=",
-        "optimizer.learning_rate=",
-        "optimizer.momentum=",
-        "optimizer.nesterov=",
-        "optimizer.weight_decay=",
-    ],
-    "checkpoint.best.": [
-        "checkpoint.best.keep=",
-        "checkpoint.best.metric=",
-        "checkpoint.best.mode=",
-    ],
     "callbacks=early_stopping callbacks.early_stopping.p": ["callbacks.early_stopping.patience="],
     "zzz.": [],
     # What stands before may be half done, or a sweep.
@@ -90,7 +76,7 @@ def test_completions_of_a_word(line: str, tmp_path: Path, monkeypatch: pytest.Mo
 def test_resume_and_init_from_complete_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("runs/cnn-digits-1", "runs/cnn-digits-2", "elsewhere/a"):
+    for name in ("runs/cnn-digits-1", "runs/cnn-digits-2"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "config.yaml").touch()
     monkeypatch.chdir(tmp_path)
@@ -100,35 +86,13 @@ def test_resume_and_init_from_complete_runs(
         "resume=runs/cnn-digits-1",
         "resume=runs/cnn-digits-2",
     ]
-    assert completions(["runs_dir=elsewhere", "init_from=e"], {}) == ["init_from=elsewhere/a"]
-
-
-def test_checkpoint_completes_steps_of_resumed_run(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "ckpt-120.json").touch()
-    steps = completions(["mode=evaluate", f"resume={tmp_path}", "checkpoint="], {})
-    assert steps == [
-        f"checkpoint={word}" for word in ("120", "best", "default", "every_50_steps", "latest")
-    ]
-    assert completions(["checkpoint="], {}) == ["checkpoint=default", "checkpoint=every_50_steps"]
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    return folder
+    assert completions(["init_from=runs/cnn-digits-2"], {}) == ["init_from=runs/cnn-digits-2"]
 
 
 def shell(name: str, program: str, text: str, cwd: Path) -> list[str]:
-    """Evaluate our script and then `text` in a shell; return the lines it prints.
-
-    Importing TensorFlow fails there.
-    """
+    """Evaluate our script and then `text` in a shell; return the lines it prints."""
     if not shutil.which(name):
         pytest.skip(f"{name} is not installed")
-    poisoned = run_apart("--cfg", "job", cwd=cwd)  # makes the poison
-    assert poisoned.code == 0
     plain = {"bash": ["--norc", "--noprofile"], "zsh": ["-f"], "fish": ["--no-config"]}[name]
     load = (
         f"{program} completion fish | source"
@@ -138,7 +102,6 @@ def shell(name: str, program: str, text: str, cwd: Path) -> list[str]:
     done = subprocess.run(
         [name, *plain, "-c", f"{load}\n{text}"],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(cwd.parent / "poison")},
         capture_output=True,
         text=True,
         timeout=60,
@@ -155,14 +118,9 @@ def program() -> str:
 
 
 SHELL_COMPLETIONS = {
-    "modl": [],
     "mod": ["mode=", "model.", "model="],
     "model=mob": ["mobilenet "],
-    "optimizer=sgd optimizer.n": ["optimizer.nesterov="],
-    "checkpoint.best.m": ["checkpoint.best.metric=", "checkpoint.best.mode="],
     "checkpoint.best.mode=": ["auto ", "max ", "min "],
-    "compl": ["completion "],
-    "completion z": ["zsh "],
 }
 ASK = (
     'ask() { COMP_LINE="$1"; COMP_POINT=$2; COMPREPLY=(); _steadfast; printf "<%s>" '
@@ -174,40 +132,28 @@ def replies(*candidates: str) -> str:
     return "".join(f"<{item}>" for item in candidates or [""])
 
 
-def test_bash_script_completes(program: str, work: Path) -> None:
-    commands = [f"{program} {line}" for line in SHELL_COMPLETIONS]
-    lines = shell(
-        "bash",
-        program,
-        "\n".join([ASK, "complete -p python", *(f"ask '{line}' {len(line)}" for line in commands)]),
-        work,
-    )
-    assert lines == [
-        "complete -o default -o nospace -F _steadfast python",
-        *(replies(*words) for words in SHELL_COMPLETIONS.values()),
-    ]
-
-
-def test_bash_script_respects_cursor_word_breaks_and_other_programs(
-    program: str, work: Path
+def test_bash_script_completes_up_to_the_cursor_and_for_our_program_alone(
+    program: str, tmp_path: Path
 ) -> None:
+    asked = [f"ask '{program} {line}' 200" for line in SHELL_COMPLETIONS]
     text = f"""
 {ASK}
+complete -p python
 ask "{sys.executable} other.py mod" 200
-ask "{sys.executable} tra" 200
 ask "{program} model=mobxxx" {len(program) + len(" model=mob")}
 COMP_WORDBREAKS="${{COMP_WORDBREAKS//=}}"
 ask "{program} model=mob" 200
 """
-    assert shell("bash", program, text, work) == [
-        replies(),
+    assert shell("bash", program, "\n".join([ASK, *asked, text]), tmp_path) == [
+        *(replies(*words) for words in SHELL_COMPLETIONS.values()),
+        "complete -o default -o nospace -F _steadfast python",
         replies(),
         replies("mobilenet "),
         replies("model=mobilenet "),
     ]
 
 
-def test_zsh_script_completes(program: str, work: Path) -> None:
+def test_zsh_script_completes(program: str, tmp_path: Path) -> None:
     text = f"""
 compadd() {{ print -rl -- "${{@:#-*}}" }}
 _files() {{ print files }}
@@ -217,15 +163,15 @@ ask model=mob
 ask optimizer=sgd optimizer.n
 ask dataset.path=/x
 """
-    printed = [line for line in shell("zsh", program, f"compdef() {{ }}\n{text}", work) if line]
+    printed = [line for line in shell("zsh", program, f"compdef() {{ }}\n{text}", tmp_path) if line]
     assert printed == ["model=mobilenet", "optimizer.nesterov=", "files"]
 
 
-def test_fish_script_completes(program: str, work: Path) -> None:
+def test_fish_script_completes(program: str, tmp_path: Path) -> None:
     commands = [
         f"complete -C '{program} {line}'" for line in ("model=mob", "optimizer=sgd optimizer.n")
     ]
-    assert shell("fish", program, "\n".join(commands), work) == [
+    assert shell("fish", program, "\n".join(commands), tmp_path) == [
         "model=mobilenet",
         "optimizer.nesterov=",
     ]
@@ -233,8 +179,6 @@ def test_fish_script_completes(program: str, work: Path) -> None:
 
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
 def test_script_names_the_called_program(name: str) -> None:
-    from trainer.cli.commands.completion import script
-
     here, installed = script(name, ROOT / "train.py"), script(name, Path("/usr/bin/steadfast"))
     assert shlex.quote(str(ROOT / "train.py")) in here
     assert "/usr/bin" not in installed
