@@ -63,9 +63,9 @@ def test_options_of_sbatch_are_passed_on_and_replace_ours():
 
 
 def test_short_options_may_have_their_value_joined():
-    given = options("-N2", "-Jname", "-pgpu", *MULTI)
-    assert {"--nodes=2", "--job-name=name", "-pgpu"} <= set(given)
-    assert not [line for line in given if line.startswith(("-N", "-J"))]
+    given = options("-N2", "-t2:00:00", "-Jname", "-pgpu", *MULTI)
+    assert {"--nodes=2", "--time=2:00:00", "--job-name=name", "-pgpu"} <= set(given)
+    assert not [line for line in given if line.startswith(("-N", "-t", "-J"))]
 
 
 def test_range_of_nodes_takes_every_size_that_divides_the_batch():
@@ -128,3 +128,11 @@ def test_submit_without_slurm_is_refused(tmp_path, monkeypatch):
     outcome = run_here("slurm", *MULTI, "--submit")
     assert outcome.code == 2
     assert outcome.err.startswith("error: --submit: there is no sbatch here")
+
+
+@pytest.mark.parametrize(
+    ("limit", "secs"),
+    [("90", 5400), ("1:30", 90), ("1:00:01", 3601), ("2-12", 216000), ("1-0:0:5", 86405)],
+)
+def test_time_limits_are_those_of_sbatch(limit, secs):
+    assert slurm._seconds(limit) == secs

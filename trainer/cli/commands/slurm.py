@@ -22,9 +22,11 @@ from trainer.errors import ConfigError
 from trainer.launch import remote_run
 from trainer.launch.resolved_run import resolve
 from trainer.runs.location import run_path
+from trainer.text import format_duration
 
 _SAVE_SECS = 120
-_SHORT = {"-N": "nodes", "-J": "job-name", "-D": "chdir"}
+_EARLY_SECS = 60  # Slurm sends the signal up to a minute early
+_SHORT = {"-N": "nodes", "-J": "job-name", "-D": "chdir", "-t": "time"}
 """Short options of those that are set here; all others are passed on as they are."""
 
 _CHOICE = """\
@@ -145,6 +147,7 @@ def _script(words: _Words, experiment: Experiment) -> str:
         # Slurm counts the tasks on the smallest number of nodes, and gives no more of them.
         del options["ntasks-per-node"]
     options.update(words.options)
+    _check_time(options.get("time"), options["signal"] or "")
     program = [sys.executable] if sys.argv[0].endswith(".py") else []
     path = str(Path(sys.argv[0]).absolute())
     flags = ["--config-dir", words.config_dir] if words.config_dir else []
@@ -224,3 +227,39 @@ def _nodes(words: _Words, experiment: Experiment) -> tuple[str, list[int]]:
 def _are_equal(process_ids: Sequence[ProcessId]) -> bool:
     """Return whether all processes do the same, each with its part of the batch."""
     return {process_id.job for process_id in process_ids} == {"worker"}
+
+
+def _check_time(limit: str | None, signal: str) -> None:
+    """Check that a job trains before it is told to save: else it is started again for ever.
+
+    Raises:
+        ConfigError: it does not, or the limit is no time.
+    """
+    if limit is None:
+        return
+    secs = _seconds(limit)
+    save_secs = int(match[1]) if (match := re.search(r"@([0-9]+)$", signal)) else 0
+    if secs < save_secs + _EARLY_SECS:
+        raise ConfigError(
+            f"--time ({limit}) must be at least {format_duration(save_secs + _EARLY_SECS)}: "
+            f"the signal to save comes {save_secs} s before the end (--signal={signal}), and up to "
+            f"{_EARLY_SECS} s early"
+        )
+
+
+def _seconds(limit: str) -> int:
+    """Return a time limit of sbatch in seconds: minutes, minutes:seconds, days-hours and so on.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    match = re.fullmatch(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?", limit)
+    if match is None:
+        raise ConfigError(f"--time ({limit}) must be a time, such as 90 (minutes), 8:00:00 or 2-12")
+    days, *numbers = match.groups()
+    values = [int(number) for number in numbers if number is not None]
+    if days is not None:
+        hours, minutes, secs = (*values, 0, 0)[:3]
+        return int(days) * 86400 + hours * 3600 + minutes * 60 + secs
+    hours, minutes, secs = {1: (0, *values, 0), 2: (0, *values), 3: tuple(values)}[len(values)]
+    return hours * 3600 + minutes * 60 + secs
