@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import run_here
+from trainer.cli.commands import slurm
 
 MULTI = ("strategy=multi_worker", "model=softmax")
 
