@@ -29,6 +29,7 @@ EVERYTHING = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_central_storage_trains_the_weights_of_one_device(tmp_path):
     initial = variables(engine(tmp_path / "initial", *TWENTY_STEPS, *EVERYTHING))
     one = train(tmp_path / "one", *TWENTY_STEPS, *EVERYTHING)

@@ -6,13 +6,13 @@ import pytest
 
 from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
-from trainer.strategies import replica_devices
+from trainer.strategies import devices
 from trainer.strategies.mirrored import Mirrored
 from trainer.strategies.multi_worker import MultiWorker
 
 
 def test_neighboring_devices_are_one_replica():
-    groups = replica_devices.device_groups(["GPU:0", "GPU:2", "GPU:1", "GPU:3"], 2, "balanced")
+    groups = devices.device_groups(["GPU:0", "GPU:2", "GPU:1", "GPU:3"], 2, "balanced")
     assert groups.groups == (
         ("/device:GPU:0", "/device:GPU:2"),
         ("/device:GPU:1", "/device:GPU:3"),

@@ -5,16 +5,14 @@ A class of a user needs no base class and imports nothing from here.
 
 from trainer.protocols.acting import Acts, Buffer, Environment, EnvSpec, LoopDefaults, Unroll
 from trainer.protocols.data import (
-    DEFAULTS,
     Batch,
     Dataset,
+    DatasetDefaults,
     Fitted,
     HasFiles,
-    OptionalDataset,
-    OptionalSplit,
     Split,
+    SplitDefaults,
     Stream,
-    optional,
 )
 from trainer.protocols.defaults import lacking, names_of, with_defaults
 from trainer.protocols.labels import IN_WORDS, PREDICTIONS, KnownLabels, LabelKind, label_kind_of
@@ -36,7 +34,6 @@ from trainer.protocols.task import (
 from trainer.protocols.texts import HasTokenizer, Sampling, Tokenizer
 
 __all__ = [
-    "DEFAULTS",
     "IN_WORDS",
     "PREDICTIONS",
     "Acts",
@@ -44,6 +41,7 @@ __all__ = [
     "Buffer",
     "Callback",
     "Dataset",
+    "DatasetDefaults",
     "EnvSpec",
     "Environment",
     "Fitted",
@@ -60,8 +58,6 @@ __all__ = [
     "ModelNode",
     "Node",
     "OptimizerNode",
-    "OptionalDataset",
-    "OptionalSplit",
     "PerExample",
     "PerExampleMetrics",
     "Replica",
@@ -70,6 +66,7 @@ __all__ = [
     "ScheduleNode",
     "Served",
     "Split",
+    "SplitDefaults",
     "StepContext",
     "Stream",
     "Task",
@@ -81,6 +78,5 @@ __all__ = [
     "label_kind_of",
     "lacking",
     "names_of",
-    "optional",
     "with_defaults",
 ]

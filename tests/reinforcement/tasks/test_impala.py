@@ -17,7 +17,7 @@ from trainer.reinforcement.buffers.queue import Queue
 from trainer.reinforcement.learner_server import COUNTS
 from trainer.reinforcement.published_policy import PublishedPolicy
 from trainer.worker.building import build
-from trainer.worker.building.build_model import build_dataset
+from trainer.worker.building.build_dataset import build_dataset
 from trainer.worker.context import WorkerContext
 
 LENGTH, BATCH = 5, 4

@@ -21,11 +21,11 @@ from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.protocols import (
     Dataset,
+    DatasetDefaults,
     LoopDefaults,
     Metric,
     Split,
     TaskDefaults,
-    optional,
     with_defaults,
 )
 
@@ -125,7 +125,7 @@ class Inference:
     def predict(self, source: Source) -> Predictor:
         """Return what predicts a split by the task's `predict_step`."""
         task: Any = self.state.task
-        class_names = optional(self.dataset, "class_names") or ()
+        class_names = with_defaults(self.dataset, DatasetDefaults).class_names or ()
         return self._predictor(source, task, self.dataset, class_names=class_names)
 
     def predict_by(

@@ -27,13 +27,13 @@ from trainer.protocols import (
     IN_WORDS,
     PREDICTIONS,
     Dataset,
+    DatasetDefaults,
     HasFigures,
     LabelKind,
     Metric,
     SampleMetric,
     Task,
     TaskDefaults,
-    optional,
     with_defaults,
 )
 
@@ -200,7 +200,9 @@ def class_names_of(dataset: Dataset) -> list[str]:
     Raises:
         ConfigError: there is not one name for each class.
     """
-    names = list(optional(dataset, "class_names") or map(str, range(dataset.num_classes)))
+    names = list(
+        with_defaults(dataset, DatasetDefaults).class_names or map(str, range(dataset.num_classes))
+    )
     if len(names) != dataset.num_classes:
         raise ConfigError(
             f"the dataset has {len(names)} class_names for {dataset.num_classes} classes; "

@@ -21,9 +21,9 @@ from trainer.engine.process_group import ProcessGroup
 from trainer.runs import provenance
 from trainer.strategies.one_device import OneDevice
 from trainer.strategies.strategy import Strategy
+from trainer.worker.building.build_dataset import build_dataset
 from trainer.worker.building.build_model import (
     Learner,
-    build_dataset,
     build_learner,
     create_strategy,
     make_inference,

@@ -10,6 +10,7 @@ from trainer.protocols import (
     IN_WORDS,
     Callback,
     Dataset,
+    DatasetDefaults,
     LabelKind,
     LoopDefaults,
     Metric,
@@ -20,7 +21,6 @@ from trainer.protocols import (
     TaskDefaults,
     lacking,
     names_of,
-    optional,
     with_defaults,
 )
 
@@ -101,7 +101,7 @@ def check_labels(task: Task, dataset: Dataset) -> None:
         return
     splits = {
         "train": dataset.train,
-        "validation": optional(dataset, "validation"),
+        "validation": with_defaults(dataset, DatasetDefaults).validation,
         "test": dataset.test,
     }
     for name, split in splits.items():
