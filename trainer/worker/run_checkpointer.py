@@ -1,16 +1,17 @@
-"""The checkpointer of a training: what it waits for, records, and exchanges with other hosts."""
+"""The checkpointer of a training: what it waits for, records, and exchanges with other hosts.
+
+No TensorFlow at its top: what stands between the files and the marker is tested without.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer.cluster.fault_injection import Faults
 from trainer.config.directions import Directions
-from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
-from trainer.engine.process_group import ProcessGroup
 from trainer.errors import CheckpointError
 from trainer.files import lock_holder
 from trainer.runs import checkpoint_retention, provenance
@@ -24,6 +25,10 @@ from trainer.store.object_store import Store, StoreError, open_store, retry
 from trainer.store.remote_files import checkpoint_folder, download_checkpoint, folder_of
 from trainer.store.upload_note import is_away, wait_for_upload
 from trainer.worker.context import WorkerContext
+
+if TYPE_CHECKING:
+    from trainer.engine.checkpoints.checkpointer import Checkpointer
+    from trainer.engine.process_group import ProcessGroup
 
 _POLL_SECS = 0.5
 
@@ -44,6 +49,8 @@ def run_checkpointer(
         objects: what is saved, by name.
         directions: which direction of each metric is better.
     """
+    from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
+
     checkpoint = context.experiment.checkpoint
     return Checkpointer(
         context.run_dir / "checkpoints",

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.command_line import run_here
 from trainer.errors import ConfigError
+from trainer.protocols import Callback, Metric, names_of
 from trainer.worker.building import members
 
 ADVICE = "; add what trainer/protocols/ describes"
@@ -54,7 +55,6 @@ def test_dataset_and_splits_without_a_member_are_refused():
 
 def test_methods_of_a_task_are_checked_before_attributes_that_build_leaves():
     task = SimpleNamespace(build=None, train_step=None)
-    members.check_task(task)
     for lacks in ("eval_step", "metrics, models, optimizers after build()"):
         with pytest.raises(ConfigError) as raised:
             members.check_built_task(task, SimpleNamespace())
@@ -64,11 +64,11 @@ def test_methods_of_a_task_are_checked_before_attributes_that_build_leaves():
 
 def test_callback_and_metric_without_members_are_refused():
     with pytest.raises(ConfigError) as raised:
-        members.check_callback("callbacks.mine", object())
+        members.check_has("callbacks.mine", object(), names_of(Callback))
     assert raised.value.problems == (f"callbacks.mine (object) has no on_evaluate{ADVICE}",)
     with pytest.raises(ConfigError) as raised:
-        members.check_metric("metrics.mine", SimpleNamespace(result=None))
-    problem = "metrics.mine (SimpleNamespace) has no update_state, reset_state" + (ADVICE)
+        members.check_has("metrics.mine", SimpleNamespace(result=None), names_of(Metric))
+    problem = f"metrics.mine (SimpleNamespace) has no update_state, reset_state{ADVICE}"
     assert raised.value.problems == (problem,)
 
 

@@ -35,7 +35,9 @@ from trainer.protocols import (
     Dataset,
     LoopDefaults,
     Metric,
+    SampleMetric,
     Task,
+    names_of,
     with_defaults,
 )
 from trainer.runs import provenance
@@ -191,7 +193,7 @@ class TaskBuilder:
 
     def _build(self, parts: Parts) -> Task:
         task: Task = instantiate(self._experiment.task, "task")
-        members.check_task(task)
+        members.check_has("task", task, ["build", "train_step"])
         members.check_label_kind(task, parts.label_kind)
         with no_devices_for_variables():
             task.build(parts)
@@ -220,7 +222,7 @@ def _callbacks(experiment: Experiment) -> dict[str, Callback]:
     for name, node in (experiment.callbacks or {}).items():
         key = f"callbacks.{name}"
         callbacks[name] = instantiate(node, key)
-        members.check_callback(key, callbacks[name])
+        members.check_has(key, callbacks[name], names_of(Callback))
     return callbacks
 
 
@@ -254,8 +256,9 @@ def make_inference(
     with tf.device("CPU:0"):  # where their variables are: the devices are the model's
         for name, node in (context.experiment.metrics or {}).items():
             key = f"metrics.{name}"
-            metrics[name] = instantiate(node, key)
-            members.check_metric(key, metrics[name])
+            metrics[name] = metric = instantiate(node, key)
+            protocol = SampleMetric if hasattr(metric, "update_samples") else Metric
+            members.check_has(key, metric, names_of(protocol))
     return Inference(
         context.experiment,
         context.run_dir,

@@ -48,10 +48,10 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
         StorageError: it could not be written.
     """
     step = checkpoint_selection.select_step(run_dir, experiment.checkpoint)
-    saved = build_for_export(experiment, run_dir, channel)
-    saved.checkpointer.restore(step)
-    dataset = saved.learner.dataset
-    state = saved.learner.state
+    learner, checkpointer = build_for_export(experiment, run_dir, channel)
+    checkpointer.restore(step)
+    dataset = learner.dataset
+    state = learner.state
     state.swap_averages()
     name, model = next(iter(state.task.models.items()))
     path = run_dir / "export" / f"{name}-{step}"
