@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.datasets.splits.hashed_split import hash_numbers
-from trainer.protocols import DEFAULTS, Split, optional
+from trainer.protocols import DatasetDefaults, Split, SplitDefaults, with_defaults
 
 _LONGEST_PERIOD = 2**20
 _CHOOSE = "write +dataset@dataset.sources.<name>=<choice>"
@@ -64,7 +64,7 @@ class MixtureSplit:
     @property
     def hashes(self) -> np.ndarray:
         """A number in [0, 1) for each example, [N], that other sources do not change."""
-        hashes = [optional(split, "hashes") for split in self._splits]
+        hashes = [with_defaults(split, SplitDefaults).hashes for split in self._splits]
         pairs = zip(hashes, self.parts, strict=True)
         return np.concatenate(
             [hash_numbers(np.arange(part.size)) if own is None else own for own, part in pairs]
@@ -113,7 +113,7 @@ class MixtureSplit:
         indices = tf.pad(indices, [[0, missing]])
         if draws is not None:
             draws = tf.pad(draws[:, : source.num_draws], [[0, missing], [0, 0]])
-        takes_draws = draws is not None and optional(split, "augments")
+        takes_draws = draws is not None and with_defaults(split, SplitDefaults).augments
         batch = split.fetch(indices, *([draws] if takes_draws else []))
         # All of a source, in evaluation too: its own weights, and none of another name.
         batch = {**batch, **source.transform(batch, draws)}
@@ -187,9 +187,9 @@ def mixture(
         input_shape=tuple(first.input_shape),
         num_classes=first.num_classes,
         num_draws=max(source.num_draws for source in sources.values()),
-        class_names=optional(first, "class_names"),
-        vocabulary_size=optional(first, "vocabulary_size"),
-        label_kind=optional(first, "label_kind"),
+        class_names=with_defaults(first, DatasetDefaults).class_names,
+        vocabulary_size=with_defaults(first, DatasetDefaults).vocabulary_size,
+        label_kind=with_defaults(first, DatasetDefaults).label_kind,
     )
 
 
@@ -225,7 +225,7 @@ def _check_source(name: str, source: Any) -> None:
         raise ValueError(
             f"sources.{name} must be a dataset with random access; a stream cannot be mixed"
         )
-    if optional(source, "group_size") > 1:
+    if with_defaults(source, DatasetDefaults).group_size > 1:
         raise ValueError(
             f"sources.{name} joins examples of a batch (mixup or CutMix), which come from several "
             "sources here; add augment.mixup=0 augment.cutmix=0"
@@ -233,9 +233,13 @@ def _check_source(name: str, source: Any) -> None:
 
 
 def _check_same(sources: Mapping[str, Any], attribute: str) -> None:
+    is_optional = hasattr(DatasetDefaults, attribute)
     (first, one), *others = (
-        (name, (optional if attribute in DEFAULTS else getattr)(source, attribute))
-        for name, source in sources.items()
+        (name, getattr(source, attribute))
+        for name, source in (
+            (name, with_defaults(source, DatasetDefaults) if is_optional else source)
+            for name, source in sources.items()
+        )
     )
     for name, other in others:
         if _plain(other) != _plain(one):

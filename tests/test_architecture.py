@@ -42,7 +42,7 @@ ROW = {package: number for number, row in enumerate(ORDER) for package in row.sp
 WITHOUT_TENSORFLOW = {
     "main", "notebook", "dispatch", "sweep", "launch", "strategies", "cli", "cli.commands",
     "store", "cluster", "runs", "config", "protocols", "base",
-    "worker.process", "worker.error_summary", "worker.parent_watch", "worker.warning_handler",
+    "worker.process", "worker.context", "worker.error_summary", "worker.parent_watch",
 }  # fmt: skip
 """Packages and modules that the parent process imports: nothing heavy at their top."""
 
@@ -293,7 +293,7 @@ def test_optional_members_of_datasets_are_asked_by_one_function():
     members = {
         statement.target.id
         for node in tree.body
-        if isinstance(node, ast.ClassDef) and node.name.startswith("Optional")
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Defaults")
         for statement in node.body
         if isinstance(statement, ast.AnnAssign)
     }

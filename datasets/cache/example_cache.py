@@ -19,7 +19,7 @@ import tensorflow as tf
 from trainer.datasets.cache.cache_storage import open_bytes
 from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.splits.arrays import ArrayDataset
-from trainer.protocols import optional
+from trainer.protocols import SplitDefaults, with_defaults
 
 _VERSION = 1  # of the layout; part of the name
 _ALIGNMENT = 64
@@ -39,7 +39,7 @@ def with_cache(dataset: _Dataset, kind: str) -> _Dataset:
     """
     if kind == "none":
         return dataset
-    if optional(dataset.train, "augments"):
+    if with_defaults(dataset.train, SplitDefaults).augments:
         raise ValueError(
             f"cache ({kind}): with augment.min_area another part of an image is decoded each "
             "time; set augment.min_area=0, or dataset.cache=none"
@@ -77,12 +77,12 @@ class CachedSplit:
     @property
     def labels(self) -> Any:
         """The labels of all examples, as the split has them."""
-        return optional(self.uncached, "labels")
+        return with_defaults(self.uncached, SplitDefaults).labels
 
     @property
     def hashes(self) -> Any:
         """What chooses a validation split, as the split has it."""
-        return optional(self.uncached, "hashes")
+        return with_defaults(self.uncached, SplitDefaults).hashes
 
     def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return what `fetch` of the split returns for the examples `indices`, [B] int64."""

@@ -13,7 +13,7 @@ from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles, FileSplit, decode
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
-from trainer.protocols import optional
+from trainer.protocols import SplitDefaults, with_defaults
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class ImageDataset:
             images = resize(images, self.input_shape[:2])
         if draws is None or self.augment is None:
             return {**batch, "features": self._normalized(images)}
-        is_cut = optional(self.train, "augments")
+        is_cut = with_defaults(self.train, SplitDefaults).augments
         fill = (0.0,) if self.normalize is None else self.normalize.mean
         views = [
             self._normalized(self.augment.apply(images, own, is_cut=is_cut, fill=fill))

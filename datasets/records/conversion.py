@@ -19,7 +19,7 @@ from typing import Any
 from trainer.datasets.records.record_folder import DESCRIPTION
 from trainer.datasets.records.record_source import RecordSource
 from trainer.datasets.records.record_writers import ArrayRecords, TFRecords, open_format
-from trainer.protocols import optional
+from trainer.protocols import DatasetDefaults, with_defaults
 
 NOTES = ".conversion.json"
 _CHUNK = 1 << 20
@@ -65,7 +65,7 @@ class Conversion:
         self._folder = folder
         self._format: TFRecords | ArrayRecords = open_format(format_name)
         self._announce = announce
-        max_value = optional(dataset, "max_value") or 1.0
+        max_value = with_defaults(dataset, DatasetDefaults).max_value or 1.0
         self._splits = {
             name: RecordSource(getattr(dataset, name), max_value, raw=self._format.raw)
             for name in ("train", "test")
@@ -194,12 +194,12 @@ class Conversion:
             "label": train.label,
             "num_classes": dataset.num_classes,
         }
-        if names := optional(dataset, "class_names"):
+        if names := with_defaults(dataset, DatasetDefaults).class_names:
             described["class_names"] = list(names)
         if any(feature["kind"] == "image" for feature in train.features.values()):
             described["image_size"] = list(dataset.image_shape[:2])
             described["channels"] = dataset.image_shape[2]
-        elif size := optional(dataset, "image_size"):
+        elif size := with_defaults(dataset, DatasetDefaults).image_size:
             described["image_size"] = list(size)
         return described
 

@@ -14,7 +14,7 @@ from tests.support.command_line import run_apart, run_here
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch import launcher
-from trainer.launch.resolved_run import Command
+from trainer.launch.resolved_run import Command, resolve
 from trainer.sweep import run_sweep
 
 FOLDER = Path(__file__).parent
@@ -45,9 +45,10 @@ WRONG_FILES = golden("wrong_files.txt")
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty working directory, and replace the launcher."""
+    """Return an empty working directory, and let the launcher check a command and end."""
 
-    def refuse(*arguments: Any) -> int:
+    def refuse(command: Command, *_: Any) -> int:
+        resolve(command.experiment)
         raise AssertionError("a wrong configuration was launched")
 
     monkeypatch.setattr(launcher, "run", refuse)

@@ -11,7 +11,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.metrics.gan_quality import TrainedClassifier
 from trainer.worker.building import build
-from trainer.worker.building.build_model import build_dataset
+from trainer.worker.building.build_dataset import build_dataset
 
 TARGETS = {
     "tf_keras": "trainer.models.softmax.softmax",

@@ -10,8 +10,8 @@ from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
 from trainer.runs.directory import join_run, lock_file, open_run
-from trainer.worker.before_commit import before_commit
 from trainer.worker.context import WorkerContext
+from trainer.worker.run_checkpointer import before_commit
 
 
 @pytest.fixture

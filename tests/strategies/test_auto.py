@@ -1,7 +1,5 @@
-import numpy as np
 import pytest
 
-from tests.support.training import assert_same_bits, train
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.strategies.auto import Auto
 from trainer.strategies.mirrored import Mirrored
@@ -67,15 +65,3 @@ def test_process_ids_of_a_scheduler_are_workers():
     assert Auto().process_ids(2) == [ProcessId("worker", 0), ProcessId("worker", 1)]
     assert Auto().process_ids(None) == []
     assert Auto(workers=2).process_ids(None) == Auto().process_ids(2)
-
-
-def test_other_strategies_resolve_to_themselves():
-    one = OneDevice()
-    assert one.resolve(Cluster(), never) == (one, None)
-
-
-def test_auto_trains_the_bits_of_the_chosen_strategy(tmp_path):
-    one = train(tmp_path / "one")
-    auto = train(tmp_path / "auto", "strategy=auto")
-    assert_same_bits(one, auto)
-    assert all(np.isfinite(value).all() for value in auto.values())

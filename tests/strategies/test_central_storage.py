@@ -29,6 +29,7 @@ EVERYTHING = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_central_storage_trains_the_weights_of_one_device(tmp_path):
     initial = variables(engine(tmp_path / "initial", *TWENTY_STEPS, *EVERYTHING))
     one = train(tmp_path / "one", *TWENTY_STEPS, *EVERYTHING)
@@ -87,27 +88,6 @@ def test_variables_are_on_one_device(options, replicas, parameter_device):
     assert [device.rpartition(":CPU:")[2] for device in computing] == [
         name.rpartition(":")[2] for name in expected
     ]
-
-
-def test_check_refuses_contradictory_options_in_one_line():
-    CentralStorage(compute_devices=["GPU:0"], parameter_device="CPU:0").check(Cluster())
-    for options, problem in (
-        (
-            {"compute_devices": ["GPU:0", "GPU:1"], "virtual_devices": 2},
-            r"^strategy.compute_devices \(GPU:0, GPU:1\) and strategy.virtual_devices \(2\) "
-            r"exclude each other; set one to null$",
-        ),
-        (
-            {"compute_devices": ["GPU:0", "gpu:0"]},
-            r"^strategy.compute_devices \(gpu:0\) must name each device once$",
-        ),
-        (
-            {"parameter_device": "host"},
-            r"^strategy.parameter_device \(host\) must be a device, such as CPU:0 or GPU:1$",
-        ),
-    ):
-        with pytest.raises(ConfigError, match=problem):
-            CentralStorage(**options).check(Cluster())
 
 
 @pytest.mark.parametrize("key", ["compute_devices", "parameter_device"])

@@ -26,14 +26,9 @@ def initial(tmp_path_factory):
 @pytest.mark.parametrize(
     "options",
     [
-        ["virtual_devices=4"],
         ["devices=[CPU:2,CPU:0,CPU:1]"],
         ["virtual_devices=4", "cross_device_ops=hierarchical_copy", "num_packs=0"],
         ["virtual_devices=3", "cross_device_ops=reduction_to_one_device"],
-        [
-            "virtual_devices=2",
-            "cross_device_ops={_target_:tensorflow.distribute.ReductionToOneDevice,reduce_to_device:CPU:1}",
-        ],
     ],
     ids=" ".join,
 )
@@ -56,20 +51,6 @@ def test_custom_cross_device_ops_sum_the_gradients(initial, tmp_path, monkeypatc
     assert distance(one, other, initial) <= ROUNDING
     assert CountingOps.count >= 3
     assert CountingOps.count % 3 == 0
-
-
-def test_one_graph_holds_all_replicas(tmp_path):
-    run = engine(tmp_path, "strategy=mirrored", "strategy.virtual_devices=4")
-    loop = run.loop
-    traced = loop.run.get_concrete_function(loop.feed.open(0), tf.TensorSpec([], tf.int64))
-    functions = traced.graph.as_graph_def().library.function
-    devices = {
-        tf.DeviceSpec.from_string(node.device).device_index
-        for function in functions
-        for node in function.node_def
-        if node.op == "Conv2D"
-    }
-    assert devices == {0, 1, 2, 3}
 
 
 def test_accumulation_of_a_users_own_replaces_the_sum():
@@ -123,54 +104,13 @@ def test_gpus_use_the_default_of_tensorflow(created):
     ("name", "kind"),
     [("nccl", "NcclAllReduce"), ("hierarchical_copy", "HierarchicalCopyAllReduce")],
 )
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [({}, {}), ({"num_packs": 0}, {"num_packs": 0}), ({"num_packs": 5}, {"num_packs": 5})],
-)
+@pytest.mark.parametrize(("options", "expected"), [({}, {}), ({"num_packs": 0}, {"num_packs": 0})])
 def test_num_packs_reaches_the_cross_device_ops(
     created, monkeypatch, name, kind, options, expected
 ):
     monkeypatch.setattr(tf.distribute, kind, lambda **options: (kind, options))
     Mirrored(cross_device_ops=name, **options).create(Cluster())
     assert created == [(["GPU:0", "GPU:1"], (kind, expected))]
-
-
-CONTRADICTIONS = [
-    (
-        {"devices": ["CPU:0"], "virtual_devices": 2},
-        "strategy.devices (CPU:0) and strategy.virtual_devices (2) exclude each other; "
-        "set one to null",
-    ),
-    (
-        {"devices": ["CPU:0", "cpu:0"]},
-        "strategy.devices (cpu:0) must name each device once",
-    ),
-    (
-        {"num_packs": 2},
-        "strategy.num_packs (2) needs strategy.cross_device_ops=nccl or hierarchical_copy; "
-        "set it to null",
-    ),
-    (
-        {"virtual_devices": 2, "cross_device_ops": "nccl"},
-        "strategy.cross_device_ops (nccl) needs GPUs, and the devices are CPU:0, CPU:1; use auto",
-    ),
-    (
-        {"devices": ["GPU:0", "/cpu:0"], "cross_device_ops": "nccl"},
-        "strategy.cross_device_ops (nccl) needs GPUs, and the devices are GPU:0, CPU:0; use auto",
-    ),
-    (
-        {"virtual_devices": 3, "cross_device_ops": "hierarchical_copy"},
-        "strategy.cross_device_ops (hierarchical_copy) needs an even number of devices, "
-        "and there are 3; use auto or reduction_to_one_device",
-    ),
-]
-
-
-@pytest.mark.parametrize(("options", "problem"), CONTRADICTIONS)
-def test_check_refuses_contradictory_options(options, problem):
-    with pytest.raises(ConfigError) as raised:
-        Mirrored(**options).check(Cluster())
-    assert raised.value.problems == (problem,)
 
 
 @pytest.mark.parametrize(

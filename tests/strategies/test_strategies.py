@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.command_line import run_apart
 from trainer.cli.compose import compose
-from trainer.errors import ConfigError
 from trainer.strategies import select
 from trainer.strategies.strategy import Strategy
 
@@ -25,12 +24,8 @@ def test_defaults_in_yaml_are_those_in_code(choice):
     assert vars(strategy) == vars(type(strategy)())
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [[f"strategy={choice}" for choice in CHOICES], [f"strategy=mirrored {OWN_OPS}"]],
-    ids=["all", "own ops"],
-)
-def test_strategies_are_created_without_tensorflow(tmp_path, lines):
+def test_strategies_are_created_without_tensorflow(tmp_path):
+    lines = [*(f"strategy={choice}" for choice in CHOICES), f"strategy=mirrored {OWN_OPS}"]
     (tmp_path / "tensorflow").mkdir()
     (tmp_path / "tensorflow" / "__init__.py").write_text(
         "raise SystemExit('TensorFlow was imported')\n"
@@ -53,55 +48,16 @@ def test_strategies_are_created_without_tensorflow(tmp_path, lines):
     assert (done.returncode, done.stdout.strip()) == (0, f"created {len(lines)}"), done.stderr
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        (
-            OWN_OPS.replace("step", "stp"),
-            "unknown key 'strategy.cross_device_ops.stp'; did you mean 'step'?",
-        ),
-        (
-            OWN_OPS.replace("CountingOps", "CountngOps"),
-            "strategy.cross_device_ops._target_ (tests.support.toy_ops.CountngOps): no ",
-        ),
-        (
-            "strategy.cross_device_ops=ncl",
-            "strategy.cross_device_ops (ncl) must be one of auto, nccl, ",
-        ),
-        ("strategy.num_packs=-1", "strategy.num_packs (-1) must be >= 0"),
-        ("strategy.devices=GPU:0", "strategy.devices ('GPU:0') must be a list of str or null"),
-    ],
-)
-def test_wrong_options_are_refused_before_any_import(line, problem):
-    with pytest.raises(ConfigError) as raised:
-        compose(["strategy=mirrored", line])
-    assert raised.value.problems[0].startswith(problem)
-    assert len(raised.value.problems) == 1
-
-
 NO_TPU = {"TPU_NAME": "", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": ""}
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("strategy=tpu", "error: strategy.name (null) must be set, for no TPU is declared here: "),
-        (
-            "strategy=mirrored strategy.virtual_devices=2 strategy.cross_device_ops=nccl",
-            "error: strategy.cross_device_ops (nccl) needs GPUs, and the devices are CPU:0, CPU:1; "
-            "use auto",
-        ),
-        (
-            "strategy=central_storage strategy.parameter_device=host",
-            "error: strategy.parameter_device (host) must be a device, ",
-        ),
-    ],
-)
-def test_parent_refuses_impossible_options_in_one_line(tmp_path, line, problem):
+def test_parent_refuses_impossible_options_in_one_line(tmp_path):
     (tmp_path / "work").mkdir()
-    done = run_apart(*line.split(), cwd=tmp_path / "work", env=NO_TPU)
+    done = run_apart("strategy=tpu", cwd=tmp_path / "work", env=NO_TPU)
     assert done.code == 2
-    assert done.err.startswith(problem)
+    assert done.err.startswith(
+        "error: strategy.name (null) must be set, for no TPU is declared here: "
+    )
     assert done.err.count("\n") == 1
     assert list((tmp_path / "work").iterdir()) == []
 

@@ -148,20 +148,6 @@ def test_create_reports_a_tensorflow_error_in_one_line(calls, monkeypatch, error
     assert "strategy" not in calls
 
 
-def test_create_without_a_tpu_fails_in_one_line():
-    with pytest.raises(
-        ConfigError,
-        match=r"^strategy.name \(local\): there is no TPU that can be used: TPUs not found in .*$",
-    ):
-        Tpu(name="local").create(Cluster())
-
-
-def test_attributes_of_the_strategy():
-    assert Tpu().num_replicas() is None
-    assert Tpu.input_outside
-    assert "conditional_loss_scaling" in Tpu.unsupported
-
-
 def losses(run_dir, *options, compiled):
     """Return the losses of some steps, [4], with the input outside the step, as on a TPU.
 

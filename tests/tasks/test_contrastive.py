@@ -9,11 +9,8 @@ from tests.support.outputs import exported_outputs, predicted_rows
 from tests.support.training import ROUNDING, distance, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
-from trainer.cluster.spec import Cluster
 from trainer.engine.evaluation.evaluator import columns
 from trainer.errors import ConfigError
-from trainer.strategies import compatibility
-from trainer.strategies.parameter_server import ParameterServer
 from trainer.tasks.contrastive import nt_xent
 from trainer.worker.building import build
 
@@ -99,6 +96,7 @@ def test_loss_of_parts_equals_numpy_of_the_whole():
     assert 0 < hits.mean() < 1
 
 
+@pytest.mark.slow
 def test_replicas_compare_the_global_batch(on_one, tmp_path):
     initial, one = on_one
     assert distance(one, trained(tmp_path / "two", *on_devices(2)), initial) <= ROUNDING
@@ -113,6 +111,7 @@ KERAS_3 = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_encoder_of_keras_3_is_trained_alike_on_two_replicas(tmp_path):
     states = []
     for number, devices in enumerate(([], on_devices(2))):
@@ -141,6 +140,7 @@ def test_every_strategy_makes_the_same_updates(devices, on_one, tmp_path):
     assert distance(one, trained(tmp_path, *devices), initial) <= ROUNDING
 
 
+@pytest.mark.slow
 def test_evaluation_compares_groups_of_the_global_batch_and_neighbors(tmp_path):
     run = make(tmp_path / "one", "evaluate.every_steps=null")
     run.train(lambda: False)
@@ -159,16 +159,6 @@ def test_evaluation_compares_groups_of_the_global_batch_and_neighbors(tmp_path):
 
 
 REFUSED = {
-    "accumulation": (
-        ["batch.accumulate=2"],
-        r"task._target_ \(trainer.tasks.contrastive.Contrastive\) and batch.accumulate \(2\) "
-        r"cannot be used with each other: .*; add batch.accumulate=1",
-    ),
-    "shards": (["batch.shards=2"], r"batch.shards \(2\) cannot be used .*; add batch.shards=null"),
-    "compiled replicas": (
-        ["jit=true", *on_devices(2)],
-        r"cannot be used with strategy=mirrored: replicas exchange their projections",
-    ),
     "one view": (
         ["augment=none"],
         "task=contrastive needs two random versions of each image; choose augment=simclr",
@@ -193,14 +183,6 @@ def test_what_cannot_be_right_is_refused_in_one_line(tmp_path, overrides, proble
     with pytest.raises(ConfigError, match=problem) as caught:
         build.engine(experiment, tmp_path, Channel(lambda message: None)).train(lambda: False)
     assert len(caught.value.problems) == 1
-
-
-def test_parameter_servers_are_refused_before_a_process_starts():
-    experiment = compose([*TINY, "strategy=parameter_server"])
-    with pytest.raises(
-        ConfigError, match="with strategy=parameter_server: an example is compared with all others"
-    ):
-        compatibility.check(experiment, ParameterServer(), Cluster())
 
 
 def test_model_without_vector_before_its_last_layer_is_refused(tmp_path):

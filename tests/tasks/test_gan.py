@@ -122,12 +122,6 @@ def test_16_micro_batches_are_2_replicas_with_8_to_the_bit_and_like_one_batch(tm
     assert distance(whole, one, initial) <= ROUNDING
 
 
-SOFTMAX = [
-    "model._target_=trainer.models.softmax.softmax",
-    *(f"~model.{option}" for option in ("width", "dropout", "batch_norm")),
-]
-
-
 SOFTMAX = ["model=softmax", "train.steps=20", "train.epochs=null", "writers=[jsonl]"]
 
 
@@ -203,10 +197,6 @@ REFUSED = {
     "a metric of labels": (
         ["metrics=confusion"],
         r"metrics.confusion \(ConfusionMatrix\) judges predictions of labels, and Gan generates",
-    ),
-    "misclassified": (
-        ["summary.misclassified=3"],
-        r"summary.misclassified \(3\) needs a classifier, and Gan generates examples",
     ),
 }
 

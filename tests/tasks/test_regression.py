@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.small_runs import engine, train
+from tests.support.small_runs import engine
 from tests.support.toy_sources import write_npy
-from tests.support.training import assert_same_bits
 from trainer.errors import ConfigError
 from trainer.tasks.regression import Regression
 
@@ -78,17 +77,6 @@ DIABETES = (
 )
 
 
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
-    """The variables of an undisturbed run on one device."""
-    return train(tmp_path_factory.mktemp("straight"), *DIABETES)
-
-
-def test_two_replicas_have_the_bits_of_one(tmp_path: Path, straight: dict[str, np.ndarray]) -> None:
-    two = train(tmp_path, *DIABETES, "strategy=mirrored", "strategy.virtual_devices=2")
-    assert_same_bits(straight, two)
-
-
 def test_metrics_of_the_split_are_those_of_its_predictions(tmp_path: Path) -> None:
     run = engine(tmp_path, *DIABETES)
     run.train(lambda: False)
@@ -106,19 +94,19 @@ def test_metrics_of_the_split_are_those_of_its_predictions(tmp_path: Path) -> No
     assert found["r2"] == pytest.approx(1 - (errors**2).mean() / label.var(), rel=1e-6)
 
 
-@pytest.mark.parametrize("targets", [1, 2])
-def test_arrays_with_a_fraction_are_targets(tmp_path: Path, targets: int) -> None:
+def test_arrays_with_a_fraction_are_targets(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     features = random.normal(size=(60, 3)).astype(np.float32)
-    labels = features[:, :targets] * 2 + 1
-    write_npy(tmp_path / "data", features, labels[:, 0] if targets == 1 else labels)
+    labels = features[:, :2] * 2 + 1
+    write_npy(tmp_path / "data", features, labels)
     options = ["task=regression", "dataset=npy", f"dataset.path={tmp_path / 'data'}"]
     options += ["model=softmax", "optimizer.learning_rate=0.1"]
-    run = engine(tmp_path / "run", *options, "train.steps=60")
+    options += ["train.steps=60", "evaluate.every_epochs=null", "checkpoint.every_epochs=null"]
+    run = engine(tmp_path / "run", *options)
     run.train(lambda: False)
     found = run.evaluator.evaluate(lambda: False).metrics
     assert found["r2"] > 0.9
-    assert ("rmse/1" in found) == (targets == 2)
+    assert "rmse/1" in found
 
 
 @pytest.mark.parametrize(

@@ -60,14 +60,7 @@ def test_nodes_make_models_and_optimizers_with_learning_rates_of_their_own(tmp_p
     assert float(optimizer._decayed_lr("float32")) == pytest.approx(0.5)
 
 
-def test_stopped_run_with_two_optimizers_resumes_to_the_bit(tmp_path):
-    straight = train(tmp_path / "straight")
-    train(tmp_path / "stopped", "train.steps_per_loop=1", stop=lambda trained: trained.step >= 3)
-    assert_same_bits(straight, train(tmp_path / "stopped"))
-    iterations = [name for name in straight if name.startswith("/optimizers") and "others" in name]
-    assert sorted(int(straight[name]) for name in iterations) == [8, 16]
-
-
+@pytest.mark.slow
 def test_shards_give_the_same_bits_on_two_replicas_and_parts_of_them_agree(tmp_path):
     initial = variables(engine(tmp_path / "initial"))
     one = train(tmp_path / "one", "batch.shards=2")

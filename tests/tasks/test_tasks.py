@@ -1,17 +1,11 @@
-"""The task contract: two models and two optimizers in a step; classification's numbers."""
-
-from types import SimpleNamespace
+"""The task contract: two models and two optimizers in a step."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.support.training import (
-    ROUNDING,
-    distance,
     engine,
-    train,
-    variables,
 )
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
@@ -93,31 +87,6 @@ GAN = [
 ]
 
 
-def test_both_models_of_a_task_are_trained(tmp_path):
-    run = engine(tmp_path, *GAN)
-    before = variables(run)
-    run.train(lambda: False)
-    after = variables(run)
-    changed = {
-        name.split("/")[2]
-        for name in after
-        if name.startswith("/models") and np.any(before[name] != after[name])
-    }
-    assert changed == {"generator", "discriminator"}
-    optimizers = run.state.task.optimizers.values()
-    assert [int(optimizer.iterations) for optimizer in optimizers] == [8, 8]
-
-
-def test_gan_agrees_on_two_replicas(tmp_path):
-    # Without dropout, whose masks belong to a replica.
-    gan = [*GAN, "+task.dropout=0"]
-    mirrored = ["strategy=mirrored", "strategy.virtual_devices=2"]
-    initial = variables(engine(tmp_path / "initial", *gan))
-    one = train(tmp_path / "one", *gan)
-    two = train(tmp_path / "two", *gan, *mirrored)
-    assert distance(one, two, initial) <= ROUNDING
-
-
 def test_task_must_return_the_metrics_that_it_declares(tmp_path):
     run = engine(tmp_path)
     run.state.task.metrics = ("loss", "top5")
@@ -176,32 +145,3 @@ def test_optimizer_that_would_not_be_saved_is_refused(tmp_path, task, problem):
     with pytest.raises(ConfigError) as raised:
         engine(tmp_path, f"task._target_={__name__}.{task.__name__}")
     assert raised.value.problems == (problem,)
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_classification_loss_equals_numpy(smoothing):
-    logits = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
-    labels = np.array([0, 1, 2, 2, 1, 0])
-    task = Classification(label_smoothing=smoothing)
-    task.models = {"model": lambda x, training: x}
-    losses, metrics = task._train_loss(
-        {"features": tf.constant(logits), "label": tf.constant(labels)}
-    )
-    log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    target = np.eye(3)[labels] * (1 - smoothing) + smoothing / 3
-    # float32 rounds to 6e-8, and a loss is made of some ten operations on numbers up to 3.
-    np.testing.assert_allclose(losses, -(target * log_p).sum(axis=1), rtol=1e-5)
-    np.testing.assert_array_equal(
-        metrics["accuracy"], (logits.argmax(axis=1) == labels).astype(np.float32)
-    )
-
-
-def test_predictions_leave_out_outputs_that_are_no_class():
-    task = Classification()
-    model = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(7)])
-    task.build(
-        SimpleNamespace(num_classes=3, num_outputs=7, model=lambda: model, optimizer=lambda: None)
-    )
-    features = np.random.default_rng(0).normal(size=[2, 4]).astype(np.float32)
-    probabilities = task.predict_step({"features": features})["probabilities"]
-    np.testing.assert_allclose(probabilities, tf.nn.softmax(model(features))[:, :3], rtol=1e-6)

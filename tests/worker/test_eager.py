@@ -35,16 +35,8 @@ def test_model_sees_numbers_in_every_step(tmp_path):
     assert seen(eager).count(True) >= 2  # a call for each step, and those of the evaluation
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        "strategy=one_device",
-        pytest.param("strategy=mirrored strategy.virtual_devices=2", marks=pytest.mark.slow),
-    ],
-)
-def test_numbers_are_those_of_compiled_steps(tmp_path, strategy):
+def test_numbers_are_those_of_compiled_steps(tmp_path):
     options = (
-        *strategy.split(),
         "model._target_=tests.support.toy_models.smooth",
         "model.dropout=0.3",
         "batch.accumulate=2",

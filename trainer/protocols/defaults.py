@@ -16,9 +16,9 @@ class _WithDefaults:
 
     def __getattr__(self, name: str) -> Any:
         default = getattr(self._declared, name)  # also of a member that is there: it is declared
-        if hasattr(self._owner, name):
-            return getattr(self._owner, name)
-        return default.__get__(self._owner) if isinstance(default, FunctionType) else default
+        if isinstance(default, FunctionType):
+            default = default.__get__(self._owner)
+        return getattr(self._owner, name, default)
 
 
 def with_defaults(owner: Any, declared: type[Declared]) -> Declared:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
-from trainer.protocols.data import optional
+from trainer.protocols.data import DatasetDefaults
+from trainer.protocols.defaults import with_defaults
 
 LabelKind: TypeAlias = Literal["class", "number", "multilabel"]
 """What an example's `label` is, and what a task's `predict_step` returns.
@@ -36,8 +37,7 @@ IN_WORDS: Mapping[LabelKind, str] = {
 
 def label_kind_of(owner: Any) -> LabelKind:
     """Return the kind of labels of a dataset, a task or a metric: its `label_kind`, or `class`."""
-    kind: LabelKind = optional(owner, "label_kind")
-    return kind
+    return with_defaults(owner, DatasetDefaults).label_kind
 
 
 class KnownLabels(Protocol):

@@ -9,7 +9,7 @@ from trainer.annotations import Ge, OneOf
 from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
 from trainer.logical_devices import register
-from trainer.strategies import devices, replica_devices
+from trainer.strategies import devices
 from trainer.strategies.strategy import Strategy
 from trainer.text import format_bytes
 
@@ -95,7 +95,7 @@ class Mirrored(Strategy):
                 f"strategy.num_packs ({self._num_packs}) needs "
                 f"strategy.cross_device_ops={packed}; set it to null"
             )
-        replica_devices.check_options(self.devices_per_replica, self._placement)
+        devices.check_placement(self.devices_per_replica, self._placement)
         self.num_replicas()
         if self._devices is not None:
             self._check_ops(devices.canonical("strategy.devices", self._devices))
@@ -129,12 +129,12 @@ class Mirrored(Strategy):
             self.communication = _communication_text(cross_device_ops, firsts)
         strategy = tf.distribute.MirroredStrategy(firsts, cross_device_ops=cross_device_ops)
         if self.devices_per_replica > 1:
-            groups = replica_devices.device_groups(names, self.devices_per_replica, self._placement)
+            groups = devices.device_groups(names, self.devices_per_replica, self._placement)
             register(strategy, groups)
         return strategy
 
     def _count(self, key: str, num_devices: int) -> int:
-        return replica_devices.num_replicas(key, num_devices, self.devices_per_replica)
+        return devices.num_replicas(key, num_devices, self.devices_per_replica)
 
     def _check_ops(self, names: Sequence[str]) -> None:
         """Refuse operations that fail on these devices at the first step, or leave one out."""

@@ -11,7 +11,7 @@ from trainer.cluster.signals import preserve_sigterm
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import ConfigError
 from trainer.logical_devices import register
-from trainer.strategies import devices, replica_devices
+from trainer.strategies import devices
 from trainer.strategies.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class MultiWorker(Strategy):
                 f"strategy.min_workers ({self.min_workers}) must be at most strategy.workers "
                 f"({self.workers})"
             )
-        replica_devices.check_options(self.devices_per_replica, self._placement)
+        devices.check_placement(self.devices_per_replica, self._placement)
         if "ps" in cluster.jobs:
             raise ConfigError(
                 f"{cluster.source}: the job ps needs strategy=parameter_server, "
@@ -169,7 +169,7 @@ class MultiWorker(Strategy):
                 **self._resolver(names), communication_options=options
             )
         if self.devices_per_replica > 1:
-            groups = replica_devices.device_groups(names, self.devices_per_replica, self._placement)
+            groups = devices.device_groups(names, self.devices_per_replica, self._placement)
             register(strategy, groups)
         if self._rendezvous is not None:
             self._rendezvous.open()  # the first one listens: the strategy has waited for it
@@ -178,11 +178,7 @@ class MultiWorker(Strategy):
         return strategy
 
     def _replica_names(self, num_gpus: int) -> list[str]:
-        """Return the devices of this process's replica; none if it needs no several.
-
-        Raises:
-            ConfigError: there are other than so many GPUs.
-        """
+        """Return the devices of this process's replica; none if it needs no several."""
         if self.devices_per_replica == 1:
             return []
         if not num_gpus:
@@ -206,11 +202,7 @@ class MultiWorker(Strategy):
         return {"cluster_resolver": resolver}
 
     def _divide_gpus(self, cluster: Cluster) -> list[tf.config.PhysicalDevice]:
-        """Return this process's GPUs: its share if all processes were started here.
-
-        Raises:
-            ConfigError: there are fewer GPUs than processes.
-        """
+        """Return this process's GPUs: its share if all processes were started here."""
         import tensorflow as tf
 
         gpus = devices.visible_gpus()
@@ -228,11 +220,7 @@ class MultiWorker(Strategy):
         return gpus
 
     def _prepare_shared_memory(self, cluster: Cluster, num_gpus: int) -> Rendezvous | None:
-        """Return where the processes meet to share memory; None: they communicate otherwise.
-
-        Raises:
-            ConfigError: shared memory is configured and impossible.
-        """
+        """Return where the processes meet to share memory; None: they communicate otherwise."""
         from trainer.engine.graph.exchange.gradient_exchange import Rendezvous
 
         count = len(cluster.trainers)

@@ -85,11 +85,7 @@ class Classification(Supervised):
 
 
 def _weights(asked: list[float] | str, parts: TaskParts) -> tuple[float, ...]:
-    """Return the weight of each class.
-
-    Raises:
-        ConfigError: there is not one for each, or they cannot be computed.
-    """
+    """Return the weight of each class."""
     if not isinstance(asked, str):
         if len(asked) != parts.num_classes:
             raise ConfigError(

@@ -182,11 +182,7 @@ def nt_xent(
 
 
 def _last_input(model: tf.keras.Model) -> tf.Tensor:
-    """Return the input of a model's last layer, symbolic [B, D].
-
-    Raises:
-        ConfigError: there is no such vector.
-    """
+    """Return the input of a model's last layer, symbolic [B, D]."""
     layers = getattr(model, "layers", ())
     features = getattr(layers[-1], "input", None) if layers else None
     if not getattr(model, "inputs", None) or len(getattr(features, "shape", ())) != 2:

@@ -16,15 +16,13 @@ from trainer.engine.graph.input.feed import Source
 from trainer.protocols import (
     Batch,
     Dataset,
-    Metrics,
     PerExample,
     Sampling,
     Served,
-    StepContext,
     TaskParts,
 )
-from trainer.tasks import model_outputs
 from trainer.tasks.generation import continue_tokens
+from trainer.tasks.supervised import OneModel
 
 _USAGE = (
     'generate = model.signatures["generate"]',
@@ -36,7 +34,7 @@ _USAGE = (
 )
 
 
-class LanguageModel:
+class LanguageModel(OneModel):
     """Trains `model(features)`, logits [B, T, vocabulary], on the tokens `label`, [B, T] integers.
 
     The loss is the mean cross-entropy of a token, in nats; its exponential is the perplexity.
@@ -49,28 +47,13 @@ class LanguageModel:
     reads_prompts = True
 
     def __init__(self) -> None:
+        super().__init__()
         self._shape: list[int] | None = None
-        self.models: dict[str, tf.keras.Model] = {}
-        self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
 
     def build(self, parts: TaskParts) -> None:
         """Create the model and its optimizer."""
         self._shape = [*parts.input_shape, parts.num_classes]
-        self.models = {"model": parts.model()}
-        self.optimizers = {"model": parts.optimizer()}
-
-    def train_step(self, batch: Batch, step: StepContext) -> Metrics:
-        """Make one update on the global batch."""
-        return step.minimize(
-            lambda part: self._loss(part, training=True),
-            batch,
-            self.models["model"],
-            self.optimizers["model"],
-        )
-
-    def eval_step(self, batch: Batch) -> PerExample:
-        """Return the mean loss and accuracy of the tokens of each example, [B]."""
-        return self._loss(batch, training=False)
+        super().build(parts)
 
     def derive_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics with the perplexity, the exponential of the mean loss."""
@@ -129,8 +112,7 @@ class LanguageModel:
         return tf.reduce_mean(losses, axis=-1), {"accuracy": accuracies}
 
     def _logits(self, tokens: tf.Tensor, *, training: bool) -> tf.Tensor:
-        return model_outputs.call(
-            self.models["model"],
+        return self._call(
             tokens,
             training=training,
             shape=self._shape,

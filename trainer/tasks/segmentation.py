@@ -15,14 +15,12 @@ from trainer.engine.graph.input.feed import Source
 from trainer.errors import ConfigError
 from trainer.protocols import (
     Batch,
-    Metrics,
     PerExample,
     PerExampleMetrics,
-    StepContext,
     TaskParts,
 )
 from trainer.summaries import figures
-from trainer.tasks import model_outputs
+from trainer.tasks.supervised import OneModel
 
 IGNORED = 255
 """Value of a mask's pixels that count neither in the loss nor in a metric."""
@@ -30,7 +28,7 @@ _MOST_NAMED_CLASSES = 20
 _NUM_PICTURES = 8  # examples in the picture of an evaluation, spread evenly over the split
 
 
-class Segmentation:
+class Segmentation(OneModel):
     """Trains `model(features)`, logits [B, H, W, classes], on masks, [B, H, W] integers.
 
     The loss of an example is the mean cross-entropy of its pixels; those of value 255 do not count.
@@ -44,12 +42,11 @@ class Segmentation:
     primary_metric = "accuracy"
 
     def __init__(self) -> None:
+        super().__init__()
         self._num_classes = 0
         self._shape: list[int] | None = None
         self.metrics: tuple[str, ...] = ("loss", "accuracy")
         self.derived_metrics: Sequence[str] = ("mean_iou",)
-        self.models: dict[str, tf.keras.Model] = {}
-        self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
 
     def build(self, parts: TaskParts) -> None:
         """Create the model and its optimizer.
@@ -65,21 +62,7 @@ class Segmentation:
             )
         self.metrics = ("loss", "accuracy", *self._iou_names())
         self._shape = [*parts.input_shape[:2], self._num_classes]
-        self.models = {"model": parts.model()}
-        self.optimizers = {"model": parts.optimizer()}
-
-    def train_step(self, batch: Batch, step: StepContext) -> Metrics:
-        """Make one update on the global batch."""
-        return step.minimize(
-            lambda part: self._loss(part, training=True),
-            batch,
-            self.models["model"],
-            self.optimizers["model"],
-        )
-
-    def eval_step(self, batch: Batch) -> PerExample:
-        """Return the loss of each example, [B], and sums over its pixels."""
-        return self._loss(batch, training=False)
+        super().build(parts)
 
     def predict_step(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Return the most probable class of each pixel, `mask` [B, H, W] uint8."""
@@ -177,8 +160,7 @@ class Segmentation:
         return [f"iou/{number}" for number in range(self._num_classes)]
 
     def _logits(self, batch: Batch, *, training: bool) -> tf.Tensor:
-        return model_outputs.call(
-            self.models["model"],
+        return self._call(
             batch["features"],
             training=training,
             shape=self._shape,

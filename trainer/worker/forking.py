@@ -27,7 +27,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -62,19 +62,12 @@ class ForkedChild:
 
     Attributes:
         request: the request.
-        directory: the working directory, as a descriptor.
-        connection: its socket, as a descriptor.
-        output: its standard output, as a descriptor.
-        errors: its standard error, as a descriptor.
-        namespaces: the network namespace to enter, as descriptors.
+        descriptors: the working directory, its socket, its output, its errors, and the network
+            namespaces to enter.
     """
 
     request: Fork
-    directory: int
-    connection: int
-    output: int
-    errors: int
-    namespaces: Sequence[int] = field(default=())
+    descriptors: Sequence[int]
 
 
 class ForkServer:
@@ -164,8 +157,7 @@ class ForkServer:
         if not pid:
             for file in list(self._open.values()):
                 self._close(file)
-            directory, worker_socket, output, errors, *namespaces = descriptors
-            return ForkedChild(request, directory, worker_socket, output, errors, namespaces)
+            return ForkedChild(request, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         child = Child(pid, connection, request.scratch)
@@ -244,30 +236,29 @@ def become_process(assignment: ForkedChild, server: int) -> None:
         server: the process that has forked it, which it does not outlive.
     """
     request = assignment.request
+    directory, connection, output, errors, *namespaces = assignment.descriptors
     os.setsid()
     # User namespaces admit a process of one thread only, and clear what is set next.
-    network_namespace.enter(assignment.namespaces)
+    network_namespace.enter(namespaces)
     _die_with(server)
-    os.fchdir(assignment.directory)
+    os.fchdir(directory)
     os.sched_setaffinity(0, request.affinity)
     environment.replace(request.environment)
     time.tzset()
     if request.module == process.__name__:  # what the import has printed belongs to every log
-        os.write(assignment.errors, os.pread(2, _READ_BYTES, 0))
-    os.dup2(assignment.output, 1)
-    os.dup2(assignment.errors, 2)
-    for file in (
-        assignment.directory, assignment.output, assignment.errors, *assignment.namespaces
-    ):  # fmt: skip
+        os.write(errors, os.pread(2, _READ_BYTES, 0))
+    os.dup2(output, 1)
+    os.dup2(errors, 2)
+    for file in (directory, output, errors, *namespaces):
         os.close(file)
     module: Any = importlib.import_module(request.module)
-    number = str(assignment.connection)
+    number = str(connection)
     arguments = [number if item == SOCKET else item for item in request.arguments]
     sys.argv = [module.__file__, *arguments]
     tempfile.tempdir = None  # found again from TMPDIR
     random.seed()
     sys.modules["numpy"].random.seed()
-    module.work(socket.socket(fileno=assignment.connection), request.began)
+    module.work(socket.socket(fileno=connection), request.began)
 
 
 def _die_with(parent: int) -> None:

@@ -23,18 +23,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trainer.cluster import environment
+from trainer.cluster import environment, messages
 from trainer.cluster.messages import Channel, Outcome, Send, SignalReceived, to_socket
 from trainer.cluster.signals import Signals
 from trainer.cluster.spec import Cluster
-from trainer.cluster.stop_requests import RESIZE
+from trainer.cluster.stop_requests import RESIZE, STOP
 from trainer.config import loading
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT, ConfigError
 from trainer.runs.ledger import process_start_time
 from trainer.worker import parent_watch
+from trainer.worker.context import WorkerContext
 from trainer.worker.error_summary import SELF_EXPLANATORY, error_cause, user_traceback
-from trainer.worker.warning_handler import Warnings
 
 _KERNEL_ERROR = "Operation received an exception"
 """What oneDNN says if it has no such kernel; TensorFlow gives it the type of a lost peer."""
@@ -70,7 +70,10 @@ def run(
     owner = os.getpid()
     try:
         environment.set_tf_config(cluster)
-        if modes.run(experiment, run_dir, channel, cluster, signals, began):
+        context = WorkerContext(
+            experiment, run_dir, channel, cluster, lambda: signals.number in STOP
+        )
+        if modes.run(context, signals, began):
             return DONE
         if signals.number != RESIZE:
             # Sent by the process that has saved: a worker that dies on its way out has not.
@@ -143,6 +146,19 @@ def _crashed(error: Exception, channel: Channel) -> int:
     logging.getLogger().error("this process crashed", exc_info=error)
     channel.crash(user_traceback(error), error_cause(error))
     return CRASHED
+
+
+class Warnings(logging.Handler):
+    """Shows the warnings of this package, its models and its datasets to the user."""
+
+    def __init__(self, send: Send) -> None:
+        super().__init__(logging.WARNING)
+        self._send = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one warning, unless it is about sending."""
+        if record.name != messages.__name__:
+            self._send(messages.Line(f"warning: {record.getMessage()}"))
 
 
 def _listen(

@@ -20,7 +20,7 @@ from trainer.reinforcement.published_policy import PublishedPolicy, acting_task
 from trainer.reinforcement.tasks.impala import Impala
 from trainer.tasks.classification import Classification
 from trainer.worker.building import build
-from trainer.worker.building.build_model import build_dataset
+from trainer.worker.building.build_dataset import build_dataset
 from trainer.worker.context import WorkerContext
 
 LENGTH, BATCH = 5, 4

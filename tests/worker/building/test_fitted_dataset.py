@@ -13,7 +13,7 @@ from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
 from trainer.files import write_json
 from trainer.runs.directory import fitted_file
-from trainer.worker.building.fitted_dataset import Fitted, prepare
+from trainer.worker.building.build_dataset import Fitted, fit_or_restore
 from trainer.worker.context import WorkerContext
 
 
@@ -46,19 +46,19 @@ def test_first_fit_is_kept_and_restored(tmp_path: Path) -> None:
     lines: list[Any] = []
     first = Mean("7")
     assert isinstance(first, Fitted)
-    prepare(first, context(tmp_path, lines), None)
+    fit_or_restore(first, context(tmp_path, lines), None)
     assert (first.calls, len(lines)) == (["fit"], 1)
     kept = fitted_file(tmp_path).read_bytes()
     for mode in ("train", "evaluate"):
         second = Mean("8")
-        prepare(second, context(tmp_path, lines, f"mode={mode}"), None)
+        fit_or_restore(second, context(tmp_path, lines, f"mode={mode}"), None)
         assert (second.calls, fitted_file(tmp_path).read_bytes()) == (["restore 7"], kept)
 
 
 def test_empty_fit_is_restored_as_it_was(tmp_path: Path) -> None:
     write_json(fitted_file(tmp_path), {"fitted": ""})
     data = Mean("8")
-    prepare(data, context(tmp_path, []), None)
+    fit_or_restore(data, context(tmp_path, []), None)
     assert data.calls == ["restore "]
 
 
@@ -66,30 +66,30 @@ def test_fit_of_an_earlier_version_is_restored_and_a_changed_one_refused(tmp_pat
     for text in ('{"mean": 7}', "7", "a,b"):
         fitted_file(tmp_path).write_text(text)
         data = Mean("8")
-        prepare(data, context(tmp_path, []), None)
+        fit_or_restore(data, context(tmp_path, []), None)
         assert data.calls == [f"restore {text}"]
     write_json(fitted_file(tmp_path), {"fitted": "7"})
     fitted_file(tmp_path).write_text(fitted_file(tmp_path).read_text().replace("7", "6", 1))
     with pytest.raises(ConfigError, match=r"dataset.json cannot be read: its content has changed"):
-        prepare(Mean("8"), context(tmp_path, []), None)
+        fit_or_restore(Mean("8"), context(tmp_path, []), None)
 
 
 def test_all_processes_use_the_fit_of_the_chief(tmp_path: Path) -> None:
     group: Any = SimpleNamespace(broadcast_text_from_chief=lambda text: "chief's")
     data = Mean("7")
-    prepare(data, context(tmp_path, []), group)
+    fit_or_restore(data, context(tmp_path, []), group)
     assert data.calls == ["fit", "restore chief's"]
 
 
 def test_without_a_run_nothing_is_kept() -> None:
     data = Mean("7")
-    prepare(data, None, None)
+    fit_or_restore(data, None, None)
     assert data.calls == ["fit"]
 
 
 def test_wrong_data_and_a_lost_fit_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"dataset: a.csv, line 3: no number"):
-        prepare(Mean(""), context(tmp_path, []), None)
+        fit_or_restore(Mean(""), context(tmp_path, []), None)
     assert not fitted_file(tmp_path).exists()
     with pytest.raises(ConfigError, match=r"dataset.json is missing: .*, or train again"):
-        prepare(Mean("7"), context(tmp_path, [], "mode=predict"), None)
+        fit_or_restore(Mean("7"), context(tmp_path, [], "mode=predict"), None)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.command_line import run_here
 from trainer.errors import ConfigError
+from trainer.protocols import Callback, Metric, names_of
 from trainer.worker.building import members
 
 ADVICE = "; add what trainer/protocols/ describes"
@@ -18,24 +19,8 @@ DATASET = {
     "num_draws": 0,
     "transform": lambda batch, draws: batch,
 }
-TOYS = '''
-"""A user's own objects, each without one of its members."""
-from types import SimpleNamespace
-
-import tensorflow as tf
-
-from trainer.datasets.digits import digits
+TOYS = """
 from trainer.tasks.classification import Classification
-
-
-def dataset(**options):
-    complete = digits()
-    members = ("train", "test", "input_shape", "num_classes", "transform")
-    return SimpleNamespace(**{name: getattr(complete, name) for name in members})
-
-
-def task(**options):
-    return SimpleNamespace(build=lambda parts: None, train_step=None)
 
 
 class Unbuilt(Classification):
@@ -46,7 +31,7 @@ class Unbuilt(Classification):
 
     def build(self, parts):
         pass
-'''
+"""
 
 
 def without(values, name):
@@ -68,16 +53,8 @@ def test_dataset_and_splits_without_a_member_are_refused():
         )
 
 
-def test_all_problems_of_a_dataset_are_reported_at_once():
-    dataset = SimpleNamespace(test=SimpleNamespace())
-    with pytest.raises(ConfigError) as raised:
-        members.check_dataset(dataset)
-    assert len(raised.value.problems) == 2
-
-
 def test_methods_of_a_task_are_checked_before_attributes_that_build_leaves():
     task = SimpleNamespace(build=None, train_step=None)
-    members.check_task(task)
     for lacks in ("eval_step", "metrics, models, optimizers after build()"):
         with pytest.raises(ConfigError) as raised:
             members.check_built_task(task, SimpleNamespace())
@@ -87,29 +64,22 @@ def test_methods_of_a_task_are_checked_before_attributes_that_build_leaves():
 
 def test_callback_and_metric_without_members_are_refused():
     with pytest.raises(ConfigError) as raised:
-        members.check_callback("callbacks.mine", object())
+        members.check_has("callbacks.mine", object(), names_of(Callback))
     assert raised.value.problems == (f"callbacks.mine (object) has no on_evaluate{ADVICE}",)
     with pytest.raises(ConfigError) as raised:
-        members.check_metric("metrics.mine", SimpleNamespace(result=None))
-    problem = "metrics.mine (SimpleNamespace) has no update_state, reset_state" + (ADVICE)
+        members.check_has("metrics.mine", SimpleNamespace(result=None), names_of(Metric))
+    problem = f"metrics.mine (SimpleNamespace) has no update_state, reset_state{ADVICE}"
     assert raised.value.problems == (problem,)
 
 
-@pytest.mark.parametrize(
-    ("override", "problem"),
-    [
-        ("dataset._target_=toys.dataset", "dataset (SimpleNamespace) has no num_draws"),
-        ("task._target_=toys.task", "task (SimpleNamespace) has no eval_step"),
-        ("task._target_=toys.Unbuilt", "task (Unbuilt) has no models, optimizers after build()"),
-        ("++callbacks.mine._target_=builtins.object", "callbacks.mine (object) has no on_eval"),
-    ],
-)
-def test_incomplete_object_ends_the_command_with_one_line(tmp_path, monkeypatch, override, problem):
+def test_incomplete_task_ends_the_command_with_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "toys.py").write_text(TOYS)
-    outcome = run_here("launch=inline", "model=softmax", "train.steps=1", override)
+    outcome = run_here(
+        "launch=inline", "model=softmax", "train.steps=1", "task._target_=toys.Unbuilt"
+    )
     assert outcome.code == 2, outcome.out + outcome.err
     (line,) = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
-    assert line.startswith(f"error: {problem}")
+    assert line.startswith("error: task (Unbuilt) has no models, optimizers after build()")
     assert not (tmp_path / "runs").exists()

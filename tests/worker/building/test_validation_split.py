@@ -23,8 +23,7 @@ from trainer.engine.engine import Engine
 from trainer.errors import ConfigError
 from trainer.runs.identity import run_name
 from trainer.runs.status import read_evaluations, run_status
-from trainer.worker.building.build_model import build_dataset
-from trainer.worker.building.validation_split import add_validation
+from trainer.worker.building.build_dataset import add_validation, build_dataset
 
 RUN = ("model=softmax", "++dataset.validation=0.3", "evaluate.every_steps=3")
 BEST = ("checkpoint.best.metric=loss", "checkpoint.every_steps=3", "optimizer.learning_rate=0.5")
@@ -120,20 +119,6 @@ def test_split_that_cannot_be_divided_is_refused(
         add_validation(dataset, fraction, lambda path: dataset)
 
 
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [
-        ("1.5", "dataset.validation (1.5) must be a fraction > 0 and < 1, or a path, or null"),
-        ("held/out", "dataset.validation (held/out) is a path, and trainer.datasets.digits.digits"),
-        ("[1]", "dataset.validation ([1]) must be"),
-    ],
-)
-def test_wrong_value_is_refused_before_tensorflow_is_imported(value: str, problem: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        compose([f"++dataset.validation={value}"])
-    assert caught.value.problems[0].startswith(problem)
-
-
 def test_files_of_their_own_are_read_as_the_run_was_fitted(tmp_path: Path) -> None:
     for name, rows in (("train", range(50)), ("held_out", range(1000, 1010))):
         lines = ["x,label", *(f"{row},{'ab'[row % 2]}" for row in rows)]
@@ -224,15 +209,6 @@ def test_damage_to_the_last_checkpoint_while_the_best_is_tested_is_told(tmp_path
     assert line.startswith(
         "warning: the checkpoint of step 8, the last, cannot be restored: ckpt-8"
     )
-
-
-def test_two_replicas_divide_and_evaluate_to_the_same_bits(tmp_path: Path) -> None:
-    mirrored = ("strategy=mirrored", "strategy.virtual_devices=2")
-    one = finished(tmp_path / "one", *BEST, "batch.shards=2")
-    two = finished(tmp_path / "two", *BEST, "batch.shards=2", *mirrored)
-    assert log(tmp_path / "one") == log(tmp_path / "two")
-    assert one.result()["best"] == two.result()["best"]
-    assert_same_bits(variables(one), variables(two))
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -204,17 +203,6 @@ def test_plain_tensorflow_predicts_the_table_of_mode_predict(tmp_path: Path) -> 
     assert np.array(rows, np.float32).tobytes() == results["features_probabilities"].tobytes()
 
 
-def test_other_batch_sizes_differ_only_by_rounding(trained: SimpleNamespace) -> None:
-    served = tf.saved_model.load(trained.directory / "saved_model").signatures["serving_default"]
-    features = np.load(trained.inputs)["features"]
-    for size in (1, 7, 360):
-        parts = [
-            served(features=tf.constant(features[at : at + size])) for at in range(0, 360, size)
-        ]
-        results = np.concatenate([part["probabilities"] for part in parts])
-        np.testing.assert_allclose(results, trained.predicted["features"], atol=1e-6)
-
-
 def test_export_directory_is_complete(trained: SimpleNamespace) -> None:
     assert trained.directory == trained.run_dir / "export" / "model-8"
     assert sorted(path.name for path in trained.directory.iterdir()) == [
@@ -296,9 +284,8 @@ def test_export_of_an_earlier_checkpoint(trained: SimpleNamespace, tmp_path: Pat
     assert exported(tmp_path, *EVERY_LAYER, use=4).name == "model-4"
 
 
-@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
-def test_mixed_precision_exports_float32_outputs(tmp_path: Path, precision: str) -> None:
-    options = ["train.steps=1", f"precision={precision}"]
+def test_mixed_precision_exports_float32_outputs(tmp_path: Path) -> None:
+    options = ["train.steps=1", "precision=mixed_bfloat16"]
     engine(tmp_path / "run", *options).train(lambda: False)
     served = tf.saved_model.load(exported(tmp_path / "run", *options) / "saved_model")
     assert (
@@ -314,47 +301,18 @@ def test_task_without_predict_step_exports_its_first_model(tmp_path: Path) -> No
     assert signatures["serving_default"](features=tf.zeros([3, 4]))["outputs"].shape == [3, 8, 8, 1]
 
 
-@pytest.mark.slow
-def test_run_of_two_replicas_is_exported_on_one_device(tmp_path: Path) -> None:
-    mirrored = [
-        "strategy=mirrored",
-        "strategy.virtual_devices=2",
-        "train.steps=2",
-        "model.batch_norm=true",
-    ]
-    trained = engine(tmp_path / "run", *mirrored)
-    trained.train(lambda: False)
-    predicted = predictions(trained.predictor)
-    directory = exported(tmp_path / "run", *mirrored)
-    write_inputs(instantiate(compose(list(SMALL)).dataset, "dataset"), tmp_path)
-    results = in_plain_tensorflow(
-        directory, tmp_path / "inputs.npz", 8, tmp_path
-    )  # 16 over two replicas
-    assert results["features_probabilities"].tobytes() == predicted.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("message", "reason"),
-    [
-        ("Saving needs a Functional model.\n\nclass Mine:\n", "Saving needs a Functional model"),
-        (
-            "\nObject Net has no\n`get_config()`.\n\n\n\nclass Mine:",
-            "Object Net has no `get_config()`",
-        ),
-    ],
-)
 def test_model_that_keras_cannot_write_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(*_: object, **__: object) -> None:
-        raise NotImplementedError(message)
+        raise NotImplementedError("\nObject Net has no\n`get_config()`.\n\n\n\nclass Mine:")
 
     engine(tmp_path / "run", "train.steps=1").train(lambda: False)
     monkeypatch.setattr(tf.keras.Model, "save", refuses)
     with pytest.raises(
         ConfigError,
-        match=rf"^export.weights \(h5\): Keras cannot write this model so: {re.escape(reason)};"
-        r" add export.weights=null$",
+        match=r"^export.weights \(h5\): Keras cannot write this model so: Object Net has no "
+        r"`get_config\(\)`; add export.weights=null$",
     ):
         exported(tmp_path / "run", "train.steps=1")
     assert list((tmp_path / "run" / "export").glob("[!.]*")) == []
@@ -393,17 +351,9 @@ def test_model_of_several_inputs_and_outputs_is_served(as_dict, predicts):
     assert values == expected
 
 
-def test_list_of_one_input_is_one_input():
+def test_list_of_one_input_is_one_input_and_a_dict_of_outputs_keeps_its_names():
     inputs = keras.Input((2,))
-    model = Keras3Model(keras.Model([inputs], 2 * inputs))
-    function = export._predicting_functions(TwoInputs(model, predicts=False), None)
-    results = function["serving_default"](features=tf.constant([[5.0, 3.0]]))
-    assert results["outputs"].numpy().tolist() == [[10.0, 6.0]]
-
-
-def test_dict_of_outputs_keeps_its_names():
-    inputs = tf.keras.Input((2,))
-    model = tf.keras.Model(inputs, {"double": 2 * inputs, "same": inputs + 0})
+    model = Keras3Model(keras.Model([inputs], {"double": 2 * inputs, "same": inputs + 0}))
     function = export._predicting_functions(TwoInputs(model, predicts=False), None)
     results = function["serving_default"](features=tf.constant([[5.0, 3.0]]))
     assert results["double"].numpy().tolist() == [[10.0, 6.0]]

@@ -13,8 +13,11 @@ from trainer.errors import CheckpointError, ConfigError
 
 MIRRORED = ("strategy=mirrored", "strategy.virtual_devices=2")
 CENTRAL = ("strategy=central_storage", "strategy.virtual_devices=2")
-STRATEGIES = [(), MIRRORED, CENTRAL]
-IDS = ["one_device", "mirrored", "central_storage"]
+SLOW_BUT_MIRRORED = [
+    MIRRORED,
+    pytest.param((), id="one_device", marks=pytest.mark.slow),
+    pytest.param(CENTRAL, id="central_storage", marks=pytest.mark.slow),
+]
 
 BATCH = np.random.default_rng(0).normal(size=[8, 3]).astype(np.float32)
 
@@ -42,7 +45,7 @@ def interrupted(replicator):
     everything(replicator)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=IDS)
+@pytest.mark.parametrize("strategy", SLOW_BUT_MIRRORED)
 def test_continued_loop_ends_with_the_bits_of_an_undisturbed_one(tmp_path, strategy):
     often = (*strategy, "checkpoint.every_steps=3")
     assert run_loop(everything, tmp_path / "straight", *often)
@@ -89,7 +92,7 @@ def test_finished_loop_leaves_a_result_and_repeats_no_line(tmp_path):
     assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"] == {"end": 1.0}
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=IDS)
+@pytest.mark.parametrize("strategy", SLOW_BUT_MIRRORED)
 def test_run_returns_one_result_for_each_replica(tmp_path, strategy):
     results = []
 
@@ -117,28 +120,7 @@ def test_run_returns_one_result_for_each_replica(tmp_path, strategy):
     np.testing.assert_array_equal([result["first"] for result in results], first)
 
 
-def test_step_without_result_returns_none_for_each_replica(tmp_path):
-    results = []
-
-    def main(replicator):
-        with replicator.context():
-            count = tf.Variable(
-                0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, trainable=False
-            )
-
-        def step_fn():
-            count.assign_add(1)
-
-        replicator.checkpoint(count=count)
-        results.extend(replicator.run(step_fn))
-        assert count.numpy() == 1
-
-    run_loop(main, tmp_path / "run", *MIRRORED)
-    assert results == [None, None]
-
-
-@pytest.mark.parametrize("reduce", ["mean", "sum"])
-@pytest.mark.parametrize("strategy", STRATEGIES[1:], ids=IDS[1:])
+@pytest.mark.parametrize(("strategy", "reduce"), [(MIRRORED, "mean"), (CENTRAL, "sum")])
 def test_gradients_are_reduced_and_then_clipped(tmp_path, strategy, reduce):
     weights = {}
 
@@ -377,7 +359,7 @@ def test_value_error_of_a_step_is_no_mistake_in_the_configuration(tmp_path):
         run_loop(main, tmp_path / "run")
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=IDS)
+@pytest.mark.parametrize("strategy", SLOW_BUT_MIRRORED)
 def test_what_is_assigned_before_the_step_is_assigned_once(tmp_path, strategy):
     def main(replicator, *, ends_at=None):
         with replicator.context():

@@ -211,19 +211,6 @@ def test_dismissed_sidecar_waits_for_its_supervisor(run_dir, messages):
     assert Phase("wait", 0) in messages
 
 
-def test_result_of_another_length_is_not_the_end(run_dir, messages):
-    (run_dir / "result.json").write_text(json.dumps({"train": {"steps": 4, "epochs": None}}))
-    polls = iter(range(100))
-
-    def stop():
-        if next(polls) == 50:
-            write_result(run_dir)
-        return False
-
-    assert messages.sidecar(run_dir).run(stop, dismissed=True)
-    assert next(polls) > 50
-
-
 def test_restart_keeps_earlier_events_and_supersedes_later_ones(run_dir, messages, monkeypatch):
     # Event files of one second are read in the order of their names, where the tenth of a process
     # comes before the ninth.
@@ -240,37 +227,6 @@ def test_restart_keeps_earlier_events_and_supersedes_later_ones(run_dir, message
     events = EventAccumulator(str(run_dir / "events" / "eval")).Reload()
     assert [event.step for event in events.Tensors("accuracy")] == [4, 6, 8]
     assert not (run_dir / "events" / "train").exists()
-
-
-@pytest.mark.parametrize(
-    ("overrides", "line"),
-    [
-        (
-            ["callbacks=early_stopping"],
-            "leaves callbacks (early_stopping) without evaluations; remove them or add "
-            "evaluate.sidecar=false",
-        ),
-        (
-            ["checkpoint.best.metric=accuracy"],
-            "leaves checkpoints without checkpoint.best.metric (accuracy) when they are saved; "
-            "add checkpoint.best.metric=null or evaluate.sidecar=false",
-        ),
-        (
-            ["writers=[jsonl,wandb]"],
-            "leaves writers (wandb) without evaluations, for they take a run from one process; "
-            "remove them or add evaluate.sidecar=false",
-        ),
-        (
-            ["launch=inline"],
-            "needs a process of its own, launch.inline (true) allows none; add "
-            "evaluate.sidecar=false",
-        ),
-    ],
-)
-def test_contradictory_options_are_refused(overrides, line):
-    with pytest.raises(ConfigError) as raised:
-        compose(["evaluate.sidecar=true", *overrides])
-    assert raised.value.problems == (f"evaluate.sidecar (true) {line}",)
 
 
 def test_other_modes_ignore_the_sidecar_key(tmp_path):

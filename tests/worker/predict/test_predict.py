@@ -19,7 +19,7 @@ from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
 from trainer.runs import prediction_table
 from trainer.worker.predict import table_formats
-from trainer.worker.predict.predict import RowFile, columns_of, predict
+from trainer.worker.predict.predict import predict
 
 OPTIONS = ["batch.global_size=50", "train.steps=2"]
 QUIET = Channel(lambda message: None)
@@ -121,36 +121,6 @@ def test_folder_of_images_is_predicted_by_path(run_dir, tmp_path):
     assert [line[0] for line in lines] == ["id", "a/c.png", "b.png", "bad.jpg"]
     assert lines[1][1:] == lines[2][1:]
     assert set(lines[3][1:]) == {""}
-
-
-def test_row_file_drops_a_torn_row(tmp_path):
-    values = {
-        "weight": np.ones(3, np.float32),
-        "probabilities": np.arange(6, dtype=np.float32).reshape(3, 2),
-    }
-    rows = RowFile(tmp_path / "rows", columns_of(values))
-    rows.append(values)
-    rows.close()
-    os.truncate(tmp_path / "rows", (tmp_path / "rows").stat().st_size - 1)
-    again = RowFile(tmp_path / "rows", columns_of(values))
-    assert again.count == 2
-    again.append({name: value[2:] for name, value in values.items()})
-    assert np.concatenate(list(again.blocks(3)))["probabilities"].tolist() == [
-        [0, 1],
-        [2, 3],
-        [4, 5],
-    ]
-
-
-def test_class_names_are_columns():
-    rows = np.zeros(1, [("weight", "f4"), ("label", "i8"), ("probabilities", "f4", (2,))])
-    rows["weight"] = 1
-    rows["probabilities"] = [0.25, 0.75]
-    columns = table_formats.columns(rows, [7], ["cat", "dog"])
-    assert {name: list(values) for name, (values, _) in columns.items()} == {
-        "id": [7], "label": [0], "label_name": ["cat"], "predicted": [1], "predicted_name": ["dog"],
-        "probability_0": [0.25], "probability_1": [0.75],
-    }  # fmt: skip
 
 
 def test_any_float_is_read_back_to_the_bit():

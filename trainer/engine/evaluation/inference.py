@@ -42,11 +42,11 @@ from trainer.files import write_atomically
 from trainer.protocols import (
     IN_WORDS,
     Dataset,
+    DatasetDefaults,
     LoopDefaults,
     Metric,
     Split,
     TaskDefaults,
-    optional,
     with_defaults,
 )
 from trainer.summaries import figures
@@ -207,7 +207,7 @@ class Inference:
     def predict(self, source: Source) -> Predictor:
         """Return what predicts a split by the task's `predict_step`."""
         task: Any = self.state.task
-        class_names = optional(self.dataset, "class_names") or ()
+        class_names = with_defaults(self.dataset, DatasetDefaults).class_names or ()
         return self._predictor(source, task, self.dataset, class_names=class_names)
 
     def predict_by(
@@ -248,7 +248,9 @@ def class_names_of(dataset: Dataset) -> list[str]:
     Raises:
         ConfigError: there is not one name for each class.
     """
-    names = list(optional(dataset, "class_names") or map(str, range(dataset.num_classes)))
+    names = list(
+        with_defaults(dataset, DatasetDefaults).class_names or map(str, range(dataset.num_classes))
+    )
     if len(names) != dataset.num_classes:
         raise ConfigError(
             f"the dataset has {len(names)} class_names for {dataset.num_classes} classes; "

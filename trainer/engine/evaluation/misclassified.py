@@ -11,7 +11,7 @@ import tensorflow as tf
 from trainer.engine.evaluation.predicted_classes import predicted_classes
 from trainer.engine.evaluation.subset import batch_spec
 from trainer.errors import ConfigError
-from trainer.protocols import Dataset, optional
+from trainer.protocols import Dataset, DatasetDefaults, with_defaults
 from trainer.summaries import figures
 
 
@@ -47,7 +47,7 @@ class MisclassifiedExamples:
                 f"summary.misclassified ({count}) needs images, features of [height, width, "
                 f"1 or 3]; the dataset has {list(features.shape)[1:]}; add summary.misclassified=0"
             )
-        white = optional(dataset, "max_value")
+        white = with_defaults(dataset, DatasetDefaults).max_value
         self._white = white or (255.0 if features.dtype.is_integer else 1.0)
         self.reset()
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.protocols import Batch, Split, optional
+from trainer.protocols import Batch, Split, SplitDefaults, with_defaults
 
 
 class SpreadExamples:
@@ -51,10 +51,10 @@ class ChosenExamples:
     def __init__(self, split: Any, rows: np.ndarray) -> None:
         self.num_examples = len(rows)
         self.in_memory = split.in_memory
-        self.augments = optional(split, "augments")
-        labels = optional(split, "labels")
+        self.augments = with_defaults(split, SplitDefaults).augments
+        labels = with_defaults(split, SplitDefaults).labels
         self.labels = None if labels is None else np.asarray(labels)[rows]
-        parts = optional(split, "parts")
+        parts = with_defaults(split, SplitDefaults).parts
         ends = np.cumsum([part.size for part in parts])
         counts = np.diff(np.searchsorted(rows, ends), prepend=0).tolist()
         self.parts = [replace(part, size=count) for part, count in zip(parts, counts, strict=True)]

@@ -20,17 +20,20 @@ from trainer.config.directions import Directions
 from trainer.config.rules import batch_sizes
 from trainer.config.rules.checkpoint import biased_selection, selecting_split
 from trainer.config.schema import Experiment
-from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
 from trainer.engine.engine import Engine
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.graph.asynchronous.async_loops import AsyncLoops
 from trainer.engine.graph.asynchronous.chunks import ChunkScheduler
 from trainer.engine.graph.checks.graph_check import GraphCheck
+from trainer.engine.graph.exchange.gradient_exchange import ExchangeTimer
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.input.mixed_order import epoch_lines, sample_order
 from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.placement.device_traffic import measure
+from trainer.engine.graph.step.clipping import Clip
+from trainer.engine.graph.step.global_statistics import synchronized_layers
+from trainer.engine.graph.step.shard_tree import TreeExchange
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.pacing import StepPacer
 from trainer.engine.plan import Timer, make_plan
@@ -41,27 +44,25 @@ from trainer.engine.worker_clock import ExchangeTime, WorkerClock
 from trainer.errors import ConfigError
 from trainer.files import write_json
 from trainer.logical_devices import groups_of
-from trainer.protocols import optional
-from trainer.runs import checkpoint_retention, prediction_table, provenance
+from trainer.protocols import DatasetDefaults, with_defaults
+from trainer.runs import prediction_table, provenance
 from trainer.runs.ledger import Ledger
 from trainer.strategies import compatibility, devices
 from trainer.strategies.select import select_strategy
 from trainer.strategies.strategy import Strategy
 from trainer.summaries.profiler import Profiler, boundary_steps
 from trainer.summaries.run_summary import writer_factory
-from trainer.worker.before_commit import before_commit
+from trainer.worker.building.build_dataset import build_dataset
 from trainer.worker.building.build_loop import build_loop, loop_parts
 from trainer.worker.building.build_model import (
     Learner,
-    build_dataset,
     build_learner,
     create_strategy,
     make_inference,
     num_threads,
 )
-from trainer.worker.building.build_step import step_options
 from trainer.worker.context import WorkerContext
-from trainer.worker.fetch_checkpoint import fetch_from_store, offer_by_store
+from trainer.worker.run_checkpointer import run_checkpointer
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def engine(
     compatibility.check(experiment, strategy, cluster, learner.task.models.values())
     train, evaluated, test = _sources(learner, experiment)
     loops = _loops(context, strategy, tf_strategy, learner)
-    options, exchange = step_options(experiment, strategy, learner, process_group)
+    options, exchange = _step_options(experiment, strategy, learner, process_group)
     inference = make_inference(context, learner, loops, process_group)
     for callback in learner.state.callbacks.values():
         if hasattr(callback, "directions"):
@@ -154,7 +155,13 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
         step_inspector=StepInspector(training.loop, training.options, plan, input_shape)
         if inspects
         else None,
-        checkpointer=_checkpointer(training, inference.directions),
+        checkpointer=run_checkpointer(
+            context,
+            training.faults,
+            training.process_group,
+            learner.state.trackables(),
+            inference.directions,
+        ),
         ledger=ledger,
         channel=context.channel,
         save_timer=Timer(context.experiment.checkpoint.every_secs),
@@ -183,11 +190,7 @@ def process_group_of(
 
 
 def _threads(context: WorkerContext, process_group: ProcessGroup) -> int | None:
-    """Return the number of threads of an operation, if the run fixes it; collective.
-
-    Raises:
-        ConfigError: it is not the same in all processes.
-    """
+    """Return the number of threads of an operation, if the run fixes it; collective."""
     threads = num_threads(context)
     if threads is None:
         return None
@@ -217,7 +220,7 @@ def _sources(learner: Learner, experiment: Experiment) -> tuple[Source, Source, 
     The second one is the third where there is no validation split, or nothing is trained.
     """
     dataset = learner.dataset
-    sizes = batch_sizes.in_groups(learner.sizes, optional(dataset, "group_size"))
+    sizes = batch_sizes.in_groups(learner.sizes, with_defaults(dataset, DatasetDefaults).group_size)
     order = sample_order(dataset.train, experiment.seed)
     train = Source(dataset.train, sizes.per_replica, sizes.num_replicas, order, dataset.num_draws)
     test = Source(dataset.test, sizes.evaluated, sizes.num_replicas)
@@ -240,6 +243,48 @@ def _loops(
         loops = Loops(tf_strategy, input_outside=strategy.input_outside, in_order=in_order)
     loops.check = GraphCheck(learner.state.trackables, context.channel.line)
     return loops
+
+
+def _step_options(
+    experiment: Experiment, strategy: Strategy, learner: Learner, process_group: ProcessGroup
+) -> tuple[StepOptions, ExchangeTime | None]:
+    """Return the options of every step, and what tells how long its exchanges take.
+
+    None for the time if there is nobody to wait for, or nothing to measure it with: on GPUs
+    TensorFlow tells when an operation is queued, not when it is done, and with deterministic
+    kernels it lets nobody read the clock.
+    """
+    options = _options(experiment, strategy, learner)
+    if process_group.count == 1:
+        return options, None
+    wait = strategy.exchange_wait()
+    if wait is not None:
+        return options, ExchangeTime(wait)
+    local = process_group.local_devices
+    if experiment.deterministic or any("CPU" not in device.upper() for device in local):
+        return options, None
+    timer = ExchangeTimer(len(local))
+    return replace(options, exchange_timer=timer), ExchangeTime(timer.read, includes_travel=True)
+
+
+def _options(experiment: Experiment, strategy: Strategy, learner: Learner) -> StepOptions:
+    state = learner.state
+    shards = learner.sizes.shards
+    layers = synchronized_layers(learner.task.models.values())
+    exchange = strategy.gradient_exchange(in_tree=shards is not None)
+    return StepOptions(
+        learner.sizes.accumulate,
+        Clip(experiment.train.clip_norm, experiment.train.clip_value),
+        experiment.jit,
+        state.loss_scale,
+        optimizer_reduces=strategy.optimizer_reduces,
+        exchange=exchange or (None if shards is None else TreeExchange()),
+        divergence_monitor=state.divergence_monitor,
+        shards=shards,
+        overlap=strategy.devices_per_replica > 1,
+        synchronized=layers if shards or learner.sizes.accumulate > 1 else (),
+        adds_differences=strategy.asynchronous,
+    )
 
 
 def announce(context: WorkerContext, strategy: Strategy, learner: Learner) -> None:
@@ -337,23 +382,5 @@ def _reporter(training: _Training, ledger: Ledger) -> Reporter:
         Profiler(profile, events, context.channel) if context.cluster.is_chief else None,
         WorkerClock(
             training.process_group, list(map(str, context.cluster.trainers)), training.exchange
-        ),
-    )
-
-
-def _checkpointer(training: _Training, directions: Directions) -> Checkpointer:
-    run_dir = training.context.run_dir
-    checkpoint = training.context.experiment.checkpoint
-    return Checkpointer(
-        run_dir / "checkpoints",
-        training.learner.state.trackables(),
-        checkpoint_retention.retention_policies(checkpoint, directions),
-        training.process_group,
-        background=checkpoint.async_write,
-        saved_once=run_dir / ".saved",
-        hooks=CheckpointHooks(
-            before_commit(training.context, training.faults),
-            fetch_from_store(training.context),
-            offer_by_store(training.context),
         ),
     )

@@ -21,27 +21,14 @@ from trainer.engine.process_group import ProcessGroup
 from trainer.runs import provenance
 from trainer.strategies.one_device import OneDevice
 from trainer.strategies.strategy import Strategy
+from trainer.worker.building.build_dataset import build_dataset
 from trainer.worker.building.build_model import (
     Learner,
-    build_dataset,
     build_learner,
     create_strategy,
     make_inference,
 )
 from trainer.worker.context import WorkerContext
-
-
-@dataclass(frozen=True)
-class SavedRun:
-    """What a run has saved, built anew on one device.
-
-    Attributes:
-        learner: everything that a checkpoint holds.
-        checkpointer: restores it.
-    """
-
-    learner: Learner
-    checkpointer: Checkpointer
 
 
 @dataclass(frozen=True)
@@ -75,8 +62,7 @@ def sidecar(context: WorkerContext) -> CheckpointEvaluation:
         tf.config.set_visible_devices([], "GPU")
     strategy = OneDevice()
     tf_strategy = create_strategy(context, strategy)
-    saved = _saved_run(context, strategy, tf_strategy)
-    learner = saved.learner
+    learner, checkpointer = _saved_run(context, strategy, tf_strategy)
     name = selecting_split(context.experiment)
     split = getattr(learner.dataset, name)
     source = Source(split, learner.sizes.evaluated, num_replicas=1)
@@ -88,11 +74,13 @@ def sidecar(context: WorkerContext) -> CheckpointEvaluation:
     loops.check = GraphCheck(learner.state.trackables, context.channel.line)
     inference = make_inference(context, learner, loops, ProcessGroup(tf_strategy))
     evaluator = inference.evaluator(source, inference.predictor(source))
-    return CheckpointEvaluation(saved.checkpointer, evaluator, learner.plan.epochs, name)
+    return CheckpointEvaluation(checkpointer, evaluator, learner.plan.epochs, name)
 
 
-def build_for_export(experiment: Experiment, run_dir: Path, channel: Channel) -> SavedRun:
-    """Build what a run has saved, on one device, whatever it was trained on."""
+def build_for_export(
+    experiment: Experiment, run_dir: Path, channel: Channel
+) -> tuple[Learner, Checkpointer]:
+    """Build what a run has saved, and what restores it, on one device, whatever trained it."""
     context = WorkerContext(experiment, run_dir, channel)
     strategy = OneDevice()
     return _saved_run(context, strategy, create_strategy(context, strategy))
@@ -100,7 +88,7 @@ def build_for_export(experiment: Experiment, run_dir: Path, channel: Channel) ->
 
 def _saved_run(
     context: WorkerContext, strategy: Strategy, tf_strategy: tf.distribute.Strategy
-) -> SavedRun:
+) -> tuple[Learner, Checkpointer]:
     experiment = context.experiment
     # The batch sizes of the training, which another process does or has done.
     num_replicas = provenance.num_replicas(context.run_dir) or 1
@@ -109,4 +97,4 @@ def _saved_run(
     plan = make_plan(experiment, dataset.train.num_examples, sizes.global_size)
     learner = build_learner(experiment, strategy, tf_strategy, dataset, plan, sizes)
     checkpointer = Checkpointer(context.run_dir / "checkpoints", learner.state.trackables())
-    return SavedRun(learner, checkpointer)
+    return learner, checkpointer

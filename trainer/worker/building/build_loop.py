@@ -5,21 +5,17 @@ from __future__ import annotations
 import tensorflow as tf
 
 from trainer.cluster.fault_injection import Faults
-from trainer.config.schema import Experiment
 from trainer.engine.graph.input.faulty_feed import FaultyFeed
 from trainer.engine.graph.input.feed import Feed, Source
 from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.loop_parts import LoopParts
-from trainer.engine.plan import make_plan
 from trainer.engine.process_group import ProcessGroup
-from trainer.protocols import Dataset, LoopDefaults, Task, with_defaults
+from trainer.protocols import Dataset, LoopDefaults, with_defaults
 from trainer.strategies.one_device import OneDevice
 from trainer.strategies.strategy import Strategy
-from trainer.worker.building.build_model import Learner
-from trainer.worker.building.build_task import TaskBuilder
-from trainer.worker.building.task_parts import Parts
+from trainer.worker.building.build_model import Learner, build_task
 from trainer.worker.context import WorkerContext
 
 
@@ -83,18 +79,3 @@ def build_loop(parts: LoopParts, dataset: Dataset, loops: Loops, train: Source) 
         learning_rates=parts.learning_rates,
         seed=parts.experiment.seed,
     )
-
-
-def build_task(
-    experiment: Experiment, tf_strategy: tf.distribute.Strategy, dataset: Dataset
-) -> Task:
-    """Build a task alone, for what it does besides training.
-
-    Raises:
-        ConfigError: an option is wrong.
-    """
-    plan = make_plan(experiment, 1, experiment.batch.global_size or 1)
-    group = ProcessGroup(tf_strategy)
-    parts = Parts(experiment, dataset, plan=plan, callbacks={}, process_group=group)
-    with tf_strategy.scope():
-        return TaskBuilder(experiment, tf_strategy).build(parts)

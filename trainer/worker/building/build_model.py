@@ -5,42 +5,46 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 
 import tensorflow as tf
 
 from trainer.cluster.environment import default_threads
 from trainer.config.instantiate import instantiate
-from trainer.config.rules.augmentation import augmented
 from trainer.config.rules.batch_sizes import BatchSizes
 from trainer.config.schema import Experiment
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.graph.loops.loop_factory import Loops
+from trainer.engine.graph.placement.layer_placement import LayerPlacement, place_layers
+from trainer.engine.graph.placement.placed_model import (
+    compute_on_devices,
+    draft_variables,
+    variables_on,
+)
+from trainer.engine.graph.placement.requested_devices import no_devices_for_variables
 from trainer.engine.graph.randomness.random_functions import convert_draws
 from trainer.engine.graph.randomness.random_layers import layers_of, make_stateless
 from trainer.engine.graph.state.freezing import freeze_layers, hold_layers
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.state.variables import read_from_first_replica
 from trainer.engine.graph.step.divergence import DivergenceMonitor
-from trainer.engine.plan import Plan
+from trainer.engine.plan import Plan, make_plan
 from trainer.engine.process_group import ProcessGroup
+from trainer.logical_devices import groups_of
 from trainer.protocols import (
     Callback,
     Dataset,
-    Fitted,
     LoopDefaults,
     Metric,
+    SampleMetric,
     Task,
+    names_of,
     with_defaults,
 )
-from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.runs import provenance
 from trainer.strategies import devices
 from trainer.strategies.strategy import Strategy
-from trainer.worker.building import fitted_dataset, members
-from trainer.worker.building.build_task import TaskBuilder
+from trainer.worker.building import members
 from trainer.worker.building.task_parts import Parts, Schedule
-from trainer.worker.building.validation_split import KEY, add_validation
 from trainer.worker.context import WorkerContext
 
 
@@ -104,40 +108,6 @@ def num_threads(context: WorkerContext) -> int | None:
     return provenance.num_threads(context.run_dir) or default_threads()
 
 
-def build_dataset(
-    experiment: Experiment,
-    context: WorkerContext | None = None,
-    process_group: ProcessGroup | None = None,
-) -> Dataset:
-    """Build the configured dataset; collective, if there are several processes.
-
-    Args:
-        experiment: the effective configuration.
-        context: this process; None: there is no run directory.
-        process_group: the processes that run every step together; None: this one is alone.
-
-    Raises:
-        ConfigError: an option or a file is wrong, or the dataset lacks a member.
-    """
-    if experiment.env is not None:
-        return EnvironmentData(partial(instantiate, experiment.env, "env"))
-    node = augmented(experiment.dataset, experiment.augment)
-    dataset: Dataset = instantiate(node, "dataset", leave_out=(KEY,))
-    fitted = ""
-    if isinstance(dataset, Fitted):
-        fitted = fitted_dataset.prepare(dataset, context, process_group)
-    members.check_dataset(dataset)
-
-    def reopen(path: str) -> Dataset:
-        other: Dataset = instantiate({**node, "test_path": path}, "dataset", leave_out=(KEY,))
-        if isinstance(other, Fitted):
-            other.restore(fitted)
-        return other
-
-    add_validation(dataset, node.get(KEY), reopen)
-    return dataset
-
-
 def build_learner(
     experiment: Experiment,
     strategy: Strategy,
@@ -171,12 +141,88 @@ def build_learner(
     return Learner(dataset, plan, sizes, parts.learning_rates, state, builder.placement)
 
 
+class TaskBuilder:
+    """Builds the configured task; where replicas have several devices, on all of them.
+
+    Args:
+        experiment: the effective configuration.
+        tf_strategy: TensorFlow's strategy.
+    """
+
+    def __init__(self, experiment: Experiment, tf_strategy: tf.distribute.Strategy) -> None:
+        self._experiment = experiment
+        self._groups = groups_of(tf_strategy)
+        self._planned = LayerPlacement()
+        self._devices: list[int] = []
+
+    @property
+    def placement(self) -> dict[str, int]:
+        """The logical device of each layer that has one, by its path."""
+        return self._planned.devices
+
+    def draft(self, parts: Parts) -> None:
+        """Decide what goes where, outside the strategy's scope.
+
+        Raises:
+            ConfigError: an option is wrong, the task lacks a member, or a layer cannot be placed.
+        """
+        groups = self._groups
+        if groups is None:
+            return
+        tf.keras.backend.reset_uids()
+        with draft_variables(groups) as draft:
+            models = self._build(parts).models
+            self._planned = place_layers(models, groups.placement, groups.count, draft.requested)
+        self._devices = draft.devices(self._planned)
+        # The next task is the one that would have been built alone: the same names and weights.
+        tf.keras.backend.reset_uids()
+        tf.keras.utils.set_random_seed(self._experiment.seed)
+
+    def build(self, parts: Parts) -> Task:
+        """Build the task, in the strategy's scope.
+
+        Raises:
+            ConfigError: an option is wrong, or the task lacks a member.
+        """
+        if self._groups is None:
+            return self._build(parts)
+        with variables_on(self._devices, self._groups):
+            task = self._build(parts)
+        compute_on_devices(self._planned.transferred(task.models))
+        return task
+
+    def _build(self, parts: Parts) -> Task:
+        task: Task = instantiate(self._experiment.task, "task")
+        members.check_has("task", task, ["build", "train_step"])
+        members.check_label_kind(task, parts.label_kind)
+        with no_devices_for_variables():
+            task.build(parts)
+        members.check_built_task(task, parts.dataset)
+        parts.check_models()
+        return task
+
+
+def build_task(
+    experiment: Experiment, tf_strategy: tf.distribute.Strategy, dataset: Dataset
+) -> Task:
+    """Build a task alone, for what it does besides training.
+
+    Raises:
+        ConfigError: an option is wrong.
+    """
+    plan = make_plan(experiment, 1, experiment.batch.global_size or 1)
+    group = ProcessGroup(tf_strategy)
+    parts = Parts(experiment, dataset, plan=plan, callbacks={}, process_group=group)
+    with tf_strategy.scope():
+        return TaskBuilder(experiment, tf_strategy).build(parts)
+
+
 def _callbacks(experiment: Experiment) -> dict[str, Callback]:
     callbacks: dict[str, Callback] = {}
     for name, node in (experiment.callbacks or {}).items():
         key = f"callbacks.{name}"
         callbacks[name] = instantiate(node, key)
-        members.check_callback(key, callbacks[name])
+        members.check_has(key, callbacks[name], names_of(Callback))
     return callbacks
 
 
@@ -210,8 +256,9 @@ def make_inference(
     with tf.device("CPU:0"):  # where their variables are: the devices are the model's
         for name, node in (context.experiment.metrics or {}).items():
             key = f"metrics.{name}"
-            metrics[name] = instantiate(node, key)
-            members.check_metric(key, metrics[name])
+            metrics[name] = metric = instantiate(node, key)
+            protocol = SampleMetric if hasattr(metric, "update_samples") else Metric
+            members.check_has(key, metric, names_of(protocol))
     return Inference(
         context.experiment,
         context.run_dir,

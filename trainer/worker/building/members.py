@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from trainer.engine.evaluation.subset import batch_spec
 from trainer.errors import ConfigError
 from trainer.protocols import (
     IN_WORDS,
-    Callback,
     Dataset,
+    DatasetDefaults,
     LabelKind,
     LoopDefaults,
-    Metric,
-    SampleMetric,
     Split,
     Stream,
     Task,
     TaskDefaults,
     lacking,
     names_of,
-    optional,
     with_defaults,
 )
 
@@ -51,13 +50,13 @@ def check_dataset(dataset: Dataset) -> None:
         raise ConfigError(*problems)
 
 
-def check_task(task: Task) -> None:
-    """Check that a task can be built and trained.
+def check_has(key: str, value: object, names: Sequence[str]) -> None:
+    """Check that an object has some members.
 
     Raises:
-        ConfigError: it lacks a method.
+        ConfigError: it lacks one.
     """
-    if problems := lacking("task", task, ["build", "train_step"]):
+    if problems := lacking(key, value, names):
         raise ConfigError(*problems)
 
 
@@ -101,7 +100,7 @@ def check_labels(task: Task, dataset: Dataset) -> None:
         return
     splits = {
         "train": dataset.train,
-        "validation": optional(dataset, "validation"),
+        "validation": with_defaults(dataset, DatasetDefaults).validation,
         "test": dataset.test,
     }
     for name, split in splits.items():
@@ -138,25 +137,4 @@ def check_variables(task: Task, strategy: tf.distribute.Strategy) -> None:
         if names
     ]
     if problems:
-        raise ConfigError(*problems)
-
-
-def check_callback(key: str, callback: Callback) -> None:
-    """Check that a callback has every member.
-
-    Raises:
-        ConfigError: it lacks one.
-    """
-    if problems := lacking(key, callback, names_of(Callback)):
-        raise ConfigError(*problems)
-
-
-def check_metric(key: str, metric: Metric | SampleMetric) -> None:
-    """Check that a metric of labels or of generated examples has every member.
-
-    Raises:
-        ConfigError: it lacks one.
-    """
-    protocol = SampleMetric if hasattr(metric, "update_samples") else Metric
-    if problems := lacking(key, metric, names_of(protocol)):
         raise ConfigError(*problems)

@@ -18,17 +18,18 @@ from trainer.errors import ConfigError
 from trainer.protocols import (
     Callback,
     Dataset,
+    DatasetDefaults,
     EnvSpec,
     LoopDefaults,
     ModelNode,
     OptimizerNode,
     ScheduleNode,
+    SplitDefaults,
     label_kind_of,
-    optional,
     with_defaults,
 )
 from trainer.schedules.schedule import adjust, scale, slow_down
-from trainer.worker.building import keras3_models, returned_model
+from trainer.worker.building import returned_model
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class Parts:
 
     @property
     def class_counts(self) -> Sequence[int]:
-        labels = optional(self.dataset.train, "labels")
+        labels = with_defaults(self.dataset.train, SplitDefaults).labels
         if labels is None or self.label_kind != "class":
             raise ConfigError(
                 "the dataset does not know how many examples of each class it has without reading "
@@ -93,8 +94,7 @@ class Parts:
 
     @property
     def target_scale(self) -> Sequence[tuple[float, float]] | None:
-        scale: Sequence[tuple[float, float]] | None = optional(self.dataset, "target_scale")
-        return scale
+        return with_defaults(self.dataset, DatasetDefaults).target_scale
 
     @property
     def env(self) -> EnvSpec | None:
@@ -120,8 +120,8 @@ class Parts:
         shape = self.input_shape if input_shape is None else tuple(input_shape)
         self._check_vocabulary(key, options.get("vocabulary"))
         count = self.num_classes if outputs is None else outputs
-        has_tokens = optional(self.dataset, "vocabulary_size") is not None
-        model, failure = keras3_models.adapted(
+        has_tokens = with_defaults(self.dataset, DatasetDefaults).vocabulary_size is not None
+        model, failure = returned_model.adapted(
             lambda: instantiate(options, key, shape, count),
             key,
             options,
@@ -170,7 +170,7 @@ class Parts:
 
     def _check_vocabulary(self, key: str, vocabulary: int | None) -> None:
         """Refuse a model of fewer tokens than the dataset has: it would fail, or read nothing."""
-        size = optional(self.dataset, "vocabulary_size")
+        size = with_defaults(self.dataset, DatasetDefaults).vocabulary_size
         if size is not None and vocabulary is not None and vocabulary < size:
             raise ConfigError(
                 f"{key}.vocabulary ({vocabulary}) must be >= {size}, the tokens of the dataset; "
@@ -246,5 +246,5 @@ class Parts:
 def _optimizer(options: Mapping[str, Any], key: str, rate: Schedule) -> Any:
     """Build an optimizer of these options, which follows a learning rate."""
     optimizer = instantiate(options, key, rate, leave_out=tuple(ENGINE_KEYS["optimizer"]))
-    keras3_models.check_optimizer(key, optimizer)
+    returned_model.check_optimizer(key, optimizer)
     return optimizer

@@ -22,11 +22,11 @@ from trainer.errors import ConfigError
 from trainer.files import fsync_directory, writing
 from trainer.protocols import (
     Dataset,
+    DatasetDefaults,
     Sampling,
     Served,
     Task,
     TaskDefaults,
-    optional,
     with_defaults,
 )
 from trainer.runs import checkpoint_selection
@@ -48,10 +48,10 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
         StorageError: it could not be written.
     """
     step = checkpoint_selection.select_step(run_dir, experiment.checkpoint)
-    saved = build_for_export(experiment, run_dir, channel)
-    saved.checkpointer.restore(step)
-    dataset = saved.learner.dataset
-    state = saved.learner.state
+    learner, checkpointer = build_for_export(experiment, run_dir, channel)
+    checkpointer.restore(step)
+    dataset = learner.dataset
+    state = learner.state
     state.swap_averages()
     name, model = next(iter(state.task.models.items()))
     path = run_dir / "export" / f"{name}-{step}"
@@ -167,8 +167,8 @@ def _column_signature(
     predict: Callable[[tf.Tensor], dict[str, tf.Tensor]], dataset: Dataset
 ) -> dict[str, Any]:
     """Return the function of the raw columns of a table; empty for other datasets."""
-    specs = optional(dataset, "column_specs")
-    from_columns = optional(dataset, "from_columns")
+    specs = with_defaults(dataset, DatasetDefaults).column_specs
+    from_columns = with_defaults(dataset, DatasetDefaults).from_columns
     if specs is None or from_columns is None:
         return {}
 
@@ -183,7 +183,7 @@ def _image_signature(
     predict: Callable[[tf.Tensor], dict[str, tf.Tensor]], dataset: Dataset
 ) -> dict[str, Any]:
     """Return the function of the bytes of images; empty for other datasets."""
-    decode = optional(dataset, "decode")
+    decode = with_defaults(dataset, DatasetDefaults).decode
     example = decode and _decoded_spec(decode)
     if example is None:
         return {}
@@ -199,7 +199,7 @@ def _text_signature(
     predict: Callable[[tf.Tensor], dict[str, tf.Tensor]], dataset: Dataset
 ) -> dict[str, Any]:
     """Return the function of texts; empty if TensorFlow cannot encode them as the dataset does."""
-    from_texts = optional(dataset, "from_texts")
+    from_texts = with_defaults(dataset, DatasetDefaults).from_texts
     if from_texts is None:
         return {}
     return {

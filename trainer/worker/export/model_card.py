@@ -9,7 +9,14 @@ from typing import Any
 from trainer.config.options import constraints
 from trainer.config.schema import Experiment
 from trainer.files import read_json
-from trainer.protocols import Dataset, LabelKind, Served, label_kind_of, optional
+from trainer.protocols import (
+    Dataset,
+    DatasetDefaults,
+    LabelKind,
+    Served,
+    label_kind_of,
+    with_defaults,
+)
 from trainer.runs import identity, normal_form, provenance
 from trainer.runs.checkpoint_marker import read_marker
 
@@ -99,7 +106,7 @@ def _configuration(experiment: Experiment) -> dict[str, str]:
 def _data(name: str, dataset: Dataset) -> dict[str, str]:
     train = f"{dataset.train.num_examples:,} examples to train on"
     test = f"{dataset.test.num_examples:,} to test on"
-    names = optional(dataset, "class_names") or []
+    names = with_defaults(dataset, DatasetDefaults).class_names or []
     listed = ", ".join(f"{index} {name}" for index, name in enumerate(names[:_MAX_CLASS_NAMES]))
     more = ", ..." if len(names) > _MAX_CLASS_NAMES else ""
     outputs = f"{dataset.num_classes}: {listed}{more}" if names else f"{dataset.num_classes}"
@@ -128,7 +135,7 @@ def _input_and_output(
 ) -> str:
     kind = label_kind_of(dataset)
     inputs = _in_words(_inputs(served.functions["serving_default"]), "any")
-    rule = optional(dataset, "features_rule") or _FEATURES_RULE
+    rule = with_defaults(dataset, DatasetDefaults).features_rule or _FEATURES_RULE
     lines = [f"- `serving_default`: {inputs}, {rule}."]
     if "serving_texts" in served.functions:
         lines.append(

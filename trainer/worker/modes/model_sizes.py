@@ -38,7 +38,8 @@ def measure(experiment: Experiment, num_replicas: int) -> dict[str, Any]:
     """
     from trainer.engine.plan import make_plan
     from trainer.strategies.one_device import OneDevice
-    from trainer.worker.building.build_model import build_dataset, build_learner, create_strategy
+    from trainer.worker.building.build_dataset import build_dataset
+    from trainer.worker.building.build_model import build_learner, create_strategy
     from trainer.worker.context import WorkerContext
 
     # No file is written, so there is no run directory.

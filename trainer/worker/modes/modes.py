@@ -9,12 +9,9 @@ from pathlib import Path
 import tensorflow as tf
 
 from trainer.cluster.fault_injection import Faults
-from trainer.cluster.messages import Channel
 from trainer.cluster.signals import Signals
-from trainer.cluster.spec import BESIDE, Cluster
-from trainer.cluster.stop_requests import STOP
+from trainer.cluster.spec import BESIDE
 from trainer.config.rules import loop
-from trainer.config.schema import Experiment
 from trainer.engine.engine import Engine
 from trainer.engine.initial_weights.initial_weights import restore_weights
 from trainer.errors import CheckpointError, ConfigError
@@ -30,9 +27,9 @@ from trainer.strategies.select import select_strategy
 from trainer.strategies.strategy import Strategy
 from trainer.text import without_classes
 from trainer.worker.building import build
+from trainer.worker.building.build_dataset import build_dataset
 from trainer.worker.building.build_evaluation import sidecar
-from trainer.worker.building.build_loop import build_task
-from trainer.worker.building.build_model import build_dataset, create_strategy
+from trainer.worker.building.build_model import build_task, create_strategy
 from trainer.worker.context import WorkerContext
 from trainer.worker.export import export
 from trainer.worker.modes import server, step_timing
@@ -57,43 +54,20 @@ class Job:
     stop: Callable[[], bool]
     save: Callable[[], bool]
 
-    @property
-    def experiment(self) -> Experiment:
-        """The effective configuration."""
-        return self.context.experiment
 
-    @property
-    def run_dir(self) -> Path:
-        """The run directory."""
-        return self.context.run_dir
-
-    @property
-    def channel(self) -> Channel:
-        """Messages to the supervisor."""
-        return self.context.channel
-
-
-def run(
-    experiment: Experiment,
-    run_dir: Path,
-    channel: Channel,
-    cluster: Cluster,
-    signals: Signals,
-    began: float,
-) -> bool:
+def run(context: WorkerContext, signals: Signals, began: float) -> bool:
     """Do this process's part of the command.
 
     Args:
-        experiment: the effective configuration.
-        run_dir: the run directory.
-        channel: messages to the supervisor.
-        cluster: the cluster as this process sees it.
+        context: this process.
         signals: stop and save requests.
         began: Unix time when the process was started.
 
     Returns:
         Whether it was finished; if not, it was stopped on request.
     """
+    experiment, cluster = context.experiment, context.cluster
+    run_dir, channel = context.run_dir, context.channel
     devices.limit_gpus(experiment.devices.gpus)
     if experiment.mode == "export":
         export.run(experiment, run_dir, channel)
@@ -102,7 +76,6 @@ def run(
     configured = experiment.fault if experiment.trains else {}
     faults = Faults(configured, run_dir, cluster, channel, strategy.service_jobs | BESIDE)
     faults.reached("start")
-    context = WorkerContext(experiment, run_dir, channel, cluster, lambda: signals.number in STOP)
     if cluster.process_id.is_evaluator:
         evaluator = Sidecar(run_dir, experiment, lambda: sidecar(context), channel, faults)
         return evaluator.run(signals.stop, dismissed=cluster.is_local)
@@ -160,16 +133,16 @@ def _run_engine(
 
 def _train(job: Job) -> bool:
     engine = job.engine
-    if job.experiment.init_from and not _has_checkpoint(engine):
-        _load_initial_weights(job, job.experiment.init_from)
+    if job.context.experiment.init_from and not _has_checkpoint(engine):
+        _load_initial_weights(job, job.context.experiment.init_from)
     for line in engine.loop.first_lines():
-        job.channel.line(line)
+        job.context.channel.line(line)
     finished = engine.train(job.stop, job.save)
     if finished:
         for line in engine.loop.last_lines():
-            job.channel.line(line)
+            job.context.channel.line(line)
         if engine.process_group.is_chief:
-            write_result(job.run_dir, job.experiment, engine.result())
+            write_result(job.context.run_dir, job.context.experiment, engine.result())
     engine.ledger.mark("end", engine.step)
     return finished
 
@@ -181,48 +154,48 @@ def _has_checkpoint(engine: Engine) -> bool:
 
 
 def _load_initial_weights(job: Job, source: str) -> None:
-    """Load the weights of another run or checkpoint.
-
-    Raises:
-        ConfigError: there is no valid checkpoint, or it does not fit the models.
-    """
+    """Load the weights of another run or checkpoint."""
     state = job.engine.state
     try:
         restored, warnings = restore_weights(
             Path(source).expanduser(),
             state.task.models,
-            job.experiment.init_allow,
-            job.experiment.init_rename,
+            job.context.experiment.init_allow,
+            job.context.experiment.init_rename,
         )
     except CheckpointError as error:
         # The user has named the checkpoint, and nothing has been trained.
         raise ConfigError(str(error)) from error
     for line in warnings:
-        job.channel.line(f"warning: init_from: {line}")
+        job.context.channel.line(f"warning: init_from: {line}")
     state.reset_averages()
-    job.channel.line(f"Initial weights: {restored}.")
+    job.context.channel.line(f"Initial weights: {restored}.")
 
 
 def _evaluate(job: Job) -> bool:
     step = restore(job)
-    job.channel.phase("evaluate", step)
+    job.context.channel.phase("evaluate", step)
     metrics = job.engine.evaluator.evaluate(lambda: False).metrics
     if not job.engine.process_group.is_chief:
         return True
     content = {"step": step, "split": "test", "metrics": metrics}
-    write_json(job.run_dir / f"evaluation-{step}.json", content)
+    write_json(job.context.run_dir / f"evaluation-{step}.json", content)
     values = ", ".join(f"{name} {value:.6f}" for name, value in without_classes(metrics).items())
-    job.channel.line(f"step {step}: test {values}")
+    job.context.channel.line(f"step {step}: test {values}")
     return True
 
 
 def _predict(job: Job) -> bool:
     step = restore(job)
-    return predict(job.experiment, job.engine, job.run_dir, job.channel, step, job.stop)
+    return predict(
+        job.context.experiment, job.engine, job.context.run_dir, job.context.channel, step, job.stop
+    )
 
 
 def _benchmark(job: Job) -> bool:
-    step_timing.measure(job.engine, job.channel, job.save, job.experiment.benchmark.secs)
+    step_timing.measure(
+        job.engine, job.context.channel, job.save, job.context.experiment.benchmark.secs
+    )
     return True
 
 
@@ -232,7 +205,9 @@ def restore(job: Job) -> int:
     is_chief = engine.process_group.is_chief
     # The chief decides: a shared file system may show the others something older.
     (step,) = engine.process_group.broadcast_from_chief(
-        checkpoint_selection.select_step(job.run_dir, job.experiment.checkpoint) if is_chief else 0
+        checkpoint_selection.select_step(job.context.run_dir, job.context.experiment.checkpoint)
+        if is_chief
+        else 0
     )
     engine.checkpointer.restore(step)
     return step

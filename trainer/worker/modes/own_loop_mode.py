@@ -13,7 +13,7 @@ from trainer.cluster.fault_injection import Faults
 from trainer.cluster.signals import Signals
 from trainer.config.directions import Directions
 from trainer.config.instantiate import instantiate
-from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
+from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.pacing import Stopped
 from trainer.engine.plan import Epochs, Timer, save_policies
@@ -22,17 +22,16 @@ from trainer.errors import ConfigError
 from trainer.own_loop.replicator import Replicator
 from trainer.own_loop.session import Session
 from trainer.own_loop.streams import InputPipeline, Streams
-from trainer.runs import checkpoint_retention, provenance
+from trainer.runs import provenance
 from trainer.runs.directory import write_result
 from trainer.runs.ledger import Ledger
 from trainer.strategies import devices
 from trainer.strategies.strategy import Strategy
 from trainer.summaries.run_summary import writer_factory
-from trainer.worker.before_commit import before_commit
 from trainer.worker.building.build import process_group_of
 from trainer.worker.building.build_model import create_strategy
 from trainer.worker.context import WorkerContext
-from trainer.worker.fetch_checkpoint import fetch_from_store, offer_by_store
+from trainer.worker.run_checkpointer import run_checkpointer
 
 _SAVE_SECS = 60.0
 """How often a run is saved that is configured to be saved neither by steps nor by time."""
@@ -91,11 +90,7 @@ def _call(context: WorkerContext, replicator: Replicator, session: Session) -> b
 
 
 def _check_replicas(context: WorkerContext, now: int) -> None:
-    """Check that a continued run has as many replicas as before, and have the chief record it.
-
-    Raises:
-        ConfigError: it has not.
-    """
+    """Check that a continued run has as many replicas as before, and have the chief record it."""
     before = provenance.num_replicas(context.run_dir)
     if before not in (None, now):
         raise ConfigError(
@@ -119,17 +114,7 @@ def _session(
     is_timed = checkpoint.every_secs is not None or bool(policies)
 
     def make_checkpointer(objects: Mapping[str, Any]) -> Checkpointer:
-        return Checkpointer(
-            run_dir / "checkpoints",
-            objects,
-            checkpoint_retention.retention_policies(checkpoint, Directions()),
-            process_group,
-            background=checkpoint.async_write,
-            saved_once=run_dir / ".saved",
-            hooks=CheckpointHooks(
-                before_commit(context, faults), fetch_from_store(context), offer_by_store(context)
-            ),
-        )
+        return run_checkpointer(context, faults, process_group, objects, Directions())
 
     assert experiment.train.steps is not None, "trainer.config.rules.loop requires it"
     return Session(

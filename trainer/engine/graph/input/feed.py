@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import tensorflow as tf
 
 from trainer.engine.graph.randomness import randomness
-from trainer.protocols import Batch, Split, Stream, optional
+from trainer.protocols import Batch, Split, SplitDefaults, Stream, with_defaults
 
 # Of the Simon block cipher inside RandomIndexShuffle. With the 4 that tf.data uses, the orders of
 # two epochs of 60,000 examples correlate by 0.7; from 12 on no correlation was found at any size,
@@ -132,7 +132,7 @@ class Source:
             epochs, indices = self.order.locate(positions)
             weight = tf.ones([self.per_replica])
         draws = self.draws(epochs, indices)
-        takes_draws = self.order is not None and optional(self.split, "augments")
+        takes_draws = self.order is not None and with_defaults(self.split, SplitDefaults).augments
         batch = self.split.fetch(indices, *([draws] if takes_draws else []))
         return self.complete(batch, indices, weight), draws
 

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.engine.graph.input.feed import SampleOrder, permuted
-from trainer.protocols import optional
+from trainer.protocols import SplitDefaults, with_defaults
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def period_of(shares: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
 
 def sample_order(split: Any, seed: int) -> SampleOrder:
     """Return the order in which the examples of a training split are trained."""
-    parts = optional(split, "parts")
+    parts = with_defaults(split, SplitDefaults).parts
     if not parts:
         return SampleOrder(split.num_examples, seed)
     return MixedOrder(split.num_examples, seed, tuple((part.size, part.share) for part in parts))
@@ -75,7 +75,7 @@ def sample_order(split: Any, seed: int) -> SampleOrder:
 
 def epoch_lines(split: Any, num_positions: int) -> Iterator[str]:
     """Yield for each source of a mixture its share, and how many of its epochs are trained."""
-    parts = optional(split, "parts")
+    parts = with_defaults(split, SplitDefaults).parts
     total = sum(part.share for part in parts)
     for part in parts:
         epochs = num_positions * part.share / total / part.size

@@ -1,22 +1,95 @@
-"""Takes the checkpoint that the chief restores through the run's object store to other hosts."""
+"""The checkpointer of a training: what it waits for, records, and exchanges with other hosts.
+
+No TensorFlow at its top: what stands between the files and the marker is tested without.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from trainer.cluster.fault_injection import Faults
+from trainer.config.directions import Directions
 from trainer.errors import CheckpointError
+from trainer.files import lock_holder
+from trainer.runs import checkpoint_retention, provenance
 from trainer.runs.checkpoint_marker import committed_steps, marker_digest, remove, verify
+from trainer.runs.directory import lock_file
 from trainer.runs.location import run_address
+from trainer.runs.take_over import check_holder
+from trainer.runs.user_code import ImportedCode
 from trainer.store.lease import read_manifest
 from trainer.store.object_store import Store, StoreError, open_store, retry
 from trainer.store.remote_files import checkpoint_folder, download_checkpoint, folder_of
-from trainer.store.upload_note import is_away
+from trainer.store.upload_note import is_away, wait_for_upload
 from trainer.worker.context import WorkerContext
 
+if TYPE_CHECKING:
+    from trainer.engine.checkpoints.checkpointer import Checkpointer
+    from trainer.engine.process_group import ProcessGroup
+
 _POLL_SECS = 0.5
+
+
+def run_checkpointer(
+    context: WorkerContext,
+    faults: Faults,
+    process_group: ProcessGroup,
+    objects: Mapping[str, Any],
+    directions: Directions,
+) -> Checkpointer:
+    """Return what saves and restores the state of a training.
+
+    Args:
+        context: this process.
+        faults: the faults to inject.
+        process_group: the processes that run every step together.
+        objects: what is saved, by name.
+        directions: which direction of each metric is better.
+    """
+    from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
+
+    checkpoint = context.experiment.checkpoint
+    return Checkpointer(
+        context.run_dir / "checkpoints",
+        objects,
+        checkpoint_retention.retention_policies(checkpoint, directions),
+        process_group,
+        background=checkpoint.async_write,
+        saved_once=context.run_dir / ".saved",
+        hooks=CheckpointHooks(
+            before_commit(context, faults), fetch_from_store(context), offer_by_store(context)
+        ),
+    )
+
+
+def before_commit(context: WorkerContext, faults: Faults) -> Callable[[], None]:
+    """Return what the chief calls before it commits a checkpoint."""
+    is_mirrored = run_address(context.experiment) is not None
+    lock = lock_file(context.run_dir)
+    holder = lock_holder(lock)
+    code = ImportedCode()
+    code.update()
+
+    def call() -> None:
+        if is_mirrored:
+            channel = context.channel
+            # Training may go on meanwhile: this must not hide that it hangs.
+            wait_for_upload(
+                context.run_dir,
+                lambda: channel.beat_in("save"),
+                context.is_stopping,
+                channel.line,
+            )
+        faults.reached("save")
+        check_holder(lock, holder)
+        # What a step imports when it is traced came later than what builds it.
+        code.update()
+        provenance.record_code(context.run_dir, code.fingerprints)
+
+    return call
 
 
 def fetch_from_store(context: WorkerContext) -> Callable[[int, str], None]:
@@ -42,8 +115,11 @@ def fetch_from_store(context: WorkerContext) -> Callable[[int, str], None]:
         retry_secs = context.experiment.store.retry_secs
         try:
             store = open_store(address)
-            _wait_for(store, step, folder_of(step, digest), retry_secs)
-            problem = _download(store, step, folder_of(step, digest), directory, retry_secs)
+            folder = folder_of(step, digest)
+            # The chief has seen it there: a store may answer late. The watchdog ends a vain wait.
+            while not _has(store, step, folder, retry_secs):
+                time.sleep(_POLL_SECS)
+            problem = retry(lambda: download_checkpoint(store, folder, directory, step), retry_secs)
         except StoreError as error:
             problem = str(error)
         if problem is not None:
@@ -85,20 +161,5 @@ def offer_by_store(context: WorkerContext) -> Callable[[int], str]:
     return offer
 
 
-def _wait_for(store: Store, step: int, folder: str, retry_secs: float) -> None:
-    """Return when the store has a checkpoint, as the chief has seen: a store may answer late.
-
-    Meanwhile nobody trains, so nobody removes it. The watchdog ends a wait that is in vain.
-    """
-    while not _has(store, step, folder, retry_secs):
-        time.sleep(_POLL_SECS)
-
-
 def _has(store: Store, step: int, folder: str, retry_secs: float) -> bool:
     return retry(lambda: read_manifest(store), retry_secs)[0].checkpoints.get(step) == folder
-
-
-def _download(
-    store: Store, step: int, folder: str, directory: Path, retry_secs: float
-) -> str | None:
-    return retry(lambda: download_checkpoint(store, folder, directory, step), retry_secs)

@@ -1,0 +1,204 @@
+"""Builds a dataset: fitted, as the run has kept it, and with its validation split.
+
+The validation split is a part of the training split, or other files.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from trainer.config.instantiate import instantiate
+from trainer.config.options.constraints import format_value
+from trainer.config.rules.augmentation import augmented
+from trainer.config.schema import Experiment
+from trainer.engine.evaluation.subset import ChosenExamples
+from trainer.engine.process_group import ProcessGroup
+from trainer.errors import ConfigError
+from trainer.files import read_json, read_text, write_json
+from trainer.protocols import Dataset, DatasetDefaults, Fitted, Split, SplitDefaults, with_defaults
+from trainer.reinforcement.environment_data import EnvironmentData
+from trainer.runs.directory import fitted_file
+from trainer.worker.building import members
+from trainer.worker.context import WorkerContext
+
+KEY = "validation"
+_REQUIRED = ("input_shape", "num_classes")
+
+
+def build_dataset(
+    experiment: Experiment,
+    context: WorkerContext | None = None,
+    process_group: ProcessGroup | None = None,
+) -> Dataset:
+    """Build the configured dataset; collective, if there are several processes.
+
+    Args:
+        experiment: the effective configuration.
+        context: this process; None: there is no run directory.
+        process_group: the processes that run every step together; None: this one is alone.
+
+    Raises:
+        ConfigError: an option or a file is wrong, or the dataset lacks a member.
+    """
+    if experiment.env is not None:
+        return EnvironmentData(partial(instantiate, experiment.env, "env"))
+    node = augmented(experiment.dataset, experiment.augment)
+    dataset: Dataset = instantiate(node, "dataset", leave_out=(KEY,))
+    fitted = ""
+    if isinstance(dataset, Fitted):
+        fitted = fit_or_restore(dataset, context, process_group)
+    members.check_dataset(dataset)
+
+    def reopen(path: str) -> Dataset:
+        other: Dataset = instantiate({**node, "test_path": path}, "dataset", leave_out=(KEY,))
+        if isinstance(other, Fitted):
+            other.restore(fitted)
+        return other
+
+    add_validation(dataset, node.get(KEY), reopen)
+    return dataset
+
+
+def fit_or_restore(
+    dataset: Fitted, context: WorkerContext | None, group: ProcessGroup | None
+) -> str:
+    """Fit a dataset, or restore what the run has kept; return that; collective with a group.
+
+    The run keeps what the chief's data say. Other data never change it.
+
+    Args:
+        dataset: the dataset.
+        context: this process; None: there is no run directory.
+        group: the processes that run every step together; None: this one is alone.
+
+    Raises:
+        ConfigError: the data are wrong, or the run has lost what was kept.
+        StorageError: it cannot be kept.
+    """
+    try:
+        fitted = _fitted(dataset, context, group)
+    except (ValueError, FileNotFoundError) as error:
+        raise ConfigError(f"dataset: {error}") from error
+    if context is not None:
+        for line in dataset.describe():
+            context.channel.line(line)
+    return fitted
+
+
+def _fitted(dataset: Fitted, context: WorkerContext | None, group: ProcessGroup | None) -> str:
+    if context is None:
+        return dataset.fit()
+    file = fitted_file(context.run_dir)
+    is_kept = file.exists()
+    if is_kept:
+        text = read_text(file)
+        # A run of an earlier version holds the text alone.
+        fitted = read_json(file)["fitted"] if '"fitted"' in text else text
+        dataset.restore(fitted)
+    elif context.experiment.trains:
+        # In every process, although one fit is used: wrong data are then an error in all of them.
+        fitted = dataset.fit()
+    else:
+        raise ConfigError(
+            f"{file} is missing: what the dataset learned when the run was trained; "
+            "restore it from a copy, or train again"
+        )
+    chiefs = group.broadcast_text_from_chief(fitted) if group else fitted
+    if chiefs != fitted:
+        dataset.restore(chiefs)
+    if not is_kept and context.cluster.is_chief:
+        write_json(file, {"fitted": chiefs})
+    return chiefs
+
+
+def add_validation(
+    dataset: Dataset, validation: float | str | None, reopen: Callable[[str], Dataset]
+) -> None:
+    """Give a dataset the split `validation`; a fraction leaves the training split.
+
+    Args:
+        dataset: the dataset.
+        validation: the fraction of the training split, the path of other files, or None.
+        reopen: returns the dataset with a path as its test split.
+
+    Raises:
+        ConfigError: the dataset cannot be divided, or the files have other classes.
+    """
+    if validation is None:
+        return
+    if isinstance(validation, str):
+        try:
+            other = reopen(validation)
+        except (ValueError, FileNotFoundError) as error:
+            raise ConfigError(f"dataset.validation ({validation}): {error}") from error
+        _check_same(dataset, other, validation)
+        splits: dict[str, Any] = {KEY: other.test}
+    else:
+        splits = _divided(dataset, validation)
+    try:
+        for name, split in splits.items():
+            object.__setattr__(dataset, name, split)  # a frozen dataclass may be ours to change
+    except AttributeError as error:
+        raise ConfigError(
+            f"dataset.validation ({validation}): `train` of {type(dataset).__name__} cannot be "
+            "replaced; make it a plain attribute"
+        ) from error
+
+
+def _divided(dataset: Dataset, fraction: float) -> dict[str, Any]:
+    train = dataset.train
+    if not isinstance(train, Split):
+        raise ConfigError(
+            f"dataset.validation ({fraction}) needs examples by number, and the training split is "
+            "a stream; divide it in the function that makes it, and add dataset.validation=null"
+        )
+    chosen = _numbers(train) < fraction
+    if chosen.all() or not chosen.any():
+        empty = "train" if chosen.all() else KEY
+        raise ConfigError(
+            f"dataset.validation ({fraction}) leaves none of the {len(chosen)} training examples "
+            f"in the {empty} split; change it"
+        )
+    rest = ChosenExamples(train, np.flatnonzero(~chosen))
+    for whole, part in zip(
+        *(with_defaults(split, SplitDefaults).parts for split in (train, rest)), strict=True
+    ):
+        if part.size == 0:  # of a mixture, which takes examples from each
+            raise ConfigError(
+                f"dataset.validation ({fraction}) leaves none of the {whole.size} training "
+                f"examples of {part.name} in the train split; change it"
+            )
+    return {KEY: ChosenExamples(train, np.flatnonzero(chosen)), "train": rest}
+
+
+def _numbers(split: Any) -> np.ndarray:
+    """Return a number in [0, 1) for each example of a split, [N]; later examples change none.
+
+    It is a hash of the example's own `hashes`, if the split has them: those may have chosen a test
+    split already. Otherwise it is one of its number.
+    """
+    # By name: packages of the trainer do not import datasets.
+    hashed_split = importlib.import_module("trainer.datasets.splits.hashed_split")
+    keys = np.arange(split.num_examples)
+    if (hashes := with_defaults(split, SplitDefaults).hashes) is not None:
+        keys = (np.asarray(hashes) * 2.0**48).astype(np.int64)
+    numbers: np.ndarray = hashed_split.hash_numbers(keys)
+    return numbers
+
+
+def _check_same(dataset: Dataset, other: Dataset, path: str) -> None:
+    pairs = {name: (getattr(dataset, name), getattr(other, name)) for name in _REQUIRED}
+    ours, theirs = (with_defaults(each, DatasetDefaults) for each in (dataset, other))
+    pairs["class_names"] = (ours.class_names, theirs.class_names)
+    pairs["vocabulary_size"] = (ours.vocabulary_size, theirs.vocabulary_size)
+    for name, (value, other_value) in pairs.items():
+        if not np.array_equal(np.asarray(value, object), np.asarray(other_value, object)):
+            raise ConfigError(
+                f"dataset.validation ({path}) has {name} {format_value(other_value)}, the training "
+                f"split {format_value(value)}; they must be the same"
+            )
