@@ -74,11 +74,7 @@ def _labels(
     split_by: str | None,
     kinds: Mapping[str, str],
 ) -> Sequence[str]:
-    """Return the columns of labels, after a check of all columns that options name.
-
-    Raises:
-        ValueError: one does not exist, or they do not suit each other.
-    """
+    """Return the columns of labels, after a check of all columns that options name."""
     labels = [label] if isinstance(label, str) else label
     _check_labels(labels, label_kind)
     _check_names(files, ("label", labels), ("split_by", [split_by] if split_by else []))
@@ -87,11 +83,7 @@ def _labels(
 
 
 def _check_labels(labels: Sequence[str], label_kind: str) -> None:
-    """Raise unless there are as many columns of labels as their kind permits, each named once.
-
-    Raises:
-        ValueError: there are not.
-    """
+    """Raise unless there are as many columns of labels as their kind permits, each named once."""
     shown = f"label ([{', '.join(labels)}])"
     if not labels:
         raise ValueError(f"{shown} names no column; add dataset.label=<column>")
@@ -105,15 +97,7 @@ def _check_labels(labels: Sequence[str], label_kind: str) -> None:
 
 
 def _check_names(files: TableFiles, *options: tuple[str, Sequence[str]]) -> None:
-    """Raise unless the columns that options name exist.
-
-    Args:
-        files: the table.
-        options: key and columns of each.
-
-    Raises:
-        ValueError: one does not.
-    """
+    """Raise unless the columns that options name, each a key and its columns, exist."""
     names = files.names
     for key, name in ((key, name) for key, columns in options for name in columns):
         if name not in names:

@@ -96,11 +96,7 @@ class _Images:
     def dataset(
         self, train: RecordIndex, test: RecordIndex, corrupt: CorruptRecords
     ) -> ImageDataset | ArrayDataset:
-        """Return the dataset of two splits.
-
-        Raises:
-            ValueError: an option does not suit what is in the records.
-        """
+        """Return the dataset of two splits."""
         contents = corrupt.features
         if contents.image is not None:
             return self._of_files(train, test, corrupt)
@@ -201,9 +197,6 @@ def _contents(
         label: the class.
         num_classes: how many classes.
         class_names: their names.
-
-    Raises:
-        ValueError: it is not as described.
     """
     described = features or told.get("features")
     label = label or told.get("label", "label")
@@ -233,11 +226,7 @@ def _contents(
 
 
 def _first_record(index: RecordIndex) -> bytes:
-    """Return the first record of the first file that is not damaged, of a few.
-
-    Raises:
-        ValueError: they all are.
-    """
+    """Return the first record of the first file that is not damaged, of a few."""
     for offset in index.offsets[: min(_TRIED, int(index.counts[0]))].tolist():
         with suppress(OSError, tf.errors.OpError):
             return read_record(index.files[0], offset)

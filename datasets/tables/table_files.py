@@ -12,6 +12,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from trainer.datasets.splits.extras import import_extra
+from trainer.text import first_line
 
 ROWS = 1 << 16
 SUFFIXES = (".csv", ".parquet")
@@ -149,7 +150,7 @@ def _open_parquet(file: Path) -> Any:
     try:
         return parquet.ParquetFile(file)
     except Exception as error:  # whatever Arrow raises
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise ValueError(f"{file} cannot be read as Parquet: {reason}") from error
 
 
@@ -164,7 +165,7 @@ def _parquet_rows(file: Path, names: Sequence[str], missing: Collection[str]) ->
             yield Rows(columns, file, range(done + 1, done + batch.num_rows + 1))
             done += batch.num_rows
     except OSError as error:  # as Arrow tells damage
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise ValueError(f"{file}, after row {done}: {reason}") from error
 
 
