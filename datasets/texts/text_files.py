@@ -188,7 +188,7 @@ def _decoded(path: Path) -> str:
 def _csv(path: Path) -> Iterator[tuple[int, Any]]:
     names = table_files.column_names(path, ",")
     number = 0
-    for rows in table_files.read_rows([path], names, ",", ()):
+    for rows in table_files.read_rows([path], names, ",", (), has_texts=True):
         for values in zip(*(rows.columns[name] for name in names), strict=True):
             number += 1
             yield number, dict(zip(names, values, strict=True))
