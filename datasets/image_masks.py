@@ -19,9 +19,8 @@ import tensorflow as tf
 from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, OneOf, Structural
 from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.image_folder import EXTENSIONS
-from trainer.datasets.images.decoding import decode_batch
 from trainer.datasets.images.framing import Framing
-from trainer.datasets.images.image_files import CorruptFiles, decode
+from trainer.datasets.images.image_files import CorruptFiles, decode, decode_batch
 from trainer.datasets.images.images import check_channels, check_size
 from trainer.datasets.images.masks import IGNORED, MaskDataset
 from trainer.datasets.images.normalization import Normalization

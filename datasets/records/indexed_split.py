@@ -10,9 +10,8 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from trainer.datasets.images.decoding import decode_batch
 from trainer.datasets.images.framing import Framing
-from trainer.datasets.images.image_files import CorruptFiles, decode
+from trainer.datasets.images.image_files import CorruptFiles, decode, decode_batch
 from trainer.datasets.records.record_reader import RecordReader
 
 Read: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.datasets.images.decoding import decode_batch
 from trainer.datasets.images.framing import Framing
-from trainer.datasets.images.image_files import CorruptFiles, decode
+from trainer.datasets.images.image_files import CorruptFiles, decode, decode_batch
 from trainer.datasets.records.record_features import Features
 from trainer.datasets.records.record_index import RecordIndex
 from trainer.datasets.splits.arrays import on_host

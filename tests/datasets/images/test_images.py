@@ -176,8 +176,7 @@ def test_image_dataset_refuses_impossible_options(options: dict[str, Any], messa
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "bmp", "gif"])
-@pytest.mark.parametrize("mode", ["L", "RGB"])
-@pytest.mark.parametrize("shape", [(8, 9, 1), (8, 9, 3)])
+@pytest.mark.parametrize(("mode", "shape"), [("L", (8, 9, 3)), ("RGB", (8, 9, 1))])
 def test_image_files_of_every_format_are_decoded(
     tmp_path: Path, suffix: str, mode: str, shape: tuple[int, int, int]
 ) -> None:
