@@ -77,7 +77,15 @@ def _labels(
     """Return the columns of labels, after a check of all columns that options name."""
     labels = [label] if isinstance(label, str) else label
     _check_labels(labels, label_kind)
-    _check_names(files, ("label", labels), ("split_by", [split_by] if split_by else []))
+    columns = [("label", name) for name in labels]
+    if split_by is not None:
+        columns.append(("split_by", split_by))
+    for key, name in columns:
+        if name not in files.names:
+            raise ValueError(
+                f"{key} ({name}): {files.train[0]} has no such column, it has "
+                f"{', '.join(files.names)}; add dataset.{key}=<one of these>"
+            )
     check_kinds(kinds, [name for name in files.names if name not in labels], labels)
     return labels
 
@@ -94,14 +102,3 @@ def _check_labels(labels: Sequence[str], label_kind: str) -> None:
             f"{shown} must be one column where its values are classes; name one, or add "
             "dataset.label_kind=number or dataset.label_kind=multilabel"
         )
-
-
-def _check_names(files: TableFiles, *options: tuple[str, Sequence[str]]) -> None:
-    """Raise unless the columns that options name, each a key and its columns, exist."""
-    names = files.names
-    for key, name in ((key, name) for key, columns in options for name in columns):
-        if name not in names:
-            raise ValueError(
-                f"{key} ({name}): {files.train[0]} has no such column, it has {', '.join(names)}; "
-                f"add dataset.{key}=<one of these>"
-            )
