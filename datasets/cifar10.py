@@ -13,11 +13,11 @@ from typing import Annotated, Any
 import numpy as np
 
 from trainer.annotations import Exists, Free, Ge, Structural
-from trainer.datasets.cache.keras_cache import keras_datasets
 from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import ArraySplit, check_pair
+from trainer.datasets.splits.paths import keras_datasets
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
 SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"  # of the archive
@@ -71,12 +71,7 @@ def cifar10(
 
 
 def _find_cached() -> Path:
-    """Return the folder or the archive in Keras' cache.
-
-    Raises:
-        FileNotFoundError: neither is there.
-        ValueError: the archive is not the published one.
-    """
+    """Return the folder or the archive in Keras' cache."""
     cache = keras_datasets()
     source = next((cache / name for name in CACHED if (cache / name).exists()), None)
     if source is None:

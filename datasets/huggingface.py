@@ -14,6 +14,7 @@ from trainer.datasets.records.fields import FEATURES, LABELS, Fields
 from trainer.datasets.splits.arrays import ArrayDataset
 from trainer.datasets.splits.extras import import_extra
 from trainer.datasets.splits.paths import find_files
+from trainer.text import first_line
 
 _EXTRA = "huggingface"
 _CHOICE = "dataset=huggingface"
@@ -93,7 +94,7 @@ def _load(path: str | None, key: str) -> Any:
     except (FileNotFoundError, ValueError):
         raise
     except Exception as error:  # whatever Arrow raises
-        raise ValueError(f"{key} ({root}) cannot be read: {_reason(error)}") from error
+        raise ValueError(f"{key} ({root}) cannot be read: {first_line(error)}") from error
 
 
 def _files(*paths: str | None) -> list[Path]:
@@ -114,15 +115,13 @@ def _read_file(library: Any, file: Path) -> Any:
             return library.Dataset(library.table.InMemoryTable(parquet.read_table(file)))
         return library.Dataset.from_file(str(file))
     except Exception as error:  # whatever Arrow raises
-        raise ValueError(f"{file} cannot be read: {_reason(error)}; was it cut short?") from error
+        raise ValueError(
+            f"{file} cannot be read: {first_line(error)}; was it cut short?"
+        ) from error
 
 
 def _is_saved(root: Path, *marks: str) -> bool:
     return any((root / mark).is_file() for mark in marks)
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _pick(loaded: Any, split: str, key: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
@@ -18,13 +19,13 @@ import tensorflow as tf
 from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, OneOf, Structural
 from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.image_folder import EXTENSIONS
-from trainer.datasets.images.decoding import decode_batch
 from trainer.datasets.images.framing import Framing
-from trainer.datasets.images.image_files import CorruptFiles, decode
+from trainer.datasets.images.image_files import CorruptFiles, decode, decode_batch
 from trainer.datasets.images.images import check_channels, check_size
 from trainer.datasets.images.masks import IGNORED, MaskDataset
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.splits.arrays import on_host
 from trainer.datasets.splits.hashed_split import divide, hash_texts
 from trainer.datasets.splits.paths import files_identity
 
@@ -86,11 +87,7 @@ def image_masks(  # noqa: D417, PLR0913 - every option is a key of the configura
 
 
 def _check(channels: int, class_names: list[str] | None) -> list[str]:
-    """Return the names of the classes.
-
-    Raises:
-        ValueError: there are none, or too many, or there is no such number of channels.
-    """
+    """Return the names of the classes."""
     check_channels(channels)
     if not class_names or len(class_names) > IGNORED:
         raise ValueError(
@@ -145,7 +142,6 @@ class MaskFileSplit:
         self._image_shape = image_shape
         self._framing = framing
         self._corrupt = corrupt
-        self._constant: tf.Tensor | None = None
 
     @property
     def hashes(self) -> np.ndarray:
@@ -166,7 +162,7 @@ class MaskFileSplit:
         """
         height, width, channels = self._image_shape
         with tf.device("CPU:0"):
-            pairs = tf.gather(self._tensor(), indices)
+            pairs = tf.gather(self._tensor, indices)
             both, good = decode_batch(
                 (pairs,), self._decode, (height, width, channels + 1), tf.uint8
             )
@@ -186,12 +182,9 @@ class MaskFileSplit:
             nearest = self._framing.apply(mask, self._image_shape[:2], None, method="nearest")
         return tf.concat([image, tf.ensure_shape(nearest, [*self._image_shape[:2], 1])], axis=-1)
 
+    @cached_property
     def _tensor(self) -> tf.Tensor:
-        # As in `ArraySplit`: once, at first use, outside of any function that is being traced.
-        if self._constant is None:
-            with tf.init_scope(), tf.device("CPU:0"):
-                self._constant = tf.constant(self._pairs)
-        return self._constant
+        return on_host(self._pairs)[0]
 
 
 def decode_mask(content: tf.Tensor, num_classes: int) -> tf.Tensor:

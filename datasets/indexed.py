@@ -24,6 +24,7 @@ from trainer.datasets.records.record_reader import Indexable, RecordReader
 from trainer.datasets.splits.arrays import ArrayDataset
 from trainer.datasets.splits.hashed_split import divide, hash_numbers
 from trainer.datasets.splits.paths import files_identity
+from trainer.text import first_line
 
 
 def indexed(  # noqa: D417, PLR0913 - every option is a key of the configuration
@@ -232,11 +233,7 @@ def _safe_reads(readers: Sequence[RecordReader], processes: int) -> list[Read]:
 
 
 def _num_classes(sources: Sources, fields: Fields, layout: Layout) -> int:
-    """Return the number of classes, targets or labels; 1 where records have no label.
-
-    Raises:
-        ValueError: nothing tells it, or a record has another number of targets or labels.
-    """
+    """Return the number of classes, targets or labels; 1 where records have no label."""
     names = fields.class_names or sources.class_names
     if layout.label_kind != "class":
         count = int(np.prod(layout.label_shape))
@@ -260,7 +257,7 @@ def _first_record(sources: Sources) -> Any:
     try:
         return sources.train[0]
     except Exception as error:  # whatever a library raises
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise ValueError(f"{sources.names[0]}: record 0 cannot be read: {reason}") from error
 
 

@@ -9,11 +9,12 @@ from typing import Annotated
 import tensorflow as tf
 
 from trainer.annotations import Exists, Free, Ge, Structural
-from trainer.datasets.cache.keras_cache import keras_datasets
 from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import ArraySplit, check_pair, read_npz
+from trainer.datasets.splits.paths import keras_datasets
+from trainer.text import first_line
 
 
 def mnist(
@@ -68,9 +69,8 @@ def _download() -> Path:
         tf.keras.datasets.mnist.load_data(path=str(partial))
         os.replace(partial, cached)
     except Exception as error:  # Keras raises a bare Exception when there is no network
-        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise FileNotFoundError(
-            f"MNIST is not at {cached} and cannot be downloaded ({reason}); "
+            f"MNIST is not at {cached} and cannot be downloaded ({first_line(error)}); "
             "give dataset.path=<mnist.npz>"
         ) from error
     return cached

@@ -14,6 +14,7 @@ from trainer.datasets.indexed import Sources, from_sources
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.fields import Fields
 from trainer.datasets.splits.arrays import ArrayDataset
+from trainer.text import first_line
 
 
 class NpyPair:
@@ -111,9 +112,8 @@ def _open(path: Path) -> np.ndarray:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(
-            f"path ({path}) cannot be read as an .npy file of plain numbers: {reason}; "
+            f"path ({path}) cannot be read as an .npy file of plain numbers: {first_line(error)}; "
             "was it cut short?"
         ) from error
     if not isinstance(array, np.ndarray) or array.ndim == 0:

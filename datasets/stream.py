@@ -146,11 +146,7 @@ def _in_words(spec: Any) -> str:
 
 
 def _read(examples: tf.data.Dataset) -> ArraySplit:
-    """Read a dataset to its end.
-
-    Raises:
-        ValueError: it has no end, or no example.
-    """
+    """Read a dataset to its end."""
     if int(examples.cardinality()) == tf.data.INFINITE_CARDINALITY:
         raise ValueError("the dataset of test has no end; leave out repeat()")
     rows = list(examples.as_numpy_iterator())

@@ -74,24 +74,24 @@ def _labels(
     split_by: str | None,
     kinds: Mapping[str, str],
 ) -> Sequence[str]:
-    """Return the columns of labels, after a check of all columns that options name.
-
-    Raises:
-        ValueError: one does not exist, or they do not suit each other.
-    """
+    """Return the columns of labels, after a check of all columns that options name."""
     labels = [label] if isinstance(label, str) else label
     _check_labels(labels, label_kind)
-    _check_names(files, ("label", labels), ("split_by", [split_by] if split_by else []))
+    columns = [("label", name) for name in labels]
+    if split_by is not None:
+        columns.append(("split_by", split_by))
+    for key, name in columns:
+        if name not in files.names:
+            raise ValueError(
+                f"{key} ({name}): {files.train[0]} has no such column, it has "
+                f"{', '.join(files.names)}; add dataset.{key}=<one of these>"
+            )
     check_kinds(kinds, [name for name in files.names if name not in labels], labels)
     return labels
 
 
 def _check_labels(labels: Sequence[str], label_kind: str) -> None:
-    """Raise unless there are as many columns of labels as their kind permits, each named once.
-
-    Raises:
-        ValueError: there are not.
-    """
+    """Raise unless there are as many columns of labels as their kind permits, each named once."""
     shown = f"label ([{', '.join(labels)}])"
     if not labels:
         raise ValueError(f"{shown} names no column; add dataset.label=<column>")
@@ -102,22 +102,3 @@ def _check_labels(labels: Sequence[str], label_kind: str) -> None:
             f"{shown} must be one column where its values are classes; name one, or add "
             "dataset.label_kind=number or dataset.label_kind=multilabel"
         )
-
-
-def _check_names(files: TableFiles, *options: tuple[str, Sequence[str]]) -> None:
-    """Raise unless the columns that options name exist.
-
-    Args:
-        files: the table.
-        options: key and columns of each.
-
-    Raises:
-        ValueError: one does not.
-    """
-    names = files.names
-    for key, name in ((key, name) for key, columns in options for name in columns):
-        if name not in names:
-            raise ValueError(
-                f"{key} ({name}): {files.train[0]} has no such column, it has {', '.join(names)}; "
-                f"add dataset.{key}=<one of these>"
-            )

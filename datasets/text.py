@@ -11,7 +11,7 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +21,7 @@ import tensorflow as tf
 from trainer.annotations import Exists, Free, Ge, Gt, Lt
 from trainer.datasets.cache import token_cache
 from trainer.datasets.cache.token_cache import Corpus, Tokens
+from trainer.datasets.splits.arrays import on_host
 from trainer.datasets.splits.hashed_split import hash_text, hash_texts
 from trainer.datasets.texts import text_files, tokenization
 
@@ -47,7 +48,6 @@ class TextSplit:
         self.labels = tokens.labels
         self._tokens = tokens
         self._length = length
-        self._constants: tuple[tf.Tensor, ...] | None = None
 
     @property
     def hashes(self) -> np.ndarray:
@@ -64,7 +64,7 @@ class TextSplit:
             `features` [B, length] int32, token numbers from 1 and then PADDING; `label` [B] int64,
             if there are labels.
         """
-        numbers, offsets, *labels = self._tensors()
+        numbers, offsets, *labels = self._tensors
         with tf.device("CPU:0"):
             start = tf.gather(offsets, indices)[:, None]
             end = tf.gather(offsets, indices + 1)[:, None]
@@ -76,14 +76,9 @@ class TextSplit:
                 batch["label"] = tf.gather(classes, indices)
             return batch
 
-    def _tensors(self) -> tuple[tf.Tensor, ...]:
-        # As in `ArraySplit`: once, at first use, outside of any function that is being traced.
-        if self._constants is None:
-            with tf.init_scope(), tf.device("CPU:0"):
-                self._constants = tuple(
-                    tf.constant(array) for array in self._tokens if array is not None
-                )
-        return self._constants
+    @cached_property
+    def _tensors(self) -> list[tf.Tensor]:
+        return on_host(*self._tokens)
 
 
 @dataclass(frozen=True, kw_only=True)

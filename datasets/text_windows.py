@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ import tensorflow as tf
 
 from trainer.annotations import Free, Ge, Gt, Lt
 from trainer.datasets.cache import token_cache
+from trainer.datasets.splits.arrays import on_host
 from trainer.datasets.texts import text_files, tokenization
 
 _IN_MEMORY = 2**28  # bytes of tokens that are held in memory; of more, a batch's alone are read
@@ -38,7 +40,6 @@ class WindowSplit:
         self.in_memory = tokens.nbytes <= _IN_MEMORY
         self._tokens = tokens
         self._length = length
-        self._constant: tf.Tensor | None = None
 
     def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return the windows `indices`, [B] int64.
@@ -48,7 +49,7 @@ class WindowSplit:
         """
         if self.in_memory:
             with tf.device("CPU:0"):
-                tokens = tf.gather(self._tensor(), self._places(indices))
+                tokens = tf.gather(self._tensor, self._places(indices))
         else:
             tokens = tf.numpy_function(self._read, [indices], self._tokens.dtype, stateful=False)
             tokens = tf.ensure_shape(tokens, [indices.shape[0], self._length + 1])
@@ -61,12 +62,9 @@ class WindowSplit:
     def _read(self, indices: np.ndarray) -> np.ndarray:
         return self._tokens[self._places(indices)]
 
+    @cached_property
     def _tensor(self) -> tf.Tensor:
-        # As in `ArraySplit`: once, at first use, outside of any function that is being traced.
-        if self._constant is None:
-            with tf.init_scope(), tf.device("CPU:0"):
-                self._constant = tf.constant(self._tokens)
-        return self._constant
+        return on_host(self._tokens)[0]
 
 
 @dataclass(frozen=True, kw_only=True)

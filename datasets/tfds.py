@@ -13,6 +13,7 @@ from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.fields import LABELS, Fields
 from trainer.datasets.splits.arrays import ArrayDataset
 from trainer.datasets.splits.extras import import_extra
+from trainer.text import first_line
 
 _EXTRA = "tfds"
 
@@ -83,7 +84,7 @@ def _builder(path: str | None) -> tuple[Any, Any]:
     try:
         builder = library.builder_from_directory(str(root))
     except Exception as error:  # whatever the library raises
-        raise ValueError(f"path ({root}) cannot be read: {_reason(error)}") from error
+        raise ValueError(f"path ({root}) cannot be read: {first_line(error)}") from error
     if (form := builder.info.file_format.value) != "array_record":
         raise ValueError(
             f"path ({root}) is stored as {form}, which cannot be read by index; prepare it with "
@@ -92,16 +93,8 @@ def _builder(path: str | None) -> tuple[Any, Any]:
     return library, builder
 
 
-def _reason(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
 def _source(library: Any, builder: Any, split: str) -> Any:
-    """Return the data source of a split, which leaves images encoded.
-
-    Raises:
-        ValueError: there is no such split, or a file is missing or damaged.
-    """
+    """Return the data source of a split, which leaves images encoded."""
     skip = {
         name: library.decode.SkipDecoding()
         for name, feature in builder.info.features.items()
@@ -110,7 +103,7 @@ def _source(library: Any, builder: Any, split: str) -> Any:
     try:
         return builder.as_data_source(split=split, decoders=skip or None)
     except Exception as error:  # whatever the library raises
-        raise ValueError(f"the split {split} cannot be opened: {_reason(error)}") from error
+        raise ValueError(f"the split {split} cannot be opened: {first_line(error)}") from error
 
 
 def _known(features: Any, given: str | int | None, usual: tuple[str, ...]) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import tensorflow as tf
@@ -80,89 +79,72 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
     contents = _contents(train, told, features, label, num_classes, class_names)
     size = image_size or told.get("image_size")
     options = ImageOptions(crop=crop, antialias=antialias, augment=augment, normalize=normalize)
-    images = _Images(size, channels or told.get("channels", 3), options)
-    dataset = images.dataset(train, test, CorruptRecords(max_corrupt_records, contents))
+    corrupt = CorruptRecords(max_corrupt_records, contents)
+    dataset = _dataset(train, test, corrupt, options, size, channels or told.get("channels", 3))
     return with_cache(dataset, cache)
 
 
-@dataclass(frozen=True)
-class _Images:
-    """The options that are about images."""
-
-    size: list[int] | None
-    channels: int
-    options: ImageOptions
-
-    def dataset(
-        self, train: RecordIndex, test: RecordIndex, corrupt: CorruptRecords
-    ) -> ImageDataset | ArrayDataset:
-        """Return the dataset of two splits.
-
-        Raises:
-            ValueError: an option does not suit what is in the records.
-        """
-        contents = corrupt.features
-        if contents.image is not None:
-            return self._of_files(train, test, corrupt)
-        splits = {
-            name: RecordSplit(index, contents, None, framing=Framing(), corrupt=corrupt)
-            for name, index in (("train", train), ("test", test))
-        }
-        if (pixels := contents.pixels) is not None:
-            height, width, channels = pixels.shape
-            return ImageDataset(
-                **splits,
-                image_shape=(height, width, channels),
-                max_value=pixels.max_value,
-                image_size=self.size,
-                **self._shared(contents),
-            )
-        self._check_numbers()
-        return ArrayDataset(
-            **splits, input_shape=contents.input_shape, num_classes=contents.num_classes
-        )
-
-    def _of_files(
-        self, train: RecordIndex, test: RecordIndex, corrupt: CorruptRecords
-    ) -> ImageDataset:
-        """Return the dataset of records that hold files of images."""
-        contents = corrupt.features
-        size = self.size or [224, 224]
-        check_size(size)
-        check_channels(self.channels)
-        if len(contents.inputs) > 1:
-            raise ValueError(
-                f"features has {contents.inputs} beside the label; with an image there may be no "
-                "others; remove them"
-            )
-        shape = (size[0], size[1], self.channels)
-        framing, random = self.options.framing, self.options.train_framing
+def _dataset(
+    train: RecordIndex,
+    test: RecordIndex,
+    corrupt: CorruptRecords,
+    options: ImageOptions,
+    size: list[int] | None,
+    channels: int,
+) -> ImageDataset | ArrayDataset:
+    """Return the dataset of two splits: of files of images, of raw pixels, or of numbers."""
+    contents = corrupt.features
+    shared: dict[str, Any] = {
+        "num_classes": contents.num_classes,
+        "class_names": contents.class_names,
+        "augment": options.augment,
+        "normalize": options.normalize,
+    }
+    if contents.image is not None:
+        shape = _image_shape(contents, size or [224, 224], channels)
+        framing, random = options.framing, options.train_framing
         return ImageDataset(
             train=RecordSplit(train, contents, shape, framing=random, corrupt=corrupt),
             test=RecordSplit(test, contents, shape, framing=framing, corrupt=corrupt),
             image_shape=shape,
             framing=framing,
-            **self._shared(contents),
+            **shared,
         )
+    splits = {
+        name: RecordSplit(index, contents, None, framing=Framing(), corrupt=corrupt)
+        for name, index in (("train", train), ("test", test))
+    }
+    if (pixels := contents.pixels) is not None:
+        height, width, depth = pixels.shape
+        shared |= {"image_shape": (height, width, depth), "max_value": pixels.max_value}
+        return ImageDataset(**splits, image_size=size, **shared)
+    _check_numbers(size, options.augment)
+    return ArrayDataset(
+        **splits, input_shape=contents.input_shape, num_classes=contents.num_classes
+    )
 
-    def _shared(self, contents: Features) -> dict[str, Any]:
-        return {
-            "num_classes": contents.num_classes,
-            "class_names": contents.class_names,
-            "augment": self.options.augment,
-            "normalize": self.options.normalize,
-        }
 
-    def _check_numbers(self) -> None:
-        """Raise if an option for images is set, and there are none."""
-        augment = self.options.augment
-        augments = augment is not None and (augment.num_draws or augment.min_area)
-        if self.size is not None or augments:
-            name = "augment" if augments else "image_size"
-            raise ValueError(
-                f"{name} is for images, and no feature is one; remove it, or describe an image in "
-                "features, as {image: image}"
-            )
+def _image_shape(contents: Features, size: list[int], channels: int) -> tuple[int, int, int]:
+    """Return the shape of decoded images, which must be the only input."""
+    check_size(size)
+    check_channels(channels)
+    if len(contents.inputs) > 1:
+        raise ValueError(
+            f"features has {contents.inputs} beside the label; with an image there may be no "
+            "others; remove them"
+        )
+    return size[0], size[1], channels
+
+
+def _check_numbers(size: list[int] | None, augment: Augmentation | None) -> None:
+    """Raise if an option for images is set, and there are none."""
+    augments = augment is not None and (augment.num_draws or augment.min_area)
+    if size is not None or augments:
+        name = "augment" if augments else "image_size"
+        raise ValueError(
+            f"{name} is for images, and no feature is one; remove it, or describe an image in "
+            "features, as {image: image}"
+        )
 
 
 def _open(
@@ -201,9 +183,6 @@ def _contents(
         label: the class.
         num_classes: how many classes.
         class_names: their names.
-
-    Raises:
-        ValueError: it is not as described.
     """
     described = features or told.get("features")
     label = label or told.get("label", "label")
@@ -233,11 +212,7 @@ def _contents(
 
 
 def _first_record(index: RecordIndex) -> bytes:
-    """Return the first record of the first file that is not damaged, of a few.
-
-    Raises:
-        ValueError: they all are.
-    """
+    """Return the first record of the first file that is not damaged, of a few."""
     for offset in index.offsets[: min(_TRIED, int(index.counts[0]))].tolist():
         with suppress(OSError, tf.errors.OpError):
             return read_record(index.files[0], offset)

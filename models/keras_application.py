@@ -98,9 +98,6 @@ def _check_size(name: str, input_shape: tuple[int, ...]) -> None:
     """Refuse images that are too small for a network that needs more than `MIN_SIZE`.
 
     Enlarging tiny images that much would waste nearly all of the computation.
-
-    Raises:
-        ValueError: they are.
     """
     least = _MIN_SIZES.get(name, MIN_SIZE)
     if least > MIN_SIZE and min(input_shape[:2]) < least:

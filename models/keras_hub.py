@@ -63,11 +63,7 @@ def keras_hub(
 
 
 def _import_hub() -> ModuleType:
-    """Import KerasHub.
-
-    Raises:
-        ValueError: it is not installed.
-    """
+    """Import KerasHub."""
     try:
         return importlib.import_module("keras_hub")
     except ModuleNotFoundError as error:
@@ -78,17 +74,7 @@ def _import_hub() -> ModuleType:
 
 
 def _load(base: Any, preset: str, kind: str, num_classes: int | None = None) -> Any:
-    """Load the backbone and its weights; those of a classifier are random.
-
-    Args:
-        base: the class of KerasHub that has one for each kind of backbone.
-        preset: the folder.
-        kind: what is wanted, for the error.
-        num_classes: outputs of a new classifier; None: the preset has all weights.
-
-    Raises:
-        ValueError: the folder is no preset, or none that can be `kind`.
-    """
+    """Load a task of KerasHub with its weights; with `num_classes`, a classifier with new ones."""
     folder = Path(preset).expanduser()
     if not (folder / "config.json").is_file():
         raise ValueError(
@@ -109,11 +95,7 @@ def _load(base: Any, preset: str, kind: str, num_classes: int | None = None) -> 
 def _next_token(
     task: Any, preset: str, input_shape: tuple[int, ...], num_classes: int
 ) -> tuple[Any, Any]:
-    """Return the input of a language model, and the first `num_classes` logits of each token.
-
-    Raises:
-        ValueError: the preset has fewer, or takes no such texts.
-    """
+    """Return the input of a language model, and the first `num_classes` logits of each token."""
     _check_text(task, preset, input_shape)
     known = task.backbone.vocabulary_size
     if num_classes > known:
@@ -127,11 +109,7 @@ def _next_token(
 
 
 def _called(task: Any, preset: str, tokens: Any, padding: Any) -> Any:
-    """Return the outputs for tokens, [B, T] int32, of which `padding` marks with 0 what is none.
-
-    Raises:
-        ValueError: the model takes something else too.
-    """
+    """Return the outputs for tokens, [B, T] int32, of which `padding` marks with 0 what is none."""
     values = {
         "token_ids": tokens,
         "padding_mask": padding,
@@ -147,11 +125,7 @@ def _called(task: Any, preset: str, tokens: Any, padding: Any) -> Any:
 
 
 def _check_text(task: Any, preset: str, input_shape: tuple[int, ...]) -> None:
-    """Refuse features that are no tokens, or more than the backbone has positions for.
-
-    Raises:
-        ValueError: they are.
-    """
+    """Refuse features that are no tokens, or more than the backbone has positions for."""
     most = getattr(task.backbone, "max_sequence_length", None)
     if len(input_shape) != 1 or (most is not None and input_shape[0] > most):
         limit = "" if most is None else f", at most {most}"
@@ -162,11 +136,7 @@ def _check_text(task: Any, preset: str, input_shape: tuple[int, ...]) -> None:
 
 
 def _scaled_images(task: Any, preset: str, input_shape: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return the input of images, and what the classifier takes.
-
-    Raises:
-        ValueError: it takes images of another shape.
-    """
+    """Return the input of images, and what the classifier takes."""
     size = tuple(task.backbone.input.shape)[1:]
     _check(preset, size, input_shape)
     inputs = x = keras.Input(input_shape, name="features")
@@ -176,11 +146,7 @@ def _scaled_images(task: Any, preset: str, input_shape: tuple[int, ...]) -> tupl
 
 
 def _check(preset: str, wanted: tuple[int | None, ...], input_shape: tuple[int, ...]) -> None:
-    """Refuse features of another shape than the backbone takes; one channel does for three.
-
-    Raises:
-        ValueError: they are.
-    """
+    """Refuse features of another shape than the backbone takes; one channel does for three."""
     fits = len(wanted) == len(input_shape) == 3 and all(
         size in (None, other) for size, other in zip(wanted[:2], input_shape[:2], strict=True)
     )

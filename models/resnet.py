@@ -73,11 +73,7 @@ def resnet(  # noqa: PLR0913 - every option is a key of the configuration
 
 
 def _stages(variant: str, depth: int) -> Sequence[int]:
-    """Return the number of blocks in each stage.
-
-    Raises:
-        ValueError: there is no network of this depth.
-    """
+    """Return the number of blocks in each stage."""
     if variant == "imagenet":
         if depth not in _STAGES:
             raise ValueError(
@@ -94,11 +90,7 @@ def _stages(variant: str, depth: int) -> Sequence[int]:
 
 
 def _check_version(variant: str, depth: int, v1_5: bool) -> None:
-    """Refuse the choice of the paper's bottlenecks where there are none.
-
-    Raises:
-        ValueError: there are none.
-    """
+    """Refuse the choice of the paper's bottlenecks where there are none."""
     if not v1_5 and (variant == "cifar" or depth < _BOTTLENECK_DEPTH):
         raise ValueError(
             f"v1_5 (false) needs bottlenecks, which {variant} of depth {depth} does not have; "

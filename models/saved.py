@@ -83,11 +83,7 @@ def saved(
 
 
 def _read(file: Path) -> tuple[str, Any]:
-    """Return the version of Keras that wrote a file, and the configuration of its model.
-
-    Raises:
-        ValueError: the file is no whole model.
-    """
+    """Return the version of Keras that wrote a file, and the configuration of its model."""
     try:
         if zipfile.is_zipfile(file):
             archive = read_archive(file)
@@ -108,11 +104,7 @@ def _text(value: str | bytes) -> str:
 
 
 def _imported(allow: Sequence[str]) -> dict[str, type]:
-    """Return the classes that the user allows, by name.
-
-    Raises:
-        ValueError: there is no such class.
-    """
+    """Return the classes that the user allows, by name."""
     own = {}
     for place in allow:
         module, _, name = place.rpartition(".")
@@ -137,11 +129,7 @@ def _nodes(config: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _checked(config: Any, path: str, own: Mapping[str, type]) -> dict[str, type]:
-    """Return the classes of the user by the names that a file has for them.
-
-    Raises:
-        ValueError: the file asks for a class that is neither of Keras nor allowed.
-    """
+    """Return the classes of the user by the names that a file has for them."""
     classes = {}
     for node in _nodes(config):
         name, registered = node["class_name"], node.get("registered_name")
@@ -178,17 +166,7 @@ def _is_known(node: Mapping[str, Any]) -> bool:
 
 
 def _load(file: Path, path: str, classes: Mapping[str, type], *, is_keras_3: bool) -> Any:
-    """Load a model without its optimizer.
-
-    Args:
-        file: the model.
-        path: the same, as the user gave it.
-        classes: those of the user, by the names that the file has for them.
-        is_keras_3: which Keras wrote it.
-
-    Raises:
-        ValueError: it has layers that this Keras does not know, or another format.
-    """
+    """Load a model without its optimizer; `classes`: the user's, by their names in the file."""
     load = keras.saving.load_model if is_keras_3 else tf.keras.models.load_model
     try:
         return load(file, custom_objects=dict(classes), compile=False)
@@ -199,11 +177,7 @@ def _load(file: Path, path: str, classes: Mapping[str, type], *, is_keras_3: boo
 
 
 def _check(model: Any, path: str, input_shape: tuple[int, ...], outputs: tuple[int, ...]) -> None:
-    """Refuse a model that does not fit the dataset or the run.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """Refuse a model that does not fit the dataset or the run."""
     tensors = [getattr(model, name, None) for name in ("inputs", "outputs")]
     for tensor, (what, wanted) in zip(
         tensors, (("input", input_shape), ("output", outputs)), strict=True
@@ -230,11 +204,7 @@ def _check(model: Any, path: str, input_shape: tuple[int, ...], outputs: tuple[i
 
 
 def _check_precision(model: Any, path: str) -> None:
-    """Refuse a precision that the layers, which have their own, would not follow.
-
-    Raises:
-        ValueError: they would not.
-    """
+    """Refuse a precision that the layers, which have their own, would not follow."""
     wanted = tf.keras.mixed_precision.global_policy().compute_dtype
     layers = [x for x in model._flatten_layers() if x.weights and not hasattr(x, "layers")]
     dtypes = {layer.compute_dtype for layer in layers}

@@ -247,7 +247,7 @@ def test_models_and_datasets_know_nothing_of_the_engine():
             for line, name in imports(parsed)
             if name.split(".")[0] == "trainer"
             and not name.startswith(
-                (own, "trainer.annotations", "trainer.keras_files", "trainer.protocols")
+                (own, "trainer.protocols", *(f"trainer.{name}" for name in BASE))
             )
         ]
         assert wrong == []
@@ -328,7 +328,7 @@ def test_environment_is_read_in_one_module():
         and node.attr in ("environ", "environb", "getenv", "putenv", "unsetenv")
     }
     # Datasets import nothing of the engine; the variable names Keras' folder.
-    assert found == {"trainer/cluster/environment.py", "datasets/cache/keras_cache.py"}
+    assert found == {"trainer/cluster/environment.py", "datasets/splits/paths.py"}
 
 
 def test_modules_functions_and_signatures_are_short():

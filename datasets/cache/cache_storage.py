@@ -11,12 +11,13 @@ import logging
 import mmap
 import os
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
+
+from trainer.datasets.splits.paths import replacing
 
 logger = logging.getLogger(__name__)
 
@@ -118,15 +119,8 @@ def _make(file: Path, size: int) -> None:
             f"cache (disk) needs {_gib(size)}, but {file.parent} has {_gib(free)} free; make room "
             "there, use smaller images, or dataset.cache=none"
         )
-    descriptor, partial = tempfile.mkstemp(".tmp", file.stem, file.parent)
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-        os.replace(partial, file)
-    except BaseException:
-        os.unlink(partial)
-        raise
-    finally:
-        os.close(descriptor)
+    with replacing(file) as out:
+        os.posix_fallocate(out.fileno(), 0, size)
 
 
 def available_memory() -> int:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from trainer.datasets.splits.paths import replacing
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +99,9 @@ def load_sequence(
     file = folder / f"tokens-{name}.bin"
     if not file.is_file():
         try:
-            _write_parts(file, build())
+            with replacing(file) as out:
+                for part in build():
+                    out.write(part.tobytes())
         except OSError as error:
             logger.warning(
                 "cannot keep tokens in %s (%s); set dataset.cache_dir=<folder>", folder, error
@@ -109,12 +110,6 @@ def load_sequence(
     if not file.stat().st_size:
         return np.zeros(0, dtype)  # which cannot be mapped
     return np.memmap(file, dtype, "r")
-
-
-def _write_parts(file: Path, parts: Iterator[np.ndarray]) -> None:
-    with _replacing(file) as out:
-        for part in parts:
-            out.write(part.tobytes())
 
 
 def _read(file: Path) -> Corpus:
@@ -137,19 +132,5 @@ def _write(file: Path, corpus: Corpus) -> None:
         for part, array in getattr(corpus, split)._asdict().items()
         if array is not None
     }
-    with _replacing(file) as out:
+    with replacing(file) as out:
         np.savez(out, classes=np.array(json.dumps(corpus.classes)), **arrays)
-
-
-@contextmanager
-def _replacing(file: Path) -> Iterator[IO[bytes]]:
-    """Open a new file that takes the place of `file` when it is complete."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(prefix=f".{file.stem}-", dir=file.parent)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            yield out
-        os.replace(partial, file)
-    except BaseException:
-        os.unlink(partial)
-        raise

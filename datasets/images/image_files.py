@@ -6,16 +6,17 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.datasets.images.decoding import decode_batch
 from trainer.datasets.images.framing import Framing, random_box
 from trainer.datasets.operations.augment import BOX_COLUMNS
+from trainer.datasets.splits.arrays import on_host
 from trainer.datasets.splits.hashed_split import hash_texts
 
 logger = logging.getLogger(__name__)
@@ -30,15 +31,22 @@ class CorruptFiles:
         self.paths: set[str] = set()
         self._lock = threading.Lock()  # several batches are decoded at a time
 
-    def report(self, paths: np.ndarray, good: np.ndarray) -> None:
-        """Count the files of a batch, paths [B] bytes, that are not good, [B] bool.
+    def report(
+        self,
+        keys: np.ndarray,
+        good: np.ndarray,
+        name: Callable[[np.ndarray], list[str]] | None = None,
+    ) -> None:
+        """Count the examples of a batch that are not good; see `count`.
 
         Raises:
             ValueError: more different files are unreadable than `max_corrupt_records`; names the
                 last of them.
         """
+        bad = keys[~good]
+        names = [raw.decode(errors="replace") for raw in bad] if name is None else name(bad)
         with self._lock:
-            for path in (raw.decode(errors="replace") for raw in paths[~good]):
+            for path in names:
                 if path not in self.paths:
                     self._skip_or_raise(path)
 
@@ -66,18 +74,24 @@ class CorruptFiles:
         self.paths.add(path)
         logger.warning("%s: %d of at most %d", skipped, count, self.max_corrupt)
 
-    def count(self, features: tf.Tensor, good: tf.Tensor, paths: tf.Tensor) -> dict[str, tf.Tensor]:
+    def count(
+        self,
+        features: tf.Tensor,
+        good: tf.Tensor,
+        keys: tf.Tensor,
+        name: Callable[[np.ndarray], list[str]] | None = None,
+    ) -> dict[str, tf.Tensor]:
         """Return a batch in which examples that are not good have weight 0, and count these.
 
         Args:
             features: [B, ...].
             good: [B] bool.
-            paths: their files, [B] string.
+            keys: their files, [B] string; or of any type that `name` takes.
+            name: makes names of keys.
         """
+        report = partial(self.report, name=name)
         checked = tf.cond(
-            tf.reduce_all(good),
-            tf.no_op,
-            lambda: tf.numpy_function(self.report, [paths, good], []),
+            tf.reduce_all(good), tf.no_op, lambda: tf.numpy_function(report, [keys, good], [])
         )
         with tf.control_dependencies([checked]):
             return {"features": tf.identity(features), "weight": tf.cast(good, tf.float32)}
@@ -98,19 +112,20 @@ def decode(
         image_shape: (height, width, channels) that it is resized and converted to.
         framing: which part of it that is.
         max_value: what stands for white.
-        draws: random numbers for the framing, [NUM_DRAWS] float32; None in evaluation.
+        draws: the example's random numbers, [num_draws] float32; None in evaluation.
 
     Returns:
         The pixels [*image_shape], uint8 if white is 255, otherwise float32. If it is no image,
         TensorFlow raises InvalidArgumentError at run time.
     """
-    if draws is None or not framing.min_area:
-        resized = _decode_whole(content, image_shape, framing, draws)
+    box = None if draws is None else tf.gather(draws, BOX_COLUMNS)
+    if box is None or not framing.min_area:
+        resized = _decode_whole(content, image_shape, framing, box)
     else:
         resized = tf.cond(
             tf.equal(tf.strings.substr(content, 0, 3), b"\xff\xd8\xff"),
-            lambda: _decode_box(content, image_shape, framing, draws),
-            lambda: _decode_whole(content, image_shape, framing, draws),
+            lambda: _decode_box(content, image_shape, framing, box),
+            lambda: _decode_whole(content, image_shape, framing, box),
         )
     pixels = tf.saturate_cast(tf.round(resized), tf.uint8)
     return pixels if max_value == 255 else tf.cast(pixels, tf.float32) * (max_value / 255)
@@ -154,6 +169,47 @@ def _convert_channels(image: tf.Tensor, channels: int) -> tf.Tensor:
     return tf.image.rgb_to_grayscale(colors) if channels == 1 else colors
 
 
+def decode_batch(
+    examples: tuple[tf.Tensor, ...],
+    decode: Callable[..., tf.Tensor],
+    image_shape: tuple[int, int, int],
+    dtype: tf.DType,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Decode images, and find those that cannot be decoded.
+
+    A batch is decoded as a whole, in parallel. Only if that fails is it decoded again, one by one,
+    to find the damaged images, so intact ones cost nothing extra. A failed batch has no first
+    element: after an error the rest of it is shorter than B.
+
+    Args:
+        examples: the arguments of `decode` for each image, each [B, ...].
+        decode: returns the pixels of one image, or raises InvalidArgumentError at run time.
+        image_shape: their shape.
+        dtype: their type.
+
+    Returns:
+        The images, [B, *image_shape], black where they are damaged, and whether each is good, [B]
+        bool.
+    """
+    batch_size = tf.shape(examples[0], out_type=tf.int64)[0]
+
+    def decode_or_blank(*example: tf.Tensor) -> tf.data.Dataset:
+        decoded = tf.data.Dataset.from_tensors(example).map(lambda *one: (decode(*one), True))
+        blank = tf.data.Dataset.from_tensors((tf.zeros(image_shape, dtype), False))
+        return decoded.ignore_errors().concatenate(blank).take(1)
+
+    slices = tf.data.Dataset.from_tensor_slices(examples)
+    whole = slices.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    whole = whole.batch(batch_size, drop_remainder=True).map(
+        lambda images: (images, tf.ones([batch_size], tf.bool))
+    )
+    singly = slices.flat_map(decode_or_blank).batch(batch_size)
+    images, good = whole.ignore_errors().concatenate(singly).take(1).get_single_element()
+    images.set_shape([examples[0].shape[0], *image_shape])
+    good.set_shape([examples[0].shape[0]])
+    return images, good
+
+
 class FileSplit:
     """A split of image files. Nothing is read before `fetch`.
 
@@ -193,7 +249,6 @@ class FileSplit:
         self.augments = framing.min_area > 0
         self._max_value = max_value
         self._corrupt = corrupt
-        self._constants: tuple[tf.Tensor, ...] | None = None
 
     @property
     def hashes(self) -> np.ndarray:
@@ -232,7 +287,7 @@ class FileSplit:
                 message names one. Called eagerly, it is the ValueError of `CorruptFiles`.
         """
         with tf.device("CPU:0"):
-            paths, *labels = (tf.gather(constant, indices) for constant in self._tensors())
+            paths, *labels = (tf.gather(constant, indices) for constant in self._tensors)
             images, good = self._read(paths, draws)
             batch = self._corrupt.count(images, good, paths)
             return {**batch, "label": labels[0]} if labels else batch
@@ -244,19 +299,11 @@ class FileSplit:
         return decode_batch(examples, self._decode, self._image_shape, dtype)
 
     def _decode(self, path: tf.Tensor, draws: tf.Tensor | None = None) -> tf.Tensor:
+        content = tf.io.read_file(path)
         return decode(
-            tf.io.read_file(path),
-            self._image_shape,
-            self._framing,
-            max_value=self._max_value,
-            draws=None if draws is None else tf.gather(draws, BOX_COLUMNS),
+            content, self._image_shape, self._framing, max_value=self._max_value, draws=draws
         )
 
-    def _tensors(self) -> tuple[tf.Tensor, ...]:
-        # As in `ArraySplit`: once, at first use, outside of any function that is being traced.
-        if self._constants is None:
-            with tf.init_scope(), tf.device("CPU:0"):
-                self._constants = tuple(
-                    tf.constant(x) for x in (self._paths, self.labels) if x is not None
-                )
-        return self._constants
+    @cached_property
+    def _tensors(self) -> list[tf.Tensor]:
+        return on_host(self._paths, self.labels)

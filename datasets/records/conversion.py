@@ -1,4 +1,4 @@
-"""Writing of a dataset as files of records: resumable, and verified against its source.
+"""Writing of a dataset as TFRecord files: resumable, and verified against its source.
 
 A shard is written under another name, flushed and then renamed, and noted with its size and
 checksum in `.conversion.json`. A conversion that was killed keeps the shards that are noted. At the
@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from trainer.datasets.records.record_folder import DESCRIPTION
 from trainer.datasets.records.record_source import RecordSource
-from trainer.datasets.records.record_writers import ArrayRecords, TFRecords, open_format
+from trainer.files import write_atomically
 from trainer.protocols import DatasetDefaults, with_defaults
 
 NOTES = ".conversion.json"
@@ -42,7 +44,6 @@ class Conversion:
         self,
         dataset: Any,
         folder: Path,
-        format_name: str,
         *,
         shard_bytes: int,
         source: Mapping[str, Any],
@@ -53,7 +54,6 @@ class Conversion:
         Args:
             dataset: a dataset with splits `train` and `test`.
             folder: where the files go.
-            format_name: `tfrecord` or `array_record`.
             shard_bytes: about how long a file shall be.
             source: the dataset's configuration; a conversion of another one is not continued.
             announce: shows a line to the user.
@@ -63,14 +63,12 @@ class Conversion:
         """
         self._dataset = dataset
         self._folder = folder
-        self._format: TFRecords | ArrayRecords = open_format(format_name)
         self._announce = announce
         max_value = with_defaults(dataset, DatasetDefaults).max_value or 1.0
         self._splits = {
-            name: RecordSource(getattr(dataset, name), max_value, raw=self._format.raw)
-            for name in ("train", "test")
+            name: RecordSource(getattr(dataset, name), max_value) for name in ("train", "test")
         }
-        self._key = {"source": source, "format": format_name, "shard_bytes": shard_bytes}
+        self._key = {"source": source, "format": "tfrecord", "shard_bytes": shard_bytes}
         self._shards = self._plan(shard_bytes)
 
     def run(self) -> int:
@@ -109,17 +107,13 @@ class Conversion:
             each = max(1, shard_bytes // (length + 16))
             count = -(-source.num_examples // each)
             for number in range(count):
-                name = f"{split}-{number:05d}-of-{count:05d}.{self._format.name}"
+                name = f"{split}-{number:05d}-of-{count:05d}.tfrecord"
                 stop = min((number + 1) * each, source.num_examples)
                 shards.append(_Shard(name, split, number * each, stop))
         return shards
 
     def _read_notes(self) -> dict[str, Any]:
-        """Return the shards that were written before, by name.
-
-        Raises:
-            ValueError: they are of another conversion.
-        """
+        """Return the shards that were written before, by name."""
         file = self._folder / NOTES
         if not file.is_file():
             others = [path.name for path in self._folder.iterdir() if path.name[0] != "."]
@@ -141,36 +135,30 @@ class Conversion:
         file = self._folder / shard.name
         partial = file.with_name(f".{file.name}.part")
         partial.unlink(missing_ok=True)
-        writer = self._format.open(partial)
-        try:
+        with tf.io.TFRecordWriter(str(partial)) as writer:
             for record in self._splits[shard.split].records(shard.start, shard.stop):
                 writer.write(record)
-        finally:
-            writer.close()
         with partial.open("rb") as written:
             os.fsync(written.fileno())
         os.replace(partial, file)
         return {"bytes": file.stat().st_size, "crc32": _crc32(file)}
 
     def _verify(self, shard: _Shard) -> None:
-        """Read a shard back.
-
-        Raises:
-            ValueError: a record differs from its example.
-        """
+        """Read a shard back."""
         file = self._folder / shard.name
         number = shard.start
         problem = ""
         try:
             expected = self._splits[shard.split].records(shard.start, shard.stop)
-            for read, example in zip(self._format.read(file), expected, strict=True):
-                if read != example:
+            stored = tf.data.TFRecordDataset(str(file))
+            for read, example in zip(stored, expected, strict=True):
+                if read.numpy() != example:
                     problem = f"example {number} of {shard.split} differs from its source"
                     break
                 number += 1
         except ValueError:
             problem = f"it holds other than {shard.stop - shard.start} records"
-        except Exception as error:  # of the format's own library
+        except tf.errors.OpError as error:
             problem = f"it cannot be read at example {number} of {shard.split} ({error})"
         if problem:
             raise ValueError(
@@ -187,7 +175,7 @@ class Conversion:
             for split in self._splits
         }
         described: dict[str, Any] = {
-            "format": self._format.name,
+            "format": "tfrecord",
             **files,
             "num_examples": {name: source.num_examples for name, source in self._splits.items()},
             "features": train.features,
@@ -204,13 +192,8 @@ class Conversion:
         return described
 
     def _store(self, name: str, content: Any) -> None:
-        file = self._folder / name
-        partial = file.with_name(f".{file.name.lstrip('.')}.part")
-        with partial.open("w") as opened:
-            opened.write(json.dumps(content, indent=1, sort_keys=True) + "\n")
-            opened.flush()
-            os.fsync(opened.fileno())
-        os.replace(partial, file)
+        text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+        write_atomically(self._folder / name, text)
 
 
 def _is_whole(file: Path, note: Mapping[str, int] | None) -> bool:

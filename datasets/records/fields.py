@@ -99,34 +99,29 @@ class Fields:
         label = _key(record, self.label, LABELS, 1, "label", name)
         value = part(record, features)
         kind, label_shape = ("class", ()) if label is None else _label_kind(part(record, label))
-        if (content := encoded_image(value)) is not None:
+        content = encoded_image(value)
+        dtype = np.dtype(np.uint8)
+        if content is not None:
             size, channels = _image_size(content, name)
-            shape = (*(self.image_size or size), self.channels or channels)
-            return Layout(
-                features=features,
-                label=label,
-                encoded=True,
-                shape=shape,
-                dtype=np.dtype(np.uint8),
-                label_kind=kind,
-                label_shape=label_shape,
-            )
-        if isinstance(value, str | bytes):
+            shape: tuple[int, ...] = (*(self.image_size or size), self.channels or channels)
+        elif isinstance(value, str | bytes):
             raise ValueError(
                 f"{name}: the features of record 0 are text or bytes that are no JPEG, PNG, GIF or "
                 "BMP image; make numbers of them in __getitem__, or choose other ones with "
                 "dataset.fields.features=<key>"
             )
-        try:
-            array = as_array(value, self.shape)
-        except RecordError as error:
-            raise ValueError(f"{name}: record 0 {error}") from error
+        else:
+            try:
+                array = as_array(value, self.shape)
+            except RecordError as error:
+                raise ValueError(f"{name}: record 0 {error}") from error
+            shape, dtype = array.shape, array.dtype
         return Layout(
             features=features,
             label=label,
-            encoded=False,
-            shape=array.shape,
-            dtype=array.dtype,
+            encoded=content is not None,
+            shape=shape,
+            dtype=dtype,
             label_kind=kind,
             label_shape=label_shape,
         )
@@ -245,11 +240,7 @@ def as_array(value: Any, shape: tuple[int, ...] | None) -> np.ndarray:
 
 
 def label_of(value: Any, layout: Layout) -> np.ndarray:
-    """Return the targets of an example as float32, or which labels it has as int64.
-
-    Raises:
-        RecordError: they are no such numbers, or not as many as in the first record.
-    """
+    """Return the targets of an example as float32, or which labels it has as int64."""
     try:
         array = np.asarray(value)
     except ValueError as error:  # lists of different lengths

@@ -10,10 +10,8 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from trainer.datasets.images.decoding import decode_batch
 from trainer.datasets.images.framing import Framing
-from trainer.datasets.images.image_files import CorruptFiles, decode
-from trainer.datasets.operations.augment import BOX_COLUMNS
+from trainer.datasets.images.image_files import CorruptFiles, decode, decode_batch
 from trainer.datasets.records.record_reader import RecordReader
 
 Read: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -102,30 +100,16 @@ class IndexedSplit:
                 features.set_shape([*indices.shape, *layout.shape])
                 return {**batch, "features": features}
             features.set_shape(indices.shape)
-            return {**batch, **self._decoded(features, indices, draws)}
+            examples = (features,) if draws is None else (features, draws)
+            images, good = decode_batch(examples, self._decode, layout.shape, tf.uint8)
+            return {**batch, **self._corrupt.count(images, good, indices, self._names)}
 
     def _read(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self._read_records(indices if self._rows is None else self._rows[indices])
 
-    def _decoded(
-        self, contents: tf.Tensor, indices: tf.Tensor, draws: tf.Tensor | None
-    ) -> dict[str, tf.Tensor]:
-        examples = (contents,) if draws is None else (contents, draws)
-        shape = self._reader.layout.shape
-        images, good = decode_batch(examples, self._decode, shape, tf.uint8)
-        checked = tf.cond(
-            tf.reduce_all(good),
-            tf.no_op,
-            lambda: tf.numpy_function(self._report, [indices, good], []),
-        )
-        with tf.control_dependencies([checked]):
-            return {"features": tf.identity(images), "weight": tf.cast(good, tf.float32)}
-
     def _decode(self, content: tf.Tensor, draws: tf.Tensor | None = None) -> tf.Tensor:
-        box = None if draws is None else tf.gather(draws, BOX_COLUMNS)
-        return decode(content, self._reader.layout.shape, self._framing, draws=box)
+        return decode(content, self._reader.layout.shape, self._framing, draws=draws)
 
-    def _report(self, indices: np.ndarray, good: np.ndarray) -> None:
+    def _names(self, indices: np.ndarray) -> list[str]:
         rows = indices if self._rows is None else self._rows[indices]
-        names = [f"record {row} of {self._reader.name}".encode() for row in rows]
-        self._corrupt.report(np.array(names), good)
+        return [f"record {row} of {self._reader.name}" for row in rows]

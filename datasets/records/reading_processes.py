@@ -2,18 +2,21 @@
 
 Python runs one thread at a time, so threads make such a source no faster. The records of a batch
 are shared out among the processes and put together by their places: which process reads a record
-changes nothing.
+changes nothing. No TensorFlow, unless the source needs it.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import queue
+import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,13 +27,17 @@ from typing import Any
 import numpy as np
 
 from trainer.datasets.records.record_reader import RecordReader
+from trainer.text import first_line
 
 logger = logging.getLogger(__name__)
 
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[2:]; "
-    "from trainer.datasets.records.reading_process import main; main(int(sys.argv[1]))"
+    "from trainer.datasets.records.reading_processes import answer; answer(int(sys.argv[1]))"
 )
+_LEFT_TO_THE_TRAINER = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT
+)  # fmt: skip
 
 
 class _LostError(Exception):
@@ -71,9 +78,7 @@ class ReadingProcesses:
             ValueError: as it does; or a record ends the processes that read it.
         """
         parts = [part for part in np.array_split(rows, self._count) if len(part)]
-        results = list(self._threads.map(lambda part: self._read_part(number, part), parts))
-        features, labels = zip(*results, strict=True)
-        return np.concatenate(features), np.concatenate(labels)
+        return _joined(list(self._threads.map(lambda part: self._read_part(number, part), parts)))
 
     def _read_part(self, number: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         try:
@@ -94,8 +99,7 @@ class ReadingProcesses:
                     f"{self._names[number]}: the process that read record {row} {error}, for the "
                     "second time; does reading it need too much memory, or crash?"
                 ) from None
-        features, labels = zip(*results, strict=True)
-        return np.concatenate(features), np.concatenate(labels)
+        return _joined(results)
 
     def _ask(self, number: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         process = self._idle.get()
@@ -145,12 +149,7 @@ class _Process:
         self._connection = Connection(ours.detach())
 
     def ask(self, message: bytes) -> Any:
-        """Send a message, and return the answer.
-
-        Raises:
-            ValueError: the answer is a problem.
-            _LostError: the process has ended.
-        """
+        """Send a message, and return the answer."""
         try:
             self._connection.send_bytes(message)
             problem, value = pickle.loads(self._connection.recv_bytes())
@@ -169,6 +168,11 @@ class _Process:
         self._process.wait()
 
 
+def _joined(results: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    features, labels = zip(*results, strict=True)
+    return np.concatenate(features), np.concatenate(labels)
+
+
 def _end_all(processes: set[_Process]) -> None:
     for process in list(processes):
         with suppress(OSError):
@@ -180,9 +184,59 @@ def _pickled(readers: Sequence[RecordReader]) -> bytes:
         try:
             pickle.dumps(reader.source)
         except Exception as error:  # whatever an object raises
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ValueError(
                 f"processes ({reader.name}, a {type(reader.source).__name__}) cannot be copied to "
-                f"other processes: {reason}; open files in __getitem__, or set dataset.processes=0"
+                f"other processes: {first_line(error)}; open files in __getitem__, or set "
+                "dataset.processes=0"
             ) from None
     return pickle.dumps(list(readers))
+
+
+def answer(descriptor: int) -> None:
+    """Answer what comes over a connection, until its other end is closed.
+
+    The readers come first, then pairs of a reader's number and the numbers of records.
+    """
+    for number in _LEFT_TO_THE_TRAINER:
+        # Not SIG_IGN, which programs that a source starts would inherit, like a blocked signal.
+        signal.signal(number, lambda received, frame: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    connection = Connection(descriptor)
+    threading.Thread(target=_leave_at_end, args=(descriptor,), daemon=True).start()
+
+    def reply(problem: str | None, value: Any = None) -> None:
+        connection.send_bytes(pickle.dumps((problem, value), pickle.HIGHEST_PROTOCOL))
+
+    # Until the process that trains has ended.
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        payload = connection.recv_bytes()
+        try:
+            readers: list[RecordReader] = pickle.loads(payload)
+        except Exception as error:  # whatever the source's module raises
+            logger.info("the source cannot be copied", exc_info=True)
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            reply(
+                f"processes: the source cannot be copied to another process: {reason}; set "
+                "dataset.processes=0"
+            )
+            return
+        reply(None)
+        while True:
+            number, rows = pickle.loads(connection.recv_bytes())
+            try:
+                reply(None, readers[number].read(rows))
+            except ValueError as error:
+                reply(str(error))
+
+
+def _leave_at_end(descriptor: int) -> None:
+    """End this process when the other end is closed, also while a record is being read."""
+    poll = select.poll()
+    poll.register(descriptor, 0)  # no events: the end is always reported
+    poll.poll()
+    os._exit(0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.datasets.records.record_index import find_files, is_record_file
+from trainer.datasets.records.record_index import find_files
 
 DESCRIPTION = "dataset.json"
 _TRAIN = re.compile(r"(^|[-_.])train([-_.]|$)")
@@ -86,9 +86,4 @@ def _description(root: Path) -> dict[str, Any]:
         raise ValueError(f"{file} cannot be read: {error}; convert again, or remove it") from error
     if not isinstance(description, dict) or not needed <= description.keys():
         raise ValueError(f"{file} lacks one of {', '.join(sorted(needed))}; convert again")
-    if not any(is_record_file(root / name) for name in description["train"]):
-        raise ValueError(
-            f"path ({root}) holds no TFRecords, but {description.get('format')}; "
-            f"choose dataset={description.get('format')}"
-        )
     return description

@@ -14,7 +14,6 @@ import glob
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from trainer.datasets.splits.hashed_split import hash_rows
+from trainer.datasets.splits.paths import replacing
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
@@ -129,7 +129,8 @@ def open_index(files: Sequence[Path]) -> RecordIndex:
     index = build_index(files)
     for place in places:
         with suppress(OSError):
-            _store(place, key, index)
+            with replacing(place) as file:
+                np.savez(file, key=key, counts=index.counts, offsets=index.offsets)
             break
     return index
 
@@ -238,22 +239,3 @@ def _load(place: Path, key: str, files: Sequence[Path]) -> RecordIndex | None:
             return RecordIndex(tuple(files), kept["counts"], kept["offsets"])
     except Exception:  # whatever is wrong with it, it can be made anew
         return None
-
-
-def _store(place: Path, key: str, index: RecordIndex) -> None:
-    """Put an index in place as a whole.
-
-    Raises:
-        OSError: its folder cannot be written.
-    """
-    place.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(".tmp", ".steadfast-index-", place.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            np.savez(file, key=key, counts=index.counts, offsets=index.offsets)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, place)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise

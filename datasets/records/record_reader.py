@@ -18,6 +18,7 @@ from trainer.datasets.records.fields import (
     label_of,
     part,
 )
+from trainer.text import first_line
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class RecordReader:
             return self.source[row]
         except Exception as error:  # whatever a library raises
             logger.info("%s: record %d cannot be read", self.name, row, exc_info=True)
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            reason = first_line(error)
             raise ValueError(f"{self.name}: record {row} cannot be read: {reason}") from None
 
     def _checked(self, row: int, record: Any) -> tuple[Any, Any]:

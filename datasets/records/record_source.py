@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from trainer.datasets.cache.example_cache import CachedSplit
@@ -28,14 +27,8 @@ class RecordSource:
 
     label = "label"
 
-    def __init__(self, split: Any, max_value: float, *, raw: bool) -> None:
-        """Take a split.
-
-        Args:
-            split: the split.
-            max_value: the value of white, if its features are pixels.
-            raw: whether arrays are written as their bytes, which is fastest to read. Otherwise
-                images become PNG, which every reader knows, and other arrays lists of numbers.
+    def __init__(self, split: Any, max_value: float) -> None:
+        """Take a split, and the value of white if its features are pixels.
 
         Raises:
             ValueError: its examples cannot be written as records.
@@ -49,8 +42,7 @@ class RecordSource:
         elif isinstance(split, FileSplit):
             self.features = {"image": {"kind": "image"}, "label": {"kind": "int"}}
         else:
-            self.features = _numbers(split, max_value, raw=raw)
-        self._encode = _encoder(self.features)
+            self.features = _numbers(split, max_value)
 
     def records(self, start: int, stop: int) -> Iterator[bytes]:
         """Yield the records of the examples from `start` to `stop`."""
@@ -67,15 +59,11 @@ class RecordSource:
                 batch = self._split.fetch(indices)
                 features, labels = batch["features"].numpy(), batch["label"].numpy()
                 for values, label in zip(features, labels.tolist(), strict=True):
-                    yield _example(label=label, **self._encode(values))
+                    yield _example(label=label, features=values.tobytes())
 
 
-def _numbers(split: Any, max_value: float, *, raw: bool) -> dict[str, dict[str, Any]]:
-    """Return what is in the records of a split of arrays.
-
-    Raises:
-        ValueError: it has other tensors than features and labels, or text.
-    """
+def _numbers(split: Any, max_value: float) -> dict[str, dict[str, Any]]:
+    """Return what is in the records of a split of arrays, which are written as their bytes."""
     if not isinstance(split, Split):
         raise ValueError("its training examples come as a stream, so they have no numbers")
     batch = split.fetch(tf.constant([0], tf.int64))
@@ -88,54 +76,28 @@ def _numbers(split: Any, max_value: float, *, raw: bool) -> dict[str, dict[str, 
             f"its features are {features.dtype}, its labels {batch['label'].shape[1:]}; "
             "only numbers with one class each can be written"
         )
-    shape = features.shape[1:]
-    if raw:
-        feature = Feature(
-            kind="raw", shape=shape, dtype=str(features.dtype), max_value=float(max_value)
-        )
-        return {"features": _as_option(feature), "label": {"kind": "int"}}
-    is_image = len(shape) == 3 and shape[2] in (1, 3) and features.dtype == np.uint8
-    if is_image and max_value == 255:
-        return {"image": {"kind": "image"}, "label": {"kind": "int"}}
-    if features.dtype == np.float64:
-        raise ValueError("its features are float64; a list of an Example has float32; cast them")
-    kind = "float" if features.dtype.kind == "f" else "int"
-    return {"features": _as_option(Feature(kind=kind, shape=shape)), "label": {"kind": "int"}}
-
-
-def _encoder(features: Mapping[str, Any]) -> Callable[[np.ndarray], dict[str, Any]]:
-    """Return the function that makes the features of a record out of an array."""
-    if "image" in features:
-        return lambda values: {"image": bytes(tf.io.encode_png(values).numpy())}
-    if features.get("features", {}).get("kind") == "raw":
-        return lambda values: {"features": values.tobytes()}
-    return lambda values: {"features": values.ravel()}
+    shape, dtype = features.shape[1:], str(features.dtype)
+    feature = Feature(kind="raw", shape=shape, dtype=dtype, max_value=float(max_value))
+    return {"features": _as_option(feature), "label": {"kind": "int"}}
 
 
 def _as_option(feature: Feature) -> dict[str, Any]:
     """Return a feature as the option `features` says it, without what is the default."""
     plain = Feature(kind=feature.kind)
-    values = {name: getattr(feature, name) for name in Feature.__dataclass_fields__}
-    changed: Mapping[str, Any] = {
+    return {
         name: list(value) if isinstance(value, tuple) else value
-        for name, value in values.items()
+        for name, value in vars(feature).items()
         if name == "kind" or value != getattr(plain, name)
     }
-    return dict(changed)
 
 
-def _example(**values: Any) -> bytes:
-    """Return a serialized example of bytes and numbers."""
-    features = {name: _feature(value) for name, value in values.items()}
+def _example(label: int | None, **contents: bytes) -> bytes:
+    """Return a serialized example of bytes and a label."""
+    features = {
+        name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[content]))
+        for name, content in contents.items()
+    }
+    features["label"] = tf.train.Feature(int64_list=tf.train.Int64List(value=[label]))
     example = tf.train.Example(features=tf.train.Features(feature=features))
     # The order of a protocol buffer's map is otherwise not fixed.
     return bytes(example.SerializeToString(deterministic=True))
-
-
-def _feature(value: Any) -> tf.train.Feature:
-    if isinstance(value, bytes):
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-    numbers = np.atleast_1d(value)
-    if numbers.dtype.kind == "f":
-        return tf.train.Feature(float_list=tf.train.FloatList(value=numbers))
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=numbers))

@@ -5,18 +5,18 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.datasets.images.decoding import decode_batch
 from trainer.datasets.images.framing import Framing
-from trainer.datasets.images.image_files import CorruptFiles, decode
-from trainer.datasets.operations.augment import BOX_COLUMNS
+from trainer.datasets.images.image_files import CorruptFiles, decode, decode_batch
 from trainer.datasets.records.record_features import Features
 from trainer.datasets.records.record_index import RecordIndex
+from trainer.datasets.splits.arrays import on_host
 
 
 class CorruptRecords(CorruptFiles):
@@ -84,7 +84,6 @@ class RecordSplit:
         self._image_shape = image_shape
         self._framing = framing
         self._corrupt = corrupt
-        self._constants: tuple[tf.Tensor, ...] | None = None
 
     def place(self, index: int) -> tuple[Path, int]:
         """Return the file of a record, and its offset there."""
@@ -112,7 +111,7 @@ class RecordSplit:
                 message names one. Called eagerly, it is the ValueError of `CorruptRecords`.
         """
         with tf.device("CPU:0"):
-            names, ends, offsets = self._tensors()
+            names, ends, offsets = self._tensors
             files = tf.gather(names, tf.searchsorted(ends, indices, side="right"))
             where = tf.gather(offsets, indices)
             if self._image_shape is None:
@@ -191,16 +190,11 @@ class RecordSplit:
         )
 
     def _decode(self, content: tf.Tensor, draws: tf.Tensor | None = None) -> tf.Tensor:
-        boxes = None if draws is None else tf.gather(draws, BOX_COLUMNS)
-        return decode(content, self._image_shape, self._framing, draws=boxes)
+        return decode(content, self._image_shape, self._framing, draws=draws)
 
-    def _tensors(self) -> tuple[tf.Tensor, ...]:
-        # As in `ArraySplit`: once, at first use, outside of any function that is being traced.
-        if self._constants is None:
-            parts = self._names, np.cumsum(self.index.counts), self.index.offsets
-            with tf.init_scope(), tf.device("CPU:0"):
-                self._constants = tuple(tf.constant(part) for part in parts)
-        return self._constants
+    @cached_property
+    def _tensors(self) -> list[tf.Tensor]:
+        return on_host(self._names, np.cumsum(self.index.counts), self.index.offsets)
 
 
 def read_record(file: Path, offset: int) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.datasets.images.normalization import Normalization
+from trainer.text import first_line
 
 
 class ArraySplit:
@@ -39,7 +41,6 @@ class ArraySplit:
         if labels is not None:
             is_number = labels.dtype.kind == "f"
             self._arrays["label"] = labels.astype(np.float32 if is_number else np.int64)
-        self._constants: dict[str, tf.Tensor] | None = None
 
     @property
     def labels(self) -> np.ndarray | None:
@@ -51,21 +52,26 @@ class ArraySplit:
 
         Labels are int64, and targets float32.
         """
-        constants = self._tensors()
+        constants = self._tensors
         # On the host, whatever the caller's device: the data must not fill an accelerator's memory.
         with tf.device("CPU:0"):
-            return {name: tf.gather(values, indices) for name, values in constants.items()}
+            gathered = [tf.gather(values, indices) for values in constants]
+        return dict(zip(self._arrays, gathered, strict=True))
 
-    def _tensors(self) -> dict[str, tf.Tensor]:
-        # Created once, at first use: a tensor that is older than a multi-worker strategy would
-        # belong to a context that is gone. `init_scope` lifts it out of a function being traced,
-        # which then captures it by reference, without a copy.
-        if self._constants is None:
-            with tf.init_scope(), tf.device("CPU:0"):
-                self._constants = {
-                    name: tf.constant(values) for name, values in self._arrays.items()
-                }
-        return self._constants
+    @cached_property
+    def _tensors(self) -> list[tf.Tensor]:
+        return on_host(*self._arrays.values())
+
+
+def on_host(*arrays: np.ndarray | None) -> list[tf.Tensor]:
+    """Return arrays, without those that are None, as constants in the host's memory.
+
+    To be called once, at the first use: a tensor that is older than a multi-worker strategy would
+    belong to a context that is gone. `init_scope` lifts it out of a function being traced, which
+    then captures it by reference, without a copy.
+    """
+    with tf.init_scope(), tf.device("CPU:0"):
+        return [tf.constant(values) for values in arrays if values is not None]
 
 
 def read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
@@ -84,9 +90,8 @@ def read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
             arrays = {key: archive[key] for key in archive if key in keys}
             available = sorted(archive)
     except (zipfile.BadZipFile, EOFError, OSError, ValueError, AttributeError, TypeError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(
-            f"path ({path}) cannot be read as an .npz file of plain arrays: {reason}; "
+            f"path ({path}) cannot be read as an .npz file of plain arrays: {first_line(error)}; "
             "was it cut short?"
         ) from error
     if missing := [key for key in keys if key not in arrays]:

@@ -41,9 +41,6 @@ def _import_beside_checkout(name: str) -> None:
 
     There the folder comes first on the path, as the directory of the program. The package's own
     modules are then found through it.
-
-    Raises:
-        ModuleNotFoundError: it is not installed.
     """
     if name in sys.modules:
         return

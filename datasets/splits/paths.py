@@ -1,10 +1,14 @@
-"""Files named by a path: one file, a folder, or a pattern; and what identifies files."""
+"""Files that a path names, what identifies them, and files that are whole or absent."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 
 def find_files(path: str | None, suffixes: tuple[str, ...], key: str = "path") -> list[Path]:
@@ -59,3 +63,30 @@ def files_identity(paths: Iterable[Path]) -> str:
             text = f"{file.absolute()}\0{status.st_size} {status.st_mtime_ns}\n"
             digest.update(text.encode(errors="surrogateescape"))
     return digest.hexdigest()
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[IO[bytes]]:
+    """Open a new file that takes the place of `file` when it is complete.
+
+    Several threads and processes may do so at once: the last one stays.
+
+    Raises:
+        OSError: its folder cannot be written.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, partial = tempfile.mkstemp(".tmp", f".{file.stem}-", file.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            yield out
+        os.chmod(partial, 0o644)
+        os.replace(partial, file)
+    except BaseException:
+        os.unlink(partial)
+        raise
+
+
+def keras_datasets() -> Path:
+    """Return Keras' folder of data sets: in `KERAS_HOME`, or else in `~/.keras`."""
+    home = os.environ.get("KERAS_HOME") or "~/.keras"
+    return Path(home).expanduser() / "datasets"

@@ -172,11 +172,7 @@ def to_numbers(name: str, kind: str, rows: Rows) -> np.ndarray:
 
 
 def _parse(values: np.ndarray, kind: str) -> np.ndarray:
-    """Return numbers, or the days since 1970 of dates.
-
-    Raises:
-        ValueError: there are other values.
-    """
+    """Return numbers, or the days since 1970 of dates."""
     if kind == "numeric":
         if values.dtype.kind == "M":
             raise ValueError("dates")

@@ -262,11 +262,7 @@ class TableDataset:
         self.test = self._split("test")
 
     def _split(self, split: str) -> ArraySplit:
-        """Read a split; rows to predict may lack the column of labels.
-
-        Raises:
-            ValueError: a row is damaged, or there is none.
-        """
+        """Read a split; rows to predict may lack the column of labels."""
         fit = self._fit
         labeled = split == "train" or not self._files.test or self._has_label()
         names = [column.name for column in fit.used] + list(self.labels if labeled else ())

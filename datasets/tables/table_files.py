@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import functools
+import logging
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +14,9 @@ from typing import Any, TextIO
 import numpy as np
 
 from trainer.datasets.splits.extras import import_extra
+from trainer.text import first_line
+
+logger = logging.getLogger(__name__)
 
 ROWS = 1 << 16
 SUFFIXES = (".csv", ".parquet")
@@ -57,7 +62,12 @@ def column_names(file: Path, delimiter: str) -> list[str]:
 
 
 def read_rows(
-    files: Sequence[Path], names: Sequence[str], delimiter: str, missing: Collection[str]
+    files: Sequence[Path],
+    names: Sequence[str],
+    delimiter: str,
+    missing: Collection[str],
+    *,
+    has_texts: bool = False,
 ) -> Iterator[Rows]:
     """Read some columns of files.
 
@@ -66,6 +76,8 @@ def read_rows(
         names: the columns that are read.
         delimiter: between the fields of a line.
         missing: texts that stand for a missing value.
+        has_texts: whether values are expected to have line breaks; otherwise a warning tells of
+            them, for a quotation mark in the wrong place makes one row of several.
 
     Raises:
         ValueError: a file is damaged, or lacks a column; the message names file and line.
@@ -77,11 +89,11 @@ def read_rows(
         if file.suffix == ".parquet":
             yield from _parquet_rows(file, names, missing)
         else:
-            yield from _csv_rows(file, names, delimiter, missing)
+            yield from _csv_rows(file, names, delimiter, missing, has_texts)
 
 
 def _csv_rows(
-    file: Path, names: Sequence[str], delimiter: str, missing: Collection[str]
+    file: Path, names: Sequence[str], delimiter: str, missing: Collection[str], has_texts: bool
 ) -> Iterator[Rows]:
     with _open_text(file) as text:
         lines = _lines(text, file, delimiter)
@@ -95,6 +107,8 @@ def _csv_rows(
                     f"{file}, line {number}: {len(line)} fields, the header has {len(header)}; "
                     "repair or remove the line"
                 )
+            if not has_texts and any("\n" in field for field in line):
+                _warn_of_line_break(file, number)
             fields.append(line)
             numbers.append(number)
             if len(fields) == ROWS:
@@ -102,6 +116,16 @@ def _csv_rows(
                 fields, numbers = [], []
         if fields:
             yield _rows(file, names, places, fields, numbers, missing)
+
+
+@functools.cache  # a file is read several times
+def _warn_of_line_break(file: Path, number: int) -> None:
+    logger.warning(
+        "%s, line %d: a value in quotation marks has a line break; if these are several rows, a "
+        "quotation mark is in the wrong place",
+        file,
+        number,
+    )
 
 
 def _rows(
@@ -149,7 +173,7 @@ def _open_parquet(file: Path) -> Any:
     try:
         return parquet.ParquetFile(file)
     except Exception as error:  # whatever Arrow raises
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise ValueError(f"{file} cannot be read as Parquet: {reason}") from error
 
 
@@ -164,7 +188,7 @@ def _parquet_rows(file: Path, names: Sequence[str], missing: Collection[str]) ->
             yield Rows(columns, file, range(done + 1, done + batch.num_rows + 1))
             done += batch.num_rows
     except OSError as error:  # as Arrow tells damage
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise ValueError(f"{file}, after row {done}: {reason}") from error
 
 

@@ -125,11 +125,7 @@ class LabelFitter:
 
 
 def _texts(rows: Rows, name: str) -> list[str]:
-    """Return the labels of rows as texts.
-
-    Raises:
-        ValueError: one is missing; the message names file and line.
-    """
+    """Return the labels of rows as texts."""
     labels = as_texts(rows.columns[name])
     if "" in labels:
         raise ValueError(f"{rows.place(labels.index(''))}: the label ({name}) is missing")
@@ -137,11 +133,7 @@ def _texts(rows: Rows, name: str) -> list[str]:
 
 
 def _numbers(rows: Rows, name: str) -> np.ndarray:
-    """Return a column of targets, [N] float32.
-
-    Raises:
-        ValueError: one is missing, or no number; the message names file and line.
-    """
+    """Return a column of targets, [N] float32."""
     try:
         numbers = to_numbers(name, "numeric", rows)
     except ValueError as error:
@@ -153,11 +145,7 @@ def _numbers(rows: Rows, name: str) -> np.ndarray:
 
 
 def _flags(rows: Rows, name: str) -> np.ndarray:
-    """Return a column of 0 and 1, [N] int64.
-
-    Raises:
-        ValueError: one is missing, or something else; the message names file and line.
-    """
+    """Return a column of 0 and 1, [N] int64."""
     labels = _texts(rows, name)
     for row, text in enumerate(labels):
         if text.lower() not in FLAGS:

@@ -15,6 +15,7 @@ from typing import Any
 from trainer.datasets.splits.extras import import_extra
 from trainer.datasets.splits.paths import find_files
 from trainer.datasets.tables import table_files
+from trainer.text import first_line
 
 EXTENSIONS = (".csv", ".jsonl", ".parquet", ".txt")
 LAYOUT = "give a file .csv, .jsonl or .parquet, or a folder of these or of <class>/<name>.txt"
@@ -187,7 +188,7 @@ def _decoded(path: Path) -> str:
 def _csv(path: Path) -> Iterator[tuple[int, Any]]:
     names = table_files.column_names(path, ",")
     number = 0
-    for rows in table_files.read_rows([path], names, ",", ()):
+    for rows in table_files.read_rows([path], names, ",", (), has_texts=True):
         for values in zip(*(rows.columns[name] for name in names), strict=True):
             number += 1
             yield number, dict(zip(names, values, strict=True))
@@ -220,5 +221,5 @@ def _parquet(path: Path, *keys: str) -> Iterator[tuple[int, Any]]:
                     number += 1
                     yield number, row
     except (OSError, arrow.ArrowException) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise ValueError(f"{path} cannot be read as Parquet: {reason}") from error

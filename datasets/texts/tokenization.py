@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from trainer.datasets.splits.extras import import_extra
+from trainer.text import first_line
 
 BYTES = "bytes"
 
@@ -76,7 +77,7 @@ def load(name: str) -> Tokenizer:
     try:
         encode, decode, size = parts(library, content)
     except Exception as error:  # the libraries raise bare Exceptions
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise ValueError(f"tokenizer ({name}) cannot be read: {reason}") from error
     return Tokenizer(encode, decode, size, fingerprint)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -104,11 +103,3 @@ def test_a_damaged_record_is_named_with_its_file(tmp_path: Path) -> None:
     data = array_record(path=str(good), test_path=str(good), fields=fields)
     with pytest.raises((ValueError, tf.errors.OpError), match=r"record \d .*a.array_record is dam"):
         everything(data.train)
-
-
-def test_a_missing_package_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("array_record")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "array_record", None)
-    with pytest.raises(ValueError, match=r"array_record, .*; pip install 'steadfast\[array_record"):
-        array_record(path=str(folder))

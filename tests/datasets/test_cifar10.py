@@ -1,5 +1,4 @@
 import hashlib
-import io
 import os
 import pickle
 import tarfile
@@ -57,15 +56,21 @@ def check(path: Path) -> None:
     )
 
 
-def test_cifar10_reads_the_folder(folder: Path) -> None:
-    check(folder)
-
-
-def test_cifar10_reads_the_archive(folder: Path) -> None:
-    archive = folder.parent / "cifar-10-python.tar.gz"
+def pack(folder: Path, archive: Path) -> Path:
+    archive.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(folder, folder.name)
-    check(archive)
+    return archive
+
+
+def test_folder_and_archive_are_read_and_what_is_missing_is_named(folder: Path) -> None:
+    check(folder)
+    check(pack(folder, folder.parent / "cifar-10-python.tar.gz"))
+    (folder / "data_batch_2").unlink()
+    with pytest.raises(FileNotFoundError, match=r"-py\) lacks data_batch_2; it must be the folder"):
+        cifar10(path=str(folder))
+    with pytest.raises(FileNotFoundError, match=r"CIFAR-10 is not at no/where; give dataset.path="):
+        cifar10(path="no/where")
 
 
 def test_decode_reads_pickles_of_python_2_and_numpy_1() -> None:
@@ -108,10 +113,7 @@ def test_malicious_pickle_is_refused_and_not_run(folder: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        b"cbuiltins\neval\n",
         b"c__builtin__\neval\n",
-        b"cos\nsystem\n",
-        b"cnumpy\nload\n",
         b"cnumpy\nndarray.tofile\n",
     ],
 )
@@ -133,7 +135,6 @@ def test_unpickler_refuses_other_encodings(folder: Path) -> None:
     ("content", "message"),
     [
         (b"", "test_batch is not a batch of CIFAR-10: EOFError"),
-        (b"hello", "test_batch is not a batch of CIFAR-10"),
         (
             pickle.dumps({b"labels": []}, protocol=2),
             "test_batch is not a batch of CIFAR-10: KeyError: b'data'",
@@ -155,35 +156,11 @@ def test_cifar10_refuses_other_contents(folder: Path, content: bytes, message: s
     assert "\n" not in str(caught.value)
 
 
-def test_error_names_the_missing_file(folder: Path) -> None:
-    (folder / "data_batch_2").unlink()
-    with pytest.raises(
-        FileNotFoundError, match=r"cifar-10-batches-py\) lacks data_batch_2; it must be the folder"
-    ):
-        cifar10(path=str(folder))
-
-
-def test_missing_folder_error_says_what_to_give() -> None:
-    with pytest.raises(
-        FileNotFoundError,
-        match=r"CIFAR-10 is not at no/where; give dataset\.path=<the folder cifar-10-batches-py, "
-        r"or its archive https://.*/cifar-10-python\.tar\.gz>$",
-    ):
-        cifar10(path="no/where")
-
-
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keras' folder of data sets, which does not exist yet."""
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
     return tmp_path / "keras" / "datasets"
-
-
-def pack(folder: Path, archive: Path) -> Path:
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.add(folder, folder.name)
-    return archive
 
 
 @pytest.mark.parametrize("name", ["cifar-10-batches-py.tar.gz", "cifar-10-python.tar.gz"])
@@ -226,11 +203,8 @@ def test_archive_in_the_keras_cache_must_have_the_published_checksum(
 
 
 def test_truncated_archive_is_refused(folder: Path) -> None:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        tar.add(folder, folder.name)
-    archive = folder.parent / "cifar-10-python.tar.gz"
-    archive.write_bytes(buffer.getvalue()[:2000])
+    archive = pack(folder, folder.parent / "cifar-10-python.tar.gz")
+    os.truncate(archive, 2000)
     with pytest.raises(
         ValueError,
         match=r"cannot be read as a tar archive: .*; was the download of .* cut short",

@@ -52,7 +52,7 @@ def test_crop_takes_the_middle_of_image_and_mask_and_the_cache_keeps_both(tree, 
     monkeypatch.setattr(cache_storage, "FOLDER", tree)
     expected = np.zeros((4, 6), np.uint8)
     expected[:, :3] = 1  # without the corner that is ignored
-    for cache in ("none", "disk", "disk"):
+    for cache in ("disk", "disk"):
         batch = arrays(image_masks(path=str(tree), crop=0.5, cache=cache, **OPTIONS).train, [1])
         np.testing.assert_array_equal(batch["mask"], [expected])
         assert set(batch["features"].ravel()) == {10}
@@ -90,19 +90,21 @@ def one_bit(path):
     Image.fromarray(np.zeros((8, 12), np.uint8)).convert("1").save(path)
 
 
-@pytest.mark.parametrize("damage", [palette, other_size, unknown_class, one_bit])
-def test_mask_that_is_none_is_an_error_or_skipped_with_weight_0(tree, damage, caplog):
-    damage(tree / "train" / "masks" / "1.png")
-    rows = tf.range(4, dtype=tf.int64)
-    with pytest.raises(
-        ValueError, match=r"cannot read .*1.png with its mask; the mask must .*count from 1"
-    ):
-        image_masks(path=str(tree), **OPTIONS).train.fetch(rows)
+def test_mask_that_is_none_is_an_error_or_skipped_with_weight_0(tree, caplog):
+    write(tree / "train", "whole", 50)
+    for number, damage in enumerate((palette, other_size, unknown_class, one_bit)):
+        damage(tree / "train" / "masks" / f"{number}.png")
+    strict = image_masks(path=str(tree), **OPTIONS).train
+    for number in range(4):
+        message = rf"cannot read .*{number}.png with its mask; the mask must .*count from 1"
+        with pytest.raises(ValueError, match=message):
+            strict.fetch(tf.constant([4, number], tf.int64))
+    rows = tf.range(5, dtype=tf.int64)
     with caplog.at_level(logging.WARNING):
-        batch = image_masks(path=str(tree), max_corrupt_records=1, **OPTIONS).train.fetch(rows)
-    assert batch["weight"].numpy().tolist() == [1, 0, 1, 1]
-    assert not batch["features"][1].numpy().any()
-    assert "1 of at most 1" in caplog.text
+        batch = image_masks(path=str(tree), max_corrupt_records=4, **OPTIONS).train.fetch(rows)
+    assert batch["weight"].numpy().tolist() == [0, 0, 0, 0, 1]
+    assert not batch["features"][:4].numpy().any()
+    assert "4 of at most 4" in caplog.text
 
 
 def test_what_is_missing_is_told(tmp_path):

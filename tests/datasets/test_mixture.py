@@ -100,6 +100,11 @@ def plain(classes: int = 3, shape: tuple[int, ...] = (6, 6, 1)) -> ArrayDataset:
     return ArrayDataset(train=split, test=split, input_shape=shape, num_classes=classes)
 
 
+STREAM = ArrayDataset(
+    train=StreamSplit(lambda: None, 4), test=plain().test, input_shape=(1,), num_classes=2
+)
+
+
 @pytest.mark.parametrize(
     ("more", "line"),
     [
@@ -113,6 +118,7 @@ def plain(classes: int = 3, shape: tuple[int, ...] = (6, 6, 1)) -> ArrayDataset:
             r"sources\.b joins examples of a batch",
         ),
         ({"b": 3}, r"sources\.b must be a dataset with random access"),
+        ({"b": STREAM}, "a stream cannot be mixed"),
     ],
 )
 def test_sources_that_do_not_fit_are_refused(more: dict[str, Any], line: str) -> None:
@@ -120,31 +126,17 @@ def test_sources_that_do_not_fit_are_refused(more: dict[str, Any], line: str) ->
         mixture(sources={"a": plain(), **more})
 
 
-def test_stream_is_refused() -> None:
-    stream = ArrayDataset(
-        train=StreamSplit(lambda: None, 4), test=plain().test, input_shape=(1,), num_classes=2
-    )
-    with pytest.raises(ValueError, match="a stream cannot be mixed"):
-        mixture(sources={"a": stream})
-
-
 @pytest.mark.parametrize(
-    ("weights", "line"),
+    ("options", "line"),
     [
-        ({"a": 1}, r"weights \(a\) must be one for each of the sources \(a, b\)"),
-        ({"a": 0, "b": 1}, r"weights\.a \(0\) must be > 0; or leave the source out"),
+        ({"weights": {"a": 1}}, r"weights \(a\) must be one for each of the sources \(a, b\)"),
+        ({"weights": {"a": 0, "b": 1}}, r"weights\.a \(0\) must be > 0; or leave the source out"),
+        ({"sources": {}}, r"name at least one dataset; write \+dataset@dataset\.sou"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(weights: dict[str, float], line: str) -> None:
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], line: str) -> None:
     with pytest.raises(ValueError, match=line):
-        mixture(sources=sources(), weights=weights)
-
-
-def test_mixture_without_sources_says_how_to_name_them() -> None:
-    with pytest.raises(
-        ValueError, match=r"name at least one dataset; write \+dataset@dataset\.sou"
-    ):
-        mixture()
+        mixture(**{"sources": sources(), **options})
 
 
 def test_targets_keep_their_fractions() -> None:

@@ -14,18 +14,12 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.input import ours, record_split, sparse_record_file
-from tests.support.records import image_records, vector_records, write
-from tests.support.toy_sources import png
+from tests.support.records import image_records, write
 from tests.support.training import engine
-from trainer.datasets.images.framing import Framing
-from trainer.datasets.images.image_files import CorruptFiles, FileSplit
 from trainer.datasets.indexed import indexed
 from trainer.datasets.mixture import MixtureSplit
 from trainer.datasets.records.fields import Fields
-from trainer.datasets.records.record_index import RecordIndex, open_index
-from trainer.datasets.records.record_split import CorruptRecords, RecordSplit
 from trainer.datasets.text_windows import WindowSplit
-from trainer.datasets.tfrecord import tfrecord
 from trainer.engine.graph.input.feed import Pipeline, Source
 from trainer.engine.graph.input.mixed_order import sample_order
 
@@ -76,36 +70,6 @@ class Numbers:
         return np.full([2], index % 1000, np.float32), index % 2
 
 
-def records(folder: Path) -> RecordSplit:
-    """Return ten million records, which are four ones in turn."""
-    file = write(folder / "a.tfrecord", vector_records(4))
-    data = tfrecord(
-        path=str(file),
-        test_path=str(file),
-        features={"x": {"kind": "float", "shape": [2]}, "y": "int"},
-        label="y",
-        num_classes=2,
-    )
-    features = data.train.features
-    offsets = np.resize(open_index([file]).offsets, MANY)
-    return RecordSplit(
-        RecordIndex((file,), np.array([MANY]), offsets),
-        features,
-        None,
-        framing=Framing(),
-        corrupt=CorruptRecords(0, features),
-    )
-
-
-def files(folder: Path) -> FileSplit:
-    """Return a few image files: of these, position ten million is in a late epoch."""
-    paths = [folder / f"{number}.png" for number in range(30)]
-    for number, path in enumerate(paths):
-        path.write_bytes(png(number))
-    labels = [number % 3 for number in range(30)]
-    return FileSplit(paths, labels, (4, 4, 1), framing=Framing(), corrupt=CorruptFiles(0))
-
-
 def numbers() -> Any:
     return indexed(train_source=Numbers(), test_source=Numbers(), fields=Fields(num_classes=2))
 
@@ -126,7 +90,7 @@ def mixture(folder: Path) -> MixtureSplit:
     return MixtureSplit({"one": numbers(), "other": numbers()}, "train", [3, 1])
 
 
-@pytest.mark.parametrize("make", [records, files, source, windows, mixture])
+@pytest.mark.parametrize("make", [source, windows, mixture])
 def test_input_opened_late_fetches_no_more_than_opened_early(
     tmp_path: Path, make: Callable[[Path], Any]
 ) -> None:

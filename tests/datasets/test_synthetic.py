@@ -1,7 +1,6 @@
 from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from trainer.datasets.synthetic import synthetic
@@ -42,8 +41,3 @@ def test_synthetic_classes_are_separable() -> None:
     nearest = np.square(tests[:, None].astype(np.float32) - means).sum((2, 3, 4)).argmin(1)
     assert (nearest == answers).mean() == 1.0
     assert (tests[0] != images[0]).any()
-
-
-def test_image_size_of_one_number_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"image_size \(\[32\]\) must be \[height, width\]"):
-        synthetic(image_size=[32])

@@ -299,3 +299,13 @@ def test_text_of_a_column_may_have_any_length(tmp_path: Path) -> None:
     file.write_text(f"text\n{'a' * 200_000}\n")
     (rows,) = read_rows([file], ["text"], ",", [""])
     assert [len(text) for text in rows.columns["text"]] == [200_000]
+
+
+def test_rows_that_a_quotation_mark_joins_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    joined = TRAIN.replace("a,10,", 'a,"10,').replace("b,20,", 'b,20",')
+    data, _ = fitted({**write(tmp_path, joined), **OPTIONS})
+    assert data.train.num_examples == 3
+    (line,) = caplog.messages
+    assert "train.csv, line 3: a value in quotation marks has a line break; if these are" in line

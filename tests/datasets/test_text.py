@@ -65,31 +65,23 @@ def test_json_lines_are_all_read_and_divided_by_name(tmp_path: Path) -> None:
     check_dataset(data)
 
 
-def test_parquet_columns_are_the_same_as_json_lines(tmp_path: Path) -> None:
+def test_columns_of_csv_and_parquet_are_the_same_as_json_lines(tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     write_rows(tmp_path / "rows.jsonl", text="review", label="stars")
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
-    one, two = (
-        texts_of(text(path=str(tmp_path / f"rows.{kind}"), length=64, text="review", label="stars"))
-        for kind in ("jsonl", "parquet")
-    )
-    assert sorted(one) == sorted(two)
-
-
-def test_csv_columns_are_the_same_as_json_lines(tmp_path: Path) -> None:
-    write_rows(tmp_path / "rows.jsonl")
-    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     with (tmp_path / "rows.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["number", "label", "text"])
+        writer = csv.DictWriter(file, ["number", "stars", "review"])
         writer.writeheader()
         writer.writerows({"number": 1, **row} for row in rows)
-    one, two = (
-        texts_of(text(path=str(tmp_path / f"rows.{kind}"), length=64)) for kind in ("jsonl", "csv")
+    one, two, three = (
+        texts_of(text(path=str(tmp_path / f"rows.{kind}"), length=64, text="review", label="stars"))
+        for kind in ("jsonl", "parquet", "csv")
     )
-    # Spaces around a field are no part of it.
-    assert sorted((words.strip(), label) for words, label in one) == sorted(two)
+    assert sorted(one) == sorted(two)
+    # Spaces around a field of CSV are no part of it.
+    assert sorted((words.strip(), label) for words, label in one) == sorted(three)
 
 
 def test_folders_of_text_files_have_splits_and_classes(tmp_path: Path) -> None:
@@ -273,7 +265,6 @@ def test_texts_to_predict_need_no_label(tmp_path: Path, kind: str) -> None:
         batch = fetch(data.test)
         assert list(batch) == ["features"]
         assert bytes((batch["features"][0][:5] - 1).tolist()) == b"a cat"
-        check_dataset(data)
 
 
 def test_graph_makes_the_features_of_the_split(tmp_path: Path) -> None:
@@ -293,17 +284,14 @@ def test_graph_makes_the_features_of_the_split(tmp_path: Path) -> None:
     [
         ("words", r"tokenizer \(words\) must be bytes, a tokenizers file"),
         ("words.json", r"tokenizer \(words\.json\): no such file"),
+        ("damaged.json", r"tokenizer \(damaged\.json\) cannot be read"),
     ],
 )
-def test_unknown_tokenizer_is_refused(tmp_path: Path, tokenizer: str, line: str) -> None:
-    path = write_rows(tmp_path / "rows.jsonl")
-    with pytest.raises((ValueError, FileNotFoundError), match=line):
-        text(path=str(path), tokenizer=tokenizer)
-
-
-def test_damaged_tokenizer_is_named(tmp_path: Path) -> None:
+def test_wrong_tokenizer_is_refused(
+    tmp_path: Path, tokenizer: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("tokenizers")
-    path = write_rows(tmp_path / "rows.jsonl")
-    (tmp_path / "words.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"words\.json\) cannot be read"):
-        text(path=str(path), tokenizer=str(tmp_path / "words.json"))
+    monkeypatch.chdir(tmp_path)
+    Path("damaged.json").write_text("{}")
+    with pytest.raises((ValueError, FileNotFoundError), match=line):
+        text(path=str(write_rows(tmp_path / "rows.jsonl")), tokenizer=tokenizer)

@@ -249,27 +249,6 @@ def test_deleted_file_is_named(images: Path) -> None:
         split.fetch(tf.constant([7], tf.int64))
 
 
-@pytest.mark.parametrize("num_replicas", [1, 2, 4])
-def test_each_example_comes_once_an_epoch_on_any_number_of_replicas(
-    vectors: Path, num_replicas: int
-) -> None:
-    split = open_vectors(vectors, test_path=str(vectors)).train
-    order = SampleOrder(40, 3)
-    source = Source(split, 8 // num_replicas, num_replicas, order)
-    assemble = tf.function(source.assemble, autograph=False)
-    batches = [
-        assemble(tf.constant(step, tf.int64), tf.constant(replica))[0]
-        for step in range(5)
-        for replica in range(num_replicas)
-    ]
-    ids = np.concatenate([batch["id"] for batch in batches])
-    assert sorted(ids.tolist()) == list(range(40))
-    expected = order.locate(tf.range(40, dtype=tf.int64))[1]
-    assert ids.tolist() == expected.numpy().tolist()
-    features = np.concatenate([batch["features"] for batch in batches])
-    assert features[:, 0].tolist() == ids.tolist()
-
-
 def test_workers_without_python_can_read_records(images: Path) -> None:
     split = open_images(images, max_corrupt_records=1).train
     source = Source(split, 4, 1, SampleOrder(11, 0))

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from tests.support.training import recipe, variables
 from trainer.datasets.cifar10 import TEST_FILE, TRAIN_FILES
-from trainer.datasets.sentences import entropy
 from trainer.engine.engine import Engine
 
 
@@ -103,7 +102,7 @@ def test_char_lm_learns_the_words_of_its_grammar(tmp_path: Path) -> None:
     train(tmp_path / "run", "experiment=char_lm")
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     tests = [line for line in map(json.loads, lines) if line["split"] == "test"]
-    assert tests[-1]["loss"] > entropy()
+    assert tests[-1]["loss"] > 0.3008  # the entropy of the grammar, in nats a byte
     assert tests[-1]["perplexity"] == pytest.approx(np.exp(tests[-1]["loss"]))
     assert tests[-1]["perplexity"] == pytest.approx(1.44, abs=0.02)
     words = (tmp_path / "run" / "samples.txt").read_text().split()

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.model_runs import assert_continues
 from trainer.models import keras_application as module
 from trainer.models.keras_application import keras_application
 from trainer.models.layers.backbones import load_weights
@@ -99,16 +98,3 @@ def test_images_that_are_too_small_are_refused() -> None:
         r"\[32, 80, 3\]; add dataset\.image_size=\[71,71\], or choose another name$",
     ):
         keras_application((32, 80, 3), 10, name="Xception")
-
-
-def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
-    published("MobileNet", tmp_path / "weights.h5")
-    with pytest.raises(ValueError, match=r"^weights \(.*\) lacks \d+ of the \d+ layers of Mobil.*"):
-        keras_application(
-            (32, 32, 3), 10, name="MobileNetV3Small", weights=str(tmp_path / "weights.h5")
-        )
-
-
-@pytest.mark.slow
-def test_run_that_continues_has_the_bits_of_one_that_was_not_stopped(tmp_path: Path) -> None:
-    assert_continues(tmp_path, "model=keras_application", "model.name=MobileNet")

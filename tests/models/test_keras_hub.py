@@ -45,6 +45,7 @@ def test_classifier_has_the_weights_and_the_scaling_of_the_preset(preset: Path) 
     assert model(images).shape == (2, 5)
 
 
+@pytest.mark.slow
 def test_classifier_is_trained(preset: Path, tmp_path: Path) -> None:
     state = train(tmp_path, "model=keras_hub", f"model.preset={preset}")
     assert all(np.isfinite(value).all() for value in state.values())

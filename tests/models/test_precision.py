@@ -79,6 +79,8 @@ def compare(choice, *, precision="float32", jit=False):
     return abs(other - loss) / loss, cosine
 
 
+QUICK = ("cnn", "transformer")
+
 MODELS = [
     name
     for name in listed("model").split(", ")
@@ -89,7 +91,8 @@ MODELS = [
 # On processors with 16-bit kernels, TensorFlow may ask oneDNN for one that is hidden, and crash.
 @pytest.mark.skipif("ONEDNN_MAX_CPU_ISA" in os.environ, reason="16-bit kernels may be hidden")
 @pytest.mark.parametrize(
-    "choice", [pytest.param(name, marks=[pytest.mark.slow] * (name in DEEP)) for name in MODELS]
+    "choice",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in MODELS],
 )
 def test_bfloat16_updates_in_the_direction_of_float32(choice):
     """It has 8 bits, so a layer rounds by 2**-9, and fifty of them by 2% in sum, or more."""

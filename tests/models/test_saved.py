@@ -139,8 +139,7 @@ def test_classes_that_are_no_layers_of_keras_are_refused(
     refused(file, rf"the model has {name}, whose code would be run unseen: ")
 
 
-@pytest.mark.parametrize("suffix", ["keras", "h5"])
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize(("kind", "suffix"), [("tf_keras", "h5"), ("keras", "keras")])
 def test_layers_of_the_user_are_built_when_they_are_allowed(
     kind: str, suffix: str, tmp_path: Path
 ) -> None:
@@ -158,18 +157,6 @@ def test_layers_of_the_user_are_built_when_they_are_allowed(
     np.testing.assert_array_equal(allowed.get_weights()[0], model.get_weights()[0])
     with pytest.raises(ValueError, match=r"^allow \(my\.Own\) cannot be imported: "):
         saved(SHAPE, 10, path=str(file), allow=["my.Own"])
-
-
-@pytest.mark.parametrize("suffix", ["keras", "h5"])
-def test_operations_of_tf_keras_are_built_when_they_are_allowed(
-    suffix: str, tmp_path: Path
-) -> None:
-    file, place = tmp_path / f"model.{suffix}", "tf_keras.src.layers.core.tf_op_layer.TFOpLambda"
-    inputs = tf.keras.Input(SHAPE)
-    x = tf.keras.layers.Dense(10)(tf.keras.layers.Flatten()(tf.nn.relu(inputs) * 2.0))
-    tf.keras.Model(inputs, x).save(file)
-    refused(file, "the model has TFOpLambda, whose code would be run unseen: ")
-    assert isinstance(saved(SHAPE, 10, path=str(file), allow=[place]), tf.keras.Model)
 
 
 @pytest.mark.parametrize("kind", list(KINDS))

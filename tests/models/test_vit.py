@@ -5,11 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.model_runs import assert_continues, train
+from tests.support.model_runs import train
 from tests.support.training import assert_same_bits
 from trainer.models.vit import vit
-
-SMALL = ("model=vit", "model.width=8", "model.layers=1", "model.heads=2")
 
 
 def test_network_has_the_parameters_of_its_parts() -> None:
@@ -45,18 +43,9 @@ def test_wrong_shapes_are_refused(
         vit(shape, 10, **options)
 
 
-def test_run_that_continues_has_the_bits_of_one_that_was_not_stopped(tmp_path: Path) -> None:
-    assert_continues(tmp_path, *SMALL, "model.dropout=0.1")
-
-
 @pytest.mark.slow
 def test_with_shards_replicas_have_the_bits_of_one_device(tmp_path: Path) -> None:
-    options = (*SMALL, "model.dropout=0.1", "batch.shards=2")
+    sizes = ("model.width=8", "model.layers=1", "model.heads=2")
+    options = ("model=vit", *sizes, "model.dropout=0.1", "batch.shards=2")
     two = ("strategy=mirrored", "strategy.virtual_devices=2")
     assert_same_bits(train(tmp_path / "one", *options), train(tmp_path / "two", *options, *two))
-
-
-@pytest.mark.slow
-def test_compiled_network_trains_in_bfloat16(tmp_path: Path) -> None:
-    state = train(tmp_path, *SMALL, "jit=true", "precision=mixed_bfloat16")
-    assert all(np.isfinite(value).all() for value in state.values())

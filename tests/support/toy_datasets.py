@@ -42,7 +42,7 @@ def poisoned(
         options: of the digits.
     """
     clean = digits(**options)
-    images, labels = (np.array(x) for x in clean.train._tensors().values())
+    images, labels = (np.array(x) for x in clean.train._tensors)
     images = images.astype(np.float32)
     images[ids] *= factor
     labels[ids] = (labels[ids] + 1) % 10

@@ -13,7 +13,7 @@ from trainer.files import Lock
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["dataset=digits", "out=x"], r"to \(missing\) must be one of tfrecord \| array_record"),
+        (["dataset=digits", "out=x"], r"to \(missing\) must be one of tfrecord"),
         (["to=tfrecords", "out=x"], r"to \(tfrecords\) must be one.*; did you mean 'tfrecord'\?"),
         (["to=tfrecord"], r"out \(missing\) must name a folder; add out=<folder>"),
         (["to=tfrecord", "out=x", "shard_mb=0"], r"shard_mb \(0\.0\) must be > 0"),

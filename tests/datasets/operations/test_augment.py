@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.datasets.images.images import ImageDataset, resize
+from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations import augment
 from trainer.datasets.splits.arrays import ArraySplit
@@ -71,12 +71,6 @@ def test_normalization_is_per_channel_or_for_all() -> None:
     np.testing.assert_allclose(
         for_all.apply(tf.constant(IMAGES)), IMAGES * 2 - 1, rtol=1e-5, atol=1e-6
     )
-
-
-def test_resize_is_bilinear() -> None:
-    enlarged = resize(tf.constant([[[[0.0], [1.0]]]]), [1, 4])
-    np.testing.assert_allclose(enlarged[0, 0, :, 0], [0.0, 0.25, 0.75, 1.0], atol=1e-6)
-    assert resize(tf.constant(IMAGES, tf.float32), [2, 3]).shape == (6, 2, 3, 3)
 
 
 def test_two_views_are_what_two_draws_make_and_differ() -> None:

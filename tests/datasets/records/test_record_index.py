@@ -1,10 +1,8 @@
 import gzip
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.support.records import vector_records, write
 from trainer.datasets.records import record_index
@@ -68,19 +66,6 @@ def test_index_goes_to_the_cache_if_the_folder_cannot_be_written(
     assert kept(file.parent) == [place]
 
 
-def test_concurrent_builders_leave_one_whole_index(file: Path) -> None:
-    found: list[int] = []
-    builders = [
-        threading.Thread(target=lambda: found.append(len(open_index([file])))) for _ in range(8)
-    ]
-    for builder in builders:
-        builder.start()
-    for builder in builders:
-        builder.join()
-    assert found == [5000] * 8
-    assert len(kept(file.parent)) == 1
-
-
 def test_compressed_files_are_refused_with_the_way_out(tmp_path: Path) -> None:
     packed = write(tmp_path / "a.tfrecord", vector_records(3), "GZIP")
     with pytest.raises(
@@ -110,21 +95,3 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     other.write_bytes(b"")
     with pytest.raises(ValueError, match="is empty"):
         build_index([other])
-
-
-def test_division_depends_on_name_and_number_alone(file: Path) -> None:
-    train, test = build_index([file]).divide(0.1)
-    assert 400 < len(test) < 600
-    assert len(train) + len(test) == 5000
-    assert not set(train.offsets) & set(test.offsets)
-    other = write(file.with_name("0.tfrecord"), vector_records(7))
-    both = build_index([other, file]).divide(0.1)[1]
-    assert np.array_equal(both.offsets[both.counts[0] :], test.offsets)
-
-
-def test_index_reads_what_tensorflow_wrote(file: Path) -> None:
-    offsets = build_index([file]).offsets
-    content = file.read_bytes()
-    for number, record in enumerate(tf.data.TFRecordDataset(str(file)).take(5)):
-        start = int(offsets[number]) + 12
-        assert content[start : start + len(record.numpy())] == record.numpy()

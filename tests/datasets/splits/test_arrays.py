@@ -41,46 +41,12 @@ def test_graphs_capture_the_data_once_by_reference() -> None:
     assert len(captured[0]) == 2
 
 
-def test_fetch_works_inside_a_mirrored_strategy() -> None:
-    split = ArraySplit(FEATURES, LABELS)
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
-
-    @tf.function
-    def step() -> tf.Tensor:
-        return strategy.run(lambda: split.fetch(tf.constant([2], tf.int64))["label"])
-
-    assert strategy.experimental_local_results(step())[0].numpy().tolist() == [2]
-
-
-def test_read_npz_names_the_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(
-        FileNotFoundError,
-        match=r"path \(.*no\.npz\): no such file; give an \.npz file with the keys x, y",
-    ):
-        read_npz(tmp_path / "no.npz", ("x", "y"))
-
-
-def test_read_npz_names_the_missing_keys(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", x=1, z=2)
-    with pytest.raises(
-        ValueError, match=r"lacks the keys \['y'\], it has \['x', 'z'\]; needed are x, y"
-    ):
-        read_npz(tmp_path / "a.npz", ("x", "y"))
-
-
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 cut short"])
 def test_read_npz_refuses_other_files(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.npz").write_bytes(content)
     with pytest.raises(ValueError, match=r"cannot be read as an \.npz file") as caught:
         read_npz(tmp_path / "a.npz", ("x",))
     assert "\n" not in str(caught.value)
-
-
-def test_read_npz_refuses_a_single_array(tmp_path: Path) -> None:
-    with (tmp_path / "a.npz").open("wb") as file:
-        np.save(file, np.zeros(3))
-    with pytest.raises(ValueError, match=r"cannot be read as an \.npz file"):
-        read_npz(tmp_path / "a.npz", ("x",))
 
 
 def test_read_npz_never_unpickles(tmp_path: Path) -> None:

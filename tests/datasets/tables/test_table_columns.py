@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer.datasets.tables.table_columns import Column, Fit, KindFinder, as_texts, column_from
+from trainer.datasets.tables.table_columns import Fit, KindFinder, column_from
 from trainer.datasets.tables.table_files import Rows
 
 
@@ -59,16 +59,3 @@ def test_equal_and_missing_numbers_have_a_scale():
     assert (fit.column(1).mean, fit.column(1).std) == (7.0, 1.0)
     assert fit.column(1).encode(rows("8", ""), refuse_missing=False).tolist() == [1.0, 0.0]
     assert Fit("x", "numeric").column(1).std == 1.0
-
-
-def test_most_frequent_categories_are_kept():
-    fit = Fit("x", "categorical")
-    fit.add(rows(*"cbbaa"))
-    assert fit.column(2).values == ("a", "b")
-    assert fit.column(1).values == ("a",)
-    assert Column("x", "categorical", values=("a",)).width == 2
-
-
-def test_texts_of_numbers_and_dates():
-    assert as_texts(np.array([1.0, 2.5, np.nan])) == ["1", "2.5", ""]
-    assert as_texts(np.array(["2024-01-31", "NaT"], "datetime64[D]")) == ["2024-01-31", ""]

@@ -36,18 +36,20 @@ def features_of(model: tf.keras.Model, layer: str) -> Callable[[np.ndarray], np.
     return lambda images: inner(images, training=False).numpy()
 
 
-@pytest.mark.parametrize("file", [1, 2], ids=["with top", "without top"])
+@pytest.mark.parametrize(
+    ("file", "synchronized"), [(1, False), (2, True)], ids=["with top", "without top"]
+)
 def test_mobilenet_with_weights_equals_the_published_network(
-    narrow: tuple[tf.keras.Model, Path, Path], file: int
+    narrow: tuple[tf.keras.Model, Path, Path], file: int, synchronized: bool
 ) -> None:
-    model = mobilenet((8, 40, 1), 10, alpha=0.35, weights=str(narrow[file]))
+    options = {"alpha": 0.35, "weights": str(narrow[file]), "synchronized": synchronized}
+    model = mobilenet((8, 40, 1), 10, **options)
     enlarged = tf.image.resize(IMAGES, [32, 40])
     expected = narrow[0](tf.repeat(enlarged, 3, axis=-1) * 2 - 1, training=False)
     np.testing.assert_allclose(features_of(model, "out_relu")(IMAGES), expected, atol=1e-5)
     assert model(IMAGES).shape == (2, 10)
-    assert {
-        layer.momentum for layer in model.layers if "BatchNormalization" in type(layer).__name__
-    } == {0.9}
+    norms = [x for x in model.layers if isinstance(x, tf.keras.layers.BatchNormalization)]
+    assert {(layer.momentum, layer.synchronized) for layer in norms} == {(0.9, synchronized)}
 
 
 def test_weights_of_another_width_are_refused(narrow: tuple[tf.keras.Model, Path, Path]) -> None:
@@ -101,45 +103,9 @@ def test_backbones_refuse_other_inputs(
         build(input_shape, 10)
 
 
-def test_mixed_precision_keeps_scaling_and_logits_in_float32() -> None:
-    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    try:
-        model = mobilenet((8, 8, 1), 10, alpha=0.35)
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")
-    assert model.get_layer("scale").output.dtype == tf.float32
-    assert model.get_layer("Conv1").compute_dtype == "bfloat16"
-    assert model(np.zeros((1, 8, 8, 1), np.float32)).dtype == tf.float32
-
-
-def norms(model: tf.keras.Model) -> list[tf.keras.layers.BatchNormalization]:
-    return [
-        layer for layer in model.layers if isinstance(layer, tf.keras.layers.BatchNormalization)
-    ]
-
-
 def test_mobilenet_has_the_published_numbers_of_parameters() -> None:
     assert mobilenet((224, 224, 3), 10, outputs=1000).count_params() == 3_538_984
     assert mobilenet((224, 224, 3), 10).count_params() == 2_257_984 + 1280 * 10 + 10
-
-
-def test_normalization_can_be_synchronized() -> None:
-    layers = norms(mobilenet((32, 32, 3), 10, synchronized=True, momentum=0.75))
-    assert len(layers) == 52
-    assert {(layer.synchronized, layer.momentum) for layer in layers} == {(True, 0.75)}
-
-
-def test_normalization_is_not_synchronized_by_default(resnet: tf.keras.Model) -> None:
-    assert {(layer.synchronized, layer.momentum) for layer in norms(resnet)} == {(False, 0.9)}
-
-
-def test_synchronized_mobilenet_loads_published_weights(
-    narrow: tuple[tf.keras.Model, Path, Path],
-) -> None:
-    model = mobilenet((32, 40, 3), 10, alpha=0.35, weights=str(narrow[2]), synchronized=True)
-    images = np.random.RandomState(0).uniform(size=(2, 32, 40, 3)).astype(np.float32)
-    expected = narrow[0](images * 2 - 1, training=False)
-    np.testing.assert_allclose(features_of(model, "out_relu")(images), expected, atol=1e-5)
 
 
 def test_outputs_load_the_published_classifier(

@@ -1,4 +1,4 @@
-"""The command `convert dataset=... to=... out=...`: writes a dataset as files of records.
+"""The command `convert dataset=... to=tfrecord out=...`: writes a dataset as TFRecord files.
 
 The dataset and the writer are imported when it runs, and with them TensorFlow.
 """
@@ -24,7 +24,7 @@ from trainer.errors import DONE, ConfigError
 from trainer.files import Lock, LockedError, writing
 from trainer.protocols import IN_WORDS, Fitted, label_kind_of
 
-_FORMATS = ("tfrecord", "array_record")
+_FORMATS = ("tfrecord",)
 _SHARD_MB = 128
 
 
@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
     parser = Parser(
         "convert",
         f"shard_mb={_SHARD_MB} is about how many MB a file has. The same command continues after a "
-        "kill. The folder is then read with `dataset=<format> dataset.path=<folder>`.",
+        "kill. The folder is then read with `dataset=tfrecord dataset.path=<folder>`.",
     )
     words = f"to={'|'.join(_FORMATS)}, out=<folder>, and the choice and keys of dataset"
     parser.add_argument("arguments", nargs="+", metavar="key=value", help=words)
@@ -54,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(f"out ({folder}) is being written by process {error.holder}") from error
     try:
         with _native_messages_hidden():
-            _convert(experiment.dataset, folder, own["to"], shard_bytes)
+            _convert(experiment.dataset, folder, shard_bytes)
     finally:
         lock.close()
     return DONE
@@ -77,7 +77,7 @@ def _native_messages_hidden() -> Iterator[None]:
         os.close(kept)
 
 
-def _convert(node: Mapping[str, Any], folder: Path, format_name: str, shard_bytes: int) -> None:
+def _convert(node: Mapping[str, Any], folder: Path, shard_bytes: int) -> None:
     dataset = instantiate(node, "dataset", leave_out=("validation",))
     _check_labels(dataset)
     # By name: packages of the trainer do not import datasets.
@@ -87,17 +87,16 @@ def _convert(node: Mapping[str, Any], folder: Path, format_name: str, shard_byte
             kept = conversion.Conversion(
                 dataset,
                 folder,
-                format_name,
                 shard_bytes=shard_bytes,
                 source=json.loads(json.dumps(node, default=str)),
                 announce=lambda line: print(line, flush=True),
             ).run()
     except ValueError as error:
         text = str(error)
-        raise ConfigError(text if text[:3] in ("out", "to ") else f"convert: {text}") from error
+        raise ConfigError(text if text.startswith("out") else f"convert: {text}") from error
     if kept:
         print(f"{kept} file{'s were' if kept > 1 else ' was'} there from before.")
-    print(f"Read it with: {_reading(format_name, folder, dataset)}")
+    print(f"Read it with: dataset=tfrecord dataset.path={folder}")
 
 
 def _check_labels(dataset: Any) -> None:
@@ -116,16 +115,6 @@ def _check_labels(dataset: Any) -> None:
             f"convert: records hold one class an example, the labels are {IN_WORDS[kind]}; train "
             "on the dataset as it is"
         )
-
-
-def _reading(format_name: str, folder: Path, dataset: Any) -> str:
-    """Return the overrides that read a converted dataset."""
-    if format_name == "tfrecord":
-        return f"dataset=tfrecord dataset.path={folder}"
-    return (
-        f"dataset=array_record dataset.path='{folder}/train-*' dataset.test_path='{folder}/test-*' "
-        f"dataset.fields.num_classes={dataset.num_classes}"
-    )
 
 
 def _divide(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
