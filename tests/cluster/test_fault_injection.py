@@ -12,8 +12,7 @@ import pytest
 
 from tests.support.training import assert_same_bits, train
 from trainer.cli.compose import compose
-from trainer.cluster import fault_check
-from trainer.cluster.fault_injection import Faults, StepDelay
+from trainer.cluster.fault_injection import Faults, StepDelay, check
 from trainer.cluster.messages import Channel, SignalRequest
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.config.schema import Fault
@@ -245,10 +244,10 @@ def test_fault_that_could_never_happen_is_refused(fault, processes, declared, li
     experiment = compose([f"+fault.x={fault}"])
     process_ids = [ProcessId(*process) for process in processes]
     if line is None:
-        fault_check.check(experiment, process_ids, NO_STEPS, declared=declared, elastic=False)
+        check(experiment, process_ids, NO_STEPS, declared=declared, elastic=False)
     else:
         with pytest.raises(ConfigError) as raised:
-            fault_check.check(experiment, process_ids, NO_STEPS, declared=declared, elastic=False)
+            check(experiment, process_ids, NO_STEPS, declared=declared, elastic=False)
         (problem,) = raised.value.problems
         assert problem.startswith("fault.x.")
         assert problem.endswith(line)
@@ -330,4 +329,4 @@ def test_only_a_worker_is_lost_or_returns_and_at_once(fault):
     experiment = compose([f"+fault.x={fault}"])
     process_ids = [ProcessId("worker", 0), ProcessId("worker", 1)]
     with pytest.raises(ConfigError, match="must be a worker such as worker-1, and without delay"):
-        fault_check.check(experiment, process_ids, {"evaluator"}, declared=False, elastic=True)
+        check(experiment, process_ids, {"evaluator"}, declared=False, elastic=True)

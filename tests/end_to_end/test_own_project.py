@@ -20,6 +20,7 @@ PARTS = {
     "schedule": ["schedule=inverse", "model=softmax"],
     "augmentation": ["augment=inverted", "model=softmax"],
     "writer": ["writers=text", "model=softmax"],
+    "fault": ["fault=neighbor", "model=softmax"],
 }
 PROCESSES = {
     "environment": ["experiment=impala_catch", "env=echo", "model=mlp", "evaluate.every_steps=2"],
@@ -30,6 +31,7 @@ RESULT = {
     "metric": lambda run: "confidence" in json.loads((run / "result.json").read_text())["metrics"],
     "callback": lambda run: json.loads((run / "result.json").read_text())["step"] == 2,
     "writer": lambda run: (run / "metrics.txt").read_text().startswith("test 2 "),
+    "fault": lambda run: (run / "faults" / "neighbor.json").exists(),
 }
 """What shows that the part was used, where its training does not."""
 

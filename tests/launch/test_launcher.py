@@ -88,7 +88,7 @@ def test_impossible_isolation_is_reported_before_anything_is_written(here, monke
     def refuse():
         raise IsolationError("the system forbids it")
 
-    monkeypatch.setattr(resolved_run.Namespace, "create", refuse)
+    monkeypatch.setattr(resolved_run, "Namespace", refuse)
     done = run_here("strategy=multi_worker", "strategy.isolate=true")
     assert (done.code, done.err) == (
         2,

@@ -11,6 +11,7 @@ from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import DONE
 from trainer.files import Lock
 from trainer.launch import remote_run, run_opening
+from trainer.launch.remote_run import RemoteRun
 from trainer.launch.resolved_run import Command
 from trainer.launch.run_opening import open_directory
 from trainer.runs import directory
@@ -119,9 +120,8 @@ def store(tmp_path, monkeypatch):
 
 def run_mirrored(console, requests):
     experiment = compose([f"runs_dir={ADDRESS}", "store.work_dir=work"])
-    return remote_run.mirrored(
-        experiment, run_address(experiment), Cluster(), console, requests, lambda: DONE
-    )
+    remote = RemoteRun(experiment, run_address(experiment), Cluster(), console, requests)
+    return remote.run(lambda: DONE)
 
 
 def test_job_of_a_scheduler_waits_until_the_lease_of_a_run_in_a_store_is_free(store, monkeypatch):

@@ -8,7 +8,8 @@ from tests.support.processes import OPTIONS, run
 from trainer.cli.compose import compose
 from trainer.errors import ConfigError
 from trainer.launch.modes.run_comparison import Outcome, differences, likely_cause
-from trainer.launch.modes.verify import random_kills, shortened
+from trainer.launch.modes.verify import Runs, random_kills
+from trainer.launch.resolved_run import Command
 
 SHORT = [*OPTIONS, "mode=verify", "verify.steps=24", "verify.kills=1"]
 SMALL = ["model=softmax", *(item for item in SHORT if not item.startswith(("model", "augment")))]
@@ -45,34 +46,15 @@ def test_random_kills_lie_within_a_short_run(steps):
 
 def test_experiment_is_shortened_and_saved_often_enough(tmp_path):
     kills = random_kills(["worker-0"], 48, 3, 0)
-    short = shortened(
-        compose(["verify.steps=48", "mode=verify", "summary.every_steps=1"]),
-        "straight",
-        tmp_path,
-        kills,
-    )
-    assert (short.mode, short.train.steps, short.train.epochs, short.resume) == (
-        "train",
-        48,
-        None,
-        "auto",
-    )
-    assert (
-        short.evaluate.every_steps,
-        short.checkpoint.every_steps,
-        short.summary.every_steps,
-    ) == (
-        6,
-        8,
-        1,
-    )
+    experiment = compose(["verify.steps=48", "mode=verify", "summary.every_steps=1"])
+    short = Runs(Command(experiment, []), tmp_path, "").shortened("straight", kills)
+    train = short.train
+    assert (short.mode, train.steps, train.epochs, short.resume) == ("train", 48, None, "auto")
+    every = [part.every_steps for part in (short.evaluate, short.checkpoint, short.summary)]
+    assert every == [6, 8, 1]
     assert short.fault == kills
-    assert (
-        shortened(
-            compose(["verify.steps=48", "train.steps=10"]), "straight", tmp_path, {}
-        ).train.steps
-        == 10
-    )
+    longer = Command(compose(["verify.steps=48", "train.steps=10"]), [])
+    assert Runs(longer, tmp_path, "").shortened("straight", {}).train.steps == 10
 
 
 def test_equal_runs_have_no_differences():

@@ -211,7 +211,7 @@ def test_file_system_without_sockets_starts_fresh_processes(monkeypatch, tmp_pat
 
 def test_forked_worker_enters_the_network_namespace(shared, start):
     try:
-        namespace = Namespace.create()
+        namespace = Namespace()
     except IsolationError as error:
         pytest.skip(str(error))
     with namespace:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 from trainer.cluster.spec import BESIDE, Cluster, ProcessId
@@ -70,14 +70,6 @@ class ProcessSet(dict[ProcessId, ManagedProcess]):
     def trainers(self) -> list[ProcessId]:
         """Return the processes that run steps."""
         return [process_id for process_id in self if process_id.job not in self._service_jobs]
-
-    def has_evaluator(self) -> bool:
-        """Return whether an evaluator lives."""
-        return any(process_id.is_evaluator for process_id in self)
-
-    def stopped(self) -> Iterator[ProcessId]:
-        """Return the processes that are stopped (SIGSTOP)."""
-        return (process_id for process_id, process in self.items() if process.is_stopped())
 
     def forward(self, number: int) -> None:
         """Forward a request to the processes that train, or to all if none does."""

@@ -12,7 +12,8 @@ from trainer.cli.compose import compose
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import CRASHED, DONE
-from trainer.launch import last_upload, remote_run
+from trainer.launch import remote_run
+from trainer.launch.remote_run import RemoteRun
 from trainer.runs.location import run_address, run_path
 from trainer.store.lease import Lease, read_manifest
 from trainer.store.object_store import StoreError
@@ -45,10 +46,9 @@ class Console:
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(last_upload, "_QUIET_SECS", 0.0)
+    monkeypatch.setattr(remote_run, "_QUIET_SECS", 0.0)
     store = MemoryStore()
-    for module in (remote_run, last_upload):
-        monkeypatch.setattr(module, "open_store", lambda address: store)
+    monkeypatch.setattr(remote_run, "open_store", lambda address: store)
     return store
 
 
@@ -79,9 +79,8 @@ def run_chief(console, requests, code):
         write_checkpoint(path, 2)
         return code
 
-    return remote_run.mirrored(
-        experiment, run_address(experiment), Cluster(), console, requests, run
-    )
+    address = run_address(experiment)
+    return RemoteRun(experiment, address, Cluster(), console, requests).run(run)
 
 
 def test_second_ctrl_c_leaves_during_the_last_upload(store):
@@ -160,9 +159,8 @@ class Other:
 
         experiment = experiment_with("store.lease_secs=1", "store.retry_secs=1")
         cluster = Cluster(ProcessId("worker", 1), {"worker": ["a:1", "b:1"]}, "Slurm")
-        return remote_run.mirrored(
-            experiment, run_address(experiment), cluster, self.console, self.requests, run
-        )
+        address = run_address(experiment)
+        return RemoteRun(experiment, address, cluster, self.console, self.requests).run(run)
 
 
 @pytest.fixture
