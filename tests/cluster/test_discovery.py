@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import socket
 
 import pytest
@@ -155,18 +154,6 @@ def test_parse_tf_config_rejects(text, expected):
     assert caught.value.problems == (f"TF_CONFIG: {expected}",)
 
 
-def test_parse_tf_config_reports_all_problems_at_once():
-    with pytest.raises(ConfigError) as caught:
-        discovery.parse_tf_config(
-            tf_config({"worker": ["a", "grpc://b:1"]}, None, moodel=1), "hosts.json"
-        )
-    assert caught.value.problems == (
-        "hosts.json: unknown key 'moodel'; it has cluster and task",
-        "hosts.json: address of worker-0 (a) must be host:port, such as a:2222",
-        "hosts.json: address of worker-1 (grpc://b:1) must be host:port, without grpc://",
-    )
-
-
 def test_parse_tf_config_accepts_a_cluster():
     others = {
         "environment": "cloud",
@@ -245,11 +232,6 @@ def test_tf_config_is_read_alike_by_tensorflow(jobs, monkeypatch):
         )
 
 
-def test_declared_cluster_is_none_without_a_declaration(environment):
-    environment("TF_CONFIG", "")
-    assert discovery.declared_cluster(workers, os.environ) is None
-
-
 @pytest.mark.usefixtures("no_ports")
 def test_declared_cluster_prefers_tf_config_then_slurm_then_kubernetes(environment, monkeypatch):
     monkeypatch.setattr(socket, "getfqdn", lambda: "train-2.peers")
@@ -289,12 +271,6 @@ def test_declared_cluster_of_a_scheduler_may_have_an_evaluator(environment, monk
         lambda count: [ProcessId("worker", 0), ProcessId("evaluator", 0)], os.environ
     )
     assert cluster == Cluster(ProcessId("evaluator", 0), {"worker": ["train-0:2222"]}, "Kubernetes")
-
-
-def test_declared_cluster_reports_the_source_of_a_wrong_declaration(environment):
-    environment("TF_CONFIG", "{}")
-    with pytest.raises(ConfigError, match=r'^TF_CONFIG: "cluster" \(missing\)'):
-        discovery.declared_cluster(workers, os.environ)
 
 
 @pytest.mark.parametrize(
@@ -382,16 +358,6 @@ def test_start_commands_are_quoted_for_a_shell():
     ]
 
 
-def test_start_commands_declare_the_process_of_their_host():
-    commands = discovery.start_commands(["a", "b", "c", "d"], server_tasks(4), ARGV)
-    for (address, line), task in zip(commands, server_tasks(4), strict=True):
-        variable, *argv = shlex.split(line)
-        cluster = discovery.parse_tf_config(variable.removeprefix("TF_CONFIG="), "TF_CONFIG")
-        assert cluster.process_id == task
-        assert cluster.jobs[task.job][task.index] == address
-        assert argv == [word for word in ARGV if "hosts" not in word]
-
-
 def test_start_commands_choose_missing_ports():
     commands = discovery.start_commands(
         ["a", "a", "b", "a:2223", "a", "[::1]"], workers(6), ["train", "++strategy.hosts=[a]"]
@@ -405,19 +371,3 @@ def test_start_commands_choose_missing_ports():
         "[::1]:2222",
     ]
     assert all(line.endswith("}' train") for _, line in commands)
-
-
-@pytest.mark.parametrize(
-    ("hosts", "expected"),
-    [
-        (
-            ["http://a", "b"],
-            "strategy.hosts: address of worker-0 (http://a:2222) must be host:port, "
-            "without http://",
-        ),
-    ],
-)
-def test_start_commands_reject_wrong_hosts(hosts, expected):
-    with pytest.raises(ConfigError) as caught:
-        discovery.start_commands(hosts, workers(2), ARGV)
-    assert caught.value.problems == (expected,)

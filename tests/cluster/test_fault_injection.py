@@ -65,17 +65,6 @@ def test_process_injects_own_fault_once_over_all_attempts(tmp_path, signals, act
     assert json.loads((tmp_path / "faults" / "mine.json").read_text())["moment"] == "at step 3"
 
 
-def test_fault_is_recorded_before_it_happens(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        signal,
-        "raise_signal",
-        lambda number: recorded.append((tmp_path / "faults" / "mine.json").exists()),
-    )
-    recorded: list[bool] = []
-    reach_steps(faults_of(tmp_path, Fault(at=1)))
-    assert recorded == [True]
-
-
 @pytest.mark.parametrize(
     ("phase", "count"), [("start", 1), ("compile", 1), ("evaluate", 2), ("save", 2)]
 )
@@ -134,13 +123,6 @@ def test_chief_injects_faults_of_processes_that_count_no_steps(
         ]
         == expected
     )
-
-
-def test_process_that_counts_no_steps_knows_its_start(tmp_path, signals):
-    for cluster in (Cluster(ProcessId("ps", 0), JOBS), Cluster(ProcessId("chief", 0), JOBS)):
-        faults = faults_of(tmp_path, Fault(process="ps-0", phase="start"), cluster, NO_STEPS)
-        faults.reached("start")
-    assert signals == [("self", 9)]
 
 
 def test_delayed_fault_lets_process_go_on_meanwhile(tmp_path, monkeypatch):
@@ -204,11 +186,6 @@ def test_nan_is_switched_on_for_one_step_once(tmp_path):
         assert faults.stops == {2, 3}
         reach_steps(faults)
     assert switched == [True, False]
-
-
-def test_stops_hold_step_faults_of_any_process(tmp_path):
-    assert faults_of(tmp_path, Fault(process="worker-7", at=5)).stops == {5}
-    assert faults_of(tmp_path, Fault(phase="save", at=5)).stops == frozenset()
 
 
 CHOICES = "choose one of chief, supervisor, worker-0; did you mean 'worker-0'?"

@@ -15,7 +15,7 @@ from trainer.errors import CRASHED, DONE
 from trainer.launch import remote_run
 from trainer.launch.remote_run import RemoteRun
 from trainer.runs.location import run_address, run_path
-from trainer.store.lease import Lease, read_manifest
+from trainer.store.lease import read_manifest
 from trainer.store.object_store import StoreError
 
 ADDRESS = "s3://bucket/runs"
@@ -187,14 +187,6 @@ def test_other_command_leaves_when_the_chief_is_silent(other):
     assert other.waits > 5
 
 
-def test_other_command_leaves_when_another_start_has_the_run(other):
-    def act(number):
-        Lease.acquire(other.store, "next", ["chief"], 60.0)
-
-    assert other.run(act) == 143
-    assert other.waits == 1
-
-
 def test_other_command_leaves_when_a_person_types_ctrl_c_again(other):
     other.requests.decide(signal.SIGINT)
 
@@ -223,24 +215,7 @@ def test_other_command_waits_for_a_store_that_is_away_for_a_short_time(other, mo
     assert other.waits == 9
 
 
-def test_other_command_leaves_when_it_cannot_read_the_store(other, monkeypatch):
-    def fail(name):
-        raise StoreError("no connection", is_temporary=False)
-
-    def act(number):
-        monkeypatch.setattr(other.store, "read", fail)
-
-    assert other.run(act) == 143
-    assert other.waits == 1
-
-
 @pytest.mark.parametrize("code", [DONE, CRASHED])
 def test_other_command_that_was_not_stopped_waits_for_nobody(other, code):
     assert other.run(lambda number: None, code) == code
     assert other.waits == 0
-
-
-def test_other_command_does_not_wait_for_a_chief_that_has_uploaded(other):
-    other.chief.release()
-    assert other.run(lambda number: None) == 143
-    assert (other.waits, other.console.lines) == (0, [])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import signal
 import threading
@@ -17,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.cluster.messages import Channel
+from trainer.cluster.messages import Availability, Channel, FaultNotice, SignalRequest
 from trainer.cluster.signals import blocked
 from trainer.cluster.spec import EVALUATOR, Cluster, ProcessId
 from trainer.config.options.constraints import did_you_mean
@@ -26,6 +27,7 @@ from trainer.errors import ConfigError
 from trainer.files import fsync_directory
 from trainer.runs.checkpoint_marker import committed_steps, data_files
 
+_log = logging.getLogger(__name__)
 _SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "freeze": signal.SIGSTOP}
 """The faults that are a signal, which another process can send."""
 
@@ -205,7 +207,9 @@ class Faults:
         later = f", {fault.delay_secs:g} s later" if is_later else ""
         target = fault.action["_target_"] if fault.kind == "own" else ""
         effect = _EFFECTS[fault.kind].format(delay=fault.delay_secs, target=target)
-        self._channel.fault(f"fault {name}: {fault.process} {effect} {moment}{later}")
+        text = f"fault {name}: {fault.process} {effect} {moment}{later}"
+        _log.info(text)
+        self._channel.send(FaultNotice(text))
 
     def _act(self, name: str, fault: Fault, error: str) -> None:
         match fault.kind:
@@ -220,18 +224,19 @@ class Faults:
             case "nan":
                 self._switch_nan(True)
             case "return":
-                self._channel.availability(fault.process, is_back=True)
+                self._channel.send(Availability(fault.process, is_back=True))
             case kind:
                 if kind == "corrupt":
                     _flip_bit(self._run_dir / "checkpoints")
                 if kind == "lose":
-                    self._channel.availability(str(self._cluster.process_id), is_back=False)
+                    process = str(self._cluster.process_id)
+                    self._channel.send(Availability(process, is_back=False))
                 self._send(fault)
 
     def _send(self, fault: Fault) -> None:
         number = _SIGNALS.get(fault.kind, signal.SIGKILL)
         if not _is(fault.process, self._cluster):
-            self._channel.request_signal(fault.process, number)
+            self._channel.send(SignalRequest(fault.process, number))
             if fault.process == "supervisor" and number == signal.SIGKILL:
                 time.sleep(_END_SECS)  # this process ends with it, and must do nothing more
         elif fault.delay_secs:

@@ -210,7 +210,6 @@ def test_kubernetes_takes_choices_of_ones_own(tmp_path):
         ([*MULTI, "runs_dir=/runs"], "runs_dir (/runs) must be a folder of the claim"),
         ([*MULTI, STORE, "--claim", "a"], "--claim (a) is not used: the run is in s3://bucket"),
         ([*MULTI, STORE, "store.work_dir=work"], "store.work_dir (work) must be a folder, such"),
-        ([*MULTI, STORE, "--secret", "A_b"], "--secret (A_b) must be the name of a Secret"),
         (
             [STORE, "strategy=parameter_server", "--image", "a"],
             "the processes of a declared cluster (Kubernetes) have no folder in common",

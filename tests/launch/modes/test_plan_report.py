@@ -36,14 +36,6 @@ def test_run_on_eight_devices_that_are_not_here(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_problem_of_the_model_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    outcome = run_here("mode=plan", "model=tutorial_cnn")
-    assert outcome.code == 2
-    (line,) = outcome.err.splitlines()
-    assert line.startswith("error: model: tutorial_cnn takes images of 28 x 28 x 1")
-
-
 def replicas(*overrides):
     experiment = compose(["mode=plan", *overrides])
     return plan_report._num_replicas(experiment, resolve(experiment))
@@ -100,11 +92,6 @@ def test_number_that_cannot_be_is_refused(overrides, problem):
 )
 def test_traffic_of_four_replicas(strategy, in_tree, size):
     assert strategy.traffic(1000.0, 1200.0, 4, in_tree=in_tree)[0] == size
-
-
-def test_root_of_a_reduction_carries_all_gradients():
-    strategy = Mirrored(cross_device_ops="reduction_to_one_device")
-    assert "2 (n - 1) of its size (6.0 kB)" in strategy.traffic(1e3, 1.2e3, 4, in_tree=False)[1]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.processes import OPTIONS, run
 from trainer.cli.compose import compose
-from trainer.errors import ConfigError
 from trainer.launch.modes.run_comparison import Outcome, differences, likely_cause
 from trainer.launch.modes.verify import Runs, random_kills
 from trainer.launch.resolved_run import Command
@@ -34,16 +33,6 @@ def test_random_kills_repeat_with_their_seed_and_lie_within_the_run():
     assert all(fault.phase == "step" and fault.at <= 67 for fault in faults[::3])
 
 
-@pytest.mark.parametrize("steps", [2, 3, 5])
-def test_random_kills_lie_within_a_short_run(steps):
-    for seed in range(20):
-        assert all(
-            0 < fault.at < steps
-            for fault in random_kills(["worker-0"], steps, 4, seed).values()
-            if fault.phase == "step"
-        )
-
-
 def test_experiment_is_shortened_and_saved_often_enough(tmp_path):
     kills = random_kills(["worker-0"], 48, 3, 0)
     experiment = compose(["verify.steps=48", "mode=verify", "summary.every_steps=1"])
@@ -55,10 +44,6 @@ def test_experiment_is_shortened_and_saved_often_enough(tmp_path):
     assert short.fault == kills
     longer = Command(compose(["verify.steps=48", "train.steps=10"]), [])
     assert Runs(longer, tmp_path, "").shortened("straight", {}).train.steps == 10
-
-
-def test_equal_runs_have_no_differences():
-    assert differences(OUTCOME, dataclasses.replace(OUTCOME, kills=())) == []
 
 
 def test_differences_name_the_first_of_a_kind_and_the_kill_before_it():
@@ -98,14 +83,6 @@ def test_likely_cause_of_each_kind_of_difference():
     assert likely_cause(OUTCOME, cut_off, unrepeatable=False).startswith(
         "something that the metrics depend on"
     )
-
-
-def test_verify_refuses_faults_of_the_user():
-    with pytest.raises(
-        ConfigError,
-        match=r"mode \(verify\) is for runs without faults of their own; remove fault.nan_at_30",
-    ):
-        compose(["mode=verify", "fault=nan_at_30"])
 
 
 FORGETS = '''

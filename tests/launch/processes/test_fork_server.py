@@ -1,22 +1,17 @@
 """A real fork server: its workers are what fresh processes are, and end when they must."""
 
 import os
-import queue
 import signal
 import stat
 import tempfile
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from tests.support.processes import descendants, wait_gone
-from trainer.cli.compose import compose
-from trainer.cluster import environment, fork_protocol
-from trainer.cluster.messages import SignalReceived
+from trainer.cluster import fork_protocol
 from trainer.cluster.network_namespace import IsolationError, Namespace
-from trainer.cluster.spec import Cluster
 from trainer.launch.processes.fork_server import ForkedProcess, ForkServer
 from trainer.launch.processes.worker_process import WorkerProcess
 
@@ -99,18 +94,6 @@ def test_forked_worker_has_what_it_was_given(shared, start, tmp_path, monkeypatc
     assert os.readlink(f"/proc/{pid}/fd/0") == "/dev/null"
 
 
-def test_forked_worker_handles_signals_as_a_fresh_one_does(shared, start, tmp_path):
-    worker = start(shared)
-    messages = queue.SimpleQueue()
-    pid_of(worker)
-    worker.signal(signal.SIGQUIT)
-    worker.signal(signal.SIGTERM)
-    with (tmp_path / "lock").open("w") as lock:
-        worker.assign(SimpleNamespace(path=tmp_path, lock=lock), compose([]), Cluster(), messages)
-        received = messages.get(timeout=TIMEOUT_SECS)
-    assert received == (Cluster().process_id, SignalReceived(signal.SIGTERM))
-
-
 def test_forked_worker_has_no_descriptor_of_the_server(shared, start):
     first, second = start(shared), start(shared)
     pid_of(first)
@@ -133,12 +116,6 @@ def test_other_environment_at_import_starts_a_fresh_process(shared, start, monke
 def test_environment_that_is_read_later_may_differ(shared, start, monkeypatch, name):
     monkeypatch.setenv(name, "3")
     assert isinstance(start(shared).process, ForkedProcess)
-
-
-def test_another_interpreter_has_another_digest(monkeypatch):
-    before = environment.import_digest({})
-    monkeypatch.setattr(environment.sys, "executable", "/another/python")
-    assert environment.import_digest({}) != before
 
 
 def test_worker_discarded_while_the_server_imports_never_begins(own, start):

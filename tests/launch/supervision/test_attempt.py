@@ -1,6 +1,5 @@
 """An attempt with simulated processes: which one is blamed, what a signal does, and timeouts."""
 
-import random
 import signal
 from types import SimpleNamespace
 
@@ -10,7 +9,7 @@ from tests.support.terminal import Terminal
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Crash, Exit, Phase, Problem, SignalReceived
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.cluster.stop_requests import STOP, StopRequests
+from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import CRASHED, RESTARTABLE, WRONG_INPUT
 from trainer.launch.display.console import Console
 from trainer.launch.run_context import RunContext
@@ -159,7 +158,6 @@ class FakeProcess:
         pass
 
 
-STORM = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2]
 TWO = ["worker-0", "worker-1"]
 TRAINING = [(name, PHASE, "train") for name in TWO]
 
@@ -384,14 +382,6 @@ def test_attempt_leaves_when_the_grace_period_is_over(simulate):
     ]
 
 
-def test_second_signal_after_the_save_is_no_error(simulate):
-    request = ("supervisor", SIGNAL, signal.SIGINT)
-    script = [*TRAINING, request, ("worker-0", EXIT, 130), request]
-    simulation = simulate(TWO, script, is_attended=True)
-    assert simulation.run() == 130
-    assert simulation.errors == []
-
-
 @pytest.mark.parametrize("phases", [[], ["join"]])
 def test_stop_before_all_have_joined_leaves_at_once(simulate, phases):
     simulation = simulate(
@@ -399,16 +389,6 @@ def test_stop_before_all_have_joined_leaves_at_once(simulate, phases):
         [("supervisor", SIGNAL, signal.SIGTERM), *(("worker-0", PHASE, phase) for phase in phases)],
     )
     assert simulation.run() == 143
-
-
-def test_stop_waits_for_a_server_that_must_forward_it(simulate):
-    simulation = simulate(
-        ["ps-0"],
-        [("supervisor", SIGNAL, signal.SIGTERM), ("ps-0", PHASE, "serve"), ("ps-0", EXIT, 143)],
-        strategy=ServingStrategy(),
-    )
-    assert simulation.run() == 143
-    assert simulation.requests == [("ps-0", signal.SIGTERM)]
 
 
 def test_save_request_is_forwarded_and_stops_nothing(simulate):
@@ -429,62 +409,3 @@ def test_stop_request_after_the_failure_is_not_lost(simulate):
     )
     assert simulation.run() == -9
     assert simulation.attempt.stopped_by() == signal.SIGTERM
-
-
-class StormedProcess(FakeProcess):
-    """Plays the rest of the storm when it must stop."""
-
-    def request(self, number):
-        super().request(number)
-        if number in STOP:
-            self.simulation.play_rest()
-
-
-class Storm(Simulation):
-    """Signals to the command and its workers, some of them while the workers save."""
-
-    def __init__(self, directory, generator, is_attended):
-        super().__init__(directory, TWO, [], is_attended=is_attended)
-        targets = ["supervisor", *TWO]
-        self.signals = [
-            (generator.choice(targets), SIGNAL, generator.choice(STORM))
-            for _ in range(generator.randint(1, 6))
-        ]
-        stops = [at for at, (_, _, number) in enumerate(self.signals) if number in STOP]
-        self.number = self.signals[stops[0]][2] if stops else 0
-        at = stops[0] + 1 if stops else len(self.signals)
-        self.script = [*TRAINING, *self.signals[:at]]
-        self.rest = self.signals[at:]
-        code = 128 + self.number if self.number else 0
-        for name in generator.sample(TWO, 2):
-            self.rest.insert(generator.randint(0, len(self.rest)), (name, EXIT, code))
-        if not stops:
-            self.script += self.rest
-
-    def new_process(self, process_id):
-        return StormedProcess(self)
-
-    def play_rest(self):
-        self.script, self.rest = self.rest, []
-        self.play()
-
-
-@pytest.mark.parametrize("is_attended", [True, False])
-def test_storm_of_signals_ends_in_one_save_or_for_a_second_ctrl_c_in_none(simulate, is_attended):
-    generator = random.Random(1)
-    num_left = 0
-    for _ in range(300):
-        storm = simulate(generator, is_attended, kind=Storm)
-        code = storm.run()
-        stops = [number for _, number in storm.requests if number in STOP]
-        assert stops == [storm.number] * (2 if storm.number else 0), storm.signals
-        if code == CRASHED:
-            assert is_attended
-            assert storm.signals.count(("supervisor", SIGNAL, signal.SIGINT)) >= 2
-            assert storm.errors == [
-                "a second SIGINT: left without saving; there is no checkpoint yet"
-            ]
-            num_left += 1
-        else:
-            assert (code, storm.errors) == (128 + storm.number if storm.number else 0, [])
-    assert bool(num_left) == is_attended

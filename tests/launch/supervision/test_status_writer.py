@@ -102,14 +102,6 @@ def test_command_that_raises_has_crashed(context, tmp_path):
     assert process_status.read(tmp_path)["worker-0"].code == CRASHED
 
 
-def test_other_modes_write_no_record(context, tmp_path):
-    context.experiment.trains = False
-    with StatusWriter(context) as writer:
-        writer.code = 0
-    assert process_status.read(tmp_path) == {}
-    assert list((tmp_path / "logs").iterdir()) == []
-
-
 def test_removed_run_directory_is_not_made_again(context, tmp_path):
     (tmp_path / "logs").rmdir()
     with StatusWriter(context):

@@ -17,10 +17,6 @@ from trainer.strategies.strategy import Strategy
 
 _MODES = ("train", "evaluate", "predict", "export", "plan")
 _LOCAL = "add launch=process"
-_MISSING = (
-    "launch.engine (ray) needs the package ray, which is missing; pip install 'steadfast[ray]'"
-)
-
 _STARTS = 3  # of a Ray of this machine, to which Ray gives 30 s: a busy machine needs longer
 _TIMED_OUT = "timed out during startup"
 
@@ -36,33 +32,24 @@ def check(experiment: Experiment, strategy: Strategy, declared: Cluster | None) 
     Raises:
         ConfigError: with all problems.
     """
-    if problems := list(_problems(experiment, strategy, declared)):
-        raise ConfigError(*problems)
-
-
-def _problems(
-    experiment: Experiment, strategy: Strategy, declared: Cluster | None
-) -> Iterator[str]:
     engine = "launch.engine (ray)"
-    if declared:
-        yield (
-            f"{engine} starts the processes of the cluster itself, and {declared.source} declares "
-            f"one; unset it, or {_LOCAL}"
-        )
-    if experiment.launch.inline:
-        yield f"{engine} and launch.inline (true) exclude each other; use one of them"
-    if experiment.mode not in _MODES:
-        yield f"{engine} has no mode={experiment.mode}, which measures here; {_LOCAL}"
-    if strategy.service_jobs:
-        jobs = " and ".join(sorted(strategy.service_jobs))
-        yield (
-            f"{engine} cannot start again alone, at the same address, a lost process of a strategy "
-            f"with the job {jobs}; {_LOCAL}, or use strategy=multi_worker"
-        )
-    if experiment.env is not None:
-        yield f"{engine} cannot place the actors of env; {_LOCAL}"
-    if strategy.isolate is True:
-        yield f"strategy.isolate (true) is for processes of one machine; leave it out with {engine}"
+    jobs = " and ".join(sorted(strategy.service_jobs))
+    source = declared.source if declared else ""
+    problems = {
+        f"{engine} starts the processes of the cluster itself, and {source} declares one; unset "
+        f"it, or {_LOCAL}": declared,
+        f"{engine} and launch.inline (true) exclude each other; "
+        "use one of them": experiment.launch.inline,
+        f"{engine} has no mode={experiment.mode}, which measures here; {_LOCAL}": experiment.mode
+        not in _MODES,
+        f"{engine} cannot start again alone, at the same address, a lost process of a strategy "
+        f"with the job {jobs}; {_LOCAL}, or use strategy=multi_worker": jobs,
+        f"{engine} cannot place the actors of env; {_LOCAL}": experiment.env is not None,
+        "strategy.isolate (true) is for processes of one machine; leave it out with "
+        f"{engine}": strategy.isolate is True,
+    }
+    if refused := [problem for problem, is_there in problems.items() if is_there]:
+        raise ConfigError(*refused)
 
 
 @contextmanager
@@ -75,7 +62,10 @@ def connected(settings: Ray) -> Iterator[None]:
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise ConfigError(_MISSING) from error
+        raise ConfigError(
+            "launch.engine (ray) needs the package ray, which is missing; "
+            "pip install 'steadfast[ray]'"
+        ) from error
     logging.getLogger("ray").setLevel(logging.ERROR)
     address = settings.address or environment.ray_address()
     errors: list[Exception] = []

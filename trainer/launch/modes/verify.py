@@ -187,7 +187,7 @@ class Runs:
                 code = self._run_command(experiment, is_silent=is_silent)
         if code != DONE:
             return (code if code > 0 else CRASHED), None
-        return code, read(self.run_dir(experiment.name))
+        return code, read(self.run_dir(str(experiment.name)))
 
     def _run_command(self, experiment: Experiment, *, is_silent: bool) -> int:
         """Run a command to its end, in a process and a session of its own; forward signals."""

@@ -38,30 +38,7 @@ _WAITING_FILES = (
 )
 """Files of this package in which a process waits for others."""
 
-_IDLE_FRAMES = (
-    ("trainer/worker/process.py", "_listen"),
-    ("trainer/cluster/signals.py", "_read"),
-)
-"""File and function at which a service thread of a worker always waits."""
-
-_IDLE_WRITER = ("trainer/summaries/writers/background.py", "_work")
-"""File and function that a writer's thread is in; idle if it waits for its queue there."""
-
-
-def _frame(file: str, function: str) -> str:
-    return rf'/{re.escape(file)}", line \d+ in {function}'
-
-
 _WAITING = re.compile("|".join(rf'/{re.escape(file)}"' for file in _WAITING_FILES))
-_IDLE = re.compile(
-    "|".join(
-        [
-            *(_frame(*frame) for frame in _IDLE_FRAMES),
-            # A writer with nothing to do; one that hangs is of interest.
-            rf'/queue\.py", line \d+ in get\n.*{_frame(*_IDLE_WRITER)}',
-        ]
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -256,17 +233,16 @@ def _stacks(
             if not any(new.values()) and all(b"Current thread 0x" in x for x in dumps.values()):
                 break
     return {
-        process_id: _of_interest(content.decode(errors="replace"))
+        process_id: _sorted_threads(content.decode(errors="replace"))
         for process_id, content in dumps.items()
     }
 
 
-def _of_interest(dump: str) -> str:
-    """Return the stacks of a dump without those of idle service threads."""
+def _sorted_threads(dump: str) -> str:
+    """Return the stacks of a dump, that of the thread that trains first."""
     threads = re.findall(r"^(?:Current thread|Thread) 0x.*\n(?:  .*\n?)*", dump, re.MULTILINE)
-    # The one that trains first.
     threads.sort(key=lambda thread: not thread.startswith("Current"))
-    return "".join(thread for thread in threads if not _IDLE.search(thread)).rstrip()
+    return "".join(threads).rstrip()
 
 
 def _position(heartbeat: Heartbeat, now: float) -> str:
