@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import shlex
@@ -95,7 +94,7 @@ def start_commands(
     """Return the shell commands that start a cluster by hand.
 
     Args:
-        hosts: host or host:port, one for each process; a host without a port gets a free one.
+        hosts: host or host:port, one for each process; the port is 2222 by default.
         process_ids: the processes, in the same order.
         argv: this command line; its `strategy.hosts` is left out.
 
@@ -106,7 +105,9 @@ def start_commands(
         ConfigError: an address is wrong.
     """
     words = [word for word in argv if not word.lstrip("+").startswith("strategy.hosts=")]
-    addresses = _with_ports(hosts)
+    addresses = [
+        host if re.search(r":[0-9]+$", host) else f"{host}:{_DEFAULT_PORT}" for host in hosts
+    ]
     clusters = clusters_of(process_ids, addresses, "strategy.hosts")
     parse_tf_config(clusters[0].tf_config(), "strategy.hosts")
     lines = [
@@ -118,18 +119,6 @@ def start_commands(
 def local_clusters(process_ids: Sequence[ProcessId]) -> list[Cluster]:
     """Return a cluster on free ports of this machine, as each of its processes sees it."""
     return clusters_of(process_ids, ports.free_addresses(len(process_ids)), LOCAL)
-
-
-def _with_ports(hosts: Sequence[str]) -> list[str]:
-    has_port = [re.search(r":[0-9]+$", host) is not None for host in hosts]
-    used = {host for host, complete in zip(hosts, has_port, strict=True) if complete}
-    addresses = []
-    for host, complete in zip(hosts, has_port, strict=True):
-        candidates = (f"{host}:{port}" for port in itertools.count(_DEFAULT_PORT))
-        address = host if complete else next(free for free in candidates if free not in used)
-        used.add(address)
-        addresses.append(address)
-    return addresses
 
 
 def clusters_of(

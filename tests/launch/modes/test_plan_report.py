@@ -49,7 +49,6 @@ def replicas(*overrides):
         (["strategy=mirrored"], 4, 4, "with the 4 GPUs of this machine"),
         (["strategy=mirrored"], 0, 1, "with the CPU of this machine"),
         (["strategy=multi_worker", "strategy.workers=4"], 0, 4, "with the CPU"),
-        (["strategy=multi_worker"], 8, 8, "with the 8 GPUs"),
         (["strategy=multi_worker", "plan.replicas=16"], 0, 16, "16 replicas assumed"),
         (["strategy=parameter_server", "strategy.workers=4"], 0, 1, ""),
         (["strategy=tpu", "plan.replicas=8"], 0, 8, "8 replicas assumed"),

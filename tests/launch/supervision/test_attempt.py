@@ -188,7 +188,6 @@ def test_stop_request_is_answered_while_processes_are_being_started(simulate):
     ("ends", "process", "how", "code"),
     [
         ([("worker-0", RESTARTABLE), ("worker-1", -9)], "worker-1", "was killed by SIGKILL", -9),
-        ([("worker-1", -9), ("worker-0", RESTARTABLE)], "worker-1", "was killed by SIGKILL", -9),
         (
             [("worker-0", RESTARTABLE), ("worker-1", RESTARTABLE)],
             "worker-0",
@@ -196,7 +195,6 @@ def test_stop_request_is_answered_while_processes_are_being_started(simulate):
             RESTARTABLE,
         ),
         ([("worker-0", RESTARTABLE), ("worker-1", 1)], "worker-1", "failed", 1),
-        ([("worker-1", -9), ("worker-0", -11)], "worker-1", "was killed by SIGKILL", -9),
     ],
 )
 def test_attempt_blames_the_cause_and_not_a_process_that_lost_a_peer(
@@ -212,10 +210,6 @@ def test_attempt_blames_the_cause_and_not_a_process_that_lost_a_peer(
     [
         ([*TRAINING, ("worker-0", EXIT, 0), ("worker-1", EXIT, 0)], ["done", "done"]),
         (
-            [("worker-0", PHASE, "join"), ("worker-1", EXIT, -9)],
-            ["ended", "lost: was killed by SIGKILL"],
-        ),
-        (
             [*TRAINING, ("worker-0", EXIT, RESTARTABLE), ("worker-1", EXIT, -9)],
             ["left: lost its peers", "lost: was killed by SIGKILL"],
         ),
@@ -229,28 +223,6 @@ def test_console_shows_how_each_process_ended(simulate, script, states):
     assert simulation.states == dict(zip(TWO, states, strict=True))
     is_good = set(states) <= {"done", "stopped"}
     assert (simulation.attempt.failure() is None) == is_good
-
-
-def test_failure_has_the_report_of_the_blamed_process(simulate):
-    crashes = [("worker-0", CRASH, "InternalError: a peer"), ("worker-1", CRASH, "ValueError: no")]
-    simulation = simulate(TWO, [*TRAINING, *crashes, ("worker-1", EXIT, 1), ("worker-0", EXIT, 1)])
-    assert simulation.run() == 1
-    failure = simulation.attempt.failure()
-    assert (str(failure), failure.text) == (
-        "worker-1 failed: ValueError: no",
-        "Traceback ...\nValueError: no",
-    )
-    assert failure.log == simulation.directory / "logs" / "worker-1.log"
-
-
-def test_attempt_blames_a_stopped_process_that_others_lost(simulate):
-    simulation = simulate(TWO, [*TRAINING, ("worker-0", EXIT, RESTARTABLE)])
-    simulation.stopped.add("worker-1")
-    assert simulation.run() == RESTARTABLE
-    assert simulation.blamed == (
-        "worker-1",
-        "was stopped by a signal",
-    )
 
 
 @pytest.mark.parametrize(
@@ -334,12 +306,6 @@ def test_actor_with_a_wrong_option_ends_the_run_at_once(simulate):
     script = [("actor-0", PROBLEM, "env: no"), ("actor-0", EXIT, WRONG_INPUT)]
     simulation = simulate(["worker-0", "actor-0"], script)
     assert simulation.run() == WRONG_INPUT
-
-
-def test_actor_that_is_lost_when_the_learner_is_done_is_no_failure(simulate):
-    simulation = simulate(["worker-0", "actor-0"], [("worker-0", EXIT, 0), ("actor-0", EXIT, -9)])
-    assert simulation.run() == 0
-    assert simulation.attempt.failure() is None
 
 
 def test_stop_is_forwarded_once_though_every_process_gets_a_signal(simulate):
