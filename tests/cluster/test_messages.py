@@ -6,22 +6,14 @@ import socket
 import pytest
 
 from trainer.cluster.messages import (
-    Availability,
     Channel,
     Crash,
-    ErrorLine,
     Evaluated,
     Exit,
-    FaultNotice,
     Line,
-    Measured,
-    Outcome,
-    Output,
     Phase,
     Problem,
     Progress,
-    SignalReceived,
-    SignalRequest,
     decode,
     encode,
     to_socket,
@@ -29,19 +21,8 @@ from trainer.cluster.messages import (
 
 MESSAGES = [
     Line("two\nlines, ä"),
-    Output("from print()"),
-    Phase("train", 7),
     Progress(4, 10, 12.5, None, {"loss": 0.5}),
-    Evaluated(4, {"loss": 0.5}, "step 4: test loss 0.5000"),
-    Measured({"step_secs": 0.25, "network_bytes": None}),
-    SignalReceived(15),
-    FaultNotice("fault kill: worker-0 is killed at step 3"),
-    SignalRequest("ps-0", 9),
-    Availability("worker-1", is_back=True),
     Problem(["seed: wrong"]),
-    Crash("Traceback ...", "ValueError: boom"),
-    ErrorLine("no space left"),
-    Outcome(143),
     Exit(-9, "Killed"),
 ]
 

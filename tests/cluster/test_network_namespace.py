@@ -31,15 +31,6 @@ with socket.create_server(("", int(sys.argv[1]))) as server:
         server.accept()[0].close()
 """
 
-TF_SERVER = """
-import sys
-import tensorflow as tf
-cluster = {"worker": [f"127.0.0.1:{sys.argv[1]}"]}
-server = tf.distribute.Server(cluster, job_name="worker", task_index=0)
-print("ready", flush=True)
-server.join()
-"""
-
 CLIENT = """
 import socket, sys
 socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=10)
@@ -94,12 +85,11 @@ def is_open(port):
     return True
 
 
-@pytest.mark.parametrize("server", [SERVER, TF_SERVER], ids=["plain", "tensorflow"])
-def test_server_inside_is_reached_from_inside_alone(namespace, server):
+def test_server_inside_is_reached_from_inside_alone(namespace):
     inner, outer = free_ports()
     with (
-        started(namespace.command([sys.executable, "-c", server, inner])) as within,
-        started([sys.executable, "-c", server, outer]) as control,
+        started(namespace.command([sys.executable, "-c", SERVER, inner])) as within,
+        started([sys.executable, "-c", SERVER, outer]) as control,
     ):
         assert [line_of(within), line_of(control)] == ["ready", "ready"]
         assert run(namespace.command([sys.executable, "-c", CLIENT, inner])).stdout == "reached\n"

@@ -145,17 +145,6 @@ def test_stop_request_ends_the_wait_for_a_lease(store, monkeypatch):
         assert read_manifest(store)[0].holder == "node-1:7:a"
 
 
-@pytest.mark.parametrize("is_job", [True, False], ids=["end of the wait", "person"])
-def test_lease_that_is_renewed_is_refused(store, monkeypatch, is_job):
-    monkeypatch.setattr(run_opening, "_SECS", 0.0)
-    monkeypatch.delenv("JOB_COMPLETION_INDEX", raising=False)
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    if is_job:
-        monkeypatch.setenv("SLURM_JOB_ID", "1")
-    with pytest.raises(RunInUseError, match=r"by node-1:7:a \(host, process\); wait for it"):
-        run_mirrored(Listener(lambda: None), EarlierStart(store))
-
-
 def test_job_of_a_scheduler_waits_for_a_process_of_the_same_machine(store, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setattr(remote_run, "_LOCK_WAIT_SECS", 0.0)

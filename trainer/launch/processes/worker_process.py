@@ -41,7 +41,7 @@ class WorkerProcess:
         namespace: the private network that it is to be in.
 
     Attributes:
-        host: see `ManagedProcess`.
+        host: the name of its host; None: that of the command.
     """
 
     host: str | None = None

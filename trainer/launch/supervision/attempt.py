@@ -169,9 +169,7 @@ class Attempt:
         if self._deadline is not None:
             return [*alarms, (self._deadline, lambda: None)]
         alarms.append((self._join_wait.check_at, self._check_join))
-        if (alarm := self._watch.alarm()) is not None:
-            alarms.append((alarm[0], self._end_stall))
-        return alarms
+        return [*alarms, (self._watch.alarm(), self._end_stall)]
 
     def _handle_message(self, process_id: ProcessId, message: Message) -> None:
         match message:

@@ -4,43 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Protocol
+from typing import TypeAlias
 
-from trainer.cluster.spec import BESIDE, Cluster, ProcessId
-from trainer.config.schema import Experiment
-from trainer.launch.processes.worker_process import Messages
-from trainer.runs.directory import RunDirectory
+from trainer.cluster.spec import BESIDE, ProcessId
+from trainer.launch.engines.ray_process import RayProcess
+from trainer.launch.processes.worker_process import WorkerProcess
 from trainer.strategies.strategy import Strategy
 
-
-class ManagedProcess(Protocol):
-    """One process of an attempt: on this machine, or on a node of a Ray cluster.
-
-    Attributes:
-        host: the name of its host; None: that of the command.
-    """
-
-    host: str | None
-
-    def assign(
-        self, directory: RunDirectory, experiment: Experiment, member: Cluster, messages: Messages
-    ) -> None:
-        """Send the process its assignment; its messages end with `Exit`."""
-
-    def leave(self) -> None:
-        """Let a process leave that only serves others."""
-
-    def request(self, number: int) -> None:
-        """Forward a stop or save request."""
-
-    def signal(self, number: int) -> None:
-        """Send a signal, unless the process has ended."""
-
-    def is_stopped(self) -> bool:
-        """Return whether the process is stopped (SIGSTOP)."""
-
-    def discard(self) -> None:
-        """Kill the process, and wait for its end."""
+ManagedProcess: TypeAlias = WorkerProcess | RayProcess
+"""One process of an attempt: on this machine, or on a node of a Ray cluster."""
 
 
 class ProcessSet(dict[ProcessId, ManagedProcess]):
