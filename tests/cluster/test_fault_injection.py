@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.training import assert_same_bits, train
 from trainer.cli.compose import compose
-from trainer.cluster.fault_injection import Faults, StepDelay, check
+from trainer.cluster.fault_injection import Faults, check
 from trainer.cluster.messages import Channel, SignalRequest
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.config.schema import Fault
@@ -222,9 +222,10 @@ def test_rest_in_steps_changes_no_bit(tmp_path, options):
 
 
 def test_process_whose_steps_rest_does_not_rest_between_them(tmp_path, signals):
-    faults = faults_of(tmp_path, Fault("slow", at=3, delay_secs=0.5))
+    slow = Fault("slow", at=3, delay_secs=0.5)
+    faults = faults_of(tmp_path, slow)
     assert faults.changes_steps
-    assert faults.take_step_delays() == [StepDelay("chief", 3, 0.5)]
+    assert faults.take_step_delays() == [slow]
     reach_steps(faults)
     faults = faults_of(tmp_path, Fault("slow", phase="save", delay_secs=0.5))
     assert not faults.changes_steps
@@ -235,8 +236,7 @@ def test_process_whose_steps_rest_does_not_rest_between_them(tmp_path, signals):
 
 def test_chief_that_hands_out_steps_has_the_rests_of_its_workers(tmp_path):
     slow = Fault("slow", "worker-0", at=3, delay_secs=0.5)
-    delays = [StepDelay("worker-0", 3, 0.5)]
-    for job, expected in (("chief", delays), ("worker", [])):
+    for job, expected in (("chief", [slow]), ("worker", [])):
         cluster = Cluster(ProcessId(job, 0), JOBS)
         assert faults_of(tmp_path, slow, cluster, NO_STEPS).take_step_delays() == expected
 

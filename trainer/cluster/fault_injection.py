@@ -15,7 +15,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.cluster.messages import Availability, Channel, FaultNotice, SignalRequest
@@ -45,21 +44,6 @@ _EFFECTS = {
     "own": "calls {target}",
 }
 _END_SECS = 10.0  # how long a worker may outlive its killed supervisor
-
-
-@dataclass(frozen=True)
-class StepDelay:
-    """A rest of a process in each of its steps.
-
-    Attributes:
-        process: the name of the process.
-        at: the first step in which it rests, counted from 0.
-        secs: how long.
-    """
-
-    process: str
-    at: int
-    secs: float
 
 
 class Faults:
@@ -109,17 +93,13 @@ class Faults:
         """Have `switch` called: with True before a step whose loss is to be NaN, False after it."""
         self._nan_switches.append(switch)
 
-    def take_step_delays(self) -> list[StepDelay]:
+    def take_step_delays(self) -> list[Fault]:
         """Return the rests in steps that this process injects; the caller puts them into the step.
 
         Without this call the process rests after each call of `reached` with `step`.
         """
         self._steps_rest = True
-        return [
-            StepDelay(fault.process, fault.at, fault.delay_secs)
-            for fault in self._pending.values()
-            if _rests_in_step(fault)
-        ]
+        return list(filter(_rests_in_step, self._pending.values()))
 
     def reached(self, phase: str, step: int = 0) -> None:
         """Inject the faults that are due now.

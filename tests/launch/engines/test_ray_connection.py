@@ -5,29 +5,9 @@ import threading
 
 import pytest
 
-from trainer.cli.compose import compose
 from trainer.config.schema import Ray
 from trainer.errors import ConfigError
 from trainer.launch.engines import ray_connection
-from trainer.strategies.select import select_strategy
-
-RUNS = ["launch=ray", "strategy=multi_worker"]
-
-
-def problems(*overrides, declared=None):
-    experiment = compose([*RUNS, *overrides])
-    with pytest.raises(ConfigError) as error:
-        ray_connection.check(experiment, select_strategy(experiment), declared)
-    return list(error.value.problems)
-
-
-def test_what_works_on_one_machine_alone_is_refused():
-    assert problems("launch.inline=true", "mode=benchmark", "strategy.isolate=true") == [
-        "launch.engine (ray) and launch.inline (true) exclude each other; use one of them",
-        "launch.engine (ray) has no mode=benchmark, which measures here; add launch=process",
-        "strategy.isolate (true) is for processes of one machine; leave it out with "
-        "launch.engine (ray)",
-    ]
 
 
 def test_missing_package_is_named(monkeypatch):

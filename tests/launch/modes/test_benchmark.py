@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.command_line import run_here
 from tests.support.processes import run
 from trainer.cli.compose import compose
 from trainer.launch.modes.benchmark import BenchmarkRecord, Size
@@ -61,32 +60,6 @@ def test_problem_that_a_process_finds_is_one_line_and_leaves_nothing(tmp_path):
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
     assert line.startswith("error: model: tutorial_cnn takes images of 28 x 28 x 1")
-    assert not list(tmp_path.iterdir())
-
-
-REFUSED = {
-    "parameter servers": (
-        ["strategy=parameter_server"],
-        "mode (benchmark) measures steps that all replicas make together, and "
-        "strategy=parameter_server hands steps out to its workers; use another strategy",
-    ),
-    "divided replicas": (
-        ["strategy=mirrored", "strategy.virtual_devices=2", "strategy.devices_per_replica=2"],
-        "strategy.devices_per_replica (2) must be 1 for mode=benchmark, which compares with "
-        "replicas of one device that exchange nothing",
-    ),
-    "fault": (
-        ["fault=crash_at_40"],
-        "mode (benchmark) is for runs without faults of their own; remove fault.crash_at_40",
-    ),
-}
-
-
-@pytest.mark.parametrize(("overrides", "message"), REFUSED.values(), ids=REFUSED)
-def test_unmeasurable_configuration_is_refused(tmp_path, monkeypatch, overrides, message):
-    monkeypatch.chdir(tmp_path)
-    outcome = run_here("mode=benchmark", *overrides)
-    assert (outcome.code, outcome.err) == (2, f"error: {message}\n")
     assert not list(tmp_path.iterdir())
 
 

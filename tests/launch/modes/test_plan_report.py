@@ -4,7 +4,6 @@ import pytest
 
 from tests.support.command_line import run_here
 from trainer.cli.compose import compose
-from trainer.errors import ConfigError
 from trainer.launch.modes import plan_report
 from trainer.launch.resolved_run import resolve
 from trainer.strategies.central_storage import CentralStorage
@@ -62,19 +61,6 @@ def test_number_of_replicas(monkeypatch, overrides, gpus, count, told):
     assert number == count
     assert told in reason
     assert bool(told) == bool(reason)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "problem"),
-    [
-        (["plan.replicas=3"], "plan.replicas (3) must be null or 1: strategy=one_device has 1"),
-        (["strategy=tpu"], "add plan.replicas=8"),
-    ],
-)
-def test_number_that_cannot_be_is_refused(overrides, problem):
-    with pytest.raises(ConfigError) as caught:
-        replicas(*overrides)
-    assert problem in str(caught.value)
 
 
 @pytest.mark.parametrize(
