@@ -308,43 +308,47 @@ def check(
     problems = []
     for name, fault in experiment.fault.items():
         key = f"fault.{name}.process ({fault.process})"
-        action = f"fault.{name}.action ({fault.kind})"
-        is_worker = fault.process.startswith("worker-")
         if fault.process not in processes:
             choices = ", ".join(dict.fromkeys(processes))
             hint = did_you_mean(fault.process, processes)
             problems.append(f"{key} is no process of this run; choose one of {choices}{hint}")
-        elif fault.kind in ("lose", "return"):
-            if not elastic or fault.phase != "step":
-                problems.append(
-                    f"{action} is for a step of a local cluster that may go on without "
-                    f"{fault.process}; add strategy=multi_worker and strategy.min_workers"
-                )
-            elif not is_worker or fault.delay_secs:
-                problems.append(
-                    f"{key} with action {fault.kind} must be a worker such as worker-1, and "
-                    "without delay_secs"
-                )
-        elif _rests_in_step(fault):
-            is_chief = fault.process == "chief"
-            if not is_worker and (not is_chief or "worker" in service_jobs):
-                why = "hands out steps" if fault.process.startswith("chief") else "runs no steps"
-                problems.append(
-                    f"{key} {why}, so it cannot be slow in them; choose a worker such as worker-0"
-                )
-        elif fault.process == "supervisor" or not _knows_when(fault, service_jobs):
-            if fault.kind not in _SIGNALS:
-                # So it cannot inject a fault into itself.
-                why = (
-                    "runs steps that the chief hands out, in no training loop of its own"
-                    if is_worker
-                    else "runs no steps"
-                )
-                problems.append(f"{key} {why}; there {action} must be one of {', '.join(_SIGNALS)}")
-            elif declared and fault.process != "supervisor":
-                problems.append(
-                    f"{key} is out of the chief's reach in a declared cluster; "
-                    "rehearse it in one that is started here"
-                )
+        elif problem := _problem(fault, service_jobs, declared=declared, elastic=elastic):
+            action = f"fault.{name}.action ({fault.kind})"
+            problems.append(problem.format(key=key, action=action))
     if problems:
         raise ConfigError(*problems)
+
+
+def _problem(
+    fault: Fault, service_jobs: Collection[str], *, declared: bool, elastic: bool
+) -> str | None:
+    """Return why a fault could never happen, with `{key}` and `{action}` for its keys."""
+    is_worker = fault.process.startswith("worker-")
+    if fault.kind in ("lose", "return"):
+        if not elastic or fault.phase != "step":
+            return (
+                "{action} is for a step of a local cluster that may go on without "
+                f"{fault.process}; add strategy=multi_worker and strategy.min_workers"
+            )
+        if not is_worker or fault.delay_secs:
+            return (
+                f"{{key}} with action {fault.kind} must be a worker such as worker-1, and without "
+                "delay_secs"
+            )
+    elif _rests_in_step(fault):
+        is_chief = fault.process == "chief"
+        if not is_worker and (not is_chief or "worker" in service_jobs):
+            why = "hands out steps" if fault.process.startswith("chief") else "runs no steps"
+            return f"{{key}} {why}, so it cannot be slow in them; choose a worker such as worker-0"
+    elif fault.process == "supervisor" or not _knows_when(fault, service_jobs):
+        if fault.kind not in _SIGNALS:  # no process can inject it into another
+            why = "runs no steps"
+            if is_worker:
+                why = "runs steps that the chief hands out, in no training loop of its own"
+            return f"{{key}} {why}; there {{action}} must be one of {', '.join(_SIGNALS)}"
+        if declared and fault.process != "supervisor":
+            return (
+                "{key} is out of the chief's reach in a declared cluster; rehearse it in one that "
+                "is started here"
+            )
+    return None

@@ -89,8 +89,7 @@ def run(
 
         if address is None:
             return run_opened()
-        remote = remote_run.RemoteRun(experiment, address, cluster, console, requests)
-        return remote.run(run_opened)
+        return remote_run.RemoteRun(experiment, address, cluster, console, requests).run(run_opened)
 
 
 def _run_in_directory(command: Command, context: RunContext, began: float) -> int:

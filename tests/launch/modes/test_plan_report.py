@@ -95,6 +95,7 @@ def test_replicas_have_no_optimizer_where_variables_are_apart(strategy, place):
     ]
 
 
+@pytest.mark.slow
 def test_model_of_keras_3_is_measured(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()

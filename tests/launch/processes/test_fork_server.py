@@ -115,6 +115,7 @@ def test_environment_that_is_read_later_may_differ(shared, start, monkeypatch, n
     assert isinstance(start(shared).process, ForkedProcess)
 
 
+@pytest.mark.slow
 def test_worker_discarded_while_the_server_imports_never_begins(own, start):
     worker = start(own)
     worker.discard()
@@ -125,6 +126,7 @@ def test_worker_discarded_while_the_server_imports_never_begins(own, start):
     assert descendants(own._process.pid) == [other.process.pid]
 
 
+@pytest.mark.slow
 def test_workers_die_with_their_server_and_the_next_is_started_afresh(own, start):
     worker = start(own)
     pid = pid_of(worker)

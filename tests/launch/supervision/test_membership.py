@@ -25,7 +25,7 @@ def clock():
 @pytest.fixture
 def four(clock):
     """Four workers, of which two are enough."""
-    return Membership(4, 2, 10.0, lambda size: True, clock)
+    return Membership([4, 3, 2], 10.0, clock)
 
 
 def lose(workers, name):
@@ -63,7 +63,7 @@ def test_with_fewer_workers_than_the_least_the_run_does_not_go_on(four):
 
 
 def test_number_of_workers_divides_the_batch(clock):
-    workers = Membership(4, 1, 0.0, lambda size: 8 % size == 0, clock)
+    workers = Membership([4, 2, 1], 0.0, clock)
     assert workers.begin() == 4
     lose(workers, "worker-0")
     assert workers.begin() == 2
