@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.terminal import Clock
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Availability
 from trainer.launch.supervision import membership
@@ -10,16 +11,11 @@ from trainer.strategies.multi_worker import MultiWorker
 from trainer.strategies.one_device import OneDevice
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    manual = Clock()
+    manual.now = 0.0
+    return manual
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.terminal import Clock
 from trainer.cluster.messages import Phase
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import CRASHED
@@ -21,17 +22,9 @@ DECLARED = Cluster(WORKER, {"worker": ["a:1", "b:1"]}, "TF_CONFIG")
 TIMEOUT_SECS = 60
 
 
-class Time:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def time():
-    return Time()
+    return Clock()
 
 
 @pytest.fixture

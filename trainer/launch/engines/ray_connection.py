@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -68,15 +69,15 @@ def connected(settings: Ray) -> Iterator[None]:
         ) from error
     logging.getLogger("ray").setLevel(logging.ERROR)
     address = settings.address or environment.ray_address()
-    errors: list[Exception] = []
-    is_over, is_closed = threading.Event(), threading.Event()
+    started: Future[None] = Future()
+    is_closed = threading.Event()
 
     def hold() -> None:
         try:
             _connect(address)
+            started.set_result(None)
         except Exception as error:
-            errors.append(error)
-        is_over.set()
+            started.set_exception(error)
         is_closed.wait()
         ray.shutdown()
 
@@ -85,14 +86,13 @@ def connected(settings: Ray) -> Iterator[None]:
     thread = threading.Thread(target=hold, name="ray")
     thread.start()
     try:
-        is_over.wait()
-        if errors:
-            reason = " ".join(str(errors[0]).split())[:300]
+        if (error := started.exception()) is not None:
+            reason = " ".join(str(error).split())[:300]
             name = f"launch.ray.address ({address})" if address else "launch.engine (ray)"
             raise ConfigError(
                 f"{name}: cannot connect to Ray: {reason}; run the command on a node of the "
                 "cluster, started with ray start"
-            ) from errors[0]
+            ) from error
         yield
     finally:
         is_closed.set()

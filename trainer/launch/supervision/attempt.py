@@ -12,7 +12,6 @@ from trainer.cluster.messages import Message, Phase
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.cluster.stop_requests import RESIZE, Decision
 from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
-from trainer.launch.display.console import Visibility
 from trainer.launch.processes.worker_process import Messages, log_of
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import exit_codes
@@ -74,7 +73,8 @@ class Attempt:
         self._console = context.console
         self._stop_requests = context.stop_requests
         self._members = {member.process_id: member for member in members}
-        self._visibility = Visibility(members[0].process_id)
+        self._first = members[0].process_id
+        self._has_shown_error = False
         self._messages: Messages = queue.SimpleQueue()
         self._living = ProcessSet(context.strategy, start)
         self._join_wait = JoinWait(self._members, context.strategy.start_timeout_secs)
@@ -201,8 +201,25 @@ class Attempt:
     def _show(self, process_id: ProcessId, message: Message) -> None:
         if isinstance(message, messages.Crash):
             self._record.reports[process_id] = message.cause, message.text
-        if self._visibility.shows(process_id, message):
+        if self._is_shown(process_id, message):
             self._console.show(message, log_of(self._directory, process_id))
+
+    def _is_shown(self, process_id: ProcessId, message: Message) -> bool:
+        """Return whether the user sees a message: of the first process, or of the whole run."""
+        match message:
+            case messages.Crash() if process_id.is_actor:
+                return False  # it is replaced
+            case messages.Problem() | messages.Crash():
+                is_first_error = not self._has_shown_error
+                self._has_shown_error = True
+                return is_first_error
+            case messages.FaultNotice():
+                return True
+            case messages.Line() | messages.Evaluated() if process_id.is_evaluator:
+                return True
+            case messages.Line() if message.is_warning:
+                return True
+        return process_id == self._first
 
     def _handle_request(self, number: int, source: ProcessId | None) -> None:
         """Act on a stop or save signal that this process has received, or one of the run's."""
