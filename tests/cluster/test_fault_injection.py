@@ -213,8 +213,8 @@ def test_fault_that_could_never_happen_is_refused(fault, processes, declared, li
         assert problem.endswith(line)
 
 
-@pytest.mark.parametrize("options", [[], ["strategy=mirrored", "strategy.virtual_devices=2"]])
-def test_rest_in_steps_changes_no_bit(tmp_path, options):
+def test_rest_in_steps_changes_no_bit(tmp_path):
+    options = ["strategy=mirrored", "strategy.virtual_devices=2"]
     assert_same_bits(
         train(tmp_path / "a", *options),
         train(tmp_path / "b", "+fault.mine={action:slow,at:3,delay_secs:1e-6}", *options),
