@@ -86,13 +86,13 @@ def connected(settings: Ray) -> Iterator[None]:
     thread = threading.Thread(target=hold, name="ray")
     thread.start()
     try:
-        if (error := started.exception()) is not None:
-            reason = " ".join(str(error).split())[:300]
+        if (problem := started.exception()) is not None:
+            reason = " ".join(str(problem).split())[:300]
             name = f"launch.ray.address ({address})" if address else "launch.engine (ray)"
             raise ConfigError(
                 f"{name}: cannot connect to Ray: {reason}; run the command on a node of the "
                 "cluster, started with ray start"
-            ) from error
+            ) from problem
         yield
     finally:
         is_closed.set()
