@@ -198,8 +198,7 @@ def _reference_secs(workers: int, size: int) -> float:
 def _steadfast_secs(workers: int, size: int, communication: str) -> float:
     """Return the seconds of the gradient's sum alone, as mode=benchmark measures it."""
     from trainer.cli.compose import compose
-    from trainer.launch.modes.benchmark_experiments import Variants
-    from trainer.launch.modes.benchmark_processes import BenchmarkProcesses
+    from trainer.launch.modes.benchmark_processes import Variants, measure_together
     from trainer.launch.processes.fork_server import ForkServer
     from trainer.launch.resolved_run import resolve
 
@@ -223,13 +222,10 @@ def _steadfast_secs(workers: int, size: int, communication: str) -> float:
     )
     server = ForkServer.acquire()
     try:
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            BenchmarkProcesses(server, _LIMIT_SECS) as processes,
-        ):
-            strategy = resolve(experiment).strategy
-            processes.start(Variants(experiment, strategy, Path(folder)).together(workers))
-            return statistics.fmean(report["exchange_secs"] for report in processes.measure())
+        with tempfile.TemporaryDirectory() as folder:
+            variants = Variants(experiment, resolve(experiment).strategy, Path(folder))
+            reports = measure_together([variants.together(workers)], server)
+            return statistics.fmean(report["exchange_secs"] for report in reports)
     finally:
         server.release()
 

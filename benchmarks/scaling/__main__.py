@@ -23,7 +23,7 @@ from benchmarks.scaling.team import Team, network
 from trainer.cli.compose import compose
 from trainer.cluster import discovery, spec
 from trainer.launch.modes.benchmark import measure_size
-from trainer.launch.modes.benchmark_experiments import Variants
+from trainer.launch.modes.benchmark_processes import Variants
 from trainer.launch.processes.fork_server import ForkServer
 from trainer.launch.resolved_run import resolve
 

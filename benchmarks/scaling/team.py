@@ -126,7 +126,7 @@ def _environment() -> dict[str, str]:
 def network() -> Iterator[Namespace | None]:
     """Return a separate network, without other traffic; None, with a warning, if not permitted."""
     try:
-        namespace = Namespace.create()
+        namespace = Namespace()
     except IsolationError as error:
         print(f"warning: bytes of others are counted too: {error}", file=sys.stderr)
         yield None

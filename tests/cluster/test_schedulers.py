@@ -41,35 +41,15 @@ def base_port(**changed):
     return int(slurm_allocation({**STEP, **changed}).addresses[0].rpartition(":")[2])
 
 
-def test_slurm_tasks_are_assigned_in_blocks():
+def test_slurm_tasks_are_assigned_in_blocks_or_cyclically():
     allocation = slurm_allocation(STEP)
     port = base_port()
-    assert allocation == Allocation(
-        "Slurm",
-        [
-            f"gpu01:{port}",
-            f"gpu01:{port + 1}",
-            f"gpu02:{port}",
-            f"gpu02:{port + 1}",
-            f"login1:{port}",
-        ],
-        3,
-    )
-
-
-def test_slurm_tasks_are_assigned_cyclically():
-    allocation = slurm_allocation({**STEP, "SLURM_DISTRIBUTION": "cyclic:block"})
-    port = base_port()
-    assert allocation.addresses == [
-        f"gpu01:{port}",
-        f"gpu02:{port}",
-        f"login1:{port}",
-        f"gpu01:{port + 1}",
-        f"gpu02:{port + 1}",
-    ]
-    assert slurm_allocation({**STEP, "SLURM_DISTRIBUTION": "block:cyclic"}) == slurm_allocation(
-        STEP
-    )
+    tasks = [("gpu01", 0), ("gpu01", 1), ("gpu02", 0), ("gpu02", 1), ("login1", 0)]
+    addresses = [f"{host}:{port + number}" for host, number in tasks]
+    assert allocation == Allocation("Slurm", addresses, 3)
+    cyclic = slurm_allocation({**STEP, "SLURM_DISTRIBUTION": "cyclic:block"})
+    assert cyclic.addresses == [addresses[number] for number in (0, 2, 4, 1, 3)]
+    assert slurm_allocation({**STEP, "SLURM_DISTRIBUTION": "block:cyclic"}) == allocation
 
 
 def test_slurm_jobs_and_steps_have_different_ports():
@@ -97,22 +77,9 @@ def test_slurm_job_that_is_started_again_has_other_ports():
     [
         {},
         # An allocation or a batch script: the job has four tasks, but nothing has started them.
-        {
-            "SLURM_JOB_ID": "7",
-            "SLURM_NTASKS": "4",
-            "SLURM_PROCID": "0",
-            "SLURM_NODELIST": "n[1-4]",
-            "SLURM_TASKS_PER_NODE": "1(x4)",
-        },
+        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"},
         # A shell that is a step itself.
-        {
-            **STEP,
-            "SLURM_STEP_NUM_TASKS": "1",
-            "SLURM_STEP_NODELIST": "n1",
-            "SLURM_STEP_TASKS_PER_NODE": "1",
-            "SLURM_PROCID": "0",
-        },
-        {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"},
+        {**STEP, "SLURM_STEP_NUM_TASKS": "1"},
     ],
 )
 def test_slurm_allocation_needs_a_step_of_several_tasks(environment):
@@ -127,10 +94,7 @@ def test_slurm_allocation_needs_a_step_of_several_tasks(environment):
             "rack[1-2]node[1-4]",
             [f"rack{rack}node{node}" for rack in (1, 2) for node in (1, 2, 3, 4)],
         ),
-        (
-            "n[8-10]-ib.example.org",
-            ["n8-ib.example.org", "n9-ib.example.org", "n10-ib.example.org"],
-        ),
+        ("n[9-10]-ib.org", ["n9-ib.org", "n10-ib.org"]),
     ],
 )
 def test_slurm_host_lists_are_expanded(text, hosts):
@@ -149,38 +113,19 @@ def test_slurm_host_lists_are_expanded(text, hosts):
 
 
 @pytest.mark.parametrize(
-    ("changed", "expected"),
+    ("name", "value", "expected"),
     [
-        ({"SLURM_STEP_NUM_TASKS": "five"}, "Slurm: SLURM_STEP_NUM_TASKS (five) must be an integer"),
-        ({"SLURM_PROCID": None}, "Slurm: SLURM_PROCID (missing) must be an integer"),
-        (
-            {"SLURM_PROCID": "5"},
-            "Slurm: SLURM_PROCID (5) is out of range: the step has 5 tasks, 0 to 4",
-        ),
-        (
-            {"SLURM_STEP_NODELIST": "gpu[01-"},
-            "Slurm: SLURM_STEP_NODELIST (gpu[01-) must be a list of hosts, "
-            "such as gpu[01-03,7],login1",
-        ),
-        (
-            {"SLURM_STEP_TASKS_PER_NODE": "2x2,1"},
-            "Slurm: SLURM_STEP_TASKS_PER_NODE (2x2,1) must be a list of numbers, such as 2(x3),1",
-        ),
-        (
-            {"SLURM_STEP_TASKS_PER_NODE": "2,2"},
-            "Slurm: SLURM_STEP_TASKS_PER_NODE (2,2) must have a number for each of "
-            "3 nodes, 5 tasks in all",
-        ),
-        (
-            {"SLURM_DISTRIBUTION": "plane=2"},
-            "Slurm: SLURM_DISTRIBUTION (plane=2) must be block or cyclic; "
-            "use srun --distribution=block",
-        ),
+        ("SLURM_STEP_NUM_TASKS", "five", "(five) must be an integer"),
+        ("SLURM_PROCID", "5", "(5) is out of range: the step has 5 tasks, 0 to 4"),
+        ("SLURM_STEP_NODELIST", "gpu[01-", "(gpu[01-) must be a list of hosts, such as"),
+        ("SLURM_STEP_TASKS_PER_NODE", "2x2,1", "(2x2,1) must be a list of numbers, such as"),
+        ("SLURM_STEP_TASKS_PER_NODE", "2,2", "(2,2) must have a number for each of 3 nodes"),
+        ("SLURM_DISTRIBUTION", "plane=2", "(plane=2) must be block or cyclic; use srun"),
     ],
 )
-def test_slurm_allocation_rejects_wrong_variables(changed, expected):
-    environment = {name: value for name, value in {**STEP, **changed}.items() if value is not None}
-    assert error_of(slurm_allocation, environment) == expected
+def test_slurm_allocation_rejects_wrong_variables(name, value, expected):
+    problem = error_of(slurm_allocation, {**STEP, name: value})
+    assert problem.startswith(f"Slurm: {name} {expected}")
 
 
 @pytest.mark.parametrize(
@@ -235,27 +180,15 @@ def test_kubernetes_asks_for_the_host_name_in_a_job_only():
 @pytest.mark.parametrize(
     ("hostname", "index", "expected"),
     [
-        (
-            "train-3.peers",
-            "3",
-            "Kubernetes: JOB_COMPLETION_INDEX (3) is out of range: "
-            "the strategy has 3 processes, 0 to 2; "
-            "set STEADFAST_PODS in the pods, or strategy.workers, by the Job's completions",
-        ),
-        ("train-0", "", "Kubernetes: JOB_COMPLETION_INDEX () must be an integer"),
-        (
-            "node7.lab",
-            "1",
-            "Kubernetes: host name (node7.lab) must end in -1, the completion index; "
-            "do not use hostNetwork",
-        ),
+        ("train-3.peers", "3", "JOB_COMPLETION_INDEX (3) is out of range: the strategy has 3"),
+        ("train-0", "", "JOB_COMPLETION_INDEX () must be an integer"),
+        ("node7.lab", "1", "host name (node7.lab) must end in -1, the completion index"),
     ],
 )
 def test_kubernetes_allocation_rejects_wrong_variables(hostname, index, expected):
-    assert (
-        error_of(kubernetes_allocation, {"JOB_COMPLETION_INDEX": index}, lambda: hostname, 3)
-        == expected
-    )
+    variables = {"JOB_COMPLETION_INDEX": index}
+    problem = error_of(kubernetes_allocation, variables, lambda: hostname, 3)
+    assert problem.startswith(f"Kubernetes: {expected}")
 
 
 @pytest.mark.parametrize(
@@ -264,7 +197,6 @@ def test_kubernetes_allocation_rejects_wrong_variables(hostname, index, expected
         ({"SLURM_JOB_NUM_NODES": "2"}, "2"),
         ({"SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "3"}, "3"),
         ({"SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "1"}, None),
-        ({"SLURM_JOB_NUM_NODES": "1"}, None),
         ({}, None),
     ],
 )
@@ -287,7 +219,6 @@ def scontrol(tmp_path, monkeypatch):
     ("environment", "expected"),
     [
         ({"SLURM_JOB_ID": "7"}, True),
-        ({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "0"}, True),
         ({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}, False),
         ({"SLURM_JOB_ID": "8"}, False),
         ({}, False),

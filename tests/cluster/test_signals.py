@@ -94,19 +94,6 @@ here()
     assert "in here" in done.stderr
 
 
-def test_signals_are_blocked_within_the_block_only():
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    with signals.blocked():
-        assert {
-            signal.SIGTERM,
-            signal.SIGINT,
-            signal.SIGUSR1,
-            signal.SIGUSR2,
-            signal.SIGQUIT,
-        } <= signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
-
-
 def test_signals_while_a_worker_starts_neither_kill_it_nor_are_lost(tmp_path):
     worker = WorkerProcess()
     messages = queue.SimpleQueue()

@@ -17,15 +17,6 @@ SOURCES = [None, WORKER, ProcessId("worker", 0)]
 NUMBERS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2]
 
 
-@pytest.mark.parametrize("source", [None, WORKER, SWEEP])
-def test_repeated_stop_request_is_one_request(source):
-    requests = StopRequests(is_attended=True)
-    assert requests.decide(signal.SIGTERM, source) is Decision.STOP
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
-        assert requests.decide(number, source) is Decision.IGNORE
-    assert requests.number == signal.SIGTERM
-
-
 def test_second_ctrl_c_of_a_person_leaves_at_once():
     requests = StopRequests(is_attended=True)
     assert requests.hint() == ""
@@ -34,13 +25,6 @@ def test_second_ctrl_c_of_a_person_leaves_at_once():
     assert requests.decide(signal.SIGTERM) is Decision.IGNORE
     assert requests.decide(signal.SIGINT, WORKER) is Decision.IGNORE
     assert requests.decide(signal.SIGINT) is Decision.LEAVE
-
-
-def test_second_interrupt_without_a_terminal_is_one_request():
-    requests = StopRequests()
-    assert requests.decide(signal.SIGINT) is Decision.STOP
-    assert requests.decide(signal.SIGINT) is Decision.IGNORE
-    assert requests.hint() == ""
 
 
 def test_sweep_can_have_its_points_leave_at_once():
@@ -74,13 +58,6 @@ def test_every_short_storm_of_signals_saves_once_or_leaves(is_attended):
     generator = random.Random(0)
     for _ in range(3000):
         check(generator.choices(signals, k=generator.randint(4, 6)), is_attended)
-
-
-def test_save_requests_stop_nothing():
-    requests = StopRequests()
-    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1):
-        assert requests.decide(number) is Decision.SAVE
-    assert requests.number == 0
 
 
 def test_pending_requests_are_taken_in_order_and_wake_their_reader():

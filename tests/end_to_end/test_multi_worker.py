@@ -183,7 +183,8 @@ def test_wrong_input_is_reported_once_and_leaves_nothing(tmp_path):
 @pytest.mark.slow
 def test_local_cluster_cannot_be_reached_from_outside(tmp_path):
     try:
-        Namespace.create().close()
+        with Namespace():
+            pass
     except IsolationError as error:
         pytest.skip(f"no network namespaces here: {error}")
     (tmp_path / "probe.py").write_text(

@@ -23,6 +23,7 @@ PARTS = {
     "writer": ["writers=text", "model=softmax"],
     "save policy": ["checkpoint=every_examples", "model=softmax", "batch.global_size=64"],
     "retention policy": ["checkpoint=powers_of_two", "model=softmax"],
+    "fault": ["fault=neighbor", "model=softmax"],
 }
 PROCESSES = {
     "environment": ["experiment=impala_catch", "env=echo", "model=mlp", "evaluate.every_steps=2"],
@@ -45,6 +46,7 @@ RESULT = {
         and run_here("checkpoints", str(run)).out.count("power of two") == 3
     ),
     "writer": lambda run: (run / "metrics.txt").read_text().startswith("test 2 "),
+    "fault": lambda run: (run / "faults" / "neighbor.json").exists(),
 }
 """What shows that the part was used, where its training does not."""
 

@@ -11,6 +11,7 @@ from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import DONE
 from trainer.files import Lock
 from trainer.launch import remote_run, run_opening
+from trainer.launch.remote_run import RemoteRun
 from trainer.launch.resolved_run import Command
 from trainer.launch.run_opening import open_directory
 from trainer.runs import directory
@@ -119,9 +120,8 @@ def store(tmp_path, monkeypatch):
 
 def run_mirrored(console, requests):
     experiment = compose([f"runs_dir={ADDRESS}", "store.work_dir=work"])
-    return remote_run.mirrored(
-        experiment, run_address(experiment), Cluster(), console, requests, lambda: DONE
-    )
+    remote = RemoteRun(experiment, run_address(experiment), Cluster(), console, requests)
+    return remote.run(lambda: DONE)
 
 
 def test_job_of_a_scheduler_waits_until_the_lease_of_a_run_in_a_store_is_free(store, monkeypatch):
@@ -143,17 +143,6 @@ def test_stop_request_ends_the_wait_for_a_lease(store, monkeypatch):
         requests = EarlierStart(store, stop_at=stop_at)
         assert run_mirrored(Listener(lambda: None), requests) == 128 + signal.SIGTERM
         assert read_manifest(store)[0].holder == "node-1:7:a"
-
-
-@pytest.mark.parametrize("is_job", [True, False], ids=["end of the wait", "person"])
-def test_lease_that_is_renewed_is_refused(store, monkeypatch, is_job):
-    monkeypatch.setattr(run_opening, "_SECS", 0.0)
-    monkeypatch.delenv("JOB_COMPLETION_INDEX", raising=False)
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    if is_job:
-        monkeypatch.setenv("SLURM_JOB_ID", "1")
-    with pytest.raises(RunInUseError, match=r"by node-1:7:a \(host, process\); wait for it"):
-        run_mirrored(Listener(lambda: None), EarlierStart(store))
 
 
 def test_job_of_a_scheduler_waits_for_a_process_of_the_same_machine(store, monkeypatch):

@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.cluster.messages import Channel
+from trainer.cluster.messages import Availability, Channel, FaultNotice, SignalRequest
 from trainer.cluster.signals import blocked
-from trainer.cluster.spec import EVALUATOR, Cluster
-from trainer.config.schema import Fault
+from trainer.cluster.spec import EVALUATOR, Cluster, ProcessId
+from trainer.config.options.constraints import did_you_mean
+from trainer.config.schema import Experiment, Fault
+from trainer.errors import ConfigError
 from trainer.files import fsync_directory
 from trainer.runs.checkpoint_marker import committed_steps, data_files
 
-SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "freeze": signal.SIGSTOP}
+_log = logging.getLogger(__name__)
+_SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "freeze": signal.SIGSTOP}
 """The faults that are a signal, which another process can send."""
+
 _EFFECTS = {
     "kill": "is killed",
     "terminate": "is asked to stop",
@@ -37,24 +41,8 @@ _EFFECTS = {
     "nan": "trains on a batch whose loss is NaN",
     "lose": "is lost",
     "return": "can be had again",
+    "own": "calls {target}",
 }
-
-
-@dataclass(frozen=True)
-class StepDelay:
-    """A rest of a process in each of its steps.
-
-    Attributes:
-        process: the name of the process.
-        at: the first step in which it rests, counted from 0.
-        secs: how long.
-    """
-
-    process: str
-    at: int
-    secs: float
-
-
 _END_SECS = 10.0  # how long a worker may outlive its killed supervisor
 
 
@@ -84,11 +72,11 @@ class Faults:
         channel: Channel,
         service_jobs: Collection[str],
     ) -> None:
+        self._run_dir = run_dir
         self._directory = run_dir / "faults"
         self._cluster = cluster
         self._channel = channel
         self._service_jobs = service_jobs
-        self._checkpoints = run_dir / "checkpoints"
         self._counts: Counter[str] = Counter()  # of moments reached, by phase
         self._pending = {name: fault for name, fault in faults.items() if self._is_mine(fault)}
         self._step = 0
@@ -98,24 +86,20 @@ class Faults:
         self._is_nan = False
         self.stops = frozenset(step for fault in faults.values() for step in _stops(fault))
         self.changes_steps = any(
-            fault.action == "nan" or _rests_in_step(fault) for fault in faults.values()
+            fault.kind == "nan" or _rests_in_step(fault) for fault in faults.values()
         )
 
     def on_nan(self, switch: Callable[[bool], None]) -> None:
         """Have `switch` called: with True before a step whose loss is to be NaN, False after it."""
         self._nan_switches.append(switch)
 
-    def take_step_delays(self) -> list[StepDelay]:
+    def take_step_delays(self) -> list[Fault]:
         """Return the rests in steps that this process injects; the caller puts them into the step.
 
         Without this call the process rests after each call of `reached` with `step`.
         """
         self._steps_rest = True
-        return [
-            StepDelay(fault.process, fault.at, fault.delay_secs)
-            for fault in self._pending.values()
-            if _rests_in_step(fault)
-        ]
+        return list(filter(_rests_in_step, self._pending.values()))
 
     def reached(self, phase: str, step: int = 0) -> None:
         """Inject the faults that are due now.
@@ -138,9 +122,9 @@ class Faults:
                 self._inject(name, fault, _moment(fault, number))
 
     def _is_mine(self, fault: Fault) -> bool:
-        if fault.action == "return":
+        if fault.kind == "return":
             return self._cluster.is_chief  # the process itself is gone
-        if fault.process == "supervisor" or not knows_when(fault, self._service_jobs):
+        if fault.process == "supervisor" or not _knows_when(fault, self._service_jobs):
             return self._cluster.is_chief
         return _is(fault.process, self._cluster)
 
@@ -150,7 +134,7 @@ class Faults:
             switch(is_nan)
 
     def _inject(self, name: str, fault: Fault, moment: str) -> None:
-        if fault.action == "slow":
+        if fault.kind == "slow":
             if name not in self._slow:
                 self._report(name, fault, moment)
             self._slow.add(name)
@@ -161,14 +145,14 @@ class Faults:
         if not self._record(name, fault, moment):
             return
         self._report(name, fault, moment)
-        if fault.action in SIGNALS and fault.delay_secs:
+        if fault.kind in _SIGNALS and fault.delay_secs:
             timer = threading.Timer(fault.delay_secs, self._send, (fault,))
             timer.daemon = True
             # The signal must not come to the timer's thread: see `signals.preserve_sigterm`.
             with blocked():
                 timer.start()
         else:
-            self._act(fault, f"fault {name}: rehearsed {moment}")
+            self._act(name, fault, f"fault {name}: rehearsed {moment}")
 
     def _record(self, name: str, fault: Fault, moment: str) -> bool:
         """Record a fault before it happens: afterward this process may be gone.
@@ -199,45 +183,50 @@ class Faults:
         return True
 
     def _report(self, name: str, fault: Fault, moment: str) -> None:
-        is_later = fault.delay_secs and fault.action != "slow"
+        is_later = fault.delay_secs and fault.kind != "slow"
         later = f", {fault.delay_secs:g} s later" if is_later else ""
-        effect = _EFFECTS[fault.action].format(delay=fault.delay_secs)
-        self._channel.fault(f"fault {name}: {fault.process} {effect} {moment}{later}")
+        target = fault.action["_target_"] if fault.kind == "own" else ""
+        effect = _EFFECTS[fault.kind].format(delay=fault.delay_secs, target=target)
+        text = f"fault {name}: {fault.process} {effect} {moment}{later}"
+        _log.info(text)
+        self._channel.send(FaultNotice(text))
 
-    def _act(self, fault: Fault, error: str) -> None:
-        if fault.action == "crash":
-            raise RuntimeError(error)
-        if fault.action == "full_disk":
-            raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} ({error})")
-        if fault.action == "nan":
-            self._switch_nan(True)
-            return
-        if fault.action == "return":
-            self._channel.availability(fault.process, is_back=True)
-            return
-        if fault.action == "corrupt":
-            flip_bit(self._checkpoints)
-        if fault.action == "lose":
-            self._channel.availability(str(self._cluster.process_id), is_back=False)
-        self._send(fault)
+    def _act(self, name: str, fault: Fault, error: str) -> None:
+        match fault.kind:
+            case "own":
+                from trainer.config.instantiate import instantiate
+
+                instantiate(fault.action, f"fault.{name}.action", self._run_dir, self._step)
+            case "crash":
+                raise RuntimeError(error)
+            case "full_disk":
+                raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} ({error})")
+            case "nan":
+                self._switch_nan(True)
+            case "return":
+                self._channel.send(Availability(fault.process, is_back=True))
+            case kind:
+                if kind == "corrupt":
+                    _flip_bit(self._run_dir / "checkpoints")
+                if kind == "lose":
+                    process = str(self._cluster.process_id)
+                    self._channel.send(Availability(process, is_back=False))
+                self._send(fault)
 
     def _send(self, fault: Fault) -> None:
-        number = SIGNALS.get(fault.action, signal.SIGKILL)
-        if fault.process == "supervisor":
-            self._channel.request_signal(fault.process, number)
-            if number == signal.SIGKILL:
+        number = _SIGNALS.get(fault.kind, signal.SIGKILL)
+        if not _is(fault.process, self._cluster):
+            self._channel.send(SignalRequest(fault.process, number))
+            if fault.process == "supervisor" and number == signal.SIGKILL:
                 time.sleep(_END_SECS)  # this process ends with it, and must do nothing more
-        elif _is(fault.process, self._cluster):
-            if fault.delay_secs:
-                os.kill(os.getpid(), number)  # the timer's own thread takes no signal
-            else:
-                # In this thread, so that nothing is done between this line and the signal.
-                signal.raise_signal(number)
+        elif fault.delay_secs:
+            os.kill(os.getpid(), number)  # the timer's own thread takes no signal
         else:
-            self._channel.request_signal(fault.process, number)
+            # In this thread, so that nothing is done between this line and the signal.
+            signal.raise_signal(number)
 
 
-def flip_bit(directory: Path) -> None:
+def _flip_bit(directory: Path) -> None:
     """Flip a bit of the newest checkpoint's largest file."""
     if not (steps := committed_steps(directory)):
         return
@@ -251,7 +240,7 @@ def flip_bit(directory: Path) -> None:
         os.fsync(stream.fileno())
 
 
-def knows_when(fault: Fault, service_jobs: Collection[str]) -> bool:
+def _knows_when(fault: Fault, service_jobs: Collection[str]) -> bool:
     """Return whether the process itself knows when the fault is due.
 
     One that counts no steps knows when it starts, and the evaluator its evaluations.
@@ -269,24 +258,97 @@ def _is(process: str, cluster: Cluster) -> bool:
 
 
 def _rests_in_step(fault: Fault) -> bool:
-    return fault.action == "slow" and fault.phase == "step"
+    return fault.kind == "slow" and fault.phase == "step"
 
 
 def _due(fault: Fault, number: int) -> bool:
-    if fault.action == "slow":
+    if fault.kind == "slow":
         return number >= fault.at
-    return number == (fault.at - 1 if fault.action == "nan" else fault.at)
+    return number == (fault.at - 1 if fault.kind == "nan" else fault.at)
 
 
 def _stops(fault: Fault) -> tuple[int, ...]:
     if fault.phase != "step":
         return ()
-    return (fault.at - 1, fault.at) if fault.action == "nan" else (fault.at,)
+    return (fault.at - 1, fault.at) if fault.kind == "nan" else (fault.at,)
 
 
 def _moment(fault: Fault, number: int) -> str:
     if fault.phase in ("start", "compile"):
         return "at the start" if fault.phase == "start" else "while it compiles"
     if fault.phase == "step":
-        return f"in step {fault.at}" if fault.action == "nan" else f"at step {number}"
+        return f"in step {fault.at}" if fault.kind == "nan" else f"at step {number}"
     return f"in {'evaluation' if fault.phase == 'evaluate' else 'save'} {number}"
+
+
+def check(
+    experiment: Experiment,
+    process_ids: Collection[ProcessId],
+    service_jobs: Collection[str],
+    *,
+    declared: bool,
+    elastic: bool,
+) -> None:
+    """Refuse faults that could never happen: a rehearsal must not pass for want of its fault.
+
+    Args:
+        experiment: the checked configuration.
+        process_ids: all processes of the run.
+        service_jobs: the jobs whose processes count no steps.
+        declared: whether each process has a supervisor of its own.
+        elastic: whether the run may go on with fewer workers.
+
+    Raises:
+        ConfigError: with a line for each.
+    """
+    if not experiment.trains:
+        return
+    supervisor = [] if experiment.launch.inline else ["supervisor"]
+    processes = ["chief", *supervisor, *map(str, process_ids)]
+    problems = []
+    for name, fault in experiment.fault.items():
+        key = f"fault.{name}.process ({fault.process})"
+        if fault.process not in processes:
+            choices = ", ".join(dict.fromkeys(processes))
+            hint = did_you_mean(fault.process, processes)
+            problems.append(f"{key} is no process of this run; choose one of {choices}{hint}")
+        elif problem := _problem(fault, service_jobs, declared=declared, elastic=elastic):
+            action = f"fault.{name}.action ({fault.kind})"
+            problems.append(problem.format(key=key, action=action))
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _problem(
+    fault: Fault, service_jobs: Collection[str], *, declared: bool, elastic: bool
+) -> str | None:
+    """Return why a fault could never happen, with `{key}` and `{action}` for its keys."""
+    is_worker = fault.process.startswith("worker-")
+    if fault.kind in ("lose", "return"):
+        if not elastic or fault.phase != "step":
+            return (
+                "{action} is for a step of a local cluster that may go on without "
+                f"{fault.process}; add strategy=multi_worker and strategy.min_workers"
+            )
+        if not is_worker or fault.delay_secs:
+            return (
+                f"{{key}} with action {fault.kind} must be a worker such as worker-1, and without "
+                "delay_secs"
+            )
+    elif _rests_in_step(fault):
+        is_chief = fault.process == "chief"
+        if not is_worker and (not is_chief or "worker" in service_jobs):
+            why = "hands out steps" if fault.process.startswith("chief") else "runs no steps"
+            return f"{{key}} {why}, so it cannot be slow in them; choose a worker such as worker-0"
+    elif fault.process == "supervisor" or not _knows_when(fault, service_jobs):
+        if fault.kind not in _SIGNALS:  # no process can inject it into another
+            why = "runs no steps"
+            if is_worker:
+                why = "runs steps that the chief hands out, in no training loop of its own"
+            return f"{{key}} {why}; there {{action}} must be one of {', '.join(_SIGNALS)}"
+        if declared and fault.process != "supervisor":
+            return (
+                "{key} is out of the chief's reach in a declared cluster; rehearse it in one that "
+                "is started here"
+            )
+    return None

@@ -1,8 +1,9 @@
 """What commands and a fork server say to each other, over a socket in a private folder.
 
-Every request has a connection of its own. That of a process lasts as long as the process: the
-server answers `Forked` with a descriptor of the process, later `Ended`, and kills the process if
-the connection is closed at the other end, as it is however a command ends.
+Every request, a `Fork`, has a connection of its own. That of a process lasts as long as the
+process: the server answers its pid with a descriptor of the process (pidfd), later its exit code,
+negative for the signal that killed it. It kills the process if the connection is closed at the
+other end, as it is however a command ends.
 """
 
 from __future__ import annotations
@@ -44,28 +45,6 @@ class Fork:
     affinity: list[int]
     scratch: str
     began: float
-
-
-@dataclass(frozen=True)
-class Forked:
-    """The answer to `Fork`, with a descriptor of the process (pidfd)."""
-
-    pid: int
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A forked worker has ended.
-
-    Attributes:
-        code: its exit code; negative for the signal that killed it.
-    """
-
-    code: int
-
-
-Message = Fork | Forked | Ended
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Fork, Forked, Ended)}
 
 
 def is_supported() -> bool:
@@ -118,17 +97,17 @@ def peer_uid(connection: socket.socket) -> int:
     return int(uid)
 
 
-def send(connection: socket.socket, message: Message, descriptors: Sequence[int] = ()) -> None:
-    """Send a message.
+def send(connection: socket.socket, message: Fork | int, descriptors: Sequence[int] = ()) -> None:
+    """Send a request, or an answer.
 
     Raises:
         OSError: the other end is gone, or the message is too long.
     """
-    content = json.dumps([type(message).__name__, asdict(message)]).encode()
-    socket.send_fds(connection, [content], list(descriptors))
+    content = message if isinstance(message, int) else asdict(message)
+    socket.send_fds(connection, [json.dumps(content).encode()], list(descriptors))
 
 
-def receive(connection: socket.socket) -> tuple[Message | None, list[int]]:
+def receive(connection: socket.socket) -> tuple[Any, list[int]]:
     """Return the next message and its descriptors; None: the other end is gone."""
     try:
         content, descriptors, _, _ = socket.recv_fds(connection, _MAX_BYTES, _MAX_DESCRIPTORS)
@@ -138,8 +117,8 @@ def receive(connection: socket.socket) -> tuple[Message | None, list[int]]:
         os.set_inheritable(descriptor, False)  # Python 3.11 ignores the flag for that
     if not content:
         return None, []
-    kind, fields = json.loads(content)
-    return _KINDS[kind](**fields), descriptors
+    message = json.loads(content)
+    return (message if isinstance(message, int) else Fork(**message)), descriptors
 
 
 @contextmanager

@@ -227,12 +227,13 @@ class Channel:
 
     Attributes:
         name: what the process is to the user, if it crashes.
+        send: delivers one message.
     """
 
     name = "the worker"
 
     def __init__(self, send: Send, clock: Callable[[], float] = time.monotonic) -> None:
-        self._send = send
+        self.send = send
         self._clock = clock
         self._phase = ""
         self._step = 0
@@ -242,13 +243,13 @@ class Channel:
     def line(self, text: str) -> None:
         """Show a line to the user, and keep it in the log."""
         _log.info(text)
-        self._send(Line(text))
+        self.send(Line(text))
 
     def phase(self, phase: str, step: int) -> None:
         """Send what the worker does now; repeated, it is a sign of life."""
         if phase != self._phase or self._clock() - self._phase_at >= _BEAT_SECS:
             self._phase_at = self._clock()
-            self._send(Phase(phase, step))
+            self.send(Phase(phase, step))
         self._phase = phase
         self._step = step
 
@@ -274,38 +275,17 @@ class Channel:
         if self._clock() - self._progress_at < _BEAT_SECS:
             return
         self._progress_at = self._clock()
-        self._send(Progress(step, total, rate, secs_left, dict(metrics)))
+        self.send(Progress(step, total, rate, secs_left, dict(metrics)))
 
     def evaluated(self, step: int, metrics: Mapping[str, float], split: str = "test") -> None:
         """Send the metrics of a split, by which is selected, after `step` steps."""
         text = evaluation_text(step, metrics, split)
         _log.info(text)
-        self._send(Evaluated(step, dict(metrics), text))
-
-    def measured(self, values: Mapping[str, Any]) -> None:
-        """Send what mode=benchmark has measured; see `Measured`."""
-        self._send(Measured(dict(values)))
-
-    def fault(self, text: str) -> None:
-        """Tell the user, whichever process this is, that a fault is injected."""
-        _log.info(text)
-        self._send(FaultNotice(text))
-
-    def request_signal(self, process: str, number: int) -> None:
-        """Ask the supervisor to send a signal to another process, for a fault."""
-        self._send(SignalRequest(process, number))
-
-    def availability(self, process: str, *, is_back: bool) -> None:
-        """Tell the supervisor that a worker is lost or back, for a fault."""
-        self._send(Availability(process, is_back))
-
-    def problem(self, lines: list[str]) -> None:
-        """Report the user's wrong configuration or input."""
-        self._send(Problem(lines))
+        self.send(Evaluated(step, dict(metrics), text))
 
     def crash(self, text: str, cause: str) -> None:
         """Report a crash: the user's traceback, and the error in one line."""
-        self._send(Crash(text, cause, self.name))
+        self.send(Crash(text, cause, self.name))
 
 
 def to_socket(connection: socket.socket) -> Send:

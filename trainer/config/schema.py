@@ -379,10 +379,11 @@ class Divergence:
 class Fault:
     """A fault to inject: an action in one process, at one moment of the run."""
 
-    action: str = key(
+    action: Any = key(
         "kill",
-        "what to inject; slow lasts from then on in every attempt, the others happen once in a "
-        "run; a worker that is lost cannot be started again until it returns",
+        "what to inject, or the _target_ of a function of your own; slow lasts from then on in "
+        "every attempt, the others happen once in a run; a worker that is lost cannot be started "
+        "again until it returns",
         OneOf(
             "kill",
             "terminate",
@@ -416,6 +417,15 @@ class Fault:
         "phase step one in each step",
         Ge(0),
     )
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.action, Mapping):
+            self.action = str(self.action)  # the command line reads nan as a number
+
+    @property
+    def kind(self) -> str:
+        """The name of the action; `own` for a function of the user's."""
+        return "own" if isinstance(self.action, Mapping) else str(self.action)
 
 
 @dataclass

@@ -89,7 +89,7 @@ def run(
 
         if address is None:
             return run_opened()
-        return remote_run.mirrored(experiment, address, cluster, console, requests, run_opened)
+        return remote_run.RemoteRun(experiment, address, cluster, console, requests).run(run_opened)
 
 
 def _run_in_directory(command: Command, context: RunContext, began: float) -> int:
@@ -226,7 +226,7 @@ def _supervise(
     """
     experiment = context.experiment
     if experiment.launch.uses_ray:
-        return ray_engine.supervise(context, _evaluators(experiment, None), ledger)
+        return ray_engine.supervise(context, _beside(context), ledger)
     namespace = context.network.namespace
     server = given or ForkServer.acquire()
     supervisor = Supervisor(
@@ -246,7 +246,7 @@ def _members(context: RunContext) -> Callable[[], list[Cluster]]:
     """Return a function that returns the processes to start for one attempt."""
     declared = context.declared
     why_open = context.network.why_open
-    beside = [*_evaluators(context.experiment, declared), *_actors(context.experiment, declared)]
+    beside = _beside(context)
 
     def members() -> list[Cluster]:
         if context.cluster.is_chief:
@@ -259,30 +259,26 @@ def _members(context: RunContext) -> Callable[[], list[Cluster]]:
             size = context.membership.begin() if context.membership else None
             clusters = discovery.local_clusters(context.strategy.process_ids(size)) or [Cluster()]
         if why_open:
-            jobs = clusters[0].jobs
-            addresses = [address for addresses in jobs.values() for address in addresses]
-            warning = network_namespace.open_ports_warning(addresses, why_open)
-            context.console.line(f"warning: {warning}")
+            context.console.line(network_namespace.open_ports_warning(clusters[0].jobs, why_open))
         return [*clusters, *beside]
 
     return members
 
 
-def _evaluators(experiment: Experiment, declared: Cluster | None) -> list[Cluster]:
-    """Return the sidecar evaluator if it is started here; TF_CONFIG would declare its own."""
-    if not experiment.evaluate.sidecar or not experiment.trains:
-        return []
-    starts_here = declared is None or (declared.is_chief and declared.source != "TF_CONFIG")
-    return [Cluster(ProcessId(EVALUATOR, 0))] if starts_here else []
+def _beside(context: RunContext) -> list[Cluster]:
+    """Return the evaluator and the actors that are started here, if at all by the chief.
 
-
-def _actors(experiment: Experiment, declared: Cluster | None) -> list[Cluster]:
-    """Return the actors that are started here; in a declared cluster by the chief, if at all."""
-    if experiment.env is None or not experiment.trains:
+    TF_CONFIG would declare an evaluator of its own.
+    """
+    experiment, declared = context.experiment, context.declared
+    if not experiment.trains or (declared is not None and not declared.is_chief):
         return []
-    starts_here = declared is None or (declared.is_chief and not declared.actors)
-    count = experiment.actors.count if starts_here else 0
-    return [Cluster(ProcessId(ACTOR, index)) for index in range(count)]
+    beside = []
+    if experiment.evaluate.sidecar and (declared is None or declared.source != "TF_CONFIG"):
+        beside.append(ProcessId(EVALUATOR, 0))
+    if experiment.env is not None and (declared is None or not declared.actors):
+        beside += [ProcessId(ACTOR, index) for index in range(experiment.actors.count)]
+    return [Cluster(process_id) for process_id in beside]
 
 
 def _print_host_commands(strategy: Strategy, hosts: list[str], argv: Sequence[str]) -> int:

@@ -9,38 +9,35 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
 
 from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import StopRequests
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, ConfigError, DamagedError, StorageError
 from trainer.files import Lock, LockedError, read_json, write_json, writing
-from trainer.launch import last_upload
 from trainer.launch.display.console import Console
 from trainer.launch.run_opening import when_free
 from trainer.runs.directory import RunInUseError
 from trainer.runs.location import joined_path, run_address, run_path
 from trainer.store import remote_files
-from trainer.store.lease import BEATS, Lease, LeaseHeldError, read_manifest
+from trainer.store.lease import BEATS, Lease, LeaseHeldError, is_renewed, read_manifest
 from trainer.store.mirror import Mirror
 from trainer.store.object_store import Store, StoreError, open_store, retry
 from trainer.store.remote_record import download_record
 from trainer.strategies.strategy import Strategy
 
 _LOCK_WAIT_SECS = 5.0
+_POLL_SECS = 0.1
+_QUIET_SECS = 2.0  # most uploads take less, and are not worth a line
 
 
 class _StoppedError(Exception):
-    """A stop was requested before the run could begin.
+    """A stop was requested before the run could begin."""
 
-    Attributes:
-        number: the signal.
-    """
 
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.number = number
+class _LeftError(Exception):
+    """A person leaves at once."""
 
 
 def check(experiment: Experiment, strategy: Strategy, declared: str | None) -> None:
@@ -73,18 +70,12 @@ def check(experiment: Experiment, strategy: Strategy, declared: str | None) -> N
         )
 
 
-def mirrored(
-    experiment: Experiment,
-    address: str,
-    cluster: Cluster,
-    console: Console,
-    requests: StopRequests,
-    run: Callable[[], int],
-) -> int:
-    """Run an experiment in a store: bring its run before, and mirror it meanwhile.
+class RemoteRun:
+    """A run in a store, and its folder on this machine.
 
-    The chief alone does that. The command of another process brings the record of the run, and its
-    worker the checkpoints that the chief restores.
+    A note beside the folder has the number of the lease under which the folder was last used, and
+    its holders on this machine. Who has the lock on the folder knows that these have ended. And a
+    folder of the store's last lease has everything that the store has, and perhaps more.
 
     Args:
         experiment: the checked configuration.
@@ -92,150 +83,182 @@ def mirrored(
         cluster: the cluster as this process sees it.
         console: shows messages.
         requests: a stop among them ends the wait for the store.
-        run: runs it in its directory on this machine; returns the exit code.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        ConfigError: another process uses the run, it must not be continued, or the store refuses.
-        StorageError: the store cannot be reached.
-    """
-    is_chief = cluster.is_chief
-    path = run_path(experiment) if is_chief else joined_path(experiment, str(cluster.process_id))
-    lock = when_free(lambda: _lock(path, address), console, requests)
-    if lock is None:
-        return 128 + requests.number
-    try:
-        if is_chief:
-            mirror = _start(experiment, address, path, console, requests)
-            return _run_mirrored(mirror, address, path, console, requests, run)
-        return _run_beside_chief(experiment, address, path, console, requests, run)
-    except _StoppedError as stopped:
-        return 128 + stopped.number
-    except StoreError as error:
-        if error.is_temporary:
-            raise StorageError(f"{address} cannot be reached: {error}") from error
-        raise ConfigError(
-            f"{address} cannot be used: {error}; check address and credentials"
-        ) from error
-    finally:
-        lock.close()
-
-
-def _run_mirrored(
-    mirror: Mirror,
-    address: str,
-    path: Path,
-    console: Console,
-    requests: StopRequests,
-    run: Callable[[], int],
-) -> int:
-    """Run an experiment, then wait until the store has everything; return the exit code."""
-    code = CRASHED
-    try:
-        code = run()
-    finally:
-        is_uploaded = last_upload.finish(mirror, address, path, console, requests)
-    return code if is_uploaded else CRASHED
-
-
-def _start(
-    experiment: Experiment, address: str, path: Path, console: Console, requests: StopRequests
-) -> Mirror:
-    """Take the run, bring it to this machine, and return what mirrors it from now on."""
-    sleep = _sleeper(requests)
-    options = experiment.store
-    store = open_store(address)
-    arrival = _Arrival(store, address, path, experiment, console, sleep)
-    lease = when_free(lambda: retry(arrival.acquire, options.retry_secs, sleep), console, requests)
-    if lease is None:
-        raise _StoppedError(requests.number)
-    mirror = Mirror(
-        store,
-        lease,
-        path,
-        options.retry_secs,
-        console.line,
-        lambda: requests.request(signal.SIGTERM),
-    )
-    try:
-        mirror.renew_every(options.lease_secs / BEATS)
-        retry(lambda: arrival.bring(lease), options.retry_secs, sleep)
-    except BaseException:
-        mirror.abandon()
-        raise
-    mirror.start()
-    return mirror
-
-
-def _run_beside_chief(
-    experiment: Experiment,
-    address: str,
-    path: Path,
-    console: Console,
-    requests: StopRequests,
-    run: Callable[[], int],
-) -> int:
-    """Bring what a process that is not the chief reads of the run, and run it."""
-    store = open_store(address)
-    secs = experiment.store.retry_secs
-    retry(lambda: download_record(store, path), secs, _sleeper(requests))
-    code = run()
-    if code > 128:  # stopped
-        last_upload.wait_for_chief(experiment, address, console, requests)
-    return code
-
-
-def _sleeper(requests: StopRequests) -> Callable[[float], None]:
-    """Return a function that waits for seconds, and raises an error if a stop is requested."""
-
-    def sleep(secs: float) -> None:
-        if number := requests.wait(secs):
-            raise _StoppedError(number)
-
-    return sleep
-
-
-def _lock(path: Path, address: str) -> Lock:
-    try:
-        with writing(path.parent):
-            return Lock.acquire(path.with_name(f"{path.name}.work.lock"), _LOCK_WAIT_SECS)
-    except LockedError as error:
-        holder = f"another process of this machine (pid {error.holder})"
-        raise RunInUseError(address, holder) from None
-
-
-class _Arrival:
-    """Takes the lease of a run, and makes its folder on this machine what the store has.
-
-    A note beside the folder has the number of the lease under which the folder was last used, and
-    its holders on this machine. Who has the lock on the folder knows that these have ended. And a
-    folder of the store's last lease has everything that the store has, and perhaps more.
     """
 
     def __init__(
         self,
-        store: Store,
-        address: str,
-        path: Path,
         experiment: Experiment,
+        address: str,
+        cluster: Cluster,
         console: Console,
-        sleep: Callable[[float], None],
+        requests: StopRequests,
     ) -> None:
-        self._store = store
-        self._address = address
-        self._path = path
         self._experiment = experiment
+        self._options = experiment.store
+        self._address = address
+        self._is_chief = cluster.is_chief
         self._console = console
-        self._sleep = sleep
+        self._requests = requests
+        self._path = (
+            run_path(experiment)
+            if cluster.is_chief
+            else joined_path(experiment, str(cluster.process_id))
+        )
         self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
-        self._note = path.with_name(f"{path.name}.lease.json")
+        self._note = self._path.with_name(f"{self._path.name}.lease.json")
         self._told: str | None = None
 
-    def acquire(self) -> Lease:
+    def run(self, run: Callable[[], int]) -> int:
+        """Bring the run before, and mirror it meanwhile.
+
+        The chief alone does that. The command of another process brings the record of the run, and
+        its worker the checkpoints that the chief restores.
+
+        Args:
+            run: runs it in its directory on this machine; returns the exit code.
+
+        Returns:
+            The exit code.
+
+        Raises:
+            ConfigError: another process uses the run, it must not be continued, or the store
+                refuses.
+            StorageError: the store cannot be reached.
+        """
+        lock = when_free(self._lock, self._console, self._requests)
+        if lock is None:
+            return 128 + self._requests.number
+        try:
+            return self._run_mirrored(run) if self._is_chief else self._run_beside_chief(run)
+        except _StoppedError:
+            return 128 + self._requests.number
+        except StoreError as error:
+            if error.is_temporary:
+                raise StorageError(f"{self._address} cannot be reached: {error}") from error
+            raise ConfigError(
+                f"{self._address} cannot be used: {error}; check address and credentials"
+            ) from error
+        finally:
+            lock.close()
+
+    def _run_mirrored(self, run: Callable[[], int]) -> int:
+        """Run the experiment, then wait until the store has everything."""
+        mirror = self._start()
+        code = CRASHED
+        try:
+            code = run()
+        finally:
+            problem = self._wait_for_upload(mirror)
+            if problem is not None:
+                code = CRASHED
+                self._console.error(
+                    f"{self._address}: {problem}; what it lacks is in {self._path}, and the same "
+                    "command on this machine uploads it unless another has gone on meanwhile"
+                )
+        return code
+
+    def _run_beside_chief(self, run: Callable[[], int]) -> int:
+        """Bring what a process that is not the chief reads of the run, and run it."""
+        store = open_store(self._address)
+        retry(lambda: download_record(store, self._path), self._options.retry_secs, self._sleep)
+        code = run()
+        if code > 128:  # stopped
+            with suppress(StoreError, _LeftError):  # the chief tells of the store
+                self._wait_for_chief()
+        return code
+
+    def _start(self) -> Mirror:
+        """Take the run, bring it to this machine, and return what mirrors it from now on."""
+        store = open_store(self._address)
+        secs = self._options.retry_secs
+        lease = when_free(
+            lambda: retry(lambda: self._acquire(store), secs, self._sleep),
+            self._console,
+            self._requests,
+        )
+        if lease is None:
+            raise _StoppedError
+        mirror = Mirror(
+            store,
+            lease,
+            self._path,
+            secs,
+            self._console.line,
+            lambda: self._requests.request(signal.SIGTERM),
+        )
+        try:
+            mirror.renew_every(self._options.lease_secs / BEATS)
+            retry(lambda: self._bring(store, lease), secs, self._sleep)
+        except BaseException:
+            mirror.abandon()
+            raise
+        mirror.start()
+        return mirror
+
+    def _wait_for_upload(self, mirror: Mirror) -> str | None:
+        """Wait until the store has everything, unless a person leaves; return what it lacks."""
+        tell_at = time.monotonic() + _QUIET_SECS
+        told = ""
+        while not mirror.end(_POLL_SECS):
+            self._requests.drain()
+            if self._requests.is_leaving:
+                return mirror.leave()
+            text = f"Uploading to {self._address}."
+            if self._requests.number:
+                name = signal.Signals(self._requests.number).name
+                hint = self._requests.hint()
+                text = f"{name}: uploading to {self._address}, then leaving{hint}."
+            if text != told and time.monotonic() >= tell_at:
+                self._console.line(text)
+                told = text
+        return mirror.finish()
+
+    def _wait_for_chief(self) -> None:
+        """Wait until the chief has uploaded what it has saved, unless a person leaves.
+
+        A scheduler may end all processes of a job soon after the first has left: `srun` with
+        `--kill-on-bad-exit` kills them after half a minute. The chief gives up its lease when the
+        store has everything. If it is killed, or cannot reach the store, its lease is silent.
+        """
+
+        def sleep(secs: float) -> None:
+            time.sleep(secs)
+            self._requests.drain()
+            if self._requests.is_leaving:
+                raise _LeftError
+
+        options = self._options
+        store = open_store(self._address)
+        chief = retry(lambda: read_manifest(store)[0], options.retry_secs, sleep)
+        if not chief.is_free:
+            hint = self._requests.hint()
+            self._console.line(f"Waiting until the chief has uploaded to {self._address}{hint}.")
+
+        def is_uploading() -> bool:
+            manifest, version = read_manifest(store)
+            is_same = (manifest.holder, manifest.is_free) == (chief.holder, False)
+            return is_same and is_renewed(store, version, options.lease_secs, sleep)
+
+        while retry(is_uploading, options.retry_secs, sleep):
+            pass
+
+    def _sleep(self, secs: float) -> None:
+        if self._requests.wait(secs):
+            raise _StoppedError
+
+    def _lock(self) -> Lock:
+        try:
+            with writing(self._path.parent):
+                path = self._path.with_name(f"{self._path.name}.work.lock")
+                return Lock.acquire(path, _LOCK_WAIT_SECS)
+        except LockedError as error:
+            holder = f"another process of this machine (pid {error.holder})"
+            raise RunInUseError(self._address, holder) from None
+
+    def _acquire(self, store: Store) -> Lease:
+        """Take the lease of the run."""
         number, holders = self._read_note()
-        if self._experiment.resume == "never" and read_manifest(self._store)[0].has_run:
+        if self._experiment.resume == "never" and read_manifest(store)[0].has_run:
             raise ConfigError(
                 f"resume (never): {self._address} has a run, which is not moved; choose another "
                 "name=<name>, or remove it"
@@ -243,19 +266,23 @@ class _Arrival:
         if self._holder not in holders:
             holders.append(self._holder)
             self._write_note(number, holders)
+        secs = self._options.lease_secs
+
+        def tell(holder: str) -> None:
+            if holder != self._told:
+                self._told = holder
+                self._console.line(
+                    f"{self._address} was used by {holder} last (host, process), which has not "
+                    f"given it up; taking over if it stays silent for {secs:g} s"
+                )
+
         try:
-            return Lease.acquire(
-                self._store,
-                self._holder,
-                holders,
-                self._experiment.store.lease_secs,
-                self._tell,
-                self._sleep,
-            )
+            return Lease.acquire(store, self._holder, holders, secs, tell, self._sleep)
         except LeaseHeldError as error:
             raise RunInUseError(self._address, f"{error.holder} (host, process)") from error
 
-    def bring(self, lease: Lease) -> None:
+    def _bring(self, store: Store, lease: Lease) -> None:
+        """Make the folder on this machine what the store has."""
         number, _ = self._read_note()
         before = lease.before
         if number != before.number or not self._path.is_dir():
@@ -264,23 +291,13 @@ class _Arrival:
                 shutil.rmtree(folder, ignore_errors=True)
             if before.has_run:
                 began = time.monotonic()
-                problems = remote_files.download(self._store, before, parts)
+                problems = remote_files.download(store, before, parts)
                 parts.rename(self._path)
                 secs = time.monotonic() - began
                 self._console.line(f"Brought {self._address} to {self._path} in {secs:.1f} s.")
                 for problem in problems:
                     self._console.line(f"warning: {problem}")
         self._write_note(lease.manifest.number, [self._holder])
-
-    def _tell(self, holder: str) -> None:
-        if holder == self._told:
-            return
-        self._told = holder
-        secs = self._experiment.store.lease_secs
-        self._console.line(
-            f"{self._address} was used by {holder} last (host, process), which has not given it "
-            f"up; taking over if it stays silent for {secs:g} s"
-        )
 
     def _read_note(self) -> tuple[int, list[str]]:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
-from trainer.cluster import discovery, environment, fault_check, network_namespace
+from trainer.cluster import discovery, environment, fault_injection, network_namespace
 from trainer.cluster.network_namespace import IsolationError, Namespace
 from trainer.cluster.spec import ACTOR, BESIDE, EVALUATOR, Cluster, ProcessId
 from trainer.config.rules import batch_sizes, loop
@@ -193,7 +193,7 @@ def _check_faults(experiment: Experiment, run: ResolvedRun) -> None:
     if experiment.env is not None:
         actors = (ProcessId(ACTOR, index) for index in range(experiment.actors.count))
         process_ids = [*process_ids, *actors]
-    fault_check.check(
+    fault_injection.check(
         experiment,
         process_ids,
         run.strategy.service_jobs | BESIDE,
@@ -226,7 +226,7 @@ def open_network(experiment: Experiment, run: ResolvedRun) -> Iterator[Network]:
         yield Network(why_open=network_use or "strategy.isolate is false")
         return
     try:
-        namespace = Namespace.create()
+        namespace = Namespace()
     except IsolationError as error:
         if isolate is True:
             raise ConfigError(

@@ -129,7 +129,7 @@ def _compares_examples(target: Any) -> bool:
 
 
 def _rests_in_steps(faults: Mapping[str, Fault]) -> bool:
-    return any(fault.action == "slow" and fault.phase == "step" for fault in faults.values())
+    return any(fault.kind == "slow" and fault.phase == "step" for fault in faults.values())
 
 
 def _starts_several_processes(context: Context) -> bool:

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.cluster import environment, fork_protocol, network_namespace
-from trainer.cluster.fork_protocol import SOCKET, Ended, Fork, Forked
+from trainer.cluster.fork_protocol import SOCKET, Fork
 from trainer.errors import CRASHED
 from trainer.worker import process
 
@@ -164,7 +164,7 @@ class ForkServer:
         self._children.add(child)
         pidfd = os.pidfd_open(pid)
         with suppress(OSError):  # gone: the connection reports it too
-            fork_protocol.send(connection, Forked(pid), [pidfd])
+            fork_protocol.send(connection, pid, [pidfd])
         self._watch(pidfd, select.POLLIN, lambda event: self._reap(child, pidfd))
         # No events: the end of a connection is always reported.
         self._watch(connection, 0, lambda event: self._abandon(child))
@@ -180,7 +180,7 @@ class ForkServer:
         self._close(pidfd)
         self._children.remove(child)
         try:
-            fork_protocol.send(child.connection, Ended(os.waitstatus_to_exitcode(status)))
+            fork_protocol.send(child.connection, os.waitstatus_to_exitcode(status))
         except OSError:  # its command is gone
             shutil.rmtree(child.scratch, ignore_errors=True)
         self._close(child.connection)

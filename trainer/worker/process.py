@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from trainer.cluster import environment, messages
-from trainer.cluster.messages import Channel, Outcome, Send, SignalReceived, to_socket
+from trainer.cluster.messages import Channel, Outcome, Problem, Send, SignalReceived, to_socket
 from trainer.cluster.signals import Signals
 from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import RESIZE, STOP
@@ -95,7 +95,7 @@ def _report_error(error: Exception, channel: Channel) -> int:
 
     match error:
         case ConfigError():
-            channel.problem(list(error.problems))
+            channel.send(Problem(list(error.problems)))
             return WRONG_INPUT
         case (
             tf.errors.UnavailableError()
@@ -112,7 +112,7 @@ def _report_error(error: Exception, channel: Channel) -> int:
         case tf.errors.InvalidArgumentError():
             # An error that a dataset raises inside a tf.data pipeline arrives as this type.
             if cause := re.search(r"^ValueError: (.+)$", str(error), re.MULTILINE):
-                channel.problem([f"dataset: {cause[1]}"])
+                channel.send(Problem([f"dataset: {cause[1]}"]))
                 return WRONG_INPUT
     if isinstance(error, SELF_EXPLANATORY):
         channel.crash(str(error), error_cause(error))

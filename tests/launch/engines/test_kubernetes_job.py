@@ -36,46 +36,20 @@ def container_of(spec):
 
 
 @pytest.mark.parametrize(
-    ("option", "values"),
-    [
-        ("name", ["a", "cnn-digits-5b4fb491", "x" * 61]),
-        ("namespace", [None, "1", "team-a", "x" * 63]),
-        ("claim", ["runs", "my.claim-1"]),
-        ("image", ["a", "a/b", "host:1/a_b/c:v1", "a@sha256:" + "0" * 64]),
-        ("cpu", ["1", "0.5", "500m", "64"]),
-        ("memory", ["16Gi", "500M", "1.5G"]),
-        ("gpus", [0, 8]),
-        ("grace_secs", [1, 3600]),
-    ],
-)
-def test_kubernetes_job_accepts_what_kubernetes_does(option, values):
-    for value in values:
-        assert list(kubernetes_job.problems(replace(SPEC, **{option: value}))) == []
-
-
-@pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
+        ("name", "cnn-digits-5b4fb491", None),
         ("name", "2nd", "begin with a letter"),
-        ("name", "My-run", "lower-case letters"),
-        ("name", "run\n", "lower-case letters"),
         ("name", "x" * 62, "has 62 characters; at most 61 leave room"),
-        ("namespace", "team_a", "--namespace (team_a) must be at most 63"),
-        ("claim", "_", "must be the name of a PersistentVolumeClaim"),
-        ("image", "a b", "--image (a b) must be an image"),
-        ("cpu", "0", "above 0"),
-        ("cpu", "two", "--cpu (two) must be a number of processors"),
+        ("memory", "1.5G", None),
         ("memory", "0Gi", "above 0"),
-        ("memory", "16", "with its unit, such as 16Gi or 500M"),
         ("memory", "400m", "did you mean '400Mi'?"),
-        ("gpus", -1, "--gpus (-1) must be >= 0"),
-        ("grace_secs", 0, "--grace-secs (0) must be >= 1"),
     ],
 )
-def test_kubernetes_job_names_what_kubernetes_would_refuse(option, value, expected):
-    (problem,) = kubernetes_job.problems(replace(SPEC, **{option: value}))
-    assert expected in problem
-    assert len(problem.splitlines()) == 1 or "\n" in str(value)
+def test_kubernetes_job_names_what_kubernetes_would_refuse_late(option, value, expected):
+    problems = list(kubernetes_job.problems(replace(SPEC, **{option: value})))
+    assert len(problems) == (expected is not None)
+    assert (expected or "") in "".join(problems)
 
 
 def test_stopped_and_disrupted_pods_are_no_failures():

@@ -93,12 +93,6 @@ def test_addresses_come_from_the_actors(cloud):
     assert process.host == "n6"
 
 
-def test_strategy_of_one_process_has_one_place_and_no_cluster(cloud):
-    cloud.nodes = [Place("10.0.0.1:5", "n5")]
-    (member,) = cloud.engine("strategy=one_device", sizes=(1,)).members()
-    assert member == Cluster(source=RAY)
-
-
 def test_node_that_does_not_see_the_run_is_wrong_input(cloud, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cloud.nodes = [Place("a:5", "n5"), Place("b:6", "n6", sees_run=False)]
@@ -112,15 +106,8 @@ def test_node_that_does_not_see_the_run_is_wrong_input(cloud, tmp_path, monkeypa
 
 def test_node_that_does_not_see_the_folder_of_a_run_in_a_store_is_named(cloud, tmp_path):
     cloud.nodes = [Place("a:5", "n5"), Place("b:6", "n6", sees_run=False)]
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=rf"{tmp_path}, which mirrors s3://bucket/runs/a-"):
         cloud.engine("runs_dir=s3://bucket/runs", "name=a").members()
-    (problem,) = error.value.problems
-    assert problem.startswith("s3://bucket/runs/a-")
-    assert problem.endswith(
-        " is in an object store, and the Ray node b does not see the folder "
-        f"{tmp_path} of this machine that mirrors it; launch.engine (ray) needs one that every "
-        "node mounts at the same path: add runs_dir=<folder>"
-    )
 
 
 def test_missing_places_are_named_with_what_there_is(cloud):
@@ -160,14 +147,6 @@ def test_actor_that_never_starts_is_named_with_its_error(cloud):
     )
     assert len(cloud.groups) > 1
     assert set(cloud.groups) == {None}
-
-
-def test_stop_request_ends_the_tries_to_start(cloud, monkeypatch):
-    monkeypatch.setattr(ray_engine, "_RETRY_SECS", 1000.0)
-    cloud.nodes = [LOST, Place("b:6", "n6")]
-    engine = cloud.engine("launch.ray.timeout_secs=1000")
-    cloud.stop_requests.request(15)
-    assert engine.members() == []
 
 
 def test_elastic_run_takes_the_places_that_there_are(cloud):

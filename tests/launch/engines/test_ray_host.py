@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from trainer.cli.compose import compose
-from trainer.cluster.messages import Exit, Line, decode
+from trainer.cluster.messages import Exit, Line
 from trainer.cluster.spec import RAY, Cluster, ProcessId
 from trainer.files import LockedError
 from trainer.launch.engines import ray_process
@@ -55,22 +55,20 @@ def test_place_has_address_of_node_and_free_port(run_dir, tmp_path):
     assert place.sees_run
 
 
-@pytest.mark.parametrize("holder", ["17", "18"])
-def test_node_that_does_not_see_the_run_says_so(run_dir, tmp_path, holder):
-    seen = run_dir if holder == "18" else f"{run_dir}-other"
-    assert not RayHost().find_place(str(tmp_path), seen, holder).sees_run
-
-
-def test_node_without_the_working_directory_says_so(run_dir, tmp_path):
-    assert not RayHost().find_place(str(tmp_path / "none"), run_dir, "17").sees_run
+@pytest.mark.parametrize(
+    ("folder", "run", "holder"), [(".", "run", "18"), (".", "other", "17"), ("none", "run", "17")]
+)
+def test_node_that_does_not_see_the_run_says_so(run_dir, tmp_path, folder, run, holder):
+    place = RayHost().find_place(str(tmp_path / folder), str(tmp_path / run), holder)
+    assert not place.sees_run
 
 
 def test_messages_are_received_once(run_dir):
     host = RayHost()
     host.start(run_dir, asdict(compose([])), MEMBER.to_dict())
-    assert [decode(line) for line in host.receive()] == [Line("worker-0 of Ray"), Exit(0)]
+    assert host.receive() == [Line("worker-0 of Ray"), Exit(0)]
     assert host.receive() == []
-    host.discard()
+    host.call("discard")
 
 
 def test_process_waits_for_that_of_an_earlier_command(run_dir):
@@ -80,15 +78,10 @@ def test_process_waits_for_that_of_an_earlier_command(run_dir):
     first.start(*assignment)
     with pytest.raises(LockedError):
         second.start(*assignment)
-    first.discard()
+    first.call("discard")
     second.start(*assignment)
-    second.discard()
+    second.call("discard")
 
 
 def test_host_without_process_ignores_requests():
-    host = RayHost()
-    host.request(15)
-    host.signal(15)
-    host.leave()
-    host.discard()
-    assert not host.is_stopped()
+    assert RayHost().call("signal", 15) is None

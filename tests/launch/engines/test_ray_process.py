@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.fake_ray import Actor, FakeRay, RayError, RayTaskError
 from trainer.cli.compose import compose
-from trainer.cluster.messages import Exit, Line, Phase, encode
+from trainer.cluster.messages import Exit, Line, Phase
 from trainer.cluster.spec import RAY, Cluster, ProcessId
 from trainer.launch.engines.ray_process import RayProcess
 
@@ -22,10 +22,6 @@ def ray(monkeypatch):
     fake = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", fake)
     return fake
-
-
-def lines(*messages):
-    return [encode(message).decode() for message in messages]
 
 
 def follow(actor, directory):
@@ -43,7 +39,7 @@ def follow(actor, directory):
 
 
 def test_messages_of_process_arrive_in_order_until_its_exit(tmp_path):
-    actor = Actor(receive=[lines(Phase("join", 0)), [], lines(Line("a"), Exit(0))])
+    actor = Actor(receive=[[Phase("join", 0)], [], [Line("a"), Exit(0)]])
     assert follow(actor, tmp_path) == [Phase("join", 0), Line("a"), Exit(0)]
     (start,) = [arguments for name, arguments in actor.calls if name == "start"]
     assert start[0] == str(tmp_path)
@@ -53,8 +49,8 @@ def test_messages_of_process_arrive_in_order_until_its_exit(tmp_path):
 
 def test_lost_actor_is_a_process_killed_by_sigkill(tmp_path):
     actor = Actor(
-        receive=[lines(Line("a")), RayError("The actor died: node 1\nmore")],
-        discard=[RayError("The actor died")],
+        receive=[[Line("a")], RayError("The actor died: node 1\nmore")],
+        call=[RayError("The actor died")],
     )
     warning = Line("warning: Ray has lost the actor or its node: The actor died: node 1")
     assert follow(actor, tmp_path) == [Line("a"), warning, Exit(-signal.SIGKILL)]
@@ -67,7 +63,7 @@ def test_actor_that_cannot_start_its_process_is_named(tmp_path):
 
 
 def test_requests_and_signals_reach_the_actor():
-    actor = Actor(is_stopped=[True, RayError("lost")])
+    actor = Actor(call=[None, None, None, True, RayError("lost")])
     process = RayProcess(actor, "n2")
     process.request(signal.SIGTERM)
     process.signal(signal.SIGQUIT)
@@ -75,7 +71,7 @@ def test_requests_and_signals_reach_the_actor():
     assert process.is_stopped()
     assert not process.is_stopped()
     assert actor.calls[:3] == [
-        ("request", (signal.SIGTERM,)),
-        ("signal", (signal.SIGQUIT,)),
-        ("leave", ()),
+        ("call", ("request", signal.SIGTERM)),
+        ("call", ("signal", signal.SIGQUIT)),
+        ("call", ("leave",)),
     ]

@@ -1,11 +1,15 @@
-"""mode=benchmark: it names the limit of two runs whose limits are known."""
+"""mode=benchmark: its variants of a run, and the limit of two runs whose limits are known."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from tests.support.command_line import run_here
 from tests.support.processes import run
+from trainer.cli.compose import compose
+from trainer.launch.modes.benchmark import BenchmarkRecord, Size
+from trainer.launch.modes.benchmark_processes import Variants, counts
+from trainer.launch.resolved_run import resolve
 
 BENCHMARK = ["mode=benchmark", "benchmark.secs=0.5", "model=softmax", "batch.per_replica=4",
              "batch.global_size=null", "optimizer=sgd"]  # fmt: skip
@@ -59,27 +63,92 @@ def test_problem_that_a_process_finds_is_one_line_and_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-REFUSED = {
-    "parameter servers": (
-        ["strategy=parameter_server"],
-        "mode (benchmark) measures steps that all replicas make together, and "
-        "strategy=parameter_server hands steps out to its workers; use another strategy",
+TWO = Size(
+    count=2,
+    replicas=2,
+    step_secs=0.010,
+    examples_per_sec=12800.0,
+    alone_step_secs=0.008,
+    exchange_secs=0.0005,
+    input_wait=0.1,
+    processor_secs=0.009,
+    gradient_bytes=4000,
+    network_bytes=4100.0,
+)
+ONE = replace(TWO, count=1, replicas=1, examples_per_sec=8000.0, exchange_secs=None)
+RECORD = BenchmarkRecord("multi_worker", "processes", 64, 3.0, sizes=[ONE, TWO])
+
+
+def limit(**changes):
+    return replace(RECORD, sizes=[ONE, replace(TWO, **changes)]).limit
+
+
+CASES = {
+    "input": ({"input_wait": 0.6}, "input: steps wait for their data 60 % of the time"),
+    "communication": (
+        {"alone_step_secs": 0.004},
+        "communication: it takes 60 % of a step of 2 processes",
     ),
-    "divided replicas": (
-        ["strategy=mirrored", "strategy.virtual_devices=2", "strategy.devices_per_replica=2"],
-        "strategy.devices_per_replica (2) must be 1 for mode=benchmark, which compares with "
-        "replicas of one device that exchange nothing",
-    ),
-    "fault": (
-        ["fault=crash_at_40"],
-        "mode (benchmark) is for runs without faults of their own; remove fault.crash_at_40",
-    ),
+    "neither": ({}, "nothing but the work itself: steps wait 20 % of the time"),
 }
 
 
-@pytest.mark.parametrize(("overrides", "message"), REFUSED.values(), ids=REFUSED)
-def test_unmeasurable_configuration_is_refused(tmp_path, monkeypatch, overrides, message):
-    monkeypatch.chdir(tmp_path)
-    outcome = run_here("mode=benchmark", *overrides)
-    assert (outcome.code, outcome.err) == (2, f"error: {message}\n")
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize(("changes", "text"), CASES.values(), ids=CASES)
+def test_limit_has_the_figure_that_says_so(changes, text):
+    assert limit(**changes)["text"].startswith(text)
+
+
+def test_content_has_what_follows_from_the_figures():
+    content = RECORD.content()
+    assert content["limit"] == RECORD.limit
+    assert content["sizes"][1]["efficiency"] == 0.8
+    assert content["sizes"][1]["speedup"] == 1.6
+
+
+def variants(tmp_path, *overrides):
+    experiment = compose(["mode=benchmark", *overrides])
+    return Variants(experiment, resolve(experiment).strategy, tmp_path)
+
+
+def test_all_sizes_are_measured_up_to_four_then_powers_of_two():
+    assert counts(1) == [1]
+    assert counts(4) == [1, 2, 3, 4]
+    assert counts(6) == [1, 2, 4, 6]
+    assert counts(8) == [1, 2, 4, 8]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["strategy=multi_worker", "strategy.workers=3"], "workers"),
+        (["strategy=mirrored", "strategy.virtual_devices=3"], "virtual_devices"),
+    ],
+)
+def test_each_replica_has_the_same_batch_at_every_size(tmp_path, overrides, key):
+    made = variants(tmp_path, *overrides, "batch.global_size=48", "batch.shards=6")
+    assert made.counts() == [1, 2, 3]
+    for count in made.counts():
+        run = made.together(count)
+        resolve(run)
+        assert run.strategy[key] == count
+        assert (run.batch.per_replica, run.batch.global_size) == (16, None)
+        assert run.batch.shards == 2 * count
+    alone = made.alone(1)
+    resolve(alone)
+    assert alone.strategy["_target_"].endswith("OneDevice")
+    assert (alone.batch.per_replica, alone.batch.shards) == (16, 2)
+
+
+def test_devices_are_the_first_that_are_configured(tmp_path):
+    made = variants(tmp_path, "strategy=mirrored", "strategy.devices=[CPU:0,CPU:1]")
+    assert made.together(1).strategy["devices"] == ["CPU:0"]
+    assert made.together(2).strategy["devices"] == ["CPU:0", "CPU:1"]
+
+
+def test_variant_neither_evaluates_nor_saves_nor_writes(tmp_path):
+    run = variants(tmp_path, "checkpoint.every_secs=1", "writers=[jsonl]").together(1)
+    assert run.evaluate.every_epochs is run.evaluate.every_steps is None
+    assert run.checkpoint.every_epochs is run.checkpoint.every_secs is None
+    assert run.writers == {}
+    assert run.train.steps_per_epoch == run.train.steps
+    assert run.runs_dir == str(tmp_path)

@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.processes import OPTIONS, run
 from trainer.cli.compose import compose
-from trainer.errors import ConfigError
 from trainer.launch.modes.run_comparison import Outcome, differences, likely_cause
-from trainer.launch.modes.verify import random_kills, shortened
+from trainer.launch.modes.verify import Runs, random_kills
+from trainer.launch.resolved_run import Command
 
 SHORT = [*OPTIONS, "mode=verify", "verify.steps=24", "verify.kills=1"]
 SMALL = ["model=softmax", *(item for item in SHORT if not item.startswith(("model", "augment")))]
@@ -33,50 +33,17 @@ def test_random_kills_repeat_with_their_seed_and_lie_within_the_run():
     assert all(fault.phase == "step" and fault.at <= 67 for fault in faults[::3])
 
 
-@pytest.mark.parametrize("steps", [2, 3, 5])
-def test_random_kills_lie_within_a_short_run(steps):
-    for seed in range(20):
-        assert all(
-            0 < fault.at < steps
-            for fault in random_kills(["worker-0"], steps, 4, seed).values()
-            if fault.phase == "step"
-        )
-
-
 def test_experiment_is_shortened_and_saved_often_enough(tmp_path):
     kills = random_kills(["worker-0"], 48, 3, 0)
-    short = shortened(
-        compose(["verify.steps=48", "mode=verify", "summary.every_steps=1"]),
-        "straight",
-        tmp_path,
-        kills,
-    )
-    assert (short.mode, short.train.steps, short.train.epochs, short.resume) == (
-        "train",
-        48,
-        None,
-        "auto",
-    )
-    assert (
-        short.evaluate.every_steps,
-        short.checkpoint.every_steps,
-        short.summary.every_steps,
-    ) == (
-        6,
-        8,
-        1,
-    )
+    experiment = compose(["verify.steps=48", "mode=verify", "summary.every_steps=1"])
+    short = Runs(Command(experiment, []), tmp_path, "").shortened("straight", kills)
+    train = short.train
+    assert (short.mode, train.steps, train.epochs, short.resume) == ("train", 48, None, "auto")
+    every = [part.every_steps for part in (short.evaluate, short.checkpoint, short.summary)]
+    assert every == [6, 8, 1]
     assert short.fault == kills
-    assert (
-        shortened(
-            compose(["verify.steps=48", "train.steps=10"]), "straight", tmp_path, {}
-        ).train.steps
-        == 10
-    )
-
-
-def test_equal_runs_have_no_differences():
-    assert differences(OUTCOME, dataclasses.replace(OUTCOME, kills=())) == []
+    longer = Command(compose(["verify.steps=48", "train.steps=10"]), [])
+    assert Runs(longer, tmp_path, "").shortened("straight", {}).train.steps == 10
 
 
 def test_differences_name_the_first_of_a_kind_and_the_kill_before_it():
@@ -118,14 +85,6 @@ def test_likely_cause_of_each_kind_of_difference():
     )
 
 
-def test_verify_refuses_faults_of_the_user():
-    with pytest.raises(
-        ConfigError,
-        match=r"mode \(verify\) is for runs without faults of their own; remove fault.nan_at_30",
-    ):
-        compose(["mode=verify", "fault=nan_at_30"])
-
-
 FORGETS = '''
 class Forgets:
     """Ends the training after five evaluations, and counts them where no checkpoint looks."""
@@ -161,9 +120,9 @@ SHARDS = ["batch.shards=4", "model._target_=tests.support.toy_models.everything"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", [["strategy=one_device"], ["strategy=multi_worker", *SHARDS]])
-def test_resumable_experiment_passes_and_leaves_nothing(tmp_path, strategy):
-    code, out, err = run(tmp_path, *SHORT, "verify.kills=2", "verify.seed=2", *strategy)
+def test_resumable_experiment_passes_and_leaves_nothing(tmp_path):
+    options = ["verify.kills=2", "verify.seed=2", "strategy=multi_worker", *SHARDS]
+    code, out, err = run(tmp_path, *SHORT, *options)
     assert code == 0, out + err
     assert "Equal: step 24, " in out
     assert list((tmp_path / "runs").iterdir()) == []

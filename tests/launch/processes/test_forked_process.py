@@ -12,7 +12,6 @@ import time
 import pytest
 
 from trainer.cluster import fork_protocol
-from trainer.cluster.fork_protocol import Ended, Forked
 from trainer.errors import RESTARTABLE
 from trainer.launch.processes.fork_server import ForkedProcess
 
@@ -44,7 +43,7 @@ class Server:
     def fork(self):
         child = self.start()
         descriptor = os.pidfd_open(child.pid)
-        fork_protocol.send(self.connection, Forked(child.pid), [descriptor])
+        fork_protocol.send(self.connection, child.pid, [descriptor])
         os.close(descriptor)
         return child
 
@@ -75,7 +74,7 @@ def test_process_has_a_pid_and_an_exit_code(server):
     child = server.fork()
     assert wait_for_pid(server.process) == child.pid
     assert server.process.poll() is None
-    fork_protocol.send(server.connection, Ended(3))
+    fork_protocol.send(server.connection, 3)
     assert server.process.wait() == server.process.poll() == 3
     assert server.events == ["forked", "release"]
 
@@ -87,7 +86,7 @@ def test_signal_reaches_the_process(server, number):
     server.process.send_signal(number)
     assert child.wait(timeout=WAIT_SECS) == -number
     server.process.send_signal(number)  # of a process that has ended
-    fork_protocol.send(server.connection, Ended(-number))
+    fork_protocol.send(server.connection, -number)
     assert server.process.wait() == -number
     server.process.kill()
 

@@ -1,6 +1,5 @@
 """An attempt with simulated processes: which one is blamed, what a signal does, and timeouts."""
 
-import random
 import signal
 from types import SimpleNamespace
 
@@ -10,7 +9,7 @@ from tests.support.terminal import Terminal
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Crash, Exit, Phase, Problem, SignalReceived
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.cluster.stop_requests import STOP, StopRequests
+from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import CRASHED, RESTARTABLE, WRONG_INPUT
 from trainer.launch.display.console import Console
 from trainer.launch.run_context import RunContext
@@ -159,7 +158,6 @@ class FakeProcess:
         pass
 
 
-STORM = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2]
 TWO = ["worker-0", "worker-1"]
 TRAINING = [(name, PHASE, "train") for name in TWO]
 
@@ -190,7 +188,6 @@ def test_stop_request_is_answered_while_processes_are_being_started(simulate):
     ("ends", "process", "how", "code"),
     [
         ([("worker-0", RESTARTABLE), ("worker-1", -9)], "worker-1", "was killed by SIGKILL", -9),
-        ([("worker-1", -9), ("worker-0", RESTARTABLE)], "worker-1", "was killed by SIGKILL", -9),
         (
             [("worker-0", RESTARTABLE), ("worker-1", RESTARTABLE)],
             "worker-0",
@@ -198,7 +195,6 @@ def test_stop_request_is_answered_while_processes_are_being_started(simulate):
             RESTARTABLE,
         ),
         ([("worker-0", RESTARTABLE), ("worker-1", 1)], "worker-1", "failed", 1),
-        ([("worker-1", -9), ("worker-0", -11)], "worker-1", "was killed by SIGKILL", -9),
     ],
 )
 def test_attempt_blames_the_cause_and_not_a_process_that_lost_a_peer(
@@ -214,10 +210,6 @@ def test_attempt_blames_the_cause_and_not_a_process_that_lost_a_peer(
     [
         ([*TRAINING, ("worker-0", EXIT, 0), ("worker-1", EXIT, 0)], ["done", "done"]),
         (
-            [("worker-0", PHASE, "join"), ("worker-1", EXIT, -9)],
-            ["ended", "lost: was killed by SIGKILL"],
-        ),
-        (
             [*TRAINING, ("worker-0", EXIT, RESTARTABLE), ("worker-1", EXIT, -9)],
             ["left: lost its peers", "lost: was killed by SIGKILL"],
         ),
@@ -231,28 +223,6 @@ def test_console_shows_how_each_process_ended(simulate, script, states):
     assert simulation.states == dict(zip(TWO, states, strict=True))
     is_good = set(states) <= {"done", "stopped"}
     assert (simulation.attempt.failure() is None) == is_good
-
-
-def test_failure_has_the_report_of_the_blamed_process(simulate):
-    crashes = [("worker-0", CRASH, "InternalError: a peer"), ("worker-1", CRASH, "ValueError: no")]
-    simulation = simulate(TWO, [*TRAINING, *crashes, ("worker-1", EXIT, 1), ("worker-0", EXIT, 1)])
-    assert simulation.run() == 1
-    failure = simulation.attempt.failure()
-    assert (str(failure), failure.text) == (
-        "worker-1 failed: ValueError: no",
-        "Traceback ...\nValueError: no",
-    )
-    assert failure.log == simulation.directory / "logs" / "worker-1.log"
-
-
-def test_attempt_blames_a_stopped_process_that_others_lost(simulate):
-    simulation = simulate(TWO, [*TRAINING, ("worker-0", EXIT, RESTARTABLE)])
-    simulation.stopped.add("worker-1")
-    assert simulation.run() == RESTARTABLE
-    assert simulation.blamed == (
-        "worker-1",
-        "was stopped by a signal",
-    )
 
 
 @pytest.mark.parametrize(
@@ -338,12 +308,6 @@ def test_actor_with_a_wrong_option_ends_the_run_at_once(simulate):
     assert simulation.run() == WRONG_INPUT
 
 
-def test_actor_that_is_lost_when_the_learner_is_done_is_no_failure(simulate):
-    simulation = simulate(["worker-0", "actor-0"], [("worker-0", EXIT, 0), ("actor-0", EXIT, -9)])
-    assert simulation.run() == 0
-    assert simulation.attempt.failure() is None
-
-
 def test_stop_is_forwarded_once_though_every_process_gets_a_signal(simulate):
     # To stop a machine or a container sends a signal to every process in it.
     requests = [
@@ -384,14 +348,6 @@ def test_attempt_leaves_when_the_grace_period_is_over(simulate):
     ]
 
 
-def test_second_signal_after_the_save_is_no_error(simulate):
-    request = ("supervisor", SIGNAL, signal.SIGINT)
-    script = [*TRAINING, request, ("worker-0", EXIT, 130), request]
-    simulation = simulate(TWO, script, is_attended=True)
-    assert simulation.run() == 130
-    assert simulation.errors == []
-
-
 @pytest.mark.parametrize("phases", [[], ["join"]])
 def test_stop_before_all_have_joined_leaves_at_once(simulate, phases):
     simulation = simulate(
@@ -399,16 +355,6 @@ def test_stop_before_all_have_joined_leaves_at_once(simulate, phases):
         [("supervisor", SIGNAL, signal.SIGTERM), *(("worker-0", PHASE, phase) for phase in phases)],
     )
     assert simulation.run() == 143
-
-
-def test_stop_waits_for_a_server_that_must_forward_it(simulate):
-    simulation = simulate(
-        ["ps-0"],
-        [("supervisor", SIGNAL, signal.SIGTERM), ("ps-0", PHASE, "serve"), ("ps-0", EXIT, 143)],
-        strategy=ServingStrategy(),
-    )
-    assert simulation.run() == 143
-    assert simulation.requests == [("ps-0", signal.SIGTERM)]
 
 
 def test_save_request_is_forwarded_and_stops_nothing(simulate):
@@ -429,62 +375,3 @@ def test_stop_request_after_the_failure_is_not_lost(simulate):
     )
     assert simulation.run() == -9
     assert simulation.attempt.stopped_by() == signal.SIGTERM
-
-
-class StormedProcess(FakeProcess):
-    """Plays the rest of the storm when it must stop."""
-
-    def request(self, number):
-        super().request(number)
-        if number in STOP:
-            self.simulation.play_rest()
-
-
-class Storm(Simulation):
-    """Signals to the command and its workers, some of them while the workers save."""
-
-    def __init__(self, directory, generator, is_attended):
-        super().__init__(directory, TWO, [], is_attended=is_attended)
-        targets = ["supervisor", *TWO]
-        self.signals = [
-            (generator.choice(targets), SIGNAL, generator.choice(STORM))
-            for _ in range(generator.randint(1, 6))
-        ]
-        stops = [at for at, (_, _, number) in enumerate(self.signals) if number in STOP]
-        self.number = self.signals[stops[0]][2] if stops else 0
-        at = stops[0] + 1 if stops else len(self.signals)
-        self.script = [*TRAINING, *self.signals[:at]]
-        self.rest = self.signals[at:]
-        code = 128 + self.number if self.number else 0
-        for name in generator.sample(TWO, 2):
-            self.rest.insert(generator.randint(0, len(self.rest)), (name, EXIT, code))
-        if not stops:
-            self.script += self.rest
-
-    def new_process(self, process_id):
-        return StormedProcess(self)
-
-    def play_rest(self):
-        self.script, self.rest = self.rest, []
-        self.play()
-
-
-@pytest.mark.parametrize("is_attended", [True, False])
-def test_storm_of_signals_ends_in_one_save_or_for_a_second_ctrl_c_in_none(simulate, is_attended):
-    generator = random.Random(1)
-    num_left = 0
-    for _ in range(300):
-        storm = simulate(generator, is_attended, kind=Storm)
-        code = storm.run()
-        stops = [number for _, number in storm.requests if number in STOP]
-        assert stops == [storm.number] * (2 if storm.number else 0), storm.signals
-        if code == CRASHED:
-            assert is_attended
-            assert storm.signals.count(("supervisor", SIGNAL, signal.SIGINT)) >= 2
-            assert storm.errors == [
-                "a second SIGINT: left without saving; there is no checkpoint yet"
-            ]
-            num_left += 1
-        else:
-            assert (code, storm.errors) == (128 + storm.number if storm.number else 0, [])
-    assert bool(num_left) == is_attended

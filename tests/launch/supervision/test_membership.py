@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.terminal import Clock
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Availability
 from trainer.launch.supervision import membership
@@ -10,22 +11,17 @@ from trainer.strategies.multi_worker import MultiWorker
 from trainer.strategies.one_device import OneDevice
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    manual = Clock()
+    manual.now = 0.0
+    return manual
 
 
 @pytest.fixture
 def four(clock):
     """Four workers, of which two are enough."""
-    return Membership(4, 2, 10.0, lambda size: True, clock)
+    return Membership([4, 3, 2], 10.0, clock)
 
 
 def lose(workers, name):
@@ -63,7 +59,7 @@ def test_with_fewer_workers_than_the_least_the_run_does_not_go_on(four):
 
 
 def test_number_of_workers_divides_the_batch(clock):
-    workers = Membership(4, 1, 0.0, lambda size: 8 % size == 0, clock)
+    workers = Membership([4, 2, 1], 0.0, clock)
     assert workers.begin() == 4
     lose(workers, "worker-0")
     assert workers.begin() == 2

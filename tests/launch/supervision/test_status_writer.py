@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.terminal import Clock
 from trainer.cluster.messages import Phase
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import CRASHED
@@ -21,17 +22,9 @@ DECLARED = Cluster(WORKER, {"worker": ["a:1", "b:1"]}, "TF_CONFIG")
 TIMEOUT_SECS = 60
 
 
-class Time:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def time():
-    return Time()
+    return Clock()
 
 
 @pytest.fixture
@@ -100,14 +93,6 @@ def test_command_that_raises_has_crashed(context, tmp_path):
     with pytest.raises(ValueError, match="no"), StatusWriter(context):
         raise ValueError("no")
     assert process_status.read(tmp_path)["worker-0"].code == CRASHED
-
-
-def test_other_modes_write_no_record(context, tmp_path):
-    context.experiment.trains = False
-    with StatusWriter(context) as writer:
-        writer.code = 0
-    assert process_status.read(tmp_path) == {}
-    assert list((tmp_path / "logs").iterdir()) == []
 
 
 def test_removed_run_directory_is_not_made_again(context, tmp_path):

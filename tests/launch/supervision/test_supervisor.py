@@ -122,10 +122,6 @@ def test_attempt_that_was_neither_killed_nor_lost_peers_is_not_restarted(supervi
     assert supervise([([], code)]) == (code, [], [])
 
 
-def test_zero_restarts_are_allowed(supervise):
-    assert supervise([([4], -9)], "restart.max_restarts=0")[:2] == (1, [])
-
-
 def test_stop_that_could_not_save_is_an_error(supervise):
     code, waits, lines = supervise([([4], -9)], stopped_by=signal.SIGTERM)
     assert (code, waits) == (1, [])
@@ -158,25 +154,6 @@ def test_requests_of_a_sweep_and_signals_of_the_user_have_different_sources(run_
     instance = create_supervisor(run_dir, SimpleNamespace(), stop_requests=stop_requests)
     assert instance.supervise() == 143
     assert received == [(signal.SIGTERM, SWEEP), (signal.SIGTERM, None)]
-
-
-def test_stop_request_before_the_first_attempt_starts_nothing(run_dir, monkeypatch):
-    class UnusedAttempt:
-        def __init__(self, *arguments):
-            pass
-
-        def wake(self):
-            pass
-
-        def run(self):
-            raise AssertionError("an attempt was started")
-
-    stop_requests = StopRequests()
-    stop_requests.request(signal.SIGUSR1, SWEEP)
-    stop_requests.request(signal.SIGINT, SWEEP)
-    monkeypatch.setattr(supervisor, "Attempt", UnusedAttempt)
-    instance = create_supervisor(run_dir, SimpleNamespace(), stop_requests=stop_requests)
-    assert instance.supervise() == 130
 
 
 def test_stop_request_ends_the_wait_before_a_restart(run_dir):

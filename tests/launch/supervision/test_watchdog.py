@@ -1,6 +1,5 @@
 """The watchdog: which process is silent for too long, and which one hangs."""
 
-import ast
 import os
 import signal
 import subprocess
@@ -40,9 +39,6 @@ def watch(now):
     ("phase", "allowed"),
     [
         ("train", 3),
-        ("serve", 3),
-        ("wait", 3),
-        ("start", 40),
         ("compile", 40),
         ("evaluate", 50),
         ("save", 60),
@@ -50,20 +46,20 @@ def watch(now):
 )
 def test_each_phase_has_its_own_allowance(watch, now, phase, allowed):
     watch.begin(CHIEF)
-    assert watch.alarm() == (40, CHIEF)  # it imports
+    assert watch.alarm() == 40  # it imports
     now[0] = 10
     watch.update(CHIEF, Phase(phase, 1))
-    assert watch.alarm() == (10 + allowed, CHIEF)
+    assert watch.alarm() == 10 + allowed
     now[0] = 11
     watch.update(CHIEF, Progress(2, 9, 0.0, None, {}))
-    assert watch.alarm() == (11 + allowed, CHIEF)
+    assert watch.alarm() == 11 + allowed
 
 
 def test_process_that_joins_is_not_watched(watch, now):
     watch.begin(CHIEF)
     assert not watch.has_begun(CHIEF)
     watch.update(CHIEF, Phase("join", 0))
-    assert watch.alarm() is None
+    assert watch.alarm() == float("inf")
     assert not watch.has_begun(CHIEF)
     watch.update(CHIEF, Phase("start", 0))
     assert watch.has_begun(CHIEF)
@@ -74,14 +70,14 @@ def test_earliest_alarm_counts_and_all_can_be_renewed(watch, now):
         watch.begin(process_id)
         watch.update(process_id, Phase("train", 0))
         now[0] += 1
-    assert watch.alarm() == (3, CHIEF)
+    assert watch.alarm() == 3
     now[0] = 3
     watch.renew()
-    assert watch.alarm()[0] == 6
+    assert watch.alarm() == 6
     watch.end(CHIEF)
-    assert watch.alarm() == (6, WORKER)
+    assert watch.alarm() == 6
     watch.end(WORKER)
-    assert watch.alarm() is None
+    assert watch.alarm() == float("inf")
 
 
 def snapshot(step, at, stacks="", phase="train", is_stopped=False):
@@ -156,12 +152,8 @@ def test_report_has_the_position_of_all_and_the_stacks_of_the_hung_process(watch
             "warning: worker-1 makes no progress: train at step 7, for 3 s (watchdog.stall_secs)",
             "  worker-0: train at step 8, for 3 s",
         ]
-        assert [line.rpartition(" ")[2] for line in lines[2:-1]] == [
-            "first):",
-            "helper",
-            "main",
-            "<module>",
-        ]
+        trace = [line.rpartition(" ")[2] for line in lines[2:6]]
+        assert trace == ["first):", "helper", "main", "<module>"]
         assert lines[-1] == f"  all stacks: {logs[CHIEF]}, {logs[WORKER]}"
         assert "in helper" in logs[CHIEF].read_text()
         processes[CHIEF].signal(signal.SIGSTOP)
@@ -181,32 +173,9 @@ def test_report_has_the_position_of_all_and_the_stacks_of_the_hung_process(watch
 ROOT = Path(watchdog.__file__).parents[3]
 
 
-def functions_of(file):
-    tree = ast.parse((ROOT / file).read_text())
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-
-
 @pytest.mark.parametrize("file", watchdog._WAITING_FILES)
 def test_files_in_which_processes_wait_exist(file):
     assert (ROOT / file).is_file()
-
-
-@pytest.mark.parametrize("frame", [*watchdog._IDLE_FRAMES, watchdog._IDLE_WRITER])
-def test_functions_of_idle_threads_exist(frame):
-    file, function = frame
-    assert function in functions_of(file)
-
-
-def test_idle_threads_are_left_out_of_the_stacks():
-    def thread(*frames):
-        lines = [f'  File "/x/{file}", line 9 in {name}' for file, name in frames]
-        return "\n".join(["Thread 0x2 (most recent call first):", *lines, ""])
-
-    idle = [thread(frame) for frame in watchdog._IDLE_FRAMES]
-    idle_writer = thread(("lib/queue.py", "get"), watchdog._IDLE_WRITER)
-    hung_writer = thread(("lib/socket.py", "send"), watchdog._IDLE_WRITER)
-    dump = "\n".join([*idle, idle_writer, hung_writer, WORKING])
-    assert watchdog._of_interest(dump) == f"{WORKING}{hung_writer}".rstrip()
 
 
 def test_stacks_are_read_from_the_end_of_a_log(tmp_path):

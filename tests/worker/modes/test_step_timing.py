@@ -22,8 +22,8 @@ class Parent:
         self.asks = False
         self._messages = messages
 
-    def measured(self, values):
-        self.reports.append(values)
+    def send(self, message):
+        self.reports.append(message.values)
         self.asks = True
         if len(self.reports) == self._messages:
             raise Heard

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+from trainer.config.options import targets
 from trainer.config.options.constraints import format_value
 from trainer.config.rules.run_folder import NAME_RULE
 from trainer.config.rules.values import check_values
@@ -16,6 +18,7 @@ _FIXED_FAULT_KEYS: dict[str, dict[str, Any]] = {
     "corrupt": {"process": "chief", "delay_secs": 0.0},
     "full_disk": {"process": "chief", "phase": "save", "delay_secs": 0.0},
     "nan": {"phase": "step", "delay_secs": 0.0},
+    "own": {"delay_secs": 0.0},
 }
 """Keys of a fault that have one possible value for an action."""
 
@@ -29,17 +32,21 @@ def check(experiment: Experiment) -> Iterator[str]:
 def _check_faults(experiment: Experiment) -> Iterator[str]:
     for name, fault in experiment.fault.items():
         path = f"fault.{name}"
-        action = f"{path}.action is {fault.action}"
-        yield from check_values(fault, f"{path}.")
+        action = f"{path}.action is {fault.kind}"
+        named = fault
+        if fault.kind == "own":
+            yield from targets.check(fault.action, f"{path}.action", ("run_dir", "step"))
+            named = replace(fault, action="kill")
+        yield from check_values(named, f"{path}.")
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", str(name)):
             yield f"{path} must be usable as a file's name; {NAME_RULE}"
-        for key, fixed in _FIXED_FAULT_KEYS.get(fault.action, {}).items():
+        for key, fixed in _FIXED_FAULT_KEYS.get(fault.kind, {}).items():
             if (value := getattr(fault, key)) != fixed:
                 yield (
                     f"{path}.{key} ({format_value(value)}) must be {format_value(fixed)} "
                     f"where {action}"
                 )
-        if fault.action == "slow" and not fault.delay_secs:
+        if fault.kind == "slow" and not fault.delay_secs:
             yield f"{path}.delay_secs ({fault.delay_secs}) must be > 0 where {action}"
 
 

@@ -184,38 +184,6 @@ def bar(progress: Progress, width: int) -> str:
     return f"[{'#' * filled}{'.' * (width - filled)}]"
 
 
-class Visibility:
-    """Decides what is shown: what the first process sends, and what concerns the whole run.
-
-    Attributes:
-        has_shown_error: whether an error of a process was shown.
-
-    Args:
-        first: the process whose lines and progress are shown.
-    """
-
-    def __init__(self, first: ProcessId) -> None:
-        self.has_shown_error = False
-        self._first = first
-
-    def shows(self, process_id: ProcessId, message: Message) -> bool:
-        """Return whether a message is shown: of all errors, the first."""
-        match message:
-            case Crash() if process_id.is_actor:
-                return False  # it is replaced: see `Attempt`
-            case Problem() | Crash():
-                is_first = not self.has_shown_error
-                self.has_shown_error = True
-                return is_first
-            case FaultNotice():
-                return True
-            case Line() | Evaluated() if process_id.is_evaluator:
-                return True
-            case Line() if message.is_warning:
-                return True
-        return process_id == self._first
-
-
 def is_quiet(cluster: Cluster, launch: Launch) -> bool:
     """Return whether a command prints nothing but warnings and errors.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from trainer.cluster.messages import Phase, Progress
 from trainer.cluster.spec import ProcessId
@@ -44,38 +45,24 @@ _MAX_NAMES = 2  # of more processes only the number is shown
 
 @dataclass(frozen=True)
 class Member:
-    """The last known state of a process.
+    """The last known state of a process, by the clock; see `ProcessStatus`.
 
     Attributes:
-        phase: its last phase; empty until its first message.
-        step: number of steps made.
-        at: time of its last message, by the clock.
-        is_restarted: whether it was restarted.
-        host: the name of its host; None: that of the command.
-        end: how it ended, in a word; empty while it lives.
         detail: more about its end.
+        is_restarted: whether it was restarted.
     """
 
-    phase: str
-    step: int
     at: float
     is_restarted: bool
-    host: str | None = None
+    host: str | None
+    phase: str = ""
+    step: int = 0
     end: str = ""
     detail: str = ""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A process as it is shown.
-
-    Attributes:
-        name: its name.
-        activity: what it does, or how it ended.
-        position: its step.
-        detail: its silence, or more about its end.
-        color: the color of the line; empty: none.
-    """
+class Row(NamedTuple):
+    """A process as it is shown: what it does, its step, its silence or its end."""
 
     name: str
     activity: str
@@ -101,21 +88,15 @@ class ProcessTable:
         return next(iter(self._members), None)
 
     def begin(self, process_id: ProcessId, host: str | None = None) -> None:
-        """Add a process that was started just now, perhaps again.
-
-        Args:
-            process_id: the process.
-            host: the name of its host; None: that of the command.
-        """
-        is_restarted = process_id in self._members
-        self._members[process_id] = Member("", 0, self._clock(), is_restarted, host)
+        """Add a process that was started just now, perhaps again, on another host if it has one."""
+        self._members[process_id] = Member(self._clock(), process_id in self._members, host)
 
     def update(self, process_id: ProcessId, message: Phase | Progress) -> None:
         """Take a sign of life."""
         phase = message.phase if isinstance(message, Phase) else "train"
         was = self._members[process_id]
         self._members[process_id] = Member(
-            phase, message.step, self._clock(), was.is_restarted, was.host
+            self._clock(), was.is_restarted, was.host, phase, message.step
         )
 
     def end(self, process_id: ProcessId, state: str, detail: str = "") -> None:
@@ -151,15 +132,9 @@ class ProcessTable:
 
     def rows(self) -> list[Row]:
         """Return the processes, in the order in which they were started first."""
-        silent = [
-            str(process_id)
-            for process_id, member in self._members.items()
-            if not member.phase and not member.end
-        ]
-        return [
-            self._row(str(process_id), member, silent)
-            for process_id, member in self._members.items()
-        ]
+        members = {str(process_id): member for process_id, member in self._members.items()}
+        silent = [name for name, member in members.items() if not member.phase and not member.end]
+        return [self._row(name, member, silent) for name, member in members.items()]
 
     def _row(self, name: str, member: Member, silent: list[str]) -> Row:
         if member.end:

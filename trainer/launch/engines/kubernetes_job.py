@@ -22,11 +22,8 @@ USER_ID = 1000
 """The user and group of the image that the Dockerfile builds; they own what is in the volume."""
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 _MAX_LABEL = 63
-_IMAGE = r"[a-zA-Z0-9][\w.\-]*(:[0-9]+)?(/[\w.\-]+)*(:[\w.\-]+)?(@sha256:[0-9a-f]{64})?"
 _NUMBER = r"(?=.*[1-9])[0-9]+(\.[0-9]+)?"
-_CPU = rf"{_NUMBER}|(?=.*[1-9])[0-9]+m"
 _MEMORY = rf"{_NUMBER}([KMGTPE]i|[kMGTPE])"
 
 
@@ -71,7 +68,10 @@ class JobSpec:
 
 
 def problems(spec: JobSpec) -> Iterator[str]:
-    """Yield what Kubernetes would refuse, one line for each wrong option of the command."""
+    """Yield what Kubernetes would refuse late, or take for something else, one line for each.
+
+    Any other wrong option is refused by `kubectl` when the objects are created.
+    """
     longest = _MAX_LABEL - len(f"-{spec.pods - 1}")
     if not re.fullmatch(_LABEL, spec.name) or not spec.name[0].isalpha():
         yield (
@@ -83,32 +83,6 @@ def problems(spec: JobSpec) -> Iterator[str]:
             f"--name ({spec.name}) has {len(spec.name)} characters; at most {longest} leave room "
             "for the number of a pod"
         )
-    if spec.namespace is not None and (
-        not re.fullmatch(_LABEL, spec.namespace) or len(spec.namespace) > _MAX_LABEL
-    ):
-        yield (
-            f"--namespace ({spec.namespace}) must be at most {_MAX_LABEL} lower-case letters, "
-            "digits and '-', with neither end a '-'"
-        )
-    names = {
-        "--claim": (spec.claim, "PersistentVolumeClaim"),
-        "--secret": (spec.secret, "Secret"),
-        "--service-account": (spec.service_account, "ServiceAccount"),
-    }
-    for option, (name, kind) in names.items():
-        if name is not None and not re.fullmatch(_SUBDOMAIN, name):
-            yield (
-                f"{option} ({name}) must be the name of a {kind}: lower-case letters, digits, '-' "
-                "and '.'"
-            )
-    if not re.fullmatch(_IMAGE, spec.image, re.ASCII):
-        yield f"--image ({spec.image}) must be an image, such as registry.example/steadfast:1.0"
-    yield from _resource_problems(spec)
-
-
-def _resource_problems(spec: JobSpec) -> Iterator[str]:
-    if not re.fullmatch(_CPU, spec.cpu):
-        yield f"--cpu ({spec.cpu}) must be a number of processors above 0, such as 4, 0.5 or 500m"
     if not re.fullmatch(_MEMORY, spec.memory):
         match = re.fullmatch(rf"({_NUMBER})\s*([kKmMgGtT])i?[bB]?", spec.memory)
         hint = f"; did you mean '{match[1]}{match[3].upper()}i'?" if match else ""
@@ -116,10 +90,6 @@ def _resource_problems(spec: JobSpec) -> Iterator[str]:
             f"--memory ({spec.memory}) must be a size above 0 with its unit, "
             f"such as 16Gi or 500M{hint}"
         )
-    if spec.gpus < 0:
-        yield f"--gpus ({spec.gpus}) must be >= 0"
-    if spec.grace_secs < 1:
-        yield f"--grace-secs ({spec.grace_secs}) must be >= 1"
 
 
 def objects(spec: JobSpec) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,10 +18,6 @@ from trainer.strategies.strategy import Strategy
 
 _MODES = ("train", "evaluate", "predict", "export", "plan")
 _LOCAL = "add launch=process"
-_MISSING = (
-    "launch.engine (ray) needs the package ray, which is missing; pip install 'steadfast[ray]'"
-)
-
 _STARTS = 3  # of a Ray of this machine, to which Ray gives 30 s: a busy machine needs longer
 _TIMED_OUT = "timed out during startup"
 
@@ -36,33 +33,24 @@ def check(experiment: Experiment, strategy: Strategy, declared: Cluster | None) 
     Raises:
         ConfigError: with all problems.
     """
-    if problems := list(_problems(experiment, strategy, declared)):
-        raise ConfigError(*problems)
-
-
-def _problems(
-    experiment: Experiment, strategy: Strategy, declared: Cluster | None
-) -> Iterator[str]:
     engine = "launch.engine (ray)"
-    if declared:
-        yield (
-            f"{engine} starts the processes of the cluster itself, and {declared.source} declares "
-            f"one; unset it, or {_LOCAL}"
-        )
-    if experiment.launch.inline:
-        yield f"{engine} and launch.inline (true) exclude each other; use one of them"
-    if experiment.mode not in _MODES:
-        yield f"{engine} has no mode={experiment.mode}, which measures here; {_LOCAL}"
-    if strategy.service_jobs:
-        jobs = " and ".join(sorted(strategy.service_jobs))
-        yield (
-            f"{engine} cannot start again alone, at the same address, a lost process of a strategy "
-            f"with the job {jobs}; {_LOCAL}, or use strategy=multi_worker"
-        )
-    if experiment.env is not None:
-        yield f"{engine} cannot place the actors of env; {_LOCAL}"
-    if strategy.isolate is True:
-        yield f"strategy.isolate (true) is for processes of one machine; leave it out with {engine}"
+    jobs = " and ".join(sorted(strategy.service_jobs))
+    source = declared.source if declared else ""
+    problems = {
+        f"{engine} starts the processes of the cluster itself, and {source} declares one; unset "
+        f"it, or {_LOCAL}": declared,
+        f"{engine} and launch.inline (true) exclude each other; "
+        "use one of them": experiment.launch.inline,
+        f"{engine} has no mode={experiment.mode}, which measures here; {_LOCAL}": experiment.mode
+        not in _MODES,
+        f"{engine} cannot start again alone, at the same address, a lost process of a strategy "
+        f"with the job {jobs}; {_LOCAL}, or use strategy=multi_worker": jobs,
+        f"{engine} cannot place the actors of env; {_LOCAL}": experiment.env is not None,
+        "strategy.isolate (true) is for processes of one machine; leave it out with "
+        f"{engine}": strategy.isolate is True,
+    }
+    if refused := [problem for problem, is_there in problems.items() if is_there]:
+        raise ConfigError(*refused)
 
 
 @contextmanager
@@ -75,18 +63,21 @@ def connected(settings: Ray) -> Iterator[None]:
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise ConfigError(_MISSING) from error
+        raise ConfigError(
+            "launch.engine (ray) needs the package ray, which is missing; "
+            "pip install 'steadfast[ray]'"
+        ) from error
     logging.getLogger("ray").setLevel(logging.ERROR)
     address = settings.address or environment.ray_address()
-    errors: list[Exception] = []
-    is_over, is_closed = threading.Event(), threading.Event()
+    started: Future[None] = Future()
+    is_closed = threading.Event()
 
     def hold() -> None:
         try:
             _connect(address)
+            started.set_result(None)
         except Exception as error:
-            errors.append(error)
-        is_over.set()
+            started.set_exception(error)
         is_closed.wait()
         ray.shutdown()
 
@@ -95,14 +86,13 @@ def connected(settings: Ray) -> Iterator[None]:
     thread = threading.Thread(target=hold, name="ray")
     thread.start()
     try:
-        is_over.wait()
-        if errors:
-            reason = " ".join(str(errors[0]).split())[:300]
+        if (problem := started.exception()) is not None:
+            reason = " ".join(str(problem).split())[:300]
             name = f"launch.ray.address ({address})" if address else "launch.engine (ray)"
             raise ConfigError(
                 f"{name}: cannot connect to Ray: {reason}; run the command on a node of the "
                 "cluster, started with ray start"
-            ) from errors[0]
+            ) from problem
         yield
     finally:
         is_closed.set()

@@ -190,9 +190,12 @@ class RayEngine:
                 pause_secs = _RETRY_SECS
             if self._context.stop_requests.wait(pause_secs):
                 break
-            if self._is_over(time.monotonic() - began, secs):
+            waited_secs = time.monotonic() - began
+            # Actors that have places may take longer to start.
+            limit_secs = self._settings.timeout_secs if self._has_places() else secs
+            if waited_secs >= max(secs, limit_secs):
                 break
-            if not is_told and time.monotonic() - began > _NOTICE_SECS:
+            if not is_told and waited_secs > _NOTICE_SECS:
                 is_told = True
                 if not self._has_places():
                     self._context.console.line(
@@ -237,22 +240,13 @@ class RayEngine:
     def _describe_blind(self, node: str) -> str:
         """Return what is wrong with a node that does not see the files of the run."""
         working_dir, run_dir, _ = self._what_nodes_must_see()
-        if address := run_address(self._context.experiment):
-            return (
-                f"{address} is in an object store, and the Ray node {node} does not see the folder "
-                f"{run_dir} of this machine that mirrors it; launch.engine (ray) needs one that "
-                "every node mounts at the same path: add runs_dir=<folder>"
-            )
+        address = run_address(self._context.experiment)
+        mirrored = f", which mirrors {address}," if address else ""
         return (
-            f"the Ray node {node} does not see the run directory {run_dir} or the working "
-            f"directory {working_dir}; put them on a file system that every node mounts there"
+            f"the Ray node {node} does not see the run directory {run_dir}{mirrored} or the "
+            f"working directory {working_dir}; put them on a file system that every node mounts "
+            "there"
         )
-
-    def _is_over(self, waited_secs: float, secs: float) -> bool:
-        """Return whether the wait is over; actors that have places may take longer to start."""
-        if waited_secs < secs or waited_secs >= self._settings.timeout_secs:
-            return waited_secs >= secs
-        return not self._has_places()
 
     def _has_places(self) -> bool:
         return self._placement is not None and ray_connection.has_places(self._placement.group)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.cluster import ports
-from trainer.cluster.messages import Exit, Line, Message, decode, encode
+from trainer.cluster.messages import Exit, Line, Message
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.config import loading
 from trainer.config.schema import Experiment
@@ -93,39 +93,18 @@ class RayHost:
         self._process.assign(directory, loading.restore(experiment), cluster, self._messages)
         lock.close()
 
-    def receive(self) -> list[str]:
-        """Return the messages since the last call, one JSON object each; wait a while for one."""
+    def receive(self) -> list[Message]:
+        """Return the messages since the last call; wait a while for one."""
         received: list[tuple[ProcessId, Message] | None] = []
-        try:
+        with suppress(queue.Empty):
             received.append(self._messages.get(timeout=_POLL_SECS))
             while True:
                 received.append(self._messages.get_nowait())
-        except queue.Empty:
-            return [encode(item[1]).decode() for item in received if item]
+        return [item[1] for item in received if item]
 
-    def request(self, number: int) -> None:
-        """Forward a stop or save request to the process."""
-        if self._process:
-            self._process.request(number)
-
-    def signal(self, number: int) -> None:
-        """Send a signal to the process."""
-        if self._process:
-            self._process.signal(number)
-
-    def leave(self) -> None:
-        """Let the process leave."""
-        if self._process:
-            self._process.leave()
-
-    def is_stopped(self) -> bool:
-        """Return whether the process is stopped (SIGSTOP)."""
-        return self._process is not None and self._process.is_stopped()
-
-    def discard(self) -> None:
-        """Kill the process, and wait for its end."""
-        if self._process:
-            self._process.discard()
+    def call(self, method: str, *arguments: int) -> Any:
+        """Call a method of the `WorkerProcess`, if it was started; return what that returns."""
+        return getattr(self._process, method)(*arguments) if self._process else None
 
 
 def _own_ip() -> str:
@@ -166,35 +145,35 @@ class RayProcess:
 
     def leave(self) -> None:
         """Let a process leave that only serves others."""
-        self._actor.leave.remote()
+        self._actor.call.remote("leave")
 
     def request(self, number: int) -> None:
         """Forward a stop or save request."""
-        self._actor.request.remote(int(number))
+        self._actor.call.remote("request", int(number))
 
     def signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""
-        self._actor.signal.remote(int(number))
+        self._actor.call.remote("signal", int(number))
 
     def is_stopped(self) -> bool:
         """Return whether the process is stopped (SIGSTOP); False if its actor does not answer."""
-        return bool(self._call("is_stopped"))
+        return bool(self._answer("is_stopped"))
 
     def discard(self) -> None:
         """Kill the process and its actor, and wait for their ends."""
         import ray
 
-        self._call("discard")
+        self._answer("discard")
         ray.kill(self._actor)
         if self._follower:
             self._follower.join(_END_SECS)
 
-    def _call(self, method: str) -> Any:
-        """Return what a method of the actor returns; None if it is lost."""
+    def _answer(self, method: str) -> Any:
+        """Return what a method of the process returns; None if its actor is lost."""
         import ray
 
         with suppress(ray.exceptions.RayError):
-            return ray.get(getattr(self._actor, method).remote(), timeout=_ANSWER_SECS)
+            return ray.get(self._actor.call.remote(method), timeout=_ANSWER_SECS)
         return None
 
     def _follow(self, started: Any, put: Any) -> None:
@@ -204,10 +183,7 @@ class RayProcess:
         try:
             ray.get(started)
             while True:
-                for line in ray.get(self._actor.receive.remote()):
-                    message = decode(line)
-                    if message is None:
-                        continue
+                for message in ray.get(self._actor.receive.remote()):
                     put(message)
                     if isinstance(message, Exit):
                         return

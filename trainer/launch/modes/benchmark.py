@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,8 +20,7 @@ from typing import Any
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, ConfigError
 from trainer.files import write_json
-from trainer.launch.modes.benchmark_experiments import Variants
-from trainer.launch.modes.benchmark_processes import BenchmarkProcesses, MeasurementError
+from trainer.launch.modes.benchmark_processes import MeasurementError, Variants, measure_together
 from trainer.launch.processes.fork_server import ForkServer
 from trainer.launch.resolved_run import Command, ResolvedRun, refuse_declared_cluster, resolve
 from trainer.runs import identity
@@ -66,11 +65,6 @@ class Size:
         """The speed as a share of that without communication."""
         return self.alone_step_secs / self.step_secs
 
-    @property
-    def communication(self) -> float:
-        """The share of a step that the exchange costs, waiting for slower replicas included."""
-        return max(0.0, 1.0 - self.efficiency)
-
 
 @dataclass(frozen=True)
 class BenchmarkRecord:
@@ -94,7 +88,8 @@ class BenchmarkRecord:
     def limit(self) -> dict[str, str]:
         """The `name` of what limits it, input, communication or work, and a `text` with advice."""
         size = self.sizes[-1]
-        share = max(size.input_wait, size.communication)
+        communication = max(0.0, 1.0 - size.efficiency)  # waiting for slower replicas included
+        share = max(size.input_wait, communication)
         percent = f"{100 * share:.0f} %"
         if share < _LARGE_SHARE:
             name = "work"
@@ -122,11 +117,29 @@ class BenchmarkRecord:
         """Return what benchmark.json holds: the figures, and what follows from them."""
         content = asdict(self)
         for values, size in zip(content["sizes"], self.sizes, strict=True):
-            values |= {"efficiency": size.efficiency, "speedup": self.speedup(size)}
+            values |= {"efficiency": size.efficiency, "speedup": self._speedup(size)}
         return {**content, "limit": self.limit}
 
-    def speedup(self, size: Size) -> float:
-        """Return the examples per second of a size as a multiple of those of the smallest."""
+    def table(self) -> str:
+        """Return the figures for the user, a row each and a column for each size."""
+        figures: dict[str, Callable[[Size], str]] = {
+            self.unit: lambda size: str(size.count),
+            "examples/s": lambda size: f"{size.examples_per_sec:,.0f}",
+            "times the smallest": lambda size: f"{self._speedup(size):.2f}",
+            "step, ms": lambda size: _ms(size.step_secs),
+            "without exchange, ms": lambda size: _ms(size.alone_step_secs),
+            "exchange alone, ms": lambda size: _ms(size.exchange_secs),
+            "efficiency": lambda size: f"{100 * size.efficiency:.0f} %",
+            "input wait": lambda size: f"{100 * size.input_wait:.0f} %",
+        }
+        rows = [[name, *map(text, self.sizes)] for name, text in figures.items()]
+        heading = (
+            f"strategy={self.strategy}, {self.per_replica} examples a step on each replica, "
+            f"{self.secs:g} s for each measurement"
+        )
+        return "\n".join([heading, "", *align_columns(rows, "<" + ">" * len(self.sizes))])
+
+    def _speedup(self, size: Size) -> float:
         return size.examples_per_sec / self.sizes[0].examples_per_sec
 
 
@@ -158,7 +171,10 @@ def run(command: Command) -> int:
         print(f"error: {error}", file=sys.stderr)
         return CRASHED
     except (ConfigError, KeyboardInterrupt):
-        _remove(measurements)
+        shutil.rmtree(measurements, ignore_errors=True)
+        with suppress(OSError):  # unless something else is in them
+            folder.rmdir()
+            folder.parent.rmdir()
         raise
     finally:
         if server is not command.server:
@@ -171,7 +187,7 @@ def run(command: Command) -> int:
         secs=experiment.benchmark.secs,
         sizes=sizes,
     )
-    _print(record)  # first: figures that cannot be written are not lost
+    print(f"\n{record.table()}\n", flush=True)  # first: figures that cannot be written are not lost
     write_json(folder / "benchmark.json", record.content())
     print(f"Results: {folder / 'benchmark.json'}")
     print(f"Change first: {record.limit['text']}.")
@@ -185,11 +201,11 @@ def measure_size(variants: Variants, count: int, server: ForkServer) -> Size:
         ConfigError: a process finds something wrong with the configuration.
         MeasurementError: a process has failed.
     """
-    together = _measured(variants, [variants.together(count)], server)
+    together = measure_together([variants.together(count)], server)
     replicas = together[0]["replicas"]
     alone = together
     if replicas > 1:
-        alone = _measured(variants, [variants.alone(number) for number in range(replicas)], server)
+        alone = measure_together([variants.alone(number) for number in range(replicas)], server)
     sent = [report["network_bytes"] for report in together]
     return Size(
         count=count,
@@ -204,26 +220,6 @@ def measure_size(variants: Variants, count: int, server: ForkServer) -> Size:
         # Each process has counted the bytes of all.
         network_bytes=None if len(sent) == 1 or None in sent else fmean(sent) / replicas,
     )
-
-
-def _measured(
-    variants: Variants, runs: Sequence[Experiment], server: ForkServer
-) -> list[dict[str, Any]]:
-    with BenchmarkProcesses(server, variants.experiment.watchdog.compile_secs) as processes:
-        for run in runs:
-            processes.start(run)
-        reports = processes.measure()
-        for warning in processes.warnings:
-            print(warning, file=sys.stderr)
-    return reports
-
-
-def _remove(folder: Path) -> None:
-    """Remove the files of the processes, and the directories above it that are empty then."""
-    shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):
-        folder.parent.rmdir()
-        folder.parent.parent.rmdir()
 
 
 def _check(experiment: Experiment, resolved: ResolvedRun) -> None:
@@ -245,27 +241,6 @@ def _check(experiment: Experiment, resolved: ResolvedRun) -> None:
             f"strategy.devices_per_replica ({strategy.devices_per_replica}) must be 1 for "
             "mode=benchmark, which compares with replicas of one device that exchange nothing"
         )
-
-
-def _print(record: BenchmarkRecord) -> None:
-    figures = {
-        record.unit: [str(size.count) for size in record.sizes],
-        "examples/s": [f"{size.examples_per_sec:,.0f}" for size in record.sizes],
-        "times the smallest": [f"{record.speedup(size):.2f}" for size in record.sizes],
-        "step, ms": [_ms(size.step_secs) for size in record.sizes],
-        "without exchange, ms": [_ms(size.alone_step_secs) for size in record.sizes],
-        "exchange alone, ms": [_ms(size.exchange_secs) for size in record.sizes],
-        "efficiency": [f"{100 * size.efficiency:.0f} %" for size in record.sizes],
-        "input wait": [f"{100 * size.input_wait:.0f} %" for size in record.sizes],
-    }
-    table = align_columns(
-        [[name, *texts] for name, texts in figures.items()], "<" + ">" * len(record.sizes)
-    )
-    heading = (
-        f"strategy={record.strategy}, {record.per_replica} examples a step on each replica, "
-        f"{record.secs:g} s for each measurement"
-    )
-    print("\n".join(["", heading, "", *table, ""]), flush=True)
 
 
 def _ms(secs: float | None) -> str:

@@ -1,107 +1,192 @@
-"""The processes that mode=benchmark measures: they train until it has heard enough of them."""
+"""The runs that mode=benchmark measures, and their processes, which train until they are ended."""
 
 from __future__ import annotations
 
+import copy
 import queue
+import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from trainer.cluster import discovery, messages
-from trainer.cluster.network_namespace import Namespace, open_ports_warning
+from trainer.cluster import discovery, environment, messages
+from trainer.cluster.network_namespace import open_ports_warning
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.cluster.stop_requests import SAVE
-from trainer.config.schema import Experiment
+from trainer.config.rules.batch_sizes import BatchSizes, resolve_batch_sizes
+from trainer.config.schema import Experiment, Summary
 from trainer.errors import ConfigError
 from trainer.launch.processes.fork_server import ForkServer
 from trainer.launch.processes.worker_process import Messages, WorkerProcess, log_of
 from trainer.launch.resolved_run import open_network, resolve
 from trainer.runs.directory import RunDirectory, join_run
+from trainer.strategies.strategy import Strategy
+
+_ENDLESS_STEPS = 10**9
+_MOST_SIZES = 4
 
 
 class MeasurementError(Exception):
     """A process that is measured has ended, or does not answer; one line."""
 
 
-@dataclass(frozen=True)
-class _Member:
-    process: WorkerProcess
-    directory: RunDirectory
-    messages: Messages
+def counts(number: int) -> list[int]:
+    """Return the sizes to measure: all up to four, else powers of two and the last."""
+    if number <= _MOST_SIZES:
+        return list(range(1, number + 1))
+    powers = [2**exponent for exponent in range(number.bit_length())]
+    return sorted({*(power for power in powers if power < number), number})
 
 
-class BenchmarkProcesses(ExitStack):
-    """Processes that are measured at the same time; they are ended when the context is left.
+class Variants:
+    """Variants of an experiment: endless, without evaluation, checkpoints and writers.
+
+    Each replica has the same batch in all of them.
+
+    Attributes:
+        count: number of processes of the experiment, or of devices if it has one process.
+        sizes: its batch sizes.
 
     Args:
-        server: forks them.
-        limit_secs: longest time in which none of them makes itself heard.
+        experiment: the user's.
+        strategy: its strategy, resolved.
+        folder: for the files of the processes.
+
+    Raises:
+        ConfigError: the batch cannot be divided between the replicas.
     """
 
-    def __init__(self, server: ForkServer, limit_secs: float) -> None:
-        super().__init__()
-        self._server = server
-        self._limit_secs = limit_secs
-        self._members: list[_Member] = []
-        self.warnings: list[str] = []
+    def __init__(self, experiment: Experiment, strategy: Strategy, folder: Path) -> None:
+        self._experiment = experiment
+        self._strategy = strategy
+        self._folder = folder
+        gpus = len(environment.visible_gpus()) if strategy.uses_gpus else 0
+        if experiment.devices.gpus is not None:
+            gpus = min(gpus, experiment.devices.gpus)
+        self._gpus = gpus
+        processes = len(strategy.process_ids(None))
+        self.count = processes or strategy.num_replicas() or max(1, gpus)
+        self._gpus_of_process = max(1, gpus // processes) if processes else 0
+        num_replicas = processes * self._gpus_of_process or self.count
+        self.sizes: BatchSizes = resolve_batch_sizes(experiment.batch, num_replicas)
 
-    def start(self, experiment: Experiment) -> None:
-        """Start the processes of a run, in a network of its own if it has several.
+    def counts(self) -> list[int]:
+        """Return the numbers of processes or devices to measure."""
+        return [self.count] if self._strategy.resized(1) is None else counts(self.count)
 
-        Raises:
-            ConfigError: the experiment cannot be trained like this.
-        """
-        resolved = resolve(experiment)
-        network = self.enter_context(open_network(experiment, resolved))
-        clusters = discovery.local_clusters(resolved.strategy.process_ids(None))
-        if network.why_open and len(clusters) > 1:
-            addresses = [address for job in clusters[0].jobs.values() for address in job]
-            self.warnings.append(f"warning: {open_ports_warning(addresses, network.why_open)}")
-        for cluster in clusters or [Cluster(ProcessId("worker", 0))]:
-            self._start(experiment, cluster, network.namespace)
+    def together(self, count: int) -> Experiment:
+        """Return the run with so many processes or devices."""
+        replicas = count * (self._gpus_of_process or 1)
+        strategy = {**self._experiment.strategy, **(self._strategy.resized(count) or {})}
+        variant = self._endless(f"together-{count}", strategy, replicas)
+        if self._gpus and self._gpus_of_process:
+            # All GPUs of a machine are divided between its processes.
+            variant.devices = replace(variant.devices, gpus=replicas)
+        return variant
 
-    def _start(self, experiment: Experiment, cluster: Cluster, namespace: Namespace | None) -> None:
-        directory = join_run(experiment, str(cluster.process_id))
-        self.callback(directory.release)
-        member = _Member(WorkerProcess(self._server, namespace), directory, queue.SimpleQueue())
-        self._members.append(member)
-        self.callback(member.process.discard)
-        member.process.assign(directory, experiment, cluster, member.messages)
+    def alone(self, number: int) -> Experiment:
+        """Return the work of one replica, on a device of its own if there are GPUs."""
+        device = f"GPU:{number}" if self._gpus else None
+        strategy = {"_target_": "trainer.strategies.one_device.OneDevice", "device": device}
+        return self._endless(f"alone-{number}", strategy, 1)
 
-    def measure(self) -> list[dict[str, Any]]:
-        """Let all begin when all are warm; return what each has measured.
+    def _endless(self, name: str, strategy: dict[str, Any], replicas: int) -> Experiment:
+        variant = copy.deepcopy(self._experiment)
+        variant.name = name
+        variant.runs_dir = str(self._folder)
+        variant.resume = "auto"
+        variant.resume_allow = []
+        variant.init_from = None
+        variant.strategy = strategy
+        shards = self.sizes.shards
+        variant.batch = replace(
+            variant.batch,
+            global_size=None,
+            per_replica=self.sizes.per_replica,
+            shards=None if shards is None else shards // self.sizes.num_replicas * replicas,
+        )
+        variant.train = replace(
+            variant.train, steps=_ENDLESS_STEPS, epochs=None, steps_per_epoch=_ENDLESS_STEPS
+        )
+        variant.evaluate = replace(
+            variant.evaluate, every_steps=None, every_epochs=None, sidecar=False
+        )
+        variant.checkpoint = replace(
+            variant.checkpoint, every_steps=None, every_secs=None, every_epochs=None
+        )
+        variant.summary = Summary(every_steps=_ENDLESS_STEPS)
+        variant.writers = {}
+        return variant
 
-        Raises:
-            ConfigError: a process finds something wrong with the configuration.
-            MeasurementError: a process has failed.
-        """
-        for member in self._members:
-            self._hear(member)
-        for member in self._members:
-            member.process.request(SAVE)
-        return [self._hear(member) for member in self._members]
 
-    def _hear(self, member: _Member) -> dict[str, Any]:
-        """Return the next measurement of a process."""
-        cause = ""
-        while True:
-            try:
-                received = member.messages.get(timeout=self._limit_secs)
-            except queue.Empty:
-                raise MeasurementError(
-                    f"a process has not been heard of for {self._limit_secs:.0f} s"
-                ) from None
-            assert received is not None
-            process_id, message = received
-            match message:
-                case messages.Measured(values):
-                    return dict(values)
-                case messages.Problem(lines):
-                    raise ConfigError(*lines)
-                case messages.Crash(_, text):
-                    cause = text
-                case messages.Line() if message.is_warning and message.text not in self.warnings:
-                    self.warnings.append(message.text)
-                case messages.Exit(code):
-                    log = log_of(member.directory, process_id)
-                    raise MeasurementError(cause or f"it ended with {code}; its log is {log}")
+def measure_together(runs: Sequence[Experiment], server: ForkServer) -> list[dict[str, Any]]:
+    """Run all processes of some runs at the same time; return what each has measured.
+
+    All begin to measure when all are warm, and are ended when all have measured.
+
+    Args:
+        runs: the variants; one of several processes has a network of its own.
+        server: forks the processes.
+
+    Raises:
+        ConfigError: a process finds something wrong with the configuration.
+        MeasurementError: a process has failed.
+    """
+    members: list[tuple[WorkerProcess, RunDirectory, Messages]] = []
+    warnings: list[str] = []
+    limit_secs = runs[0].watchdog.compile_secs
+    with ExitStack() as stack:
+        for experiment in runs:
+            resolved = resolve(experiment)
+            network = stack.enter_context(open_network(experiment, resolved))
+            clusters = discovery.local_clusters(resolved.strategy.process_ids(None))
+            if network.why_open and len(clusters) > 1:
+                warnings.append(open_ports_warning(clusters[0].jobs, network.why_open))
+            for cluster in clusters or [Cluster(ProcessId("worker", 0))]:
+                directory = join_run(experiment, str(cluster.process_id))
+                stack.callback(directory.release)
+                process = WorkerProcess(server, network.namespace)
+                stack.callback(process.discard)
+                members.append((process, directory, queue.SimpleQueue()))
+                process.assign(directory, experiment, cluster, members[-1][2])
+        for _, directory, received in members:
+            _next_report(directory, received, limit_secs, warnings)
+        for process, _, _ in members:
+            process.request(SAVE)
+        reports = [
+            _next_report(directory, received, limit_secs, warnings)
+            for _, directory, received in members
+        ]
+    for warning in warnings:
+        print(warning, file=sys.stderr)
+    return reports
+
+
+def _next_report(
+    directory: RunDirectory, received: Messages, limit_secs: float, warnings: list[str]
+) -> dict[str, Any]:
+    """Wait for the next measurement of a process; keep its warnings."""
+    cause = ""
+    while True:
+        try:
+            item = received.get(timeout=limit_secs)
+        except queue.Empty:
+            raise MeasurementError(
+                f"a process has not been heard of for {limit_secs:.0f} s"
+            ) from None
+        assert item is not None
+        process_id, message = item
+        match message:
+            case messages.Measured(values):
+                return dict(values)
+            case messages.Problem(lines):
+                raise ConfigError(*lines)
+            case messages.Crash(_, text):
+                cause = text
+            case messages.Line() if message.is_warning and message.text not in warnings:
+                warnings.append(message.text)
+            case messages.Exit(code):
+                log = log_of(directory, process_id)
+                raise MeasurementError(cause or f"it ended with {code}; its log is {log}")

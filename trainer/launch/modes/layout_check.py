@@ -7,7 +7,6 @@ with the same bits, unless the user's own code depends on how the batch is cut.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,12 +17,10 @@ from trainer.config import loading
 from trainer.config.rules.batch_sizes import resolve_batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, ConfigError
-from trainer.launch.modes.run_comparison import Outcome, differences, first_step, read
-from trainer.launch.modes.verify import run_command, shortened
-from trainer.launch.processes.fork_server import ForkServer
+from trainer.launch.modes.run_comparison import Outcome, differences, first_step
+from trainer.launch.modes.verify import Runs, run_check
 from trainer.launch.processes.module_process import ask_module
 from trainer.launch.resolved_run import Command, refuse_declared_cluster, resolve, select_run
-from trainer.runs import identity
 from trainer.runs.checkpoint_marker import committed_steps
 
 _COUNTS = (2, 4, 8)
@@ -74,129 +71,79 @@ def run(command: Command) -> int:
     """
     experiment = command.experiment
     refuse_declared_cluster(experiment, select_run(experiment))
-    runs_dir = Path(experiment.runs_dir).expanduser() / f"{identity.run_name(experiment)}-layouts"
     first, *others = layouts(len(environment.visible_gpus()))
-    resolve(_experiment_on(first, experiment, runs_dir))
-    if runs_dir.exists():
-        shutil.rmtree(runs_dir)  # of an earlier check
-    server = ForkServer.acquire()
-    check = LayoutCheck(command, runs_dir, str(server.directory))
-    try:
-        code = check.compare(first, others)
-    finally:
-        server.release()
-    if code == DONE:
-        shutil.rmtree(runs_dir)
-    elif runs_dir.exists():
-        print(f"The runs are in {runs_dir}.", flush=True)
-    return code
+    resolve(_on(first, experiment))
+    return run_check(command, "layouts", lambda runs: _compare(runs, first, others))
 
 
-def _experiment_on(layout: Layout, experiment: Experiment, runs_dir: Path) -> Experiment:
-    short = shortened(experiment, layout.name, runs_dir, {})
-    short.strategy = layout.strategy
+def _on(layout: Layout, experiment: Experiment) -> Experiment:
+    placed = replace(experiment, strategy=layout.strategy)
     if layout.num_gpus is not None:
-        short.devices = replace(short.devices, gpus=layout.num_gpus)
-    return short
+        placed.devices = replace(placed.devices, gpus=layout.num_gpus)
+    return placed
 
 
-@dataclass(frozen=True)
-class LayoutCheck:
-    """The runs of one check.
-
-    Attributes:
-        command: the experiment and its command line.
-        runs_dir: where the runs are.
-        server: the folder of the fork server of their workers.
-    """
-
-    command: Command
-    runs_dir: Path
-    server: str
-
-    def compare(self, first: Layout, others: Sequence[Layout]) -> int:
-        """Train on all layouts, and tell how each differs from the first; return the exit code."""
-        code, reference = self._train(first)
-        if reference is None:
+def _compare(runs: Runs, first: Layout, others: Sequence[Layout]) -> int:
+    """Train on all layouts, and tell how each differs from the first; return the exit code."""
+    experiment = runs.shortened(first.name, {})
+    code, reference = runs.train(_on(first, experiment), is_silent=True)
+    if reference is None:
+        return code
+    print(f"{first.name}: {reference}", flush=True)
+    worst = DONE
+    for layout in others:
+        placed = _on(layout, runs.shortened(layout.name, {}))
+        try:
+            resolve(placed)
+            resolve_batch_sizes(placed.batch, layout.count)
+        except ConfigError as error:
+            print(f"{layout.name}: left out: {error.problems[0]}", flush=True)
+            continue
+        code, outcome = runs.train(placed, is_silent=True)
+        if code > 128:
             return code
-        print(f"{first.name}: {reference}", flush=True)
-        worst = DONE
-        experiment = self.command.experiment
-        for layout in others:
-            try:
-                resolve(_experiment_on(layout, experiment, self.runs_dir))
-                resolve_batch_sizes(experiment.batch, layout.count)
-            except ConfigError as error:
-                print(f"{layout.name}: left out: {error.problems[0]}", flush=True)
-                continue
-            code, outcome = self._train(layout)
-            if outcome is None:
-                if code > 128:
-                    return code
-                text = f"failed with exit code {code}"
-            else:
-                text = self._difference(first, reference, layout, outcome)
-            print(f"{layout.name}: {text or 'equal to the bit'}", flush=True)
-            worst = CRASHED if text else worst
-        if worst:
-            self._explain(first)
-        return worst
-
-    def _explain(self, first: Layout) -> None:
-        """Print what can make layouts differ, with its place in the user's code."""
-        if self.command.experiment.batch.shards is None:
-            print("Without batch.shards only rounding is alike; add batch.shards=8.", flush=True)
-        lines = self._findings(first)
-        for line in lines:
-            print(f"likely cause: {line}", flush=True)
-        if not lines and self.command.experiment.batch.shards is not None:
-            print(
-                "With batch.shards only your own code can differ: look for what depends on the "
-                "number of replicas or on the size of its batch.",
-                flush=True,
+        text = f"failed with exit code {code}"
+        if outcome is not None:
+            text = _difference(
+                reference, outcome, runs.run_dir(first.name), runs.run_dir(layout.name)
             )
+        print(f"{layout.name}: {text or 'equal to the bit'}", flush=True)
+        worst = CRASHED if text else worst
+    if worst:
+        _explain(_on(first, experiment), runs.run_dir(first.name))
+    return worst
 
-    def _findings(self, first: Layout) -> list[str]:
-        """Trace a step on the first layout; return what in it depends on the layout."""
-        experiment = _experiment_on(first, self.command.experiment, self.runs_dir)
-        command = ["trainer.worker.modes.layout_findings", str(self._run_dir(first))]
-        answer = ask_module(command, json.dumps(loading.plain(experiment)))
-        lines: list[str] = answer.value or []
-        return lines
 
-    def _train(self, layout: Layout) -> tuple[int, Outcome | None]:
-        """Train to the end; return the exit code, and the outcome if it finished."""
-        experiment = _experiment_on(layout, self.command.experiment, self.runs_dir)
-        code = run_command(self.command, experiment, self.server, is_silent=True)
-        if code != DONE:
-            return (code if code > 0 else CRASHED), None
-        return code, read(self._run_dir(layout))
-
-    def _difference(
-        self, first: Layout, reference: Outcome, layout: Layout, outcome: Outcome
-    ) -> str:
-        """Return how a layout differs from the first one, empty if not at all."""
-        lines = differences(reference, outcome)
-        if not lines:
-            return ""
-        step = first_step(reference, outcome)
-        since = "" if step is None else f" from the metrics of step {step} on"
-        return f"differs{since}; " + "; ".join(
-            [*lines[-1:], *self._largest(self._run_dir(first), self._run_dir(layout))]
+def _explain(experiment: Experiment, run_dir: Path) -> None:
+    """Print what can make layouts differ, with its place in the user's code."""
+    has_shards = experiment.batch.shards is not None
+    if not has_shards:
+        print("Without batch.shards only rounding is alike; add batch.shards=8.", flush=True)
+    command = ["trainer.worker.modes.layout_findings", str(run_dir)]
+    causes = ask_module(command, json.dumps(loading.plain(experiment))).value or []
+    for line in causes:
+        print(f"likely cause: {line}", flush=True)
+    if not causes and has_shards:
+        print(
+            "With batch.shards only your own code can differ: look for what depends on the "
+            "number of replicas or on the size of its batch.",
+            flush=True,
         )
 
-    def _largest(self, first: Path, other: Path) -> list[str]:
-        """Return the largest difference of a variable between two runs, in words."""
-        prefixes = [
-            str(run / "checkpoints" / f"ckpt-{committed_steps(run / 'checkpoints')[-1]}")
-            for run in (first, other)
-        ]
-        difference = ask_module(["trainer.worker.modes.checkpoint_difference", *prefixes]).value
-        if difference is None:
-            return []
-        name, largest = difference
-        return [f"by {largest:.1e} at most, in {name}"]
 
-    def _run_dir(self, layout: Layout) -> Path:
-        (run_dir,) = self.runs_dir.glob(f"{layout.name}-*")
-        return run_dir
+def _difference(reference: Outcome, outcome: Outcome, first: Path, other: Path) -> str:
+    """Return how a run differs from that of the first layout, empty if not at all."""
+    lines = differences(reference, outcome)
+    if not lines:
+        return ""
+    step = first_step(reference, outcome)
+    since = "" if step is None else f" from the metrics of step {step} on"
+    parts = lines[-1:]
+    prefixes = [
+        str(run / "checkpoints" / f"ckpt-{committed_steps(run / 'checkpoints')[-1]}")
+        for run in (first, other)
+    ]
+    largest = ask_module(["trainer.worker.modes.checkpoint_difference", *prefixes]).value
+    if largest is not None:
+        parts.append(f"by {largest[1]:.1e} at most, in {largest[0]}")
+    return f"differs{since}; {'; '.join(parts)}"

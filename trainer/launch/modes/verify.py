@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,22 +60,36 @@ def run(command: Command) -> int:
     process_ids = strategy.process_ids(None) or [Cluster().process_id]
     num_steps = _num_steps(experiment)
     kills = random_kills(list(map(str, process_ids)), num_steps, experiment.verify.kills, seed)
-    runs_dir = (
-        Path(experiment.runs_dir).expanduser() / f"{identity.run_name(experiment)}-verify-{seed}"
-    )
+
+    def check(runs: Runs) -> int:
+        print(
+            f"Verifying {num_steps} steps with {len(kills)} kills; "
+            f"verify.seed={seed} repeats their moments.",
+            flush=True,
+        )
+        if strategy.asynchronous:
+            return _check_steps(runs, kills, num_steps)
+        return _compare(runs, kills)
+
+    return run_check(command, f"verify-{seed}", check)
+
+
+def run_check(command: Command, suffix: str, check: Callable[[Runs], int]) -> int:
+    """Run a check in a folder beside the run's, which is kept if the check fails.
+
+    Args:
+        command: the experiment and its command line.
+        suffix: the end of the folder's name; what an earlier check has left there is removed.
+        check: trains, compares, and returns the exit code.
+    """
+    experiment = command.experiment
+    name = f"{identity.run_name(experiment)}-{suffix}"
+    runs_dir = Path(experiment.runs_dir).expanduser() / name
     if runs_dir.exists():
-        shutil.rmtree(runs_dir)  # of the same kills, which are about to be repeated
+        shutil.rmtree(runs_dir)
     server = ForkServer.acquire()
-    verification = Verification(
-        command, runs_dir, str(server.directory), is_repeatable=not strategy.asynchronous
-    )
-    print(
-        f"Verifying {num_steps} steps with {len(kills)} kills; "
-        f"verify.seed={seed} repeats their moments.",
-        flush=True,
-    )
     try:
-        code = verification.verify(kills)
+        code = check(Runs(command, runs_dir, str(server.directory)))
     finally:
         server.release()
     if code == DONE:
@@ -112,147 +126,143 @@ _JSON_LINES = {"jsonl": {"_target_": "trainer.summaries.writers.jsonl.JsonLines"
 """The writer of metrics.jsonl, which is compared."""
 
 
-def shortened(
-    experiment: Experiment, name: str, runs_dir: Path, kills: dict[str, Fault]
-) -> Experiment:
-    """Return the experiment as it is verified: short, evaluated and saved often, with kills."""
-    short = copy.deepcopy(experiment)
-    num_steps = _num_steps(experiment)
-    short.mode = "train"
-    short.name = name
-    short.runs_dir = str(runs_dir)
-    short.resume = "auto"
-    short.resume_allow = []
-    short.train.steps = num_steps
-    short.train.epochs = None
-    short.launch.inline = False
-    short.fault = kills
-    short.evaluate.every_steps = min(
-        short.evaluate.every_steps or num_steps, max(1, num_steps // 8)
-    )
-    short.checkpoint.every_steps = min(
-        short.checkpoint.every_steps or num_steps, max(1, num_steps // 6)
-    )
-    short.summary.every_steps = min(short.summary.every_steps, max(1, num_steps // 20))
-    short.writers = {**_JSON_LINES, **short.writers}
-    short.restart.max_restarts += 2 * len(kills)
-    short.restart.backoff_secs = 0.0
-    return short
-
-
 def _num_steps(experiment: Experiment) -> int:
     return min(experiment.verify.steps, experiment.train.steps or experiment.verify.steps)
 
 
 @dataclass(frozen=True)
-class Verification:
-    """The runs of one verification.
+class Runs:
+    """The runs of one check.
 
     Attributes:
         command: the experiment and its command line.
         runs_dir: where the runs are.
         server: the folder of the fork server of their workers.
-        is_repeatable: whether two runs are equal to the bit; otherwise it is only checked that a
-            run finishes.
     """
 
     command: Command
     runs_dir: Path
     server: str
-    is_repeatable: bool
 
-    def verify(self, kills: dict[str, Fault]) -> int:
-        """Run the experiment, compare, and print the differences; return the exit code."""
-        straight = None
-        if self.is_repeatable:
-            code, straight = self._run("straight", {})
-            if straight is None:
-                return code
-        code, killed = self._run("killed", kills)
-        if killed is None:
-            print(
-                "error: the experiment with kills did not finish; its straight run did",
-                file=sys.stderr,
-            )
-            return code
-        if straight is None:
-            return _check_steps(killed.step, _num_steps(self.command.experiment))
-        lines = differences(straight, killed)
-        if not lines:
-            print(f"Equal: {killed}", flush=True)
-            return DONE
-        code, again = self._run("again", {})
-        if again is None:
-            return code
-        if unrepeatable := differences(straight, again):
-            lines = [*unrepeatable, f"likely cause: {likely_cause(straight, again, True)}"]
-        else:
-            lines = [*lines, f"likely cause: {likely_cause(straight, killed, False)}"]
-        for line in lines:
-            print(f"error: {printable(line)}", file=sys.stderr)
-        return CRASHED
+    def shortened(self, name: str, kills: Mapping[str, Fault]) -> Experiment:
+        """Return the experiment as it is checked: short, evaluated and saved often, with kills."""
+        short = copy.deepcopy(self.command.experiment)
+        num_steps = _num_steps(short)
+        short.mode = "train"
+        short.name = name
+        short.runs_dir = str(self.runs_dir)
+        short.resume = "auto"
+        short.resume_allow = []
+        short.train.steps = num_steps
+        short.train.epochs = None
+        short.launch.inline = False
+        short.fault = dict(kills)
+        for section, times in ((short.evaluate, 8), (short.checkpoint, 6), (short.summary, 20)):
+            section.every_steps = min(section.every_steps or num_steps, max(1, num_steps // times))
+        short.writers = {**_JSON_LINES, **short.writers}
+        short.restart.max_restarts += 2 * len(kills)
+        short.restart.backoff_secs = 0.0
+        return short
 
-    def _run(self, name: str, kills: dict[str, Fault]) -> tuple[int, Outcome | None]:
-        """Run the experiment to its end; return the exit code, and the outcome if it finished."""
-        print(f"--- {name}", flush=True)
-        experiment = shortened(self.command.experiment, name, self.runs_dir, kills)
+    def run_dir(self, name: str) -> Path:
+        """Return the directory of a run that was trained."""
+        (run_dir,) = self.runs_dir.glob(f"{name}-*")
+        return run_dir
+
+    def train(
+        self, experiment: Experiment, *, is_silent: bool = False
+    ) -> tuple[int, Outcome | None]:
+        """Train to the end, again after a kill of the supervisor.
+
+        Args:
+            experiment: what `shortened` has returned.
+            is_silent: whether the output is dropped; errors are shown.
+
+        Returns:
+            The exit code, and the outcome if it finished.
+        """
         code = -signal.SIGKILL
-        for _ in range(len(kills) + 1):
+        for _ in range(len(experiment.fault) + 1):
             if code == -signal.SIGKILL:  # of the supervisor; the same command continues
-                code = run_command(self.command, experiment, self.server)
+                code = self._run_command(experiment, is_silent=is_silent)
         if code != DONE:
             return (code if code > 0 else CRASHED), None
-        (run_dir,) = self.runs_dir.glob(f"{name}-*")
-        return code, read(run_dir)
+        return code, read(self.run_dir(str(experiment.name)))
+
+    def _run_command(self, experiment: Experiment, *, is_silent: bool) -> int:
+        """Run a command to its end, in a process and a session of its own; forward signals."""
+        assignment = {
+            "experiment": loading.plain(experiment),
+            "overrides": self.command.overrides,
+            "config_dir": self.command.config_dir,
+        }
+        variables = environment.worker_environment()
+        environment.name_fork_server(variables, self.server)
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "trainer.launch.modes.verify"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL if is_silent else None,
+            start_new_session=True,
+            env=variables,
+            text=True,
+        )
+        assert process.stdin is not None
+        with forward_to(process.send_signal, STOP):
+            # It stays open: the process ends when it is closed, also because this one was killed.
+            process.stdin.write(json.dumps(assignment) + "\n")
+            process.stdin.flush()
+            return process.wait()
 
 
-def _check_steps(step: int, num_steps: int) -> int:
-    if step == num_steps:
+def _train(runs: Runs, name: str, kills: Mapping[str, Fault]) -> tuple[int, Outcome | None]:
+    print(f"--- {name}", flush=True)
+    code, outcome = runs.train(runs.shortened(name, kills))
+    if outcome is None and kills:
+        print(
+            "error: the experiment with kills did not finish; its straight run did",
+            file=sys.stderr,
+        )
+    return code, outcome
+
+
+def _compare(runs: Runs, kills: Mapping[str, Fault]) -> int:
+    """Train with and without kills, and print the differences; return the exit code."""
+    code, straight = _train(runs, "straight", {})
+    if straight is None:
+        return code
+    code, killed = _train(runs, "killed", kills)
+    if killed is None:
+        return code
+    lines = differences(straight, killed)
+    if not lines:
+        print(f"Equal: {killed}", flush=True)
+        return DONE
+    code, again = _train(runs, "again", {})
+    if again is None:
+        return code
+    if unrepeatable := differences(straight, again):
+        lines = [*unrepeatable, f"likely cause: {likely_cause(straight, again, True)}"]
+    else:
+        lines = [*lines, f"likely cause: {likely_cause(straight, killed, False)}"]
+    for line in lines:
+        print(f"error: {printable(line)}", file=sys.stderr)
+    return CRASHED
+
+
+def _check_steps(runs: Runs, kills: Mapping[str, Fault], num_steps: int) -> int:
+    """Train with kills a run that does not repeat to the bit, and count its steps."""
+    code, killed = _train(runs, "killed", kills)
+    if killed is None:
+        return code
+    if killed.step == num_steps:
         print(
             f"Finished with exactly {num_steps} steps; what else a run of this strategy comes to "
             "depends on who was first.",
             flush=True,
         )
         return DONE
-    print(f"error: it finished with {step} steps instead of {num_steps}", file=sys.stderr)
+    print(f"error: it finished with {killed.step} steps instead of {num_steps}", file=sys.stderr)
     return CRASHED
-
-
-def run_command(
-    command: Command, experiment: Experiment, server: str, *, is_silent: bool = False
-) -> int:
-    """Run one command to its end, in a process and a session of its own; forward signals to it.
-
-    Args:
-        command: the command line that is recorded.
-        experiment: what to run.
-        server: the folder of the fork server of its workers.
-        is_silent: whether its output is dropped; errors are shown.
-
-    Returns:
-        The exit code.
-    """
-    assignment = {
-        "experiment": loading.plain(experiment),
-        "overrides": command.overrides,
-        "config_dir": command.config_dir,
-    }
-    variables = environment.worker_environment()
-    environment.name_fork_server(variables, server)
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "trainer.launch.modes.verify"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL if is_silent else None,
-        start_new_session=True,
-        env=variables,
-        text=True,
-    )
-    assert process.stdin is not None
-    with forward_to(process.send_signal, STOP):
-        # It stays open: the process ends when it is closed, also because this one was killed.
-        process.stdin.write(json.dumps(assignment) + "\n")
-        process.stdin.flush()
-        return process.wait()
 
 
 def main() -> None:

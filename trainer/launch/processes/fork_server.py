@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainer.cluster import environment, fork_protocol, signals
-from trainer.cluster.fork_protocol import Ended, Fork, Forked
+from trainer.cluster.fork_protocol import Fork
 from trainer.errors import RESTARTABLE
 
 
@@ -224,25 +224,21 @@ class ForkedProcess:
 
     def _follow(self) -> None:
         """Receive what the server reports, and do without it if it ends too early."""
-        code: int | None = None
-        while code is None:
-            message, descriptors = fork_protocol.receive(self._connection)
-            match message:
-                case Forked(pid):
-                    with self._lock:
-                        self._pid = pid
-                        (self._pidfd,) = descriptors
-                        if self._is_killed:
-                            with suppress(ProcessLookupError):  # else nobody would see its end
-                                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-                    self._release()
-                case Ended():
-                    code = message.code
-                case _ if self._pid:
-                    self.has_lost_server = not self._is_killed
-                    code = -signal.SIGKILL  # by the kernel
-                case _:
-                    code = self._do_without_server()
+        pid, descriptors = fork_protocol.receive(self._connection)
+        if pid is None:
+            code = self._do_without_server()
+        else:
+            with self._lock:
+                self._pid = pid
+                (self._pidfd,) = descriptors
+                if self._is_killed:
+                    with suppress(ProcessLookupError):  # else nobody would see its end
+                        signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            self._release()
+            code, _ = fork_protocol.receive(self._connection)
+            if code is None:
+                self.has_lost_server = not self._is_killed
+                code = -signal.SIGKILL  # by the kernel
         with self._lock:
             if self._pidfd is not None:
                 os.close(self._pidfd)

@@ -22,7 +22,7 @@ from trainer.cluster.messages import Crash, Exit, Line, Message, Outcome, Output
 from trainer.cluster.network_namespace import Namespace
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.files import making_temporary_files, regular_file, writing
-from trainer.launch.processes.fork_server import ForkServer, start_process
+from trainer.launch.processes.fork_server import ForkedProcess, ForkServer, start_process
 from trainer.launch.supervision import exit_codes
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class WorkerProcess:
         namespace: the private network that it is to be in.
 
     Attributes:
-        host: see `ManagedProcess`.
+        host: the name of its host; None: that of the command.
     """
 
     host: str | None = None
@@ -66,6 +66,16 @@ class WorkerProcess:
                 dir=server.scratch() if server else None,
                 ignore_cleanup_errors=True,
             )
+        self.process = self._start(server, namespace, worker_socket, write_end)
+
+    def _start(
+        self,
+        server: ForkServer | None,
+        namespace: Namespace | None,
+        worker_socket: socket.socket,
+        write_end: int,
+    ) -> subprocess.Popen[bytes] | ForkedProcess:
+        """Have the server fork the worker, or start it afresh."""
         variables = environment.worker_environment(self._scratch.name)
         worker = worker_socket.fileno()
         # -P: the current directory must not come before this package on the path.
@@ -99,7 +109,7 @@ class WorkerProcess:
         if server:
             forked = [SOCKET if word == str(worker) else word for word in command[3:]]
             connection = server.fork(forked, variables, self._scratch.name, descriptors)
-        self.process = start_process(connection, release, start_fresh)
+        return start_process(connection, release, start_fresh)
 
     def assign(
         self,

@@ -11,12 +11,10 @@ from trainer.cluster import messages
 from trainer.cluster.messages import Message, Phase
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.cluster.stop_requests import RESIZE, Decision
-from trainer.errors import CRASHED, DONE, RESTARTABLE
-from trainer.launch.display.console import Visibility
+from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
 from trainer.launch.processes.worker_process import Messages, log_of
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import exit_codes
-from trainer.launch.supervision.failures import FailureRecord, Replacement
 from trainer.launch.supervision.join_wait import JoinWait
 from trainer.launch.supervision.process_set import ManagedProcess, ProcessSet
 from trainer.launch.supervision.watchdog import Watch
@@ -24,6 +22,26 @@ from trainer.runs.crash_report import Failure
 
 _CAUSE_SECS = 3.0  # how long the cause of a lost peer may take to be known
 _LEAVE_SECS = 60.0  # how long after the first process the last may still be leaving
+
+
+class FailureRecord:
+    """The failure of one attempt.
+
+    Attributes:
+        process_id: the process that caused it; None: none failed.
+        how: how that process ended, as in `was killed by SIGKILL`.
+        reports: what processes have reported of their ends, in one line and in full.
+    """
+
+    def __init__(self) -> None:
+        self.process_id: ProcessId | None = None
+        self.how = ""
+        self.reports: dict[ProcessId, tuple[str, str]] = {}
+
+    def blame(self, process_id: ProcessId, how: str) -> None:
+        """Name the process that caused the failure."""
+        self.process_id = process_id
+        self.how = how
 
 
 class Attempt:
@@ -55,13 +73,14 @@ class Attempt:
         self._console = context.console
         self._stop_requests = context.stop_requests
         self._members = {member.process_id: member for member in members}
-        self._visibility = Visibility(members[0].process_id)
+        self._first = members[0].process_id
+        self._has_shown_error = False
         self._messages: Messages = queue.SimpleQueue()
         self._living = ProcessSet(context.strategy, start)
         self._join_wait = JoinWait(self._members, context.strategy.start_timeout_secs)
         self._watch = Watch(context.experiment.watchdog)
         self._record = FailureRecord()
-        self._replacement = Replacement(context, self._living, self._record, may_replace)
+        self._may_replace = may_replace
         self._grace_ends = float("inf")
         self._deadline: float | None = None
         self._code = DONE
@@ -102,11 +121,16 @@ class Attempt:
 
     def failure(self) -> Failure | None:
         """Return how the attempt failed; None: no process did. Call it after `run`."""
-        return self._record.failure(self._directory)
+        process_id = self._record.process_id
+        if process_id is None:
+            return None
+        cause, text = self._record.reports.get(process_id, ("", ""))
+        log = log_of(self._directory, process_id)
+        return Failure(str(process_id), self._record.how, log, cause, text)
 
     def _begin(self, member: Cluster) -> None:
         process = self._living.start(member.process_id)
-        self._record.forget(member.process_id)
+        self._record.reports.pop(member.process_id, None)
         self._watch.begin(member.process_id)
         self._console.begin(member.process_id, process.host)
         process.assign(self._directory, self._experiment, member, self._messages)
@@ -145,9 +169,7 @@ class Attempt:
         if self._deadline is not None:
             return [*alarms, (self._deadline, lambda: None)]
         alarms.append((self._join_wait.check_at, self._check_join))
-        if (alarm := self._watch.alarm()) is not None:
-            alarms.append((alarm[0], self._end_stall))
-        return alarms
+        return [*alarms, (self._watch.alarm(), self._end_stall)]
 
     def _handle_message(self, process_id: ProcessId, message: Message) -> None:
         match message:
@@ -178,9 +200,26 @@ class Attempt:
 
     def _show(self, process_id: ProcessId, message: Message) -> None:
         if isinstance(message, messages.Crash):
-            self._record.report(process_id, message.cause, message.text)
-        if self._visibility.shows(process_id, message):
+            self._record.reports[process_id] = message.cause, message.text
+        if self._is_shown(process_id, message):
             self._console.show(message, log_of(self._directory, process_id))
+
+    def _is_shown(self, process_id: ProcessId, message: Message) -> bool:
+        """Return whether the user sees a message: of the first process, or of the whole run."""
+        match message:
+            case messages.Crash() if process_id.is_actor:
+                return False  # it is replaced
+            case messages.Problem() | messages.Crash():
+                is_first_error = not self._has_shown_error
+                self._has_shown_error = True
+                return is_first_error
+            case messages.FaultNotice():
+                return True
+            case messages.Line() | messages.Evaluated() if process_id.is_evaluator:
+                return True
+            case messages.Line() if message.is_warning:
+                return True
+        return process_id == self._first
 
     def _handle_request(self, number: int, source: ProcessId | None) -> None:
         """Act on a stop or save signal that this process has received, or one of the run's."""
@@ -228,7 +267,7 @@ class Attempt:
             self._console.line(line)
         self._console.end(hung, "stalled")
         cause = lines[0].partition(" makes no progress: ")[2]
-        self._record.report(hung, cause, "\n".join(lines[1:]))
+        self._record.reports[hung] = cause, "\n".join(lines[1:])
         if self._living.is_restartable(hung):
             self._living[hung].signal(signal.SIGKILL)
             self._watch.renew()
@@ -238,28 +277,45 @@ class Attempt:
     def _blame_stopped_process(self) -> None:
         """Blame a process that is stopped (SIGSTOP), if there is one, and not one that lost it."""
         if self._code == RESTARTABLE:
-            for process_id in self._living.stopped():
-                self._record.blame(process_id, "was stopped by a signal")
+            for process_id, process in self._living.items():
+                if process.is_stopped():
+                    self._record.blame(process_id, "was stopped by a signal")
 
     def _handle_exit(self, process_id: ProcessId, code: int) -> None:
         member = self._members[process_id]
+        how = exit_codes.describe(code)
+        # An actor that has crashed is replaced too: it is its environment that has failed.
+        is_lost_actor = process_id.is_actor and code != WRONG_INPUT
+        is_lost = exit_codes.is_restartable(code) or is_lost_actor
         self._console.end(process_id, *exit_codes.console_state(code))
         if exit_codes.is_success(code):
             self._let_others_leave(member, code)
         elif process_id.is_actor and self._deadline is not None:
             return  # the others are leaving
-        elif self._replacement.begins(process_id, code):
+        elif is_lost and self._living.is_restartable(process_id) and self._may_replace(process_id):
+            _, text = self._record.reports.get(process_id, ("", ""))
+            for line in text.splitlines() if process_id.is_actor else ():
+                self._console.line(f"{process_id}: {line}")
+            self._console.line(f"warning: {process_id} {how}; starting it again alone")
             self._begin(member)
-        elif self._record.process_id is None and self._replacement.give_up(process_id, code):
-            self._fail(process_id, exit_codes.describe(code), CRASHED)
+        elif self._record.process_id is None and is_lost_actor:
+            self._give_up_actor(process_id, how)
         elif self._record.process_id is None or (self._code == RESTARTABLE and code != RESTARTABLE):
-            self._fail_by_exit(process_id, code)
+            # A process that lost a peer often ends before that peer, which is the cause; every
+            # other end is a cause itself.
+            self._fail(process_id, how, code, _CAUSE_SECS if code == RESTARTABLE else 0.0)
 
-    def _fail_by_exit(self, process_id: ProcessId, code: int) -> None:
-        # A process that lost a peer often ends before that peer, which is the cause; every other
-        # end is a cause itself.
-        secs = _CAUSE_SECS if code == RESTARTABLE else 0.0
-        self._fail(process_id, exit_codes.describe(code), code, secs)
+    def _give_up_actor(self, process_id: ProcessId, how: str) -> None:
+        """End the run because of an actor that was lost too often, and tell how it was."""
+        log = log_of(self._directory, process_id)
+        cause, text = self._record.reports.get(process_id, ("", ""))
+        if text:
+            self._console.show(messages.Crash(text, cause, str(process_id)), log)
+        self._console.error(
+            f"gave up after {self._experiment.actors.max_restarts} lost actors since the "
+            f"newest checkpoint (actors.max_restarts): {process_id} {how}; its log is {log}"
+        )
+        self._fail(process_id, how, CRASHED)
 
     def _fail(self, process_id: ProcessId, how: str, code: int, secs: float = 0.0) -> None:
         """End the attempt within `secs` because of a process."""
@@ -276,7 +332,8 @@ class Attempt:
         if member.is_chief:
             self._living.dismiss(is_stop=code != DONE)
         self._has_left = self._has_left or not member.process_id.is_beside
-        is_evaluating = self._code == DONE and self._living.has_evaluator()
+        has_evaluator = any(process_id.is_evaluator for process_id in self._living)
+        is_evaluating = self._code == DONE and has_evaluator
         if self._deadline is None and self._has_left and not is_evaluating:
             self._deadline = time.monotonic() + _LEAVE_SECS
 
@@ -285,12 +342,11 @@ class Attempt:
         awaited = self._join_wait.check()
         if awaited is None:
             return
-        process_id = awaited.process_id
-        secs = f"{awaited.secs:.0f} s"
-        if not awaited.is_over:
-            self._console.line(f"{process_id} waits for {awaited.missing} to start ({secs})")
+        process_id, missing, secs, is_over = awaited
+        if not is_over:
+            self._console.line(f"{process_id} waits for {missing} to start ({secs:.0f} s)")
             return
-        how = f"waited {secs} for {awaited.missing} to start"
+        how = f"waited {secs:.0f} s for {missing} to start"
         self._console.error(
             f"{process_id} {how}; start them, or wait longer with strategy.start_timeout_secs"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from trainer.cluster.ports import is_listening
 from trainer.cluster.spec import Cluster, ProcessId
@@ -12,16 +12,8 @@ from trainer.cluster.spec import Cluster, ProcessId
 _CHECK_SECS = 5.0  # between two checks
 
 
-@dataclass(frozen=True)
-class Awaited:
-    """A process that waits for others.
-
-    Attributes:
-        process_id: the process.
-        missing: the others, with their addresses.
-        secs: how long it has waited.
-        is_over: whether it waits no longer.
-    """
+class Awaited(NamedTuple):
+    """A process that waits for others, which are missing, with their addresses; and how long."""
 
     process_id: ProcessId
     missing: str
@@ -47,36 +39,33 @@ class JoinWait:
         timeout_secs: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.check_at = float("inf")
         self._members = members
         self._timeout_secs = timeout_secs
         self._clock = clock
         self._since: dict[ProcessId, float] = {}
         self._present: set[ProcessId] = set()
-        self._next_check_at = 0.0
 
     @property
     def is_waiting(self) -> bool:
         """Whether any process waits."""
         return bool(self._since)
 
-    @property
-    def check_at(self) -> float:
-        return self._next_check_at if self._since else float("inf")
-
     def enter_phase(self, process_id: ProcessId, phase: str) -> bool:
         """Take the phase of a process; return whether the process waits for others in it."""
         self._present.add(process_id)
         if phase != "join" or not self._members[process_id].jobs:
-            self._since.pop(process_id, None)
+            self._leave(process_id)
             return False
-        if not self._since:
-            self._schedule()
+        is_first = not self._since
         self._since.setdefault(process_id, self._clock())
+        if is_first:
+            self._schedule()
         return True
 
     def end(self, process_id: ProcessId) -> None:
         """Remove a process that has ended."""
-        self._since.pop(process_id, None)
+        self._leave(process_id)
         self._present.discard(process_id)
 
     def check(self) -> Awaited | None:
@@ -93,12 +82,17 @@ class JoinWait:
         secs = self._clock() - since
         return Awaited(process_id, ", ".join(missing), secs, is_over=secs >= self._timeout_secs)
 
+    def _leave(self, process_id: ProcessId) -> None:
+        self._since.pop(process_id, None)
+        if not self._since:
+            self.check_at = float("inf")
+
     def _schedule(self) -> None:
         now = self._clock()
-        deadline = min(self._since.values(), default=now) + self._timeout_secs
-        self._next_check_at = now + _CHECK_SECS
+        deadline = min(self._since.values()) + self._timeout_secs
+        self.check_at = now + _CHECK_SECS
         if now < deadline:
-            self._next_check_at = min(self._next_check_at, deadline)
+            self.check_at = min(self.check_at, deadline)
 
     def _is_there(self, process_id: ProcessId, address: str) -> bool:
         if process_id in self._members:

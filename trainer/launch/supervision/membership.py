@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 
 from trainer.cluster.messages import Availability
 from trainer.config.rules.batch_sizes import divides
@@ -19,9 +18,7 @@ def of(strategy: Strategy, experiment: Experiment) -> Membership | None:
     """
     if strategy.min_workers is None or experiment.launch.uses_ray:
         return None
-    full = len(strategy.process_ids(None))
-    fits = partial(divides, experiment.batch)
-    return Membership(full, strategy.min_workers, strategy.rejoin_secs, fits)
+    return Membership(sizes(strategy, experiment.batch), strategy.rejoin_secs)
 
 
 def sizes(strategy: Strategy, batch: Batch) -> list[int]:
@@ -42,32 +39,29 @@ class Membership:
         rejoin_secs: how long to wait for a worker that cannot be had.
 
     Args:
-        fits: whether the global batch can be divided among so many workers.
-        min_workers: with fewer the run does not go on.
+        allowed: with how many workers the run may go on, the most first; see `sizes`.
         clock: seconds, monotonic.
     """
 
     def __init__(
         self,
-        full: int,
-        min_workers: int,
+        allowed: list[int],
         rejoin_secs: float,
-        fits: Callable[[int], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.full = full
+        self.full = allowed[0]
         self.rejoin_secs = rejoin_secs
-        self._min_workers = min_workers
-        self._fits = fits
+        self._allowed = allowed
         self._clock = clock
         self._away: list[int] = []
-        self._places = list(range(full))
+        self._places = list(range(self.full))
         self._failing: tuple[int, float] | None = None  # a place, and since when
 
     @property
     def size(self) -> int:
         """How many workers to start: as many as can be had and the batch can be divided among."""
-        return next((size for size in self._sizes() if self._fits(size)), 0)
+        most = self.full - len(self._away)
+        return next((size for size in self._allowed if size <= most), 0)
 
     @property
     def is_enough(self) -> bool:
@@ -121,6 +115,3 @@ class Membership:
 
     def _lose(self, place: int) -> None:
         self._away = sorted({*self._away, place})
-
-    def _sizes(self) -> range:
-        return range(self.full - len(self._away), self._min_workers - 1, -1)

@@ -3,44 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable
+from typing import TypeAlias
 
-from trainer.cluster.spec import BESIDE, Cluster, ProcessId
-from trainer.config.schema import Experiment
-from trainer.launch.processes.worker_process import Messages
-from trainer.runs.directory import RunDirectory
+from trainer.cluster.spec import BESIDE, ProcessId
+from trainer.launch.engines.ray_process import RayProcess
+from trainer.launch.processes.worker_process import WorkerProcess
 from trainer.strategies.strategy import Strategy
 
-
-class ManagedProcess(Protocol):
-    """One process of an attempt: on this machine, or on a node of a Ray cluster.
-
-    Attributes:
-        host: the name of its host; None: that of the command.
-    """
-
-    host: str | None
-
-    def assign(
-        self, directory: RunDirectory, experiment: Experiment, member: Cluster, messages: Messages
-    ) -> None:
-        """Send the process its assignment; its messages end with `Exit`."""
-
-    def leave(self) -> None:
-        """Let a process leave that only serves others."""
-
-    def request(self, number: int) -> None:
-        """Forward a stop or save request."""
-
-    def signal(self, number: int) -> None:
-        """Send a signal, unless the process has ended."""
-
-    def is_stopped(self) -> bool:
-        """Return whether the process is stopped (SIGSTOP)."""
-
-    def discard(self) -> None:
-        """Kill the process, and wait for its end."""
+ManagedProcess: TypeAlias = WorkerProcess | RayProcess
+"""One process of an attempt: on this machine, or on a node of a Ray cluster."""
 
 
 class ProcessSet(dict[ProcessId, ManagedProcess]):
@@ -70,14 +42,6 @@ class ProcessSet(dict[ProcessId, ManagedProcess]):
     def trainers(self) -> list[ProcessId]:
         """Return the processes that run steps."""
         return [process_id for process_id in self if process_id.job not in self._service_jobs]
-
-    def has_evaluator(self) -> bool:
-        """Return whether an evaluator lives."""
-        return any(process_id.is_evaluator for process_id in self)
-
-    def stopped(self) -> Iterator[ProcessId]:
-        """Return the processes that are stopped (SIGSTOP)."""
-        return (process_id for process_id, process in self.items() if process.is_stopped())
 
     def forward(self, number: int) -> None:
         """Forward a request to the processes that train, or to all if none does."""

@@ -56,16 +56,7 @@ class StatusWriter:
             self._end.wait(process_status.INTERVAL_SECS)
 
     def _write(self, code: int | None) -> None:
-        process_status.write(
-            self._run_dir,
-            self._name,
-            HostStatus(
-                socket.gethostname(),
-                os.getpid(),
-                self._number,
-                self._cluster,
-                self._console.statuses(),
-                code,
-            ),
-        )
+        host, processes = socket.gethostname(), self._console.statuses()
+        status = HostStatus(host, os.getpid(), self._number, self._cluster, processes, code)
+        process_status.write(self._run_dir, self._name, status)
         self._number += 1

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainer.cluster.messages import Phase, Progress
@@ -38,30 +38,7 @@ _WAITING_FILES = (
 )
 """Files of this package in which a process waits for others."""
 
-_IDLE_FRAMES = (
-    ("trainer/worker/process.py", "_listen"),
-    ("trainer/cluster/signals.py", "_read"),
-)
-"""File and function at which a service thread of a worker always waits."""
-
-_IDLE_WRITER = ("trainer/summaries/writers/background.py", "_work")
-"""File and function that a writer's thread is in; idle if it waits for its queue there."""
-
-
-def _frame(file: str, function: str) -> str:
-    return rf'/{re.escape(file)}", line \d+ in {function}'
-
-
 _WAITING = re.compile("|".join(rf'/{re.escape(file)}"' for file in _WAITING_FILES))
-_IDLE = re.compile(
-    "|".join(
-        [
-            *(_frame(*frame) for frame in _IDLE_FRAMES),
-            # A writer with nothing to do; one that hangs is of interest.
-            rf'/queue\.py", line \d+ in get\n.*{_frame(*_IDLE_WRITER)}',
-        ]
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -131,20 +108,19 @@ class Watch:
 
     def renew(self) -> None:
         """Take the present as the last sign of life of all processes."""
-        self._heartbeats = {
-            process_id: Heartbeat(heartbeat.phase, heartbeat.step, self._clock())
-            for process_id, heartbeat in self._heartbeats.items()
-        }
+        now = self._clock()
+        for process_id, heartbeat in self._heartbeats.items():
+            self._heartbeats[process_id] = replace(heartbeat, at=now)
 
-    def alarm(self) -> tuple[float, ProcessId] | None:
-        """Return when the first process will have been silent for too long, and which it is."""
+    def alarm(self) -> float:
+        """Return when the first process will have been silent for too long; infinity: none is."""
         return min(
             (
-                (heartbeat.at + self._secs(heartbeat), process_id)
-                for process_id, heartbeat in self._watched()
+                heartbeat.at + getattr(self._allowed, _allowance(heartbeat))
+                for heartbeat in self._heartbeats.values()
+                if heartbeat.phase != _UNWATCHED
             ),
-            key=lambda alarm: alarm[0],
-            default=None,
+            default=float("inf"),
         )
 
     def report(
@@ -159,15 +135,9 @@ class Watch:
         Returns:
             The process that hangs, and the lines for the user.
         """
-        stopped = {process_id for process_id, process in processes.items() if process.is_stopped()}
-        stacks = _stacks(
-            {
-                process_id: process
-                for process_id, process in processes.items()
-                if process_id not in stopped
-            },
-            logs,
-        )
+        stopped = [process_id for process_id, process in processes.items() if process.is_stopped()]
+        running = {name: process for name, process in processes.items() if name not in stopped}
+        stacks = _stacks(running, logs)
         snapshots = {
             process_id: ProcessSnapshot(
                 self._heartbeats[process_id], process_id in stopped, stacks.get(process_id, "")
@@ -177,16 +147,6 @@ class Watch:
         hung = find_hung(snapshots, self._clock())
         return hung, list(self._report_lines(hung, snapshots, logs))
 
-    def _watched(self) -> Iterator[tuple[ProcessId, Heartbeat]]:
-        return (
-            (process_id, heartbeat)
-            for process_id, heartbeat in self._heartbeats.items()
-            if heartbeat.phase != _UNWATCHED
-        )
-
-    def _secs(self, heartbeat: Heartbeat) -> float:
-        return getattr(self._allowed, _ALLOWED.get(heartbeat.phase, "stall_secs"))
-
     def _report_lines(
         self,
         hung: ProcessId,
@@ -195,7 +155,7 @@ class Watch:
     ) -> Iterator[str]:
         now = self._clock()
         snapshot = snapshots[hung]
-        key = f"watchdog.{_ALLOWED.get(snapshot.heartbeat.phase, 'stall_secs')}"
+        key = f"watchdog.{_allowance(snapshot.heartbeat)}"
         position = _position(snapshot.heartbeat, now)
         yield f"warning: {hung} makes no progress: {position} ({key}{_state(snapshot)})"
         for process_id, other in snapshots.items():
@@ -211,27 +171,21 @@ def find_hung(snapshots: Mapping[ProcessId, ProcessSnapshot], now: float) -> Pro
     It is among those that have been silent for about as long as the first of them: processes that
     run every step together stop together.
     """
-    if stopped := [process_id for process_id, snapshot in snapshots.items() if snapshot.is_stopped]:
-        return stopped[0]
-    watched = {
-        process_id: snapshot
-        for process_id, snapshot in snapshots.items()
-        if snapshot.heartbeat.phase != _UNWATCHED
-    }
-    longest = max(now - snapshot.heartbeat.at for snapshot in watched.values())
-    silent = {
-        process_id: snapshot
-        for process_id, snapshot in watched.items()
-        if now - snapshot.heartbeat.at >= longest / 2
-    }
-    return min(
-        silent,
-        key=lambda process_id: (
-            silent[process_id].is_waiting,
-            silent[process_id].heartbeat.step,
-            silent[process_id].heartbeat.at,
-        ),
-    )
+    watched = {}
+    for process_id, snapshot in snapshots.items():
+        if snapshot.is_stopped:
+            return process_id
+        if snapshot.heartbeat.phase != _UNWATCHED:
+            watched[process_id] = snapshot
+    first = min(snapshot.heartbeat.at for snapshot in watched.values())
+
+    def order(process_id: ProcessId) -> tuple[bool, bool, int, float]:
+        snapshot = watched[process_id]
+        heartbeat = snapshot.heartbeat
+        is_well = now - heartbeat.at < (now - first) / 2
+        return is_well, snapshot.is_waiting, heartbeat.step, heartbeat.at
+
+    return min(watched, key=order)
 
 
 def _stacks(
@@ -256,17 +210,20 @@ def _stacks(
             if not any(new.values()) and all(b"Current thread 0x" in x for x in dumps.values()):
                 break
     return {
-        process_id: _of_interest(content.decode(errors="replace"))
+        process_id: _sorted_threads(content.decode(errors="replace"))
         for process_id, content in dumps.items()
     }
 
 
-def _of_interest(dump: str) -> str:
-    """Return the stacks of a dump without those of idle service threads."""
+def _sorted_threads(dump: str) -> str:
+    """Return the stacks of a dump, that of the thread that trains first."""
     threads = re.findall(r"^(?:Current thread|Thread) 0x.*\n(?:  .*\n?)*", dump, re.MULTILINE)
-    # The one that trains first.
     threads.sort(key=lambda thread: not thread.startswith("Current"))
-    return "".join(thread for thread in threads if not _IDLE.search(thread)).rstrip()
+    return "".join(threads).rstrip()
+
+
+def _allowance(heartbeat: Heartbeat) -> str:
+    return _ALLOWED.get(heartbeat.phase, "stall_secs")
 
 
 def _position(heartbeat: Heartbeat, now: float) -> str:

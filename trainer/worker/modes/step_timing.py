@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.cluster.messages import Channel
+from trainer.cluster.messages import Channel, Measured
 from trainer.cluster.network_namespace import loopback_bytes
 from trainer.engine.engine import Engine
 from trainer.engine.graph.exchange.collectives import flat_sum
@@ -56,7 +56,7 @@ def _between_calls(
         yield False
     while time.monotonic() < warm:
         yield False
-    channel.measured({})
+    channel.send(Measured({}))
     while not begin():
         yield False
     engine.reporter.begin_window(engine.step)
@@ -66,20 +66,16 @@ def _between_calls(
     last, ended, busy_then, sent_then = _readings(engine)
     steps = last - first
     step_secs = (ended - began) / steps
-    channel.measured(
-        {
-            **exchange,
-            "steps": steps,
-            "step_secs": step_secs,
-            "examples_per_sec": engine.plan.epochs.global_size / step_secs,
-            "processor_secs": (busy_then - busy) / steps,
-            "network_bytes": None
-            if sent is None or sent_then is None
-            else (sent_then - sent) / steps,
-            "input_wait": engine.reporter.speed(last)["input_wait_fraction"],
-            "replicas": engine.loop.strategy.num_replicas_in_sync,
-        }
-    )
+    window = {
+        "steps": steps,
+        "step_secs": step_secs,
+        "examples_per_sec": engine.plan.epochs.global_size / step_secs,
+        "processor_secs": (busy_then - busy) / steps,
+        "network_bytes": None if sent is None or sent_then is None else (sent_then - sent) / steps,
+        "input_wait": engine.reporter.speed(last)["input_wait_fraction"],
+        "replicas": engine.loop.strategy.num_replicas_in_sync,
+    }
+    channel.send(Measured({**exchange, **window}))
     while True:
         yield False
 

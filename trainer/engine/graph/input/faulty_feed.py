@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.cluster.fault_injection import Faults, StepDelay
+from trainer.cluster.fault_injection import Faults
+from trainer.config.schema import Fault
 from trainer.engine.graph.input.feed import Feed
 from trainer.protocols import Batch
 
@@ -22,7 +23,7 @@ class FaultyFeed(Feed):
     Args:
         feed: the feed that is wrapped.
         faults: switch the fault on and off.
-        delays: rests in steps.
+        delays: rests in steps, from step `at` on, counted from 0.
         worker_index: returns the number of the worker that runs a step; None: this process does.
     """
 
@@ -30,7 +31,7 @@ class FaultyFeed(Feed):
         self,
         feed: Feed,
         faults: Faults,
-        delays: Sequence[StepDelay] = (),
+        delays: Sequence[Fault] = (),
         worker_index: Callable[[], tf.Tensor] | None = None,
     ) -> None:
         self._feed = feed
@@ -73,7 +74,7 @@ class FaultyFeed(Feed):
                 number = int(delay.process.rpartition("-")[2])
                 is_due = tf.equal(tf.cast(self._worker_index(), tf.int64), number)
             is_due = tf.logical_and(is_due, step >= delay.at)
-            secs += tf.where(is_due, tf.constant(delay.secs, tf.float64), 0.0)
+            secs += tf.where(is_due, tf.constant(delay.delay_secs, tf.float64), 0.0)
         return secs
 
     def __getattr__(self, name: str) -> Any:

@@ -12,9 +12,10 @@ from trainer.cli.compose import compose
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import CRASHED, DONE
-from trainer.launch import last_upload, remote_run
+from trainer.launch import remote_run
+from trainer.launch.remote_run import RemoteRun
 from trainer.runs.location import run_address, run_path
-from trainer.store.lease import Lease, read_manifest
+from trainer.store.lease import read_manifest
 from trainer.store.object_store import StoreError
 
 ADDRESS = "s3://bucket/runs"
@@ -45,10 +46,9 @@ class Console:
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(last_upload, "_QUIET_SECS", 0.0)
+    monkeypatch.setattr(remote_run, "_QUIET_SECS", 0.0)
     store = MemoryStore()
-    for module in (remote_run, last_upload):
-        monkeypatch.setattr(module, "open_store", lambda address: store)
+    monkeypatch.setattr(remote_run, "open_store", lambda address: store)
     return store
 
 
@@ -79,9 +79,8 @@ def run_chief(console, requests, code):
         write_checkpoint(path, 2)
         return code
 
-    return remote_run.mirrored(
-        experiment, run_address(experiment), Cluster(), console, requests, run
-    )
+    address = run_address(experiment)
+    return RemoteRun(experiment, address, Cluster(), console, requests).run(run)
 
 
 def test_second_ctrl_c_leaves_during_the_last_upload(store):
@@ -160,9 +159,8 @@ class Other:
 
         experiment = experiment_with("store.lease_secs=1", "store.retry_secs=1")
         cluster = Cluster(ProcessId("worker", 1), {"worker": ["a:1", "b:1"]}, "Slurm")
-        return remote_run.mirrored(
-            experiment, run_address(experiment), cluster, self.console, self.requests, run
-        )
+        address = run_address(experiment)
+        return RemoteRun(experiment, address, cluster, self.console, self.requests).run(run)
 
 
 @pytest.fixture
@@ -187,14 +185,6 @@ def test_other_command_leaves_when_the_chief_is_silent(other):
 
     assert other.run(act) == 143
     assert other.waits > 5
-
-
-def test_other_command_leaves_when_another_start_has_the_run(other):
-    def act(number):
-        Lease.acquire(other.store, "next", ["chief"], 60.0)
-
-    assert other.run(act) == 143
-    assert other.waits == 1
 
 
 def test_other_command_leaves_when_a_person_types_ctrl_c_again(other):
@@ -225,24 +215,7 @@ def test_other_command_waits_for_a_store_that_is_away_for_a_short_time(other, mo
     assert other.waits == 9
 
 
-def test_other_command_leaves_when_it_cannot_read_the_store(other, monkeypatch):
-    def fail(name):
-        raise StoreError("no connection", is_temporary=False)
-
-    def act(number):
-        monkeypatch.setattr(other.store, "read", fail)
-
-    assert other.run(act) == 143
-    assert other.waits == 1
-
-
 @pytest.mark.parametrize("code", [DONE, CRASHED])
 def test_other_command_that_was_not_stopped_waits_for_nobody(other, code):
     assert other.run(lambda number: None, code) == code
     assert other.waits == 0
-
-
-def test_other_command_does_not_wait_for_a_chief_that_has_uploaded(other):
-    other.chief.release()
-    assert other.run(lambda number: None) == 143
-    assert (other.waits, other.console.lines) == (0, [])
