@@ -11,6 +11,8 @@ from tests.support.command_line import run_here
 
 PROJECT = Path(__file__).resolve().parents[2] / "docs" / "examples" / "own_project"
 
+slow = pytest.mark.slow
+
 PARTS = {
     "model": ["model=listener", "dataset=waves"],
     "task": ["task=hinge", "model=softmax"],
@@ -24,6 +26,7 @@ PARTS = {
 PROCESSES = {
     "environment": ["experiment=impala_catch", "env=echo", "model=mlp", "evaluate.every_steps=2"],
     "loop": ["loop=count", "launch=inline"],
+    "exchange": ["strategy=vote", "model=softmax"],
 }
 """What has no evaluation like the others, or no process alone."""
 RESULT = {
@@ -59,7 +62,9 @@ def test_part_of_a_project_trains(part):
 
 
 @pytest.mark.usefixtures("project")
-@pytest.mark.parametrize("part", PROCESSES)
+@pytest.mark.parametrize(
+    "part", [pytest.param(part, marks=[slow] * (part == "exchange")) for part in PROCESSES]
+)
 def test_part_of_a_project_trains_in_its_processes(part):
     run = train(*PROCESSES[part])
     assert json.loads((run / "result.json").read_text())["step"] == 4
