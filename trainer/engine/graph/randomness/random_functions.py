@@ -37,9 +37,6 @@ def convert_draws() -> None:
     """Have TensorFlow's random functions draw for the part that is traced, from now on."""
     for name, conversion in _CONVERSIONS.items():
         setattr(gen_random_ops, name, _converted(getattr(gen_random_ops, name), *conversion))
-    for name in ("normal", "uniform", "truncated_normal"):
-        original = getattr(tf.random.Generator, name)
-        setattr(tf.random.Generator, name, _without_generator(original, getattr(tf.random, name)))
 
 
 def _converted(
@@ -61,21 +58,6 @@ def _converted(
         return draw(shape, arguments)
 
     return convert
-
-
-def _without_generator(
-    original: Callable[..., Any], function: Callable[..., Any]
-) -> Callable[..., Any]:
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def draw(*args: Any, **options: Any) -> Any:
-        if converting_part() is None:
-            return original(*args, **options)
-        _, *rest = signature.bind(*args, **options).arguments.items()
-        return function(**dict(rest))
-
-    return draw
 
 
 def _is_ambiguous(shape: list[int], part: BatchPart, *, shuffles: bool) -> bool:
@@ -121,30 +103,8 @@ def _shuffle(shape: list[int], options: _Options) -> tf.Tensor:
     return tf.gather(options["value"], tf.argsort(keys, stable=True))
 
 
-def _gamma(shape: list[int], options: _Options) -> tf.Tensor:
-    alpha = tf.convert_to_tensor(options["alpha"])
-
-    def draw(shape: list[int], seed: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
-        return tf.random.stateless_gamma(shape, seed, alpha, dtype=alpha.dtype)
-
-    return _draws.by_example(shape, alpha, draw, alpha.dtype)
-
-
-def _poisson(shape: list[int], options: _Options) -> tf.Tensor:
-    dtype = tf.as_dtype(options.get("dtype", tf.int64))
-
-    def draw(shape: list[int], seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
-        return tf.random.stateless_poisson(shape, seed, rate, dtype)
-
-    return _draws.by_example(shape, tf.convert_to_tensor(options["rate"]), draw, dtype)
-
-
 def _shape(options: _Options) -> Any:
     return options["shape"]
-
-
-def _with_parameter(name: str) -> Callable[[_Options], Any]:
-    return lambda options: tf.concat([options["shape"], tf.shape(options[name])], axis=0)
 
 
 _CONVERSIONS: Mapping[str, _Conversion] = {
@@ -160,6 +120,4 @@ _CONVERSIONS: Mapping[str, _Conversion] = {
     "truncated_normal": (_shape, _truncated_normal),
     "multinomial": (_noise_shape, _multinomial),
     "random_shuffle": (lambda options: tf.shape(options["value"])[:1], _shuffle),
-    "random_gamma": (_with_parameter("alpha"), _gamma),
-    "random_poisson_v2": (_with_parameter("rate"), _poisson),
 }

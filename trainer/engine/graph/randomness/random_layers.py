@@ -25,9 +25,6 @@ _GROUP = 4  # numbers of at most 32 bits for each value of the counter; of 64 bi
 
 _Kernel: TypeAlias = Callable[[Any, tf.Tensor, tf.Tensor], tf.Tensor]
 
-SeededDraw: TypeAlias = Callable[[list[int], tf.Tensor, tf.Tensor], tf.Tensor]
-"""Draws from a shape, which ends with that of the parameter, a seed, and the parameter."""
-
 # Recurrent cells keep masks by graph, and graphs cannot be sorted: `submodules` would fail on them.
 tf.keras.layers.Layer._TF_MODULE_IGNORED_PROPERTIES |= {
     "_dropout_mask_cache",
@@ -164,31 +161,6 @@ class LayerDraws:
         return tf.nn.experimental.general_dropout(
             inputs, rate=rate, uniform_sampler=sample, noise_shape=noise_shape
         )
-
-    def by_example(
-        self, shape: list[int], parameter: tf.Tensor, draw: SeededDraw, dtype: tf.DType
-    ) -> tf.Tensor:
-        """Draw from a distribution of which no slice can be drawn, each example with its own seed.
-
-        Args:
-            shape: static, ends with that of the parameter.
-            parameter: of the distribution.
-            draw: draws.
-            dtype: of the draws.
-        """
-        part = current_part()
-        seed = fold_seed(part.seed_here(), self._number, part.count(self._number))
-        if not shape or shape[0] != part.size:
-            return draw(shape, seed, parameter)
-        is_shared = len(shape) > parameter.shape.rank
-        first = tf.cast(part.number, tf.int64) * part.size
-        examples = first + tf.range(part.size, dtype=tf.int64)
-
-        def one(row: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-            return draw(shape[1:], fold_seed(seed, row[0]), parameter if is_shared else row[1])
-
-        rows = (examples, examples if is_shared else parameter)
-        return tf.map_fn(one, rows, fn_output_signature=dtype)
 
     def _draw(
         self, kernel: _Kernel, shape: Any, dtype: tf.DType, nonce: int | None = None
