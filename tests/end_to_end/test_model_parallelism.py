@@ -27,7 +27,7 @@ def test_two_processes_of_two_devices_have_the_bits_of_one_device(tmp_path):
     record = json.loads((two / "placement.json").read_text())
     assert list(record["layers"]) == ["CPU:0", "CPU:1"]
     assert all(record["layers"].values())
-    assert all(record["bytes_within"].values())
+    assert record["bytes_within"] > 0
     # What was divided is a run like any other, and is used on one device.
     for mode in ("evaluate", "export"):
         code, out, err = run(tmp_path, f"mode={mode}", f"resume={two}")

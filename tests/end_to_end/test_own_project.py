@@ -12,6 +12,8 @@ from trainer.runs.checkpoint_marker import committed_steps
 
 PROJECT = Path(__file__).resolve().parents[2] / "docs" / "examples" / "own_project"
 
+slow = pytest.mark.slow
+
 PARTS = {
     "model": ["model=listener", "dataset=waves"],
     "task": ["task=hinge", "model=softmax"],
@@ -33,6 +35,7 @@ PROCESSES = {
         "checkpoint=every_examples",
         "checkpoint.save_policy.examples=3",
     ],
+    "exchange": ["strategy=vote", "model=softmax"],
 }
 """What has no evaluation like the others, or no process alone."""
 RESULT = {
@@ -76,7 +79,9 @@ def test_part_of_a_project_trains(part):
 
 
 @pytest.mark.usefixtures("project")
-@pytest.mark.parametrize("part", PROCESSES)
+@pytest.mark.parametrize(
+    "part", [pytest.param(part, marks=[slow] * (part == "exchange")) for part in PROCESSES]
+)
 def test_part_of_a_project_trains_in_its_processes(part):
     run = train(*PROCESSES[part])
     assert json.loads((run / "result.json").read_text())["step"] == 4

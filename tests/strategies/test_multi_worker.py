@@ -60,6 +60,17 @@ def test_local_processes_report_their_communication(options, text):
     assert communication(local(), **options) == text
 
 
+def test_exchange_of_ones_own_is_used_and_named(two_gpus):
+    strategy = MultiWorker(communication=lambda: max)
+    strategy.create(local())
+    assert strategy.communication == "an exchange of your own"
+    assert strategy.gradient_exchange(in_tree=False) is max
+    with pytest.raises(ConfigError, match=r"batch.shards needs sums in the order"):
+        strategy.gradient_exchange(in_tree=True)
+    with pytest.raises(ConfigError, match=r"strategy.compress \(float16\) is for TensorFlow's"):
+        MultiWorker(communication=lambda: max, compress="float16").check(local())
+
+
 def test_declared_cluster_communicates_by_ring():
     assert communication(DECLARED) == "ring"
 

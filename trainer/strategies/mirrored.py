@@ -43,7 +43,7 @@ class Mirrored(Strategy):
             hierarchical_copy. None: TensorFlow's default, 1.
         devices_per_replica: divide the model of each replica between so many of the devices.
         placement: which layers are on which of them: a mapping of regular expressions, matched with
-            the layers' paths, to the devices' numbers from 0; or balanced, by what layers cost.
+            the layers' paths, to the devices' numbers from 0; or balanced, by their weights.
     """
 
     unsupported: ClassVar[frozenset[str]] = frozenset({"jit_communication", "global_loss_jit"})

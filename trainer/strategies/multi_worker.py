@@ -29,7 +29,7 @@ class MultiWorker(Strategy):
             Ignored where a cluster is declared.
         communication: ring (gRPC); nccl (GPUs); shared_memory, for gradients between processes that
             were started here and have no GPU; auto: shared_memory where possible, else
-            TensorFlow's choice.
+            TensorFlow's choice; or a class or function that returns an exchange of your own.
         timeout_secs: seconds after which a reduction that is not finished is an error; None: when
             TensorFlow notices.
         bytes_per_pack: TensorFlow's hint for splitting a reduction; 0: as one.
@@ -46,7 +46,7 @@ class MultiWorker(Strategy):
         devices_per_replica: divide the model between so many devices of each process, which is then
             one replica; a CPU is split into so many virtual devices.
         placement: which layers are on which of them: a mapping of regular expressions, matched with
-            the layers' paths, to the devices' numbers from 0; or balanced, by what layers cost.
+            the layers' paths, to the devices' numbers from 0; or balanced, by their weights.
     """
 
     uses_declared_cluster: ClassVar[bool] = True
@@ -63,7 +63,9 @@ class MultiWorker(Strategy):
         self,
         *,
         workers: Annotated[int, Ge(1)] = 2,
-        communication: Annotated[str, OneOf("auto", "ring", "nccl", "shared_memory")] = "auto",
+        communication: Annotated[
+            str | Callable[[], Exchange], OneOf("auto", "ring", "nccl", "shared_memory")
+        ] = "auto",
         timeout_secs: Annotated[float | None, Gt(0), Free()] = None,
         bytes_per_pack: Annotated[int, Ge(0)] = 0,
         compress: Annotated[str, OneOf("none", "bfloat16", "float16")] = "none",
@@ -107,6 +109,11 @@ class MultiWorker(Strategy):
                 f"({self.workers})"
             )
         devices.check_placement(self.devices_per_replica, self._placement)
+        if callable(self._communication) and self._compress is not None:
+            raise ConfigError(
+                f"strategy.compress ({self._compress}) is for TensorFlow's exchange, and "
+                "strategy.communication is your own; add strategy.compress=none"
+            )
         if "ps" in cluster.jobs:
             raise ConfigError(
                 f"{cluster.source}: the job ps needs strategy=parameter_server, "
@@ -114,12 +121,19 @@ class MultiWorker(Strategy):
             )
 
     def gradient_exchange(self, *, in_tree: bool) -> Exchange | None:
-        """Exchange gradients through memory where the processes share it, or in 16 bits."""
+        """Return the user's own exchange, that in 16 bits, or that through shared memory."""
         import tensorflow as tf
 
         from trainer.engine.graph.exchange.gradient_exchange import CompressedExchange, SharedMemory
         from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum
 
+        if callable(self._communication):
+            if in_tree:
+                raise ConfigError(
+                    "batch.shards needs sums in the order of its tree, and strategy.communication "
+                    "is an exchange of your own; add batch.shards=null"
+                )
+            return self._communication()
         if self._compress is not None:
             return CompressedExchange(tf.as_dtype(self._compress))
         if self._rendezvous is None:
@@ -155,7 +169,8 @@ class MultiWorker(Strategy):
             )
         names = self._replica_names(len(gpus))
         self._rendezvous = self._prepare_shared_memory(cluster, len(gpus))
-        implementation = "auto" if self._communication == "shared_memory" else self._communication
+        is_named = self._communication in ("ring", "nccl")
+        implementation = str(self._communication) if is_named else "auto"
         options = tf.distribute.experimental.CommunicationOptions(
             bytes_per_pack=self._bytes_per_pack,
             timeout_seconds=self._timeout_secs,
@@ -231,7 +246,7 @@ class MultiWorker(Strategy):
                 "strategy.communication (shared_memory) is for several processes started here, "
                 "without GPUs and strategy.compress; use auto"
             )
-        if not possible or self._communication == "ring":
+        if not possible or self._communication not in ("auto", "shared_memory"):
             return None
         # The address is this attempt's alone.
         return Rendezvous(cluster.jobs["worker"][0], cluster.process_id.index, count)
@@ -239,6 +254,8 @@ class MultiWorker(Strategy):
     def _communication_text(self) -> str:
         if self._rendezvous is not None:
             return "shared memory"
+        if callable(self._communication):
+            return "an exchange of your own"
         # TensorFlow's own choice is the ring: it uses NCCL between processes only on request.
         text = "NCCL" if self._communication == "nccl" else "ring"
         return text if self._compress is None else f"{text}, gradients in {self._compress}"

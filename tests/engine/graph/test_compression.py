@@ -55,7 +55,7 @@ def test_sum_is_right_to_the_bits_of_the_type(strategy, dtype):
         assert np.abs(total - (first + second)).max() > 0  # it was compressed
 
 
-@pytest.mark.parametrize("size", [1e-25, 1e-9, 1e-6, 1e6, 1e12, 1e37])
+@pytest.mark.parametrize("size", [0.0, 1e-25, 1e-6, 1e37])
 def test_float16_scale_follows_size_of_gradient_within_the_step(strategy, size):
     first, large = np.array([1e-3, -1e-3]), np.array([1.0, -0.5, 1e-3, 0.25][:2]) * size
     # Two models of a task take turns.
@@ -64,19 +64,13 @@ def test_float16_scale_follows_size_of_gradient_within_the_step(strategy, size):
 
 
 @pytest.mark.parametrize("dtype", RELATIVE)
-@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_gradient_that_is_not_finite_stays_so_on_all_replicas(strategy, dtype, bad):
     values = [(np.array([bad, 1.0]), np.array([1.0, 1.0])), (np.ones(2), np.ones(2))]
     (total, exact), (after, _) = summed(strategy, dtype, values)
     assert not np.isfinite(total[0])
     assert exact == [2.0]
     assert (after == 2).all()
-
-
-def test_gradient_of_zero_stays_zero(strategy):
-    zero = np.zeros(3)
-    results = summed(strategy, "float16", [(zero, zero)] * 20)
-    assert all((total == 0).all() for total, _ in results)
 
 
 @pytest.mark.parametrize("dtype", RELATIVE)

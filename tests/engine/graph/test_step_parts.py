@@ -37,9 +37,7 @@ class Layout:
 
 LAYOUTS = [
     Layout(),
-    Layout(2),
     Layout(2, accumulate=2),
-    Layout(shards=4),
     Layout(2, accumulate=2, shards=4),
 ]
 

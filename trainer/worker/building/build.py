@@ -30,7 +30,7 @@ from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.input.mixed_order import epoch_lines, sample_order
 from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.loops.train_loop import TrainLoop
-from trainer.engine.graph.placement.device_traffic import measure
+from trainer.engine.graph.placement.device_traffic import traffic
 from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.global_statistics import synchronized_layers
 from trainer.engine.graph.step.shard_tree import TreeExchange
@@ -328,19 +328,17 @@ def placement_writer(
         return lambda graph: None
 
     def write(graph: tf.Graph) -> None:
-        traffic = measure(graph, groups.groups)
+        within, between = traffic(graph, groups.groups)
         layers = {
             name.removeprefix("/device:"): [
                 path for path, device in learner.placement.items() if device == number
             ]
             for number, name in enumerate(groups.groups[0])
         }
-        sent = {"bytes_within": traffic.within, "bytes_between": traffic.between}
-        write_json(file, {"layers": layers, **sent})
-        more = f", and {traffic.unknown} tensors of unknown size" if traffic.unknown else ""
+        write_json(file, {"layers": layers, "bytes_within": within, "bytes_between": between})
         context.channel.line(
             f"Placement: {len(layers)} devices for each replica; "
-            f"{sum(traffic.within.values()):,} bytes between them in a step{more}"
+            f"{within:,} bytes between them in a step"
         )
 
     return write

@@ -111,8 +111,10 @@ def recording_chunk(scheduler):
     return result_buffer, chunk
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 100])
-@pytest.mark.parametrize(("secs", "most"), [(0.0, 3), (0.2, 3), (0.31, 6), (100.0, 12)])
+@pytest.mark.parametrize(
+    ("secs", "most", "count"),
+    [(0.0, 3, 1), (0.0, 3, 100), (0.2, 3, 8), (0.31, 6, 7), (100.0, 12, 9)],
+)
 def test_call_is_divided_into_even_chunks_that_are_long_enough(coordinator, count, secs, most):
     scheduler = ChunkScheduler(tf.distribute.get_strategy(), 3)
     result_buffer, chunk = recording_chunk(scheduler)
@@ -128,15 +130,8 @@ def test_call_is_divided_into_even_chunks_that_are_long_enough(coordinator, coun
     assert [row for row, _, _ in coordinator[0].scheduled] == list(range(len(sizes)))
 
 
-@pytest.mark.parametrize(
-    "dataset",
-    [
-        pytest.param("trainer.datasets.digits.digits", id="in memory", marks=pytest.mark.slow),
-        pytest.param(f"{__name__}.files", id="read"),
-    ],
-)
-def test_sequential_chunks_give_the_bits_of_one_call(tmp_path, coordinator, dataset):
-    chief = engine(tmp_path / "chunks", f"dataset._target_={dataset}")
+def test_sequential_chunks_give_the_bits_of_one_call(tmp_path, coordinator):
+    chief = engine(tmp_path / "chunks", f"dataset._target_={__name__}.files")
     chief.train(lambda: False)
     in_chunks, in_one = training.variables(chief), training.train(tmp_path / "one", *OPTIONS)
     # Steps that are handed out have no order, so there is no last norm.
@@ -170,19 +165,6 @@ def test_chunk_of_lost_worker_is_repeated_counted_once_and_reported(tmp_path, co
             training.variables(again)[name], training.variables(chief)[name], rtol=1e-3
         )
     assert again.result()["metrics"] == pytest.approx(chief.result()["metrics"], rel=1e-3)
-
-
-def test_report_has_rate_of_each_worker_and_staleness(tmp_path, coordinator):
-    chief = engine(tmp_path / "run")
-    chief.train(lambda: False)
-    report = chief.loop.report()
-    assert report["worker_0_steps_per_sec"] > 0
-    assert report["worker_1_steps_per_sec"] == 0
-    assert (report["staleness_mean"], report["staleness_max"], report["steps_repeated"]) == (
-        0,
-        0,
-        0,
-    )
 
 
 def test_staleness_counts_steps_that_others_begin_meanwhile(tmp_path, coordinator, monkeypatch):

@@ -14,13 +14,9 @@ import tensorflow as tf
 
 from tests.support import replicas
 from tests.support.training import ROUNDING, distance, engine, train, variables
-from trainer.engine.graph.exchange import collectives
 from trainer.engine.graph.exchange.collective_log import CollectiveLog, first_difference
 from trainer.engine.graph.exchange.collectives import flat_sum
-from trainer.engine.graph.step.train_step import Step
 from trainer.errors import ConfigError
-from trainer.own_loop.replicator import Replicator
-from trainer.own_loop.user_step import SharedOptimizer, UserStep
 from trainer.tasks.classification import Classification
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -81,18 +77,22 @@ def assert_close(got, wanted):
         np.testing.assert_allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("case", replicas.CASES)
-def test_values_and_gradients_follow_the_formulas(strategy_and_layers, strategy, case):
+@pytest.mark.parametrize(
+    "strategy",
+    [pytest.param(name, marks=[pytest.mark.slow] * name.endswith("2")) for name in STRATEGIES],
+)
+def test_values_and_gradients_follow_the_formulas(strategy_and_layers, strategy):
     count = STRATEGIES[strategy][0]
-    if count == 1 and "broadcast" in case:
-        pytest.skip("replica 1 is the source")
-    got = replicas.run(
-        strategy_and_layers(strategy)[0], replicas.CASES[case], strategy_and_layers(strategy)[1]
-    )
-    assert len(got) == count
-    for mine, wanted in zip(got, replicas.expected(case, count), strict=True):
-        assert_close(mine, wanted)
+    cases = [name for name in replicas.CASES if count > 1 or "broadcast" not in name]
+
+    def case(step, replica, layers):
+        return {name: replicas.CASES[name](step, replica, layers) for name in cases}
+
+    results = replicas.run(strategy_and_layers(strategy)[0], case, strategy_and_layers(strategy)[1])
+    assert len(results) == count
+    for name in cases:
+        for mine, wanted in zip(results, replicas.expected(name, count), strict=True):
+            assert_close(mine[name], wanted)
 
 
 @pytest.mark.parametrize("strategy", ["mirrored 2", "central storage 2"])
@@ -111,25 +111,11 @@ def moving_statistics(count):
     return [rest * batch.mean(0), replicas.MOMENTUM + rest * batch.var(0)]
 
 
-DTYPES = [
-    "float16",
-    "bfloat16",
-    "float32",
-    "float64",
-    "int8",
-    "uint8",
-    "int16",
-    "uint16",
-    "int32",
-    "uint32",
-    "int64",
-    "uint64",
-]
+DTYPES = ["float16", "bfloat16", "float32", "float64", "int8", "uint16", "int32", "uint64"]
 
 
-@pytest.mark.parametrize("strategy", ["one device", "mirrored 3"])
-def test_every_number_type_is_kept(strategy_and_layers, strategy):
-    count, values = STRATEGIES[strategy][0], [[3, 100], [7, 5], [1, 20]]
+def test_every_number_type_is_kept(strategy_and_layers):
+    values = [[3, 100], [7, 5], [1, 20]]
 
     def case(step, replica, layers):
         nest = {name: tf.constant(values[replica], name) for name in DTYPES}
@@ -141,8 +127,8 @@ def test_every_number_type_is_kept(strategy_and_layers, strategy):
             step.broadcast(nest, last),
         ]
 
-    own = np.array(values[:count])
-    for got in replicas.run(strategy_and_layers(strategy)[0], case):
+    own = np.array(values)
+    for got in replicas.run(strategy_and_layers("mirrored 3")[0], case):
         for nest, wanted in zip(got, [own.sum(0), own.min(0), own.max(0), own[-1]], strict=True):
             for name, value in nest.items():
                 assert value.dtype.name == name
@@ -193,25 +179,23 @@ def test_nest_travels_as_one_buffer_for_each_type(
     assert len(counted) == calls
 
 
-@pytest.mark.parametrize("strategy", ["one device", "mirrored 2"])
-def test_flat_sum_adds_each_tensor_in_its_own_type(strategy_and_layers, strategy):
+def test_flat_sum_adds_each_tensor_in_its_own_type(strategy_and_layers):
     tensors = [
         tf.constant([[1.0, 2.0]]),
         tf.constant(3.0, tf.bfloat16),
         tf.constant([4]),
         tf.constant(5.0),
     ]
-    count = STRATEGIES[strategy][0]
     for got in replicas.run(
-        strategy_and_layers(strategy)[0],
+        strategy_and_layers("mirrored 2")[0],
         lambda *_: flat_sum(tf.distribute.get_replica_context(), tensors),
     ):
         assert [(x.dtype, x.shape) for x in got] == [(x.dtype, x.shape) for x in tensors]
         assert [np.ravel(tf.cast(x, tf.float32)).tolist() for x in got] == [
-            [count, 2 * count],
-            [3 * count],
-            [4 * count],
-            [5 * count],
+            [2, 4],
+            [6],
+            [8],
+            [10],
         ]
 
 
@@ -220,37 +204,17 @@ REFUSED = {
         lambda step: step.all_reduce(1.0, "maen"),
         r"all_reduce: op \(maen\) must be one of sum, mean, min, max; did you mean 'mean'\?",
     ),
-    "map_reduce": (
-        lambda step: step.map_reduce(abs, 1.0, "avg"),
-        r"map_reduce: op \(avg\) must be one of sum, mean, min, max",
-    ),
     "integers": (
         lambda step: step.all_reduce([1.0, [2]], "mean"),
         r"all_reduce\(mean\): the mean of int32\[\] is not defined; cast it",
-    ),
-    "bool": (
-        lambda step: step.all_reduce([True]),
-        r"all_reduce\(sum\): the sum of bool\[\] is not defined",
     ),
     "text": (
         lambda step: step.broadcast("a"),
         r"broadcast\(source=0\): string\[\] is not of a number type",
     ),
-    "none": (
-        lambda step: step.all_reduce([None]),
-        r"all_reduce\(sum\): NoneType is no dense tensor",
-    ),
     "slices": (
         lambda step: step.all_reduce(tf.IndexedSlices([[1.0]], [0])),
         r"all_reduce\(sum\): IndexedSlices is no dense tensor",
-    ),
-    "sparse": (
-        lambda step: step.all_gather(tf.sparse.from_dense([1.0])),
-        r"all_gather\(axis=0\): SparseTensor is no dense tensor",
-    ),
-    "ragged": (
-        lambda step: step.all_reduce(tf.ragged.constant([[1], []])),
-        r"all_reduce\(sum\): RaggedTensor is no dense tensor",
     ),
     "dynamic": (
         lambda step: step.all_reduce(tf.boolean_mask([1.0], [True])),
@@ -268,10 +232,6 @@ REFUSED = {
         lambda step: step.reduce_scatter([tf.zeros([4])], "max", 1),
         r"reduce_scatter\(max, axis=1\): axis must be >= -1 and < 1 for float32\[4\]",
     ),
-    "scatter none": (
-        lambda step: step.reduce_scatter([None]),
-        r"reduce_scatter\(sum, axis=0\): NoneType is no dense tensor",
-    ),
     "source": (
         lambda step: step.broadcast(1.0, -1),
         r"broadcast\(source=-1\): source must be >= 0 and < \d, the number of replicas",
@@ -279,19 +239,17 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("strategy", ["one device", "mirrored 2"])
 @pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
-def test_values_that_cannot_be_exchanged_are_refused(strategy_and_layers, strategy, call, message):
+def test_values_that_cannot_be_exchanged_are_refused(strategy_and_layers, call, message):
     with pytest.raises(ValueError, match=message):
-        replicas.run(strategy_and_layers(strategy)[0], lambda step, *_: call(step))
+        replicas.run(strategy_and_layers("one device")[0], lambda step, *_: call(step))
 
 
-@pytest.mark.parametrize("strategy", ["mirrored 2", "central storage 2"])
-def test_axis_that_replicas_cannot_share_is_refused(strategy_and_layers, strategy):
+def test_axis_that_replicas_cannot_share_is_refused(strategy_and_layers):
     message = r"axis 0 of float32\[5, 2\] must be divisible by 2, the number of replicas; pad it"
     with pytest.raises(ValueError, match=rf"reduce_scatter\(sum, axis=0\): {message}"):
         replicas.run(
-            strategy_and_layers(strategy)[0],
+            strategy_and_layers("mirrored 2")[0],
             lambda step, *_: step.reduce_scatter(tf.zeros([5, 2])),
         )
 
@@ -342,36 +300,6 @@ DIFFERENT = {
         1,
         "all_reduce(sum) of float32[2]",
         "all_reduce(sum) of float32[3]",
-    ),
-    "type": (
-        lambda step, r: step.all_gather([1, 1.0][r]),
-        1,
-        "all_gather(axis=0) of int32[]",
-        "all_gather(axis=0) of float32[]",
-    ),
-    "nest": (
-        lambda step, r: step.all_reduce([{"a": 1}, {"b": 1}][r]),
-        1,
-        "all_reduce(sum) of {a: int32[]}",
-        "all_reduce(sum) of {b: int32[]}",
-    ),
-    "op": (
-        lambda step, r: step.all_reduce(1, ["min", "max"][r]),
-        1,
-        "all_reduce(min) of int32[]",
-        "all_reduce(max) of int32[]",
-    ),
-    "scatter": (
-        lambda step, r: step.reduce_scatter(tf.zeros([2, 2]), axis=r),
-        1,
-        "reduce_scatter(sum, axis=0) of float32[2, 2]",
-        "reduce_scatter(sum, axis=1) of float32[2, 2]",
-    ),
-    "source": (
-        lambda step, r: step.broadcast(1, r),
-        1,
-        "broadcast(source=0) of int32[]",
-        "broadcast(source=1) of int32[]",
     ),
     "first makes more": (
         lambda step, r: repeated(step, 2 - r),
@@ -453,14 +381,6 @@ def test_first_difference_compares_logs_of_two_processes():
         "collective 2 of the step differs: here the end of the step, "
         f"there all_gather(axis=0) of int32[2] at t.py:4; {rule}"
     )
-    assert first_difference(more, mine[:1]) == (
-        "collective 2 of the step differs: here all_gather(axis=0) of int32[2] at t.py:4, "
-        f"there the end of the step; {rule}"
-    )
-    assert (
-        first_difference(["a at x:1"], ["b at y:2"])
-        == f"collective 1 of the step differs: here a at x:1, there b at y:2; {rule}"
-    )
 
 
 def test_message_on_long_nest_shows_where_it_differs():
@@ -531,8 +451,6 @@ def test_trained_model_may_communicate_within(tmp_path):
     one, two = train(tmp_path / "one", *CENTERED), train(tmp_path / "two", *CENTERED, *MIRRORED)
     initial = variables(engine(tmp_path / "initial", *CENTERED))
     assert distance(one, two, initial) <= ROUNDING
-    plain = train(tmp_path / "plain", *CENTERED[2:])
-    assert distance(one, plain, initial) > 100 * ROUNDING
 
 
 def test_log_of_loop_has_every_collective_of_a_step(tmp_path):
@@ -547,11 +465,6 @@ def test_log_of_loop_has_every_collective_of_a_step(tmp_path):
     assert lines[-1] == "the end of the step"
 
 
-@pytest.mark.parametrize("owner", [Step, UserStep, SharedOptimizer, Replicator])
-def test_frames_of_the_engine_are_not_those_of_user(owner):
-    assert owner.__module__.startswith(collectives._ENGINE)
-
-
 def test_error_names_collective_in_compiled_loss(tmp_path):
     with pytest.raises(
         ValueError, match=rf"map_reduce\(mean\) of float32\[8, 8, 1\]{HERE} is inside a tf.function"
@@ -559,11 +472,10 @@ def test_error_names_collective_in_compiled_loss(tmp_path):
         train(tmp_path, *CENTERED, *MIRRORED, "jit=true")
 
 
-@pytest.mark.parametrize("layout", [(), MIRRORED], ids=["one device", "two replicas"])
-@pytest.mark.parametrize("option", ["batch.accumulate=2", "batch.shards=4"])
-def test_collective_of_parts_of_the_batch_is_refused(tmp_path, layout, option):
+@pytest.mark.parametrize("options", [["batch.accumulate=2"], [*MIRRORED, "batch.shards=4"]])
+def test_collective_of_parts_of_the_batch_is_refused(tmp_path, options):
     with pytest.raises(ConfigError, match=rf"map_reduce\(mean\){HERE} would join parts of the"):
-        train(tmp_path, *CENTERED, *layout, option)
+        train(tmp_path, *CENTERED, *options)
 
 
 @pytest.fixture(scope="module")
@@ -589,13 +501,15 @@ def two_processes():
     return [json.loads(out) for out, _ in outputs]
 
 
-@pytest.mark.parametrize("case", replicas.CASES)
-def test_two_real_processes_follow_the_formulas(two_processes, case):
-    for got, wanted in zip(two_processes, replicas.expected(case, 2), strict=True):
-        for mine, leaf in zip(got["results"][case], tf.nest.flatten(wanted), strict=True):
-            assert_close(np.ravel(mine), np.ravel(leaf))
+@pytest.mark.slow
+def test_two_real_processes_follow_the_formulas(two_processes):
+    for case in replicas.CASES:
+        for results, wanted in zip(two_processes, replicas.expected(case, 2), strict=True):
+            for mine, leaf in zip(results["results"][case], tf.nest.flatten(wanted), strict=True):
+                assert_close(np.ravel(mine), np.ravel(leaf))
 
 
+@pytest.mark.slow
 def test_two_real_processes_agree_on_statistics_and_logs(two_processes):
     first, second = two_processes
     assert_close(first["moving"], [value.tolist() for value in moving_statistics(2)])

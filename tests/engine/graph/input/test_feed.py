@@ -62,8 +62,7 @@ def epoch_of(num_examples, seed, epoch):
     return indices.numpy().tolist()
 
 
-@pytest.mark.parametrize("num_examples", [1, 2, 3, 10, 64, 1000, 1437])
-@pytest.mark.parametrize("epoch", [0, 1, 1_000_000])
+@pytest.mark.parametrize(("num_examples", "epoch"), [(1, 0), (3, 1), (1437, 1_000_000)])
 def test_each_epoch_is_a_permutation(num_examples, epoch):
     assert sorted(epoch_of(num_examples, 0, epoch)) == list(range(num_examples))
 
@@ -74,7 +73,7 @@ def test_every_epoch_and_seed_has_another_order():
     assert epoch_of(100, 0, 3) == epoch_of(100, 0, 3)
 
 
-@pytest.mark.parametrize("num_examples", [100, 1437, 60_000, 2**20])
+@pytest.mark.parametrize("num_examples", [1437, 60_000])
 def test_orders_of_epochs_are_uncorrelated(num_examples):
     positions = np.arange(min(num_examples, 60_000))
     order, size = SampleOrder(num_examples, 0), len(positions)
@@ -121,7 +120,7 @@ def test_draws_and_contents_do_not_depend_on_number_of_replicas():
     assert one[0]["weight"].tolist() == [1.0] * 8
 
 
-@pytest.mark.parametrize("global_size", [1, 4, 5, 16, 23])
+@pytest.mark.parametrize("global_size", [5, 16])
 def test_every_example_once_an_epoch_also_if_a_batch_straddles_two(global_size):
     stream = np.concatenate(ids(train_source(global_size), range(-(-3 * N // global_size))))
     for epoch in range(3):
@@ -137,15 +136,7 @@ def test_batch_larger_than_dataset_takes_each_example_as_often():
     ] * 3
 
 
-def test_example_has_other_draws_in_another_epoch():
-    batch, draws = step_of(train_source(12, 1, num_examples=4, num_draws=2), 0)
-    assert len({draw.tobytes() for draw in draws}) == 12
-    assert len(set(batch["id"])) == 4
-
-
-@pytest.mark.parametrize(
-    ("per_replica", "replicas"), [(5, 1), (5, 2), (3, 4), (23, 1), (30, 2), (1, 1)]
-)
+@pytest.mark.parametrize(("per_replica", "replicas"), [(5, 2), (23, 1), (30, 2)])
 def test_evaluation_counts_each_example_once_at_a_static_shape(per_replica, replicas):
     source = Source(split(), per_replica, replicas)
     assert source.num_steps == -(-N // (per_replica * replicas))
@@ -217,8 +208,8 @@ def test_split_in_memory_is_gathered_in_graph_and_others_are_prefetched(strategy
     assert isinstance(feed(Source(FromFiles(split()), 4, 1), strategy), Pipeline)
 
 
-@pytest.mark.parametrize("start", [0, 1000])
-def test_both_feeds_give_the_same_batches(strategy, start):
+def test_both_feeds_give_the_same_batches(strategy):
+    start = 1000
     replicas = strategy.num_replicas_in_sync
     in_memory = train_source(8 // replicas, replicas, seed=1, num_draws=2)
     read = dataclasses.replace(in_memory, split=FromFiles(in_memory.split))

@@ -38,6 +38,7 @@ def test_adapters_and_head_are_trained_and_the_rest_keeps_the_bits_of_a_run(tmp_
     assert changed == trained
 
 
+@pytest.mark.slow
 def test_export_of_adapters_predicts_what_the_run_predicts(tmp_path):
     chosen = (*LORA, *TWO, "train.steps=2", "checkpoint.every_steps=2")
     train(tmp_path, "named", *chosen)

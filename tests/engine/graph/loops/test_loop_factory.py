@@ -3,20 +3,15 @@
 import threading
 import time
 
-import pytest
 import tensorflow as tf
 
 from tests.support.training import engine
 from trainer.engine.graph.loops.train_loop import input_wait
 
-STRATEGIES = {
-    "none": tf.distribute.get_strategy,
-    "one_device": lambda: tf.distribute.OneDeviceStrategy("CPU:0"),
-}
 
-
-def waited(strategy, element, step, steps=4):
+def waited(element, step, steps=4):
     """Run a loop whose steps return metrics before they make their update; return their wait."""
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     dataset = (
         tf.data.Dataset.range(100)
         .map(lambda number: tf.numpy_function(element, [number], tf.int64))
@@ -44,8 +39,7 @@ def waited(strategy, element, step, steps=4):
     return float(secs)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_wait_counts_element_that_comes_late(strategy):
+def test_wait_counts_element_that_comes_late():
     done = threading.Event()
 
     def element(number):
@@ -59,11 +53,10 @@ def test_wait_counts_element_that_comes_late(strategy):
             done.set()
         return number
 
-    assert 0.0 < waited(STRATEGIES[strategy](), element, step) < 30.0
+    assert 0.0 < waited(element, step) < 30.0
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_wait_ignores_fetch_during_previous_step(strategy):
+def test_wait_ignores_fetch_during_previous_step():
     fetched = [threading.Event() for _ in range(8)]
 
     def element(number):
@@ -76,7 +69,7 @@ def test_wait_ignores_fetch_during_previous_step(strategy):
         return number
 
     # Of two seconds in which steps make their updates, which is after they returned their metrics.
-    assert waited(STRATEGIES[strategy](), element, step) < 1.0
+    assert waited(element, step) < 1.0
 
 
 def test_split_in_memory_is_never_waited_for(tmp_path):

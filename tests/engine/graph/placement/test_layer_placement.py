@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from trainer.engine.graph.placement.layer_placement import place_layers
+from trainer.engine.graph.placement.layer_placement import place_layers, stages
 from trainer.errors import ConfigError
 
 layers = tf.keras.layers
@@ -75,6 +75,11 @@ def test_balanced_cuts_between_layers_of_equal_cost():
     assert placed["relu1"] == 0
 
 
+def test_largest_stage_is_the_smallest_possible_and_an_activation_stays_with_its_layer():
+    assert stages([5, 0, 0, 5, 0, 0], 2) == [0, 0, 0, 1, 1, 1]
+    assert stages([9, 1, 1, 8, 2], 3) == [0, 0, 1, 1, 2]
+
+
 def test_balanced_divides_a_model_within_the_model():
     placed = place(nested(), "balanced")
     assert (placed["backbone/inner"], placed["logits"]) == (0, 1)
@@ -128,7 +133,7 @@ def test_layers_of_a_subclassed_model_are_named():
             "balanced",
             4,
             r"^strategy.devices_per_replica \(4\) must be at most the number of layers of \w+ "
-            r"that make a stage \(3\)",
+            r"that have weights \(3\)",
         ),
         (
             subclassed,

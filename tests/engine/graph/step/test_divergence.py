@@ -87,7 +87,7 @@ def without_blocks(run_dir, blocks, *overrides):
     return variables(clean)
 
 
-@pytest.mark.parametrize("left_out", [[], [0], [3], [0, 1, 2], [2, 4, 5, 9], [1, 3, 5, 7, 9, 11]])
+@pytest.mark.parametrize("left_out", [[], [0, 1, 2], [2, 4, 5, 9]])
 def test_block_of_step_is_next_that_is_not_left_out(left_out):
     expected = list(
         itertools.islice((block for block in itertools.count() if block not in left_out), 20)
@@ -116,9 +116,16 @@ def test_loss_window_limit_follows_newest_losses():
     assert int(ring.count) == 40
 
 
-@pytest.mark.parametrize("loss", [0.5, 3.0, math.nan, math.inf])
-@pytest.mark.parametrize("norm", [1.0, math.nan, math.inf])
-@pytest.mark.parametrize("sigma", [None, 2.0])
+@pytest.mark.parametrize(
+    ("loss", "norm", "sigma"),
+    [
+        (0.5, 1.0, 2.0),
+        (3.0, 1.0, 2.0),
+        (3.0, 1.0, None),
+        (math.nan, 1.0, None),
+        (0.5, math.inf, 2.0),
+    ],
+)
 def test_monitor_accepts_finite_losses_below_limit(loss, norm, sigma):
     optimizer = object()
     monitor = DivergenceMonitor(Divergence(spike_sigma=sigma, window=2), {"model": optimizer})

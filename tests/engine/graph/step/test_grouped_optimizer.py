@@ -12,26 +12,14 @@ from trainer.errors import ConfigError
 from trainer.optimizers.adafactor import adafactor
 from trainer.optimizers.adagrad import adagrad
 from trainer.optimizers.adam import adam
-from trainer.optimizers.adamw import adamw
-from trainer.optimizers.lamb import lamb
-from trainer.optimizers.lars import lars
-from trainer.optimizers.lion import lion
 from trainer.optimizers.muon import muon
-from trainer.optimizers.nadam import nadam
-from trainer.optimizers.rmsprop import rmsprop
 from trainer.optimizers.sgd import sgd
 from trainer.schedules.cosine import cosine
 from trainer.schedules.schedule import scale
 
 STEPS = 6
-SLOTS = {
-    "sgd": "momentum", "adafactor": "row", "adagrad": "accumulator", "lars": "v",
-    "rmsprop": "rms",
-}  # fmt: skip
-OPTIMIZERS = {
-    "adam": adam, "adamw": adamw, "lamb": lamb, "sgd": sgd, "nadam": nadam, "adafactor": adafactor,
-    "muon": muon, "adagrad": adagrad, "lion": lion, "lars": lars, "rmsprop": rmsprop,
-}  # fmt: skip
+SLOTS = {"adafactor": "row", "adagrad": "accumulator"}
+OPTIMIZERS = {"adam": adam, "sgd": sgd, "muon": muon, "adagrad": adagrad, "adafactor": adafactor}
 
 
 def schedule():
@@ -87,7 +75,7 @@ def values(model, indices):
     return [model.trainable_variables[i].numpy() for i in indices]
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["adam", "sgd", "muon"])
 def test_group_is_updated_as_by_an_optimizer_of_its_own(name):
     build = OPTIMIZERS[name]
     model = network()
@@ -100,7 +88,7 @@ def test_group_is_updated_as_by_an_optimizer_of_its_own(name):
         assert value.tobytes() == wanted.tobytes()
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["adam", "adagrad", "adafactor"])
 def test_group_that_begins_later_is_updated_as_by_an_optimizer_that_does(name):
     build = OPTIMIZERS[name]
     model = network()

@@ -33,7 +33,7 @@ def test_tree_adds_neighbors_first(count, expected):
     assert expression(count) == expected
 
 
-@pytest.mark.parametrize("count", [*range(1, 14), 24])
+@pytest.mark.parametrize("count", [6, 8, 12])
 def test_replicas_with_a_power_of_two_of_shards_complete_the_same_tree(count):
     shards = [str(number) for number in range(count)]
 
@@ -47,7 +47,7 @@ def test_replicas_with_a_power_of_two_of_shards_complete_the_same_tree(count):
         size *= 2
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 6, 7, 8, 11, 12])
+@pytest.mark.parametrize("count", [1, 4, 7, 12])
 def test_loop_in_the_graph_adds_in_the_order_of_the_tree(count):
     values = tf.constant(VALUES)
     traced = []
@@ -80,7 +80,7 @@ def test_minus_zero_stays():
     assert np.signbit(total()[0].numpy()[0])
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
+@pytest.mark.parametrize("replicas", [1, 4])
 def test_exchange_adds_replicas_in_the_order_of_the_tree(replicas):
     strategy = tf.distribute.MirroredStrategy(
         [f"CPU:{number}" for number in range(replicas)],

@@ -60,7 +60,6 @@ def history(run_dir, *overrides):
 
 
 RECURRENCES = {
-    "one_device": STATISTICS,
     "mirrored": [*STATISTICS, *MIRRORED],
     "Keras 3": [*KERAS_3, *MIRRORED],
 }
@@ -84,6 +83,7 @@ def test_target_follows_its_recurrence_statistics_included(tmp_path, options):
     assert list(run.state.task.optimizers) == ["model"]
 
 
+@pytest.mark.slow
 def test_target_on_central_storage_is_that_of_one_device(tmp_path):
     initial = variables(engine(tmp_path / "initial"))
     one = train(tmp_path / "one")
@@ -117,6 +117,7 @@ def test_dropped_update_moves_no_target(tmp_path):
         np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.slow
 def test_histograms_of_gradients_move_no_target(tmp_path):
     looked = train(tmp_path / "looked", "summary.histograms=1", "writers=[tensorboard]")
     assert_same_bits(looked, train(tmp_path / "not"))

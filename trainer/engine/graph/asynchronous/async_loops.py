@@ -107,11 +107,7 @@ class AsyncTrainLoop(TrainLoop):
             )
 
     def _check_sound(self, chunks: list[ChunkResult]) -> None:
-        """Raise unless all updates were sound: a worker makes them before anybody judges them.
-
-        Raises:
-            NonFiniteError: one was not.
-        """
+        """Raise unless all updates were sound: a worker makes them before anybody judges them."""
         numbers = [chunk.values[self._num_sums : self._num_status] for chunk in chunks]
         for step, *verdict in sorted(numbers, key=lambda status: status[0]):
             if step >= 0:

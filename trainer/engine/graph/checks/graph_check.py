@@ -15,10 +15,11 @@ from typing import Any
 import tensorflow as tf
 
 import trainer
-from trainer.engine.graph.checks.called_functions import all_graphs, attributes_of
 from trainer.engine.graph.checks.loss_inputs import check_losses
-from trainer.engine.graph.checks.operation_stack import (
+from trainer.engine.graph.checks.traced_operations import (
     ENGINE,
+    all_graphs,
+    attributes_of,
     frames_of,
     is_library,
     place_of,
@@ -40,9 +41,9 @@ _WARNINGS = {
 }
 
 IN_TASK = (
-    "use tf.random.normal, uniform, truncated_normal, categorical, gamma or poisson, in no "
-    "tf.function or tf.vectorized_map, of a static shape that begins with the batch, or else has "
-    "nothing of its size; a batch cannot be shuffled",
+    "use tf.random.normal, uniform, truncated_normal or categorical, in no tf.function or "
+    "tf.vectorized_map, of a static shape that begins with the batch, or else has nothing of its "
+    "size; a batch cannot be shuffled",
     "make it with self.add_weight(...) in a layer of the model, or put the model that has it, such "
     "as a teacher, into the task's models",
 )

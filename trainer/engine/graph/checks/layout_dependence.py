@@ -15,9 +15,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from trainer.engine.graph.checks.called_functions import all_graphs
-from trainer.engine.graph.checks.operation_stack import (
+from trainer.engine.graph.checks.traced_operations import (
     ENGINE,
+    all_graphs,
     frames_of,
     is_library,
     place_of,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from trainer.engine.graph.checks.called_functions import called_functions
+from trainer.engine.graph.checks.traced_operations import called_functions
 from trainer.errors import ConfigError
 
 _LOSSES = ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits", "Softplus")

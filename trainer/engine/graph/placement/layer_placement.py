@@ -7,15 +7,17 @@ places is computed where its input is.
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from trainer.config.options.constraints import did_you_mean
-from trainer.engine.graph.placement import layer_costs
 from trainer.errors import ConfigError
 
 Layer: TypeAlias = tf.keras.layers.Layer
@@ -123,11 +125,7 @@ def _unmatched(placement: Mapping[str, int], layers: Mapping[str, Layer]) -> lis
 
 
 class _Walk:
-    """Places layers from the outside to the inside, in topological order.
-
-    Args:
-        requested: the logical device that the code requests for a variable, by the variable's id.
-    """
+    """Places layers from the outside to the inside, in topological order."""
 
     def __init__(self, requested: Mapping[int, int]) -> None:
         self.placed = LayerPlacement()
@@ -141,13 +139,7 @@ class _Walk:
         models: Mapping[str, tf.keras.Model],
         chooser: Callable[[tf.keras.Model, str], _Choose],
     ) -> None:
-        """Place the layers of all models.
-
-        Args:
-            models: the models by name.
-            chooser: returns, for a model and the beginning of its layers' paths, what the
-                configuration says of a path.
-        """
+        """Place the layers of all models."""
         for name, model in models.items():
             prefix = f"{name}/" if len(models) > 1 else ""
             self._choose = chooser(model, prefix)
@@ -156,14 +148,7 @@ class _Walk:
     def _container(
         self, outer: Layer, prefix: str, inherited: int | None, entry: int
     ) -> int | None:
-        """Place the layers within another one; return the device of its output.
-
-        Args:
-            outer: the layer or model.
-            prefix: the beginning of their paths.
-            inherited: its own device, if something says it.
-            entry: the device of its input.
-        """
+        """Place the layers within another one; return the device of its output."""
         last: int | None = entry
         for layer in layers_within(outer):
             if id(layer) not in self._by_layer:  # a shared one is where it is met first
@@ -203,7 +188,7 @@ class _Walk:
 
 
 def _balanced(model: tf.keras.Model, prefix: str, count: int) -> dict[str, int]:
-    """Cut a model into consecutive stages so that the most expensive one costs least."""
+    """Cut a model into consecutive stages so that the largest one has the fewest weights."""
     leaves = list(_leaves(model, prefix))
     if not all(layer.inbound_nodes for _, layer in leaves):
         raise ConfigError(
@@ -211,15 +196,45 @@ def _balanced(model: tf.keras.Model, prefix: str, count: int) -> dict[str, int]:
             f"{model.name} is neither: the order of its layers is unknown; name them in "
             "strategy.placement"
         )
-    costs = [layer_costs.forward_flops(layer) for _, layer in leaves]
-    if (most := sum(cost > 0 for cost in costs)) < count:
+    sizes = [
+        sum(variable.shape.num_elements() for variable in layer.weights) for _, layer in leaves
+    ]
+    if (most := sum(size > 0 for size in sizes)) < count:
         raise ConfigError(
             f"strategy.devices_per_replica ({count}) must be at most the number of layers of "
-            f"{model.name} that make a stage ({most}): convolutions, dense layers and the like"
+            f"{model.name} that have weights ({most})"
         )
-    sizes = [layer_costs.output_size(layer) for _, layer in leaves]
-    stages = layer_costs.partition(costs, sizes, count)
-    return {path: stage for (path, _), stage in zip(leaves, stages, strict=True)}
+    return {path: stage for (path, _), stage in zip(leaves, stages(sizes, count), strict=True)}
+
+
+def stages(sizes: Sequence[int], count: int) -> list[int]:
+    """Cut a row into `count` consecutive stages, none empty, so that the largest is smallest.
+
+    Of all such cuts it is the last: an activation stays with its layer, with which TensorFlow may
+    fuse it.
+
+    Args:
+        sizes: size of each item; at least `count` are not 0.
+        count: number of stages.
+
+    Returns:
+        The stage of each item, ascending from 0.
+    """
+    sums = [0, *itertools.accumulate(sizes)]
+    # Of the first items: the largest stage, and where the stages end, negative so that the least
+    # of equal values has the last ends.
+    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0, ())}
+    for _ in range(count):
+        best = {
+            end: min(
+                (max(largest, sums[end] - sums[start] or math.inf), (*ends, -end))
+                for start, (largest, ends) in best.items()
+                if start < end
+            )
+            for end in range(min(best) + 1, len(sums))
+        }
+    ends = [-end for end in best[len(sizes)][1]]
+    return [bisect.bisect_right(ends, item) for item in range(len(sizes))]
 
 
 def _leaves(model: Any, prefix: str) -> Iterator[tuple[str, Layer]]:

@@ -1,6 +1,6 @@
 """Models whose variables and layers are on the logical devices of a replica.
 
-A model is built twice. A draft on the host tells what layers there are, what they cost, and which
+A model is built twice. A draft on the host tells what layers there are, and which
 layer makes which variable; then every variable is made where it belongs. So no device ever holds
 more than its own part.
 """

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from trainer.engine.graph.checks.called_functions import called_functions
+from trainer.engine.graph.checks.traced_operations import called_functions
 from trainer.engine.graph.placement.step_devices import device_key, group_with
 from trainer.errors import ConfigError
 

@@ -17,7 +17,6 @@ import tensorflow as tf
 from trainer.logical_devices import SCOPE, current_groups, replica_group
 
 BACKWARD = "backward_pass"
-FORWARD = "forward_pass"
 _SCOPES = re.compile(rf"(?:^|/){SCOPE}(\d+)(?:_\d+)?(?=/)")
 """A scope that is entered again has a further number at its end."""
 
@@ -64,11 +63,6 @@ def numbers_of(values: Sequence[Any]) -> list[int]:
     if group is None:
         return [0] * len(values)
     return [index_in(group, value.device) or 0 for value in values]
-
-
-def forward_pass() -> AbstractContextManager[Any]:
-    """Trace a forward pass inside."""
-    return nullcontext() if replica_group() is None else tf.name_scope(FORWARD)
 
 
 @contextmanager

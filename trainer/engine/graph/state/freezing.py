@@ -82,11 +82,7 @@ def _trained(model: Any) -> list[tf.Variable]:
 def _starts(
     weights: Sequence[Weight], trained: Mapping[str, str], unfreeze: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the first step that changes a variable, by its key.
-
-    Raises:
-        ConfigError: see `hold_layers`.
-    """
+    """Return the first step that changes a variable, by its key."""
     starts: dict[str, int] = {}
     patterns: dict[str, str] = {}
     own = [weight for weight in weights if variable_key(weight.variables[0]) in trained]
@@ -116,11 +112,7 @@ def _check_held(weight: Weight) -> None:
 
 
 def _whole_layers(key: str, selected: Sequence[Weight], weights: Sequence[Weight]) -> list[Any]:
-    """Return the layers that selected weights belong to.
-
-    Raises:
-        ConfigError: a layer has weights that are not selected, or layers within it have.
-    """
+    """Return the layers that selected weights belong to."""
     chosen = {id(weight) for weight in selected}
     layers = {id(weight.layer): weight.layer for weight in selected}
     for layer in layers.values():

@@ -212,11 +212,7 @@ def _average_of(variable: tf.Variable) -> tf.Variable:
 
 
 def _check_names(task: Task) -> None:
-    """Check that each optimizer belongs to one model, and each model to one name.
-
-    Raises:
-        ConfigError: one does not; some of its variables would not be saved, or twice.
-    """
+    """Check that each optimizer belongs to one model, and each model to one name."""
     problems = [
         f"task: optimizers has {name}, which is the name of no model; an optimizer has the name of "
         f"the model that it updates: {', '.join(task.models)}{did_you_mean(name, task.models)}"

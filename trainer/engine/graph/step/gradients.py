@@ -11,7 +11,7 @@ import tensorflow as tf
 from trainer.config.options import constraints
 from trainer.engine.graph.exchange.collectives import Collectives
 from trainer.engine.graph.placement.requested_devices import check_operations
-from trainer.engine.graph.placement.step_devices import backward_pass, forward_pass
+from trainer.engine.graph.placement.step_devices import backward_pass
 from trainer.engine.graph.randomness import randomness
 from trainer.engine.graph.step.captured_updates import CapturedUpdates
 from trainer.engine.graph.step.global_statistics import Compute, GlobalStatistics, Reduce
@@ -117,9 +117,6 @@ class _Passes:
         updated: positions of the variables in `moving` that are updated; complete once a pass has
             been traced.
         names: the metrics; complete once a pass has been traced.
-
-    Args:
-        loss_fn: as in `accumulate_gradients`, like the rest.
     """
 
     def __init__(
@@ -151,11 +148,7 @@ class _Passes:
         self.names: list[str] = []
 
     def _check_size(self) -> None:
-        """Check that the batch can be cut into its shards and micro-batches.
-
-        Raises:
-            ConfigError: it cannot.
-        """
+        """Check that the batch can be cut into its shards and micro-batches."""
         options = self._options
         unit = self._num_shards * options.accumulate
         if self.size % unit:
@@ -214,7 +207,7 @@ class _Passes:
         It changes no variable of the model, so it may be computed again.
         """
         captured = CapturedUpdates(moving_variables(self._model), noted=self._notes)
-        with captured.capture(), forward_pass():
+        with captured.capture():
             return self._loss(batch, self._scale)[0]
 
     def gradients(self, batch: Batch) -> list[tf.Tensor]:
@@ -240,11 +233,7 @@ class _Passes:
             self._model.computed_from(values) if values else nullcontext(),
         ):
             tape.watch(values[: len(trained)])
-            with (
-                captured.capture(),
-                forward_pass(),
-                statistics.known(statistics.totals) as calls,
-            ):
+            with captured.capture(), statistics.known(statistics.totals) as calls:
                 objective, sums = self._loss(batch, scale)
             check_operations(graph.get_operations()[num_before:], compiled=self._options.jit)
             objective += statistics.weighted(calls)

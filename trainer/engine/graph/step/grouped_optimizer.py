@@ -179,11 +179,7 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
 
 
 def _options(rules: GroupRules, weights: Sequence[Weight]) -> list[dict[str, Any]]:
-    """Return the options of each weight, from all groups that it belongs to.
-
-    Raises:
-        ConfigError: a pattern matches nothing, or two groups say the same of a weight.
-    """
+    """Return the options of each weight, from all groups that it belongs to."""
     result: list[dict[str, Any]] = [{} for _ in weights]
     origin: list[dict[str, str]] = [{} for _ in weights]
     positions = {id(weight): number for number, weight in enumerate(weights)}

@@ -15,8 +15,11 @@ from trainer.engine.graph.step.clipping import clip
 from trainer.engine.graph.step.divergence import DivergenceMonitor, Verdict, no_verdict
 from trainer.engine.graph.step.gradients import accumulate_gradients
 from trainer.engine.graph.step.metric_sums import Sums
-from trainer.engine.graph.step.moving_statistics import MovingStatistics, assign_alike
-from trainer.engine.graph.step.soft_update import soft_update
+from trainer.engine.graph.step.moving_statistics import (
+    MovingStatistics,
+    assign_alike,
+    soft_update,
+)
 from trainer.engine.graph.step.step_options import Gradients, Optimizer, StepOptions
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, LossFn, Metrics
