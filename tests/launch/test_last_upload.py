@@ -13,7 +13,7 @@ from trainer.cluster.spec import Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import CRASHED, DONE
 from trainer.launch import last_upload, remote_run
-from trainer.runs.location import run_address, run_path
+from trainer.runs.identity import run_address, run_path
 from trainer.store.lease import Lease, read_manifest
 from trainer.store.object_store import StoreError
 

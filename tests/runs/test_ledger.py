@@ -8,8 +8,7 @@ import time
 import pytest
 
 from tests.support.processes import ROOT
-from trainer.runs.ledger import Ledger
-from trainer.runs.time_tally import CATEGORIES
+from trainer.runs.ledger import CATEGORIES, Ledger
 
 
 class Run:

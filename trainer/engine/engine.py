@@ -38,7 +38,7 @@ from trainer.engine.plan import Plan
 from trainer.engine.reporter import Reporter
 from trainer.engine.run_state import Requests, RunState
 from trainer.engine.step_inspector import StepInspector
-from trainer.runs.status import read_evaluations
+from trainer.runs.recorded_metrics import read_evaluations
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -20,7 +20,7 @@ from trainer.launch import last_upload
 from trainer.launch.display.console import Console
 from trainer.launch.run_opening import when_free
 from trainer.runs.directory import RunInUseError
-from trainer.runs.location import joined_path, run_address, run_path
+from trainer.runs.identity import joined_path, run_address, run_path
 from trainer.store import remote_files
 from trainer.store.lease import BEATS, Lease, LeaseHeldError, read_manifest
 from trainer.store.mirror import Mirror

@@ -21,6 +21,8 @@ from trainer.errors import ConfigError, DamagedError
 from trainer.files import (
     Lock,
     LockedError,
+    check_holder,
+    is_held_by,
     lock_holder,
     read_json,
     read_text,
@@ -30,9 +32,7 @@ from trainer.files import (
 )
 from trainer.runs import identity, migrations, normal_form, provenance, repair
 from trainer.runs.checkpoint_marker import committed_steps
-from trainer.runs.identity import Change
-from trainer.runs.location import joined_path, run_address, run_path
-from trainer.runs.take_over import check_holder, is_held_by
+from trainer.runs.identity import Change, joined_path, run_address, run_path
 
 _SEAL = "# crc32 of what follows: "
 """The first line of config.yaml, so that a file that was cut shows it."""

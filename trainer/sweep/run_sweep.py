@@ -17,7 +17,7 @@ from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
 from trainer.launch import launcher
 from trainer.launch.resolved_run import Command, resolve
-from trainer.runs.location import run_address
+from trainer.runs.identity import run_address
 from trainer.runs.provenance import code_warning
 from trainer.runs.status import run_status
 from trainer.sweep.driver import Driver

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trainer.cluster.fault_injection import Faults
-from trainer.files import lock_holder
+from trainer.files import check_holder, lock_holder
 from trainer.runs import provenance
 from trainer.runs.directory import lock_file
-from trainer.runs.location import run_address
-from trainer.runs.take_over import check_holder
+from trainer.runs.identity import run_address
 from trainer.runs.user_code import ImportedCode
 from trainer.store.upload_note import wait_for_upload
 from trainer.worker.context import WorkerContext

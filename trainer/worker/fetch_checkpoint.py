@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps, marker_digest, remove, verify
-from trainer.runs.location import run_address
+from trainer.runs.identity import run_address
 from trainer.store.lease import read_manifest
 from trainer.store.object_store import Store, StoreError, open_store, retry
 from trainer.store.remote_files import checkpoint_folder, download_checkpoint, folder_of

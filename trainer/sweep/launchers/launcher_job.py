@@ -22,7 +22,7 @@ from trainer.cluster.schedulers import slurm_scheduler
 from trainer.cluster.stop_requests import REQUESTS, SAVES, STOP, Decision, StopRequests
 from trainer.config import loading
 from trainer.errors import CRASHED, DONE, WRONG_INPUT
-from trainer.runs.location import run_path
+from trainer.runs.identity import run_path
 from trainer.runs.status import run_status
 from trainer.sweep.points.point_process import PointMessages, PointProcess
 from trainer.sweep.points.points import Point

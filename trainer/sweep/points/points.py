@@ -12,7 +12,7 @@ from trainer.cluster import environment
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch.resolved_run import resolve
-from trainer.runs.location import run_path
+from trainer.runs.identity import run_path
 from trainer.runs.status import RunStatus
 from trainer.sweep.search.search_space import SearchSpace
 

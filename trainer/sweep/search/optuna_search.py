@@ -28,7 +28,8 @@ from trainer.config.rules.checkpoint import selecting_split
 from trainer.errors import ConfigError
 from trainer.files import Lock, writing
 from trainer.runs.identity import run_name
-from trainer.runs.status import RunStatus, State, read_evaluations
+from trainer.runs.recorded_metrics import read_evaluations
+from trainer.runs.status import RunStatus, State
 from trainer.sweep.points.points import Point
 from trainer.sweep.points.sweep_lock import SweepLock
 from trainer.sweep.search.search import Search, SearchContext
