@@ -165,7 +165,7 @@ def test_diverged_run_is_failed_until_the_same_command_finishes_it(tmp_path):
     )
     assert failed.error.startswith("the loss became nan after 7 steps; try ")
     assert f"{failed.error}\nerror: the worker crashed" in err
-    assert "\n  step 5  train  " in (path / "crash.txt").read_text()
+    assert (path / "crash.txt").exists()
     code, _, err = run(tmp_path, *diverging)
     assert code == 0, err
     assert not (path / "failure.json").exists()

@@ -25,7 +25,7 @@ from trainer.store import remote_files
 from trainer.store.lease import BEATS, Lease, LeaseHeldError, read_manifest
 from trainer.store.mirror import Mirror
 from trainer.store.object_store import Store, StoreError, open_store, retry
-from trainer.store.remote_record import download_record
+from trainer.store.remote_view import download_record
 from trainer.strategies.strategy import Strategy
 
 _LOCK_WAIT_SECS = 5.0

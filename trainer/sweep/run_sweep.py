@@ -21,8 +21,11 @@ from trainer.runs.identity import run_address
 from trainer.runs.provenance import code_warning
 from trainer.runs.status import run_status
 from trainer.sweep.driver import Driver
-from trainer.sweep.launchers.hydra_launchers import check_launcher, split_overrides
-from trainer.sweep.launchers.launcher_driver import LauncherDriver
+from trainer.sweep.launchers.launcher_driver import (
+    LauncherDriver,
+    check_launcher,
+    split_overrides,
+)
 from trainer.sweep.live_table import LiveTable
 from trainer.sweep.points import resources
 from trainer.sweep.points.points import Compose, Point, PointComposer, PointResult

@@ -60,13 +60,10 @@ def test_combinations_with_the_same_run_are_one_point() -> None:
     ]
 
 
-def test_quoted_values_and_lists_are_single_values() -> None:
+def test_quoted_values_are_single_values_and_a_glob_selects_choices() -> None:
     (point,), _ = expand("model=softmax", "name='a'", "writers=[jsonl]")
     assert (point.varied, point.label) == ({}, point.path.name)
     assert (point.experiment.name, list(point.experiment.writers)) == ("a", ["jsonl"])
-
-
-def test_glob_selects_choices_of_a_group() -> None:
     points, _ = expand("optimizer=glob(adam*)")
     assert [point.experiment.choices["optimizer"] for point in points] == ["adam", "adamw"]
 
