@@ -72,8 +72,8 @@ def test_run_name_is_a_name_and_eight_hex_digits_the_same_for_equal_values():
     for overrides in (explicit, explicit[::-1]):
         assert run_name(compose(overrides)) == name.replace("cnn-digits", "mine")
     assert run_name(loading.restore(loading.plain(DEFAULT))) == name
-    steps = ["schedule=step", "schedule.boundaries=[10,20]"], ["schedule=step"]
-    assert run_name(compose(steps[0])) != run_name(compose([*steps[1], "schedule.boundaries=[1]"]))
+    steps = [["schedule=step", f"schedule.boundaries=[{step}]"] for step in (10, 20)]
+    assert run_name(compose(steps[0])) != run_name(compose(steps[1]))
 
 
 def test_run_name_depends_on_every_naming_key():
