@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 from dataclasses import replace
 
 import pytest
@@ -15,6 +17,7 @@ from tests.support.object_stores import (
     free_port,
     s3_environment,
     s3_server,
+    server,
 )
 from trainer.store.lease import Lease, LeaseLostError, read_manifest
 from trainer.store.object_store import (
@@ -111,6 +114,26 @@ def test_answer_of_s3_to_an_upload_says_whether_it_is_repeated(
     with pytest.raises(StoreError, match="SlowDown") as refused:
         store.delete(["a"])
     assert refused.value.is_temporary
+
+
+@pytest.mark.slow
+def test_google_client_keeps_what_an_emulator_can_check(tmp_path, monkeypatch):
+    port = free_port()
+    command = ["gcp_storage_emulator", "start", "--host=127.0.0.1", f"--port={port}", "--in-memory"]
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "test")
+    with server(command, tmp_path / "gcs.log", port):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        body = json.dumps({"name": "bucket"})
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/storage/v1/b?project=test", body, headers)
+        assert connection.getresponse().status == 200
+        store = open_store("gs://bucket/runs/one")
+        # The emulator ignores conditions.
+        version = store.replace("a", b"1", None)
+        assert store.read("a") == (b"1", version)
+        assert store.replace("a", b"2", version) != version
+        check_objects(store, tmp_path)
 
 
 @pytest.fixture

@@ -96,18 +96,11 @@ class Mark:
 
 @dataclass(frozen=True)
 class _Steps:
-    """Steps that are not lost so far.
+    """Steps that are not lost so far."""
 
-    Attributes:
-        first: number of updates before them.
-        end: number of updates after them.
-        secs: seconds that they took, without the wait for input.
-        input_secs: seconds that they waited for input.
-    """
-
-    first: int
+    first: int  # number of updates before them
     end: int
-    secs: float
+    secs: float  # without the wait for input
     input_secs: float
 
 

@@ -34,7 +34,7 @@ from trainer.launch.display.terminal import is_attended
 from trainer.runs.directory import read_result
 from trainer.runs.status import State, run_status
 from trainer.sweep.launchers.launcher_job import LauncherJob
-from trainer.sweep.points.points import Point, PointResult
+from trainer.sweep.points.points import Point
 from trainer.sweep.summary import lock_file, lock_folder
 
 _GROUP = "hydra/launcher"
@@ -156,19 +156,11 @@ class LauncherDriver:
                 "config", [*folders, *settings], RunMode.MULTIRUN
             )
 
-    @property
-    def results(self) -> dict[int, PointResult]:
-        """The outcome of every point by its number, read from the run directories."""
-        return {
-            point.number: PointResult(point, run_status(point.path, point.experiment))
-            for point in self._points
-        }
-
     def run(self) -> int:
         """Run the points until the last one has ended.
 
         Returns:
-            The exit code: 0 all points succeeded, 1 not all, 130 or 143 stopped after saving.
+            The exit code, as of `Driver.run`.
 
         Raises:
             ConfigError: the same sweep is running.
@@ -186,7 +178,8 @@ class LauncherDriver:
             flush=True,
         )
         number = self._launch(unfinished) if unfinished else 0
-        if all(result.outcome.state is State.DONE for result in self.results.values()):
+        states = {run_status(point.path, point.experiment).state for point in self._points}
+        if states == {State.DONE}:
             return DONE
         return 128 + number if number else CRASHED
 

@@ -124,11 +124,7 @@ class OptunaSearch(Search):
             self._study.tell(number, **result, skip_if_finished=True)
 
     def _open_study(self) -> Study:
-        """Return the study in a file; it is created, or replaced if it has no results.
-
-        Raises:
-            ConfigError: the file has the results of another search.
-        """
+        """Return the study in a file; it is created, or replaced if it has no results."""
         base = self._context.base
         path = self._path
         optuna.logging.set_verbosity(optuna.logging.ERROR)
