@@ -11,7 +11,6 @@ from trainer.text import (
     format_metric,
     printable,
     printable_lines,
-    without_classes,
 )
 
 
@@ -61,10 +60,3 @@ def test_printable_escapes_what_moves_the_cursor(text, expected):
 )
 def test_numbers_are_short(function, value, text):
     assert function(value) == text
-
-
-def test_without_classes_keeps_overall_metrics():
-    assert without_classes({"loss": 1.0, "precision": 0.5, "precision/3": 0.1}) == {
-        "loss": 1.0,
-        "precision": 0.5,
-    }

@@ -76,10 +76,29 @@ def test_run_name_is_a_name_and_eight_hex_digits_the_same_for_equal_values():
     assert run_name(compose(steps[0])) != run_name(compose(steps[1]))
 
 
-def test_run_name_depends_on_every_naming_key():
+def test_changed_key_is_told_with_both_values_and_names_another_run_if_it_is_a_naming_one():
     digest = run_name(DEFAULT)[-8:]
-    naming = {key: names_run(key, LEAVES) for key in LEAVES}
-    assert {key: run_name(changed(key))[-8:] != digest for key in LEAVES} == naming
+    for key in LEAVES:
+        other = changed(key)
+        assert (run_name(other)[-8:] != digest) == names_run(key, LEAVES), key
+        if key.startswith(("resume", "mode", "choices", "sweep", "search")):
+            continue
+        now = leaves(other)
+        differences = changes(LEAVES, now)
+        names = [change.key for change in differences]
+        assert names
+        assert all(name == key or name.startswith(f"{key}.") for name in names)
+        assert Change(key, LEAVES[key], now.get(key)) in differences or LEAVES[key] == {}
+
+
+def test_changes_leave_out_keys_of_one_command():
+    one_command = {"resume": "runs/old", "mode": "export", "choices.model": "x", "sweep.jobs": 2}
+    assert changes(LEAVES, {**LEAVES, **one_command}) == []
+    assert changes_of("model=softmax", "seed=4", before=["model=softmax"]) == [Change("seed", 0, 4)]
+    one_side = {change.key: change.now for change in changes_of("model=softmax")}
+    assert one_side["model._target_"] == "trainer.models.softmax.softmax"
+    assert one_side["model.width"] is None
+    assert "callbacks" not in {change.key for change in changes_of("callbacks=early_stopping")}
 
 
 MODEL, SGD = LEAVES["model._target_"], "trainer.optimizers.sgd.sgd"
@@ -138,25 +157,6 @@ def test_option_of_a_users_target_has_the_effect_of_its_annotation(tmp_path, mon
 def test_change_is_structural_if_it_creates_variables(key, before, now, target, is_structural):
     effect = Change(key, before, now, target=target).effect
     assert isinstance(effect, Structural if is_structural else Semantic)
-
-
-def test_changes_have_the_key_and_both_values():
-    for key in LEAVES:
-        if not key.startswith(("resume", "mode", "choices", "sweep", "search")):
-            now = leaves(changed(key))
-            differences = changes(LEAVES, now)
-            assert differences
-            names = [change.key for change in differences]
-            assert all(name == key or name.startswith(f"{key}.") for name in names)
-            assert Change(key, LEAVES[key], now.get(key)) in differences or LEAVES[key] == {}
-    one_command = {"resume": "runs/old", "mode": "export", "choices.model": "x", "sweep.jobs": 2}
-    assert changes(LEAVES, {**LEAVES, **one_command}) == []
-    assert changes_of("mode=train", "model=cnn") == []
-    assert changes_of("model=softmax", "seed=4", before=["model=softmax"]) == [Change("seed", 0, 4)]
-    one_side = {change.key: change.now for change in changes_of("model=softmax")}
-    assert one_side["model._target_"] == "trainer.models.softmax.softmax"
-    assert one_side["model.width"] is None
-    assert "callbacks" not in {change.key for change in changes_of("callbacks=early_stopping")}
 
 
 def test_change_problems_reject_a_semantic_change_unless_allowed():

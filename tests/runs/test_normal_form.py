@@ -79,7 +79,13 @@ def rows(monkeypatch):
     return lambda *table: monkeypatch.setattr(migrations, "ROWS", table)
 
 
-@pytest.mark.parametrize("command", IDENTITIES)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=pytest.mark.slow if number % 4 else ())
+        for number, command in enumerate(IDENTITIES)
+    ],
+)
 def test_identity_of_a_command_is_forever(command):
     name = run_name(compose(command.split()))
     assert name.rpartition("-")[2] == IDENTITIES[command], (

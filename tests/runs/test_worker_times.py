@@ -38,8 +38,6 @@ def test_others_wait_for_the_worker_that_waits_least():
     "even",
     [
         record(),
-        record((9.0, 1.0, 100)),
-        record((0.0, 0.0, 0), (0.0, 0.0, 0)),
         record((5.0, 5.0, 100), (4.0, 6.0, 100)),
         record((5.0, 0.0, 100), (6.0, 0.0, 120), staleness=counts(_0=220)),
         record((0.0, 5.0, 0), (5.0, 0.0, 100), staleness=counts(_0=100)),

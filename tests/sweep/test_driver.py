@@ -124,12 +124,6 @@ def train_until_stopped(process: FakeProcess) -> None:
     """Do nothing until a signal is forwarded."""
 
 
-def train_until_four_are_started(process: FakeProcess) -> None:
-    if len(FakeProcess.started) == 4:
-        for started in FakeProcess.started:
-            succeed(started)
-
-
 def send_signal_to_driver(number: int, times: int = 1) -> Behavior:
     def behavior(process: FakeProcess) -> None:
         for _ in range(times):
@@ -325,23 +319,17 @@ def test_search_of_the_users_own_prunes_and_records_all_but_stopped_points(
     assert states() == {1: "pruned", 2: "done", 3: "stopped"}
 
 
-def test_points_on_ray_do_not_divide_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "visible_gpus", lambda: ["0"])
-    outcome = sweep(
-        *("seed=1,2,3,4", "sweep.jobs=4", "launch=ray", "launch.ray.address=10.0.0.1:6379"),
-        behaviors={seed: [train_until_four_are_started] for seed in (1, 2, 3, 4)},
-    )
-    assert (outcome.code, outcome.err, started_seeds()) == (0, "", [1, 2, 3, 4])
-    assert "share" not in outcome.out
-    assert {process.share for process in FakeProcess.started} == {ResourceShare()}
-
-
 def test_declared_cluster_requires_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = {
-        "cluster": {"worker": ["127.0.0.1:0"]},
-        "task": {"type": "worker", "index": 0},
-    }
+    cluster = {"cluster": {"worker": ["127.0.0.1:0"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
     outcome = sweep("seed=1,2", "sweep.jobs=2", "strategy=multi_worker")
     assert (outcome.code, started_seeds()) == (2, [])
     assert not list(Path().iterdir())
+
+
+def test_points_on_ray_do_not_divide_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "visible_gpus", lambda: ["0"])  # fewer than points
+    options = ["sweep.jobs=2", "launch=ray", "launch.ray.address=10.0.0.1:6379"]
+    outcome = sweep("seed=1,2", *options)
+    assert (outcome.code, "share" in outcome.out) == (0, False)
+    assert {process.share for process in FakeProcess.started} == {ResourceShare()}

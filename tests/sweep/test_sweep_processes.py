@@ -43,25 +43,6 @@ GRID = [
     "sweep.name=grid",
 ]
 
-NETS = """
-import tensorflow as tf
-
-
-def net(input_shape, num_classes, *, kind: str = "good"):
-    if kind == "broken":
-        raise RuntimeError("out of luck")
-    scale = float("nan") if kind == "diverging" else 1.0
-    layers = tf.keras.layers
-    return tf.keras.Sequential(
-        [
-            tf.keras.Input(input_shape),
-            layers.Flatten(),
-            layers.Dense(num_classes),
-            layers.Lambda(lambda x: x * scale),
-        ]
-    )
-"""
-
 
 def sweep(directory: Path, *overrides: str) -> tuple[int, str, str]:
     """Run a sweep to its end; return exit code, stdout and stderr."""
@@ -176,34 +157,6 @@ def test_single_run_continues_a_point(undisturbed: Path, tmp_path: Path) -> None
     assert (code, err) == (0, "")
     assert "Continuing from the checkpoint of step 24." in out
     assert json.loads((run_dir / "run.json").read_text())["argv"][1:] == GRID
-
-
-def test_diverging_and_crashing_points_do_not_stop_the_others(tmp_path: Path) -> None:
-    (tmp_path / "conf" / "model").mkdir(parents=True)
-    (tmp_path / "conf" / "model" / "net.yaml").write_text("_target_: nets.net\nkind: good\n")
-    (tmp_path / "nets.py").write_text(NETS)
-    code, out, err = sweep(
-        tmp_path,
-        *("-m", "--config-dir=conf", "model=net", "batch.global_size=32", "sweep.name=project"),
-        *("writers=[jsonl]", "restart.max_restarts=0"),
-        "model.kind=a,diverging,broken,b",
-        "train.steps=4",
-        "sweep.jobs=2",
-    )
-    assert code == 1
-    summary_points = points(tmp_path, "project")
-    states = {kind: point["state"] for kind, point in summary_points.items()}
-    assert states == {
-        "a": "done",
-        "b": "done",
-        "diverging": "failed",
-        "broken": "failed",
-    }
-    assert summary_points["broken"]["why"] == "RuntimeError: out of luck"
-    assert "loss" in summary_points["diverging"]["why"]
-    assert len(err.splitlines()) == 2
-    assert summary_points["broken"]["why"] in err
-    assert out.count("model.kind=diverging: ") == 1  # in the summary
 
 
 def test_stop_signal_saves_all_running_points(tmp_path: Path) -> None:

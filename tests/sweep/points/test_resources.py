@@ -33,7 +33,6 @@ def test_parallel_points_divide_gpus_and_do_not_share_one() -> None:
         (None, ["0", "1", "10"]),
         ("1, 0", ["1", "0"]),
         ("", []),
-        ("-1", []),
         ("GPU-ab,-1,1", ["GPU-ab"]),
     ],
 )
