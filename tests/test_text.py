@@ -11,7 +11,6 @@ from trainer.text import (
     format_metric,
     printable,
     printable_lines,
-    without_classes,
 )
 
 
@@ -40,56 +39,24 @@ def test_printable_escapes_what_moves_the_cursor(text, expected):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("function", "value", "text"),
     [
-        (0.0, "0.0000"),
-        (0.9375, "0.9375"),
-        (-12.34567, "-12.3457"),
-        (0.00012345, "0.000123"),
-        (-1e-9, "-1e-09"),
-        (2.5e30, "2.5e+30"),
-        (math.nan, "nan"),
-        (math.inf, "inf"),
+        (format_metric, 0.0, "0.0000"),
+        (format_metric, -12.34567, "-12.3457"),
+        (format_metric, 0.00012345, "0.000123"),
+        (format_metric, -1e-9, "-1e-09"),
+        (format_metric, 2.5e30, "2.5e+30"),
+        (format_metric, math.nan, "nan"),
+        (format_duration, 0.4, "0:00"),
+        (format_duration, 59.6, "1:00"),
+        (format_duration, 3599.9, "1:00:00"),
+        (format_duration, 3723, "1:02:03"),
+        (format_duration, 360_000, "100:00:00"),
+        (format_bytes, 999, "999 B"),
+        (format_bytes, 1500, "1.5 kB"),
+        (format_bytes, 999_960, "1.0 MB"),
+        (format_bytes, 2.34e9, "2.3 GB"),
     ],
 )
-def test_format_metric_keeps_significant_digits(value, text):
-    assert format_metric(value) == text
-
-
-@pytest.mark.parametrize(
-    ("secs", "text"),
-    [
-        (0, "0:00"),
-        (0.4, "0:00"),
-        (12, "0:12"),
-        (59.6, "1:00"),
-        (185, "3:05"),
-        (3599.9, "1:00:00"),
-        (3723, "1:02:03"),
-        (360_000, "100:00:00"),
-    ],
-)
-def test_format_duration_has_minutes_and_hours(secs, text):
-    assert format_duration(secs) == text
-
-
-def test_without_classes_keeps_overall_metrics():
-    assert without_classes({"loss": 1.0, "precision": 0.5, "precision/3": 0.1}) == {
-        "loss": 1.0,
-        "precision": 0.5,
-    }
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1500, "1.5 kB"),
-        (999_960, "1.0 MB"),
-        (11_082_536, "11.1 MB"),
-        (2.34e9, "2.3 GB"),
-    ],
-)
-def test_format_bytes(size, text):
-    assert format_bytes(size) == text
+def test_numbers_are_short(function, value, text):
+    assert function(value) == text

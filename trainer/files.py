@@ -18,7 +18,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import DamagedError, StorageError
+from trainer.errors import ConfigError, DamagedError, StorageError
 from trainer.text import first_line
 
 _LOCK_POLL_SECS = 0.05
@@ -321,6 +321,36 @@ def describe_holder(holder: str) -> str:
     if host in ("", socket.gethostname()):
         return pid or "unknown"
     return f"{pid} on {host}"
+
+
+def check_holder(lock_file: Path, holder: str) -> None:
+    """Do nothing if a run is still locked by the one that held its lock before.
+
+    On a shared file system, the server gives the lock of a host that it does not hear of any more
+    to another one. The first host may be alive, and come back: it must save nothing more.
+
+    Args:
+        lock_file: in the run directory.
+        holder: what it held then.
+
+    Raises:
+        ConfigError: the lock was given to another host.
+    """
+    if not is_held_by(lock_file, holder):
+        now = lock_holder(lock_file)
+        raise ConfigError(
+            f"{lock_file.parent} was taken over by another process (pid {describe_holder(now)}) "
+            "while this one had lost its lock; nothing more is saved here, and the run goes on "
+            "there"
+        )
+
+
+def is_held_by(lock_file: Path, holder: str) -> bool:
+    """Return whether a lock was given to nobody else since its file held `holder`.
+
+    A missing file says nothing: somebody may have removed the run.
+    """
+    return lock_holder(lock_file) in (holder, "")
 
 
 def is_locked(path: Path) -> bool:

@@ -14,7 +14,7 @@ from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import CRASHED, DONE
 from trainer.launch import remote_run
 from trainer.launch.remote_run import RemoteRun
-from trainer.runs.location import run_address, run_path
+from trainer.runs.identity import run_address, run_path
 from trainer.store.lease import read_manifest
 from trainer.store.object_store import StoreError
 

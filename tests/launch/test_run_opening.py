@@ -16,7 +16,7 @@ from trainer.launch.resolved_run import Command
 from trainer.launch.run_opening import open_directory
 from trainer.runs import directory
 from trainer.runs.directory import RunInUseError
-from trainer.runs.location import run_address, run_path
+from trainer.runs.identity import run_address, run_path
 from trainer.store.lease import Lease, read_manifest
 
 

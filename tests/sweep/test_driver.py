@@ -124,12 +124,6 @@ def train_until_stopped(process: FakeProcess) -> None:
     """Do nothing until a signal is forwarded."""
 
 
-def train_until_four_are_started(process: FakeProcess) -> None:
-    if len(FakeProcess.started) == 4:
-        for started in FakeProcess.started:
-            succeed(started)
-
-
 def send_signal_to_driver(number: int, times: int = 1) -> Behavior:
     def behavior(process: FakeProcess) -> None:
         for _ in range(times):
@@ -168,36 +162,35 @@ def states() -> dict[int, str]:
     return {seed: point["state"] for seed, point in sorted(summary().items())}
 
 
-def test_driver_runs_every_point_once() -> None:
-    outcome = sweep("seed=1,2,3")
-    assert (outcome.code, outcome.err, started_seeds()) == (0, "", [1, 2, 3])
-    assert states() == {1: "done", 2: "done", 3: "done"}
-    assert outcome.out.endswith("Summary: runs/sweeps/s\n")
+def test_driver_runs_every_point_once_and_those_that_a_repeated_sweep_adds() -> None:
+    outcome = sweep("seed=1,2", "sweep.name=null")
+    assert (outcome.code, outcome.err, started_seeds()) == (0, "", [1, 2])
     assert {process.share for process in FakeProcess.started} == {ResourceShare()}
-
-
-def test_repeated_sweep_starts_added_points_only() -> None:
-    sweep("seed=1,2")
-    before = Path("runs/sweeps/s/summary.json").read_bytes()
-    assert (sweep("seed=1,2").code, started_seeds()) == (0, [])
-    assert Path("runs/sweeps/s/summary.json").read_bytes() == before
+    folder = outcome.out.rpartition("Summary: ")[2].strip()
+    before = Path(folder, "summary.json").read_bytes()
+    assert (sweep("seed=1,2", "sweep.name=null").code, started_seeds()) == (0, [])
+    assert Path(folder, "summary.json").read_bytes() == before
     assert (sweep("seed=1,3,2").code, started_seeds()) == (0, [3])
-
-
-def test_resume_never_starts_finished_points_again() -> None:
-    sweep("seed=1,2")
+    assert states() == {1: "done", 2: "done", 3: "done"}
     assert (sweep("seed=1,2", "resume=never").code, started_seeds()) == (0, [1, 2])
+    assert sweep("sweep.name=null").out.rpartition("/")[2].startswith("single-")
 
 
 def test_failed_points_do_not_stop_the_others() -> None:
     outcome = sweep(
-        "seed=1,2,3,4,5",
-        behaviors={1: [crash], 2: [reject_input], 3: [die_of_sigkill], 4: [fail_at_import]},
+        "seed=1,2,3,4,5,6,7",
+        behaviors={
+            1: [crash],
+            2: [reject_input],
+            3: [die_of_sigkill],
+            4: [fail_at_import],
+            5: [lambda process: process.exit(0)],
+            6: [lambda process: process.exit(143)],  # stopped by somebody else
+        },
     )
-    assert (outcome.code, started_seeds()) == (1, [1, 2, 3, 4, 5])
-    assert states() == {1: "failed", 2: "failed", 3: "failed", 4: "failed", 5: "done"}
-    causes = [summary()[seed]["why"] for seed in range(1, 6)]
-    assert causes == [
+    assert (outcome.code, started_seeds()) == (1, [1, 2, 3, 4, 5, 6, 7])
+    assert list(states().values()) == [*["failed"] * 4, "done", "stopped", "done"]
+    assert [summary()[seed]["why"] for seed in range(1, 6)] == [
         "first cause",
         "no such file; nor that",
         "was killed by SIGKILL",
@@ -205,7 +198,7 @@ def test_failed_points_do_not_stop_the_others() -> None:
         "",
     ]
     assert [line.partition(" (")[0] for line in outcome.err.splitlines()] == [
-        f"error: point {number} of 5" for number in range(1, 5)
+        f"error: point {number} of 7" for number in range(1, 5)
     ]
 
 
@@ -231,18 +224,6 @@ def test_on_error_stop_stops_the_sweep_after_a_failure() -> None:
     assert states() == {1: "stopped", 2: "failed", 3: "waiting", 4: "waiting"}
 
 
-def test_on_error_retry_retries_crashes_but_not_wrong_input() -> None:
-    outcome = sweep(
-        "seed=1,2,3",
-        "sweep.on_error=retry",
-        "sweep.retries=2",
-        behaviors={1: [crash, crash], 2: [crash] * 3, 3: [reject_input]},
-    )
-    assert (outcome.code, sorted(started_seeds())) == (1, [1, 1, 1, 2, 2, 2, 3])
-    assert states() == {1: "done", 2: "failed", 3: "failed"}
-    assert "point 1 of 3 (seed=1): first cause; trying again (1 of 2)" in outcome.out
-
-
 def test_parallel_points_get_different_cores() -> None:
     def succeed_with_the_first(process: FakeProcess) -> None:
         succeed(FakeProcess.started[0])
@@ -254,10 +235,11 @@ def test_parallel_points_get_different_cores() -> None:
     first, second, third = (process.share for process in FakeProcess.started)
     assert {first, second} == {ResourceShare((0,), None, 2), ResourceShare((1,), None, 2)}
     assert third == second
+    assert "3 points at a time share 2 cores" in sweep("seed=1,2,3", "sweep.jobs=3").out
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_driver_forwards_a_stop_signal_once(number: int) -> None:
+def test_driver_forwards_a_stop_signal_once() -> None:
+    number = signal.SIGTERM
     outcome = sweep(
         "seed=1,2,3",
         "sweep.jobs=2",
@@ -287,30 +269,9 @@ def test_second_ctrl_c_leaves_at_once_with_exit_code_1(monkeypatch: pytest.Monke
     assert states() == {1: "stopped", 2: "waiting"}
 
 
-def test_sweep_reports_points_that_share_cores() -> None:
-    lines = sweep("seed=1,2,3", "sweep.jobs=3").out.splitlines()
-    assert "3 points at a time share 2 cores" in lines
+def test_driver_forwards_a_save_signal() -> None:
+    number = signal.SIGUSR1
 
-
-def test_exit_code_0_without_a_result_is_success() -> None:
-    outcome = sweep("seed=1,2", behaviors={1: [lambda process: process.exit(0)]})
-    assert (outcome.code, states()) == (0, {1: "done", 2: "done"})
-
-
-def test_sweep_of_one_point_has_a_summary_folder() -> None:
-    assert sweep("sweep.name=null").out.rpartition("/")[2].startswith("single-")
-
-
-def test_stop_signal_after_the_last_point_changes_nothing() -> None:
-    def signal_and_succeed(process: FakeProcess) -> None:
-        send_signal_to_driver(signal.SIGTERM)(process)
-        succeed(process)
-
-    assert sweep("seed=1", behaviors={1: [signal_and_succeed]}).code == 0
-
-
-@pytest.mark.parametrize("number", sorted(SAVES))
-def test_driver_forwards_a_save_signal(number: int) -> None:
     def save_and_succeed(process: FakeProcess) -> None:
         def forward_signal(number: int) -> None:
             process.signals.append(number)
@@ -321,11 +282,6 @@ def test_driver_forwards_a_save_signal(number: int) -> None:
 
     assert sweep("seed=1", behaviors={1: [save_and_succeed]}).code == 0
     assert FakeProcess.started[0].signals == [number]
-
-
-def test_point_that_was_stopped_from_outside_is_not_done() -> None:
-    outcome = sweep("seed=1,2", behaviors={1: [lambda process: process.exit(143)]})
-    assert (outcome.code, states()) == (1, {1: "stopped", 2: "done"})
 
 
 def test_search_of_the_users_own_prunes_and_records_all_but_stopped_points(
@@ -363,23 +319,17 @@ def test_search_of_the_users_own_prunes_and_records_all_but_stopped_points(
     assert states() == {1: "pruned", 2: "done", 3: "stopped"}
 
 
-def test_points_on_ray_do_not_divide_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "visible_gpus", lambda: ["0"])
-    outcome = sweep(
-        *("seed=1,2,3,4", "sweep.jobs=4", "launch=ray", "launch.ray.address=10.0.0.1:6379"),
-        behaviors={seed: [train_until_four_are_started] for seed in (1, 2, 3, 4)},
-    )
-    assert (outcome.code, outcome.err, started_seeds()) == (0, "", [1, 2, 3, 4])
-    assert "share" not in outcome.out
-    assert {process.share for process in FakeProcess.started} == {ResourceShare()}
-
-
 def test_declared_cluster_requires_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = {
-        "cluster": {"worker": ["127.0.0.1:0"]},
-        "task": {"type": "worker", "index": 0},
-    }
+    cluster = {"cluster": {"worker": ["127.0.0.1:0"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
     outcome = sweep("seed=1,2", "sweep.jobs=2", "strategy=multi_worker")
     assert (outcome.code, started_seeds()) == (2, [])
     assert not list(Path().iterdir())
+
+
+def test_points_on_ray_do_not_divide_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "visible_gpus", lambda: ["0"])  # fewer than points
+    options = ["sweep.jobs=2", "launch=ray", "launch.ray.address=10.0.0.1:6379"]
+    outcome = sweep("seed=1,2", *options)
+    assert (outcome.code, "share" in outcome.out) == (0, False)
+    assert {process.share for process in FakeProcess.started} == {ResourceShare()}

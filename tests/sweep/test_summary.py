@@ -3,14 +3,14 @@
 import csv
 import json
 import math
-import random
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from trainer.cli.compose import compose
 from trainer.config.schema import Experiment, Sweep
-from trainer.errors import StorageError
+from trainer.errors import ConfigError, StorageError
 from trainer.runs.status import RunStatus, State
 from trainer.sweep import summary
 from trainer.sweep.points.points import Point, PointResult
@@ -53,61 +53,27 @@ def order(folder, sweep, results):
     ]
 
 
-def test_text_summary_is_a_table(tmp_path):
+def test_summary_is_a_table_as_text_csv_and_json(tmp_path):
     folder = tmp_path / "runs" / "sweeps" / "mine"
-    assert summary.write_summary(folder, BY_ACCURACY, RESULTS) == TEXT
+    assert summary.write_summary(folder, BY_ACCURACY, RESULTS[::-1]) == TEXT
     assert (folder / "summary.txt").read_text() == TEXT
-    assert sorted(file.name for file in folder.iterdir()) == [
-        "summary.csv",
-        "summary.json",
-        "summary.txt",
-    ]
-
-
-def test_csv_summary_has_all_metrics(tmp_path):
-    summary.write_summary(tmp_path, BY_ACCURACY, RESULTS)
-    with (tmp_path / "summary.csv").open(newline="") as file:
+    with (folder / "summary.csv").open(newline="") as file:
         header, first, *_, fourth, _ = csv.reader(file)
     assert header == ["model", RATE, "state", "step", "accuracy", "loss", "run", "why"]
     assert first == ["softmax", "0.3", "done", "20", "0.9375", "0.000123456789", "runs/run-3", ""]
     assert fourth == ["cnn", "0.2", "failed", "0", "", "", "runs/run-2", 'ValueError: no, "never"']
-
-
-def test_json_summary_has_all_metrics(tmp_path):
-    summary.write_summary(tmp_path, BY_ACCURACY, RESULTS[1:3])
-    done = {
+    content = json.loads((folder / "summary.json").read_text())
+    assert (content["metric"], content["mode"], len(content["points"])) == ("accuracy", "max", 5)
+    assert content["points"][0] == {
+        "varied": {"model": "softmax", RATE: "0.3"},
         "state": "done",
         "step": 20,
         "metrics": {"loss": 0.000123456789, "accuracy": 0.9375},
         "run": "runs/run-3",
         "why": "",
     }
-    failed = {
-        "state": "failed",
-        "step": 0,
-        "metrics": {},
-        "run": "runs/run-2",
-        "why": 'ValueError: no, "never"',
-    }
-    assert json.loads((tmp_path / "summary.json").read_text()) == {
-        "metric": "accuracy",
-        "mode": "max",
-        "points": [
-            {"varied": {"model": "softmax", RATE: "0.3"}, **done},
-            {"varied": {"model": "cnn", RATE: "0.2"}, **failed},
-        ],
-    }
-
-
-def test_summary_does_not_depend_on_the_order_of_results(tmp_path):
-    contents = set()
-    for number in range(5):
-        shuffled = random.Random(number).sample(RESULTS, len(RESULTS))
-        summary.write_summary(tmp_path / str(number), BY_ACCURACY, shuffled)
-        contents.add(
-            tuple(file.read_bytes() for file in sorted((tmp_path / str(number)).iterdir()))
-        )
-    assert len(contents) == 1
+    with pytest.raises(StorageError, match=r"txt/x could not be written: Not a directory"):
+        summary.write_summary(folder / "summary.txt" / "x", BY_ACCURACY, RESULTS)
 
 
 @pytest.mark.parametrize(
@@ -137,46 +103,24 @@ def test_points_without_a_finite_loss_come_last(tmp_path):
     )
 
 
-def test_keys_with_the_same_last_part_are_not_shortened(tmp_path):
-    text = summary.write_summary(
-        tmp_path,
-        BY_ACCURACY,
-        [
-            make_result(
-                1, State.DONE, 0.5, varied={"model.width": "4", "task.width": "5", "seed": "1"}
-            )
-        ],
-    )
-    assert text.splitlines()[1].split()[:3] == ["model.width", "task.width", "seed"]
-    assert text.startswith("1 point: 1 done; ")
-
-
-def test_summary_has_the_varied_keys_of_all_points(tmp_path):
-    text = summary.write_summary(
-        tmp_path,
-        BY_ACCURACY,
-        [
-            make_result(1, State.DONE, 0.5, varied={"seed": "1"}),
-            make_result(2, State.DONE, 0.4, varied={"jit": "true"}),
-        ],
-    )
-    assert [line.split()[:2] for line in text.splitlines()[1:]] == [
-        ["seed", "jit"],
-        ["1", "-"],
-        ["-", "true"],
+def test_summary_has_the_varied_keys_of_all_points_shortened_where_that_is_unique(tmp_path):
+    points = [
+        make_result(1, State.DONE, 0.5, varied={"model.width": "4", "task.width": "5"}),
+        make_result(2, State.DONE, 0.4, varied={"train.jit": "true"}),
     ]
+    text = summary.write_summary(tmp_path, BY_ACCURACY, points)
+    assert [line.split()[:3] for line in text.splitlines()[1:]] == [
+        ["model.width", "task.width", "jit"],
+        ["4", "5", "-"],
+        ["-", "-", "true"],
+    ]
+    assert summary.write_summary(tmp_path, BY_ACCURACY, points[:1]).startswith("1 point: 1 done; ")
 
 
 def folder(*overrides, keys=("model", RATE)):
     return summary.summary_folder(
         compose([item for item in overrides if "," not in item]), keys, overrides
     )
-
-
-def test_folder_is_named_by_the_varied_keys():
-    path = folder(f"{RATE}=0.1,0.01", "model=cnn,softmax", "seed=3")
-    assert path.parent == Path("runs/sweeps")
-    assert path.name == "model-learning_rate-" + path.name[-8:]
 
 
 def test_folder_depends_on_varied_keys_and_shared_values_alone():
@@ -188,18 +132,17 @@ def test_folder_depends_on_varied_keys_and_shared_values_alone():
     assert folder("seed=4") != base
     assert folder("seed=3", keys=("model",)) != base
     assert folder("seed=3", "experiment=mnist_tutorial") != base
+    assert base.parent == Path("runs/sweeps")
+    assert base.name == "model-learning_rate-" + base.name[-8:]
+    assert folder("runs_dir=here", "sweep.name=first") == Path("here/sweeps/first")
+    assert len(folder(keys=[f"model.a_long_option_{number}" for number in range(9)]).name) < 60
 
 
-def test_folder_has_the_name_of_the_sweep(tmp_path):
-    assert folder(f"runs_dir={tmp_path}", "sweep.name=first") == tmp_path / "sweeps" / "first"
-
-
-def test_folder_name_of_many_keys_is_short():
-    keys = [f"model.a_long_option_{number}" for number in range(9)]
-    assert len(folder(keys=keys).name) < 60
-
-
-def test_unwritable_folder_is_an_error_of_one_line(tmp_path):
-    (tmp_path / "runs").write_text("a file")
-    with pytest.raises(StorageError, match=r"runs/sweeps/x could not be written: Not a directory"):
-        summary.write_summary(tmp_path / "runs" / "sweeps" / "x", BY_ACCURACY, RESULTS)
+def test_folder_is_locked_by_one_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(summary, "_LOCK_WAIT_SECS", 0.01)
+    with (
+        closing(summary.lock_folder(tmp_path)),
+        pytest.raises(ConfigError, match="the same sweep is running; wait for it, or stop it"),
+    ):
+        summary.lock_folder(tmp_path)
+    summary.lock_folder(tmp_path).close()

@@ -14,7 +14,7 @@ from trainer.config.schema import GROUPS, ONE_CHOICE, PAIRS, USED
 from trainer.errors import ConfigError
 from trainer.runs.provenance import latest_command, read
 from trainer.runs.secret_masking import MASK
-from trainer.store.remote_record import read_remote
+from trainer.store.remote_view import read_remote
 
 _NO_NAME = re.compile(r"null|true|false|-?[\d.]+", re.IGNORECASE)
 _PLAIN = re.compile(r"[\w./-]+", re.ASCII)

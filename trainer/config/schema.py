@@ -552,10 +552,9 @@ class Sweep:
     )
     on_error: str = key(
         "continue",
-        "after a failed point: run the others, stop at once, or retry it and then continue",
-        OneOf("continue", "stop", "retry"),
+        "after a failed point: run the others, or stop at once",
+        OneOf("continue", "stop"),
     )
-    retries: int = key(1, "on_error=retry: number of retries of a point", Ge(1))
     metric: str | None = key(
         None, "metric that sorts the summary; null: the primary metric of the task"
     )

@@ -39,7 +39,7 @@ from trainer.engine.reporter import Reporter
 from trainer.engine.run_state import RunState
 from trainer.engine.step_inspector import StepInspector
 from trainer.errors import NonFiniteError
-from trainer.runs.status import read_evaluations
+from trainer.runs.recorded_metrics import read_evaluations
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -33,9 +33,8 @@ from trainer.launch.supervision.supervisor import Supervisor
 from trainer.runs import checkpoint_selection, crash_report, prediction_table, provenance, status
 from trainer.runs.crash_report import Failure
 from trainer.runs.directory import RunDirectory
-from trainer.runs.ledger import Ledger, format_sizes, process_start_time
-from trainer.runs.location import run_address
-from trainer.runs.time_tally import CATEGORIES
+from trainer.runs.identity import run_address
+from trainer.runs.ledger import CATEGORIES, Ledger, format_sizes, process_start_time
 from trainer.strategies.strategy import Strategy
 from trainer.text import format_duration, without_classes
 

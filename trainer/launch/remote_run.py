@@ -19,12 +19,12 @@ from trainer.files import Lock, LockedError, read_json, write_json, writing
 from trainer.launch.display.console import Console
 from trainer.launch.run_opening import when_free
 from trainer.runs.directory import RunInUseError
-from trainer.runs.location import joined_path, run_address, run_path
+from trainer.runs.identity import joined_path, run_address, run_path
 from trainer.store import remote_files
 from trainer.store.lease import BEATS, Lease, LeaseHeldError, is_renewed, read_manifest
 from trainer.store.mirror import Mirror
 from trainer.store.object_store import Store, StoreError, open_store, retry
-from trainer.store.remote_record import download_record
+from trainer.store.remote_view import download_record
 from trainer.strategies.strategy import Strategy
 
 _LOCK_WAIT_SECS = 5.0

@@ -7,7 +7,7 @@ from pathlib import Path
 from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Checkpoint
 from trainer.errors import ConfigError
-from trainer.runs import metric_directions
+from trainer.runs import recorded_metrics
 from trainer.runs.checkpoint_marker import committed_steps, read_marker, verify
 from trainer.runs.checkpoint_retention import KeepBest, SavedCheckpoint
 
@@ -70,7 +70,7 @@ def _best(run_dir: Path, steps: list[int], metric: str | None, mode: str) -> int
             "checkpoint (best) needs to know by what: this run keeps none; "
             f"add checkpoint.best.metric={example}"
         )
-    directions = metric_directions.read(run_dir)
+    directions = recorded_metrics.read_directions(run_dir)
     line = directions.problem("checkpoint.best.metric", metric, "checkpoint.best.mode", mode)
     if line and metric in names:
         raise ConfigError(line)

@@ -5,9 +5,8 @@ It holds nothing of the environment variables, which may contain secrets.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from trainer.runs.checkpoint_marker import committed_steps
 
 _FILE = "crash.txt"
 _LOG_LINES = 40
-_METRIC_LINES = 8
 _TAIL_BYTES = 1 << 16
 _OUT_OF_MEMORY = "If no user sent SIGKILL, the system was probably out of memory: see dmesg."
 
@@ -63,20 +61,6 @@ def write(run_dir: Path, error: str, failures: Sequence[Failure], command: Seque
     Raises:
         StorageError: it cannot be written.
     """
-    last = failures[-1] if failures else None
-    text = last.text.splitlines() if last and last.text != last.cause else []
-    sections: list[tuple[str, Callable[[], list[str]]]] = [
-        ("What happened", lambda: _what_happened(error, last)),
-        ("To continue", lambda: [provenance.format_command(command)]),
-        ("Attempts of this command", lambda: _attempts(failures)),
-        ("Traceback", lambda: text),
-        (
-            f"The last lines of {last.log if last else ''}",
-            lambda: _tail(last.log, _LOG_LINES) if last else [],
-        ),
-        ("The last metrics", lambda: _last_metrics(run_dir)),
-        ("Code, versions, devices", lambda: _provenance(run_dir)),
-    ]
     step = max(committed_steps(run_dir / "checkpoints"), default=None)
     newest = (
         "there is no checkpoint yet"
@@ -84,8 +68,17 @@ def write(run_dir: Path, error: str, failures: Sequence[Failure], command: Seque
         else f"the newest checkpoint is that of step {step}"
     )
     lines = [f"{run_dir} has crashed, {time.strftime('%Y-%m-%d %H:%M:%S')}; {newest}."]
-    for title, section in sections:
-        if content := _content(section):
+    last = failures[-1] if failures else None
+    sections = {
+        "What happened": _what_happened(error, last),
+        "To continue": [provenance.format_command(command)],
+        "Attempts of this command": _attempts(failures),
+    }
+    if last:
+        sections["Traceback"] = last.text.splitlines() if last.text != last.cause else []
+        sections[f"The last lines of {last.log}"] = _tail(last.log)
+    for title, content in sections.items():
+        if content:
             lines += ["", title, *(f"  {line}" for line in content)]
     write_atomically(report_path(run_dir), "".join(f"{line}\n" for line in lines))
 
@@ -93,14 +86,6 @@ def write(run_dir: Path, error: str, failures: Sequence[Failure], command: Seque
 def remove(run_dir: Path) -> None:
     """Remove crash.txt: the run continues."""
     report_path(run_dir).unlink(missing_ok=True)
-
-
-def _content(section: Callable[[], list[str]]) -> list[str]:
-    """Return the lines of a section, or the error: a damaged file must not hide other sections."""
-    try:
-        return section()
-    except Exception as error:
-        return [f"unknown: {type(error).__name__}: {error}"]
 
 
 def _what_happened(error: str, last: Failure | None) -> list[str]:
@@ -120,47 +105,11 @@ def _attempts(failures: Sequence[Failure]) -> list[str]:
     return [*lines, f"restarted {len(failures) - 1} times"]
 
 
-def _tail(path: Path, count: int) -> list[str]:
-    """Return the last lines of a file, which may be large."""
-    if not path.exists():
+def _tail(log: Path) -> list[str]:
+    """Return the last lines of a log, which may be large; none if it cannot be read."""
+    try:
+        with open(log, "rb", opener=regular_file) as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            return file.read().decode(errors="replace").splitlines()[-_LOG_LINES:]
+    except OSError:
         return []
-    with open(path, "rb", opener=regular_file) as file:
-        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-        return file.read().decode(errors="replace").splitlines()[-count:]
-
-
-def _last_metrics(run_dir: Path) -> list[str]:
-    """Return the last lines of metrics.jsonl as text: `step 120  train  loss 0.2113`."""
-    lines = []
-    for text in _tail(run_dir / "metrics.jsonl", _METRIC_LINES):
-        try:
-            line = json.loads(text)
-            step = line.pop("step")
-            split = line.pop("split")
-            metrics = [f"{name} {value:.6g}" for name, value in line.items()]
-            lines.append("  ".join([f"step {step}", f"{split:5}", *metrics]))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            lines.append(text)  # a kill has cut it off
-    return lines
-
-
-def _provenance(run_dir: Path) -> list[str]:
-    record = provenance.read(run_dir)
-    latest = provenance.latest_command(record)
-    git = latest.get("git")
-    versions = [
-        f"python {latest.get('python')}",
-        *(f"{name} {version}" for name, version in latest.get("versions", {}).items()),
-    ]
-    devices = record.get("devices")
-    lines = [
-        f"started with: {provenance.format_command(latest['argv'])}",
-        f"on {latest.get('host')}, {latest.get('started')}",
-        f"versions: {', '.join(versions)}",
-        f"devices: {', '.join(devices) if devices else 'unknown: it failed too early'}",
-    ]
-    if git:
-        dirty = git.get("dirty", bool(git.get("diff")))
-        suffix = ", with uncommitted changes" if dirty else ""
-        lines.append(f"code: commit {git['sha'][:10]}{suffix}")
-    return lines

@@ -8,6 +8,7 @@ import shutil
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from trainer.errors import ConfigError, DamagedError
 from trainer.files import (
     Lock,
     LockedError,
+    check_holder,
+    is_held_by,
     lock_holder,
     read_json,
     read_text,
@@ -30,9 +33,7 @@ from trainer.files import (
 )
 from trainer.runs import identity, migrations, normal_form, provenance, repair
 from trainer.runs.checkpoint_marker import committed_steps
-from trainer.runs.identity import Change
-from trainer.runs.location import joined_path, run_address, run_path
-from trainer.runs.take_over import check_holder, is_held_by
+from trainer.runs.identity import Change, joined_path, run_address, run_path
 
 _SEAL = "# crc32 of what follows: "
 """The first line of config.yaml, so that a file that was cut shows it."""
@@ -55,6 +56,7 @@ class RunInUseError(ConfigError):
         self.holder = holder
 
 
+@dataclass(eq=False)
 class RunDirectory:
     """The directory of one run, locked by this object and by the workers that inherit the lock.
 
@@ -66,35 +68,22 @@ class RunDirectory:
         created: the directories that were created for it, the innermost first.
         old_run: the directory to which an earlier run of the same name was moved; None: there
             was none.
+        holder: what `lock` has written into its file; empty: nothing is locked.
         changes: the keys in which the experiment differs from the existing run.
         repairs: what was damaged in it, one line each.
-
-    Args:
-        holder: what `lock` has written into its file; empty: nothing is locked.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        name: str,
-        *,
-        is_new: bool,
-        lock: Lock,
-        created: list[Path],
-        old_run: Path | None,
-        holder: str = "",
-    ) -> None:
-        self.path = path
-        self.name = name
-        self.is_new = is_new
-        self.lock = lock
-        self.created = created
-        self.old_run = old_run
-        self.changes: list[Change] = []
-        self.repairs: list[str] = []
-        self._holder = holder
-        self._continued_at: int | None = None
-        self._recorded = False
+    path: Path
+    name: str
+    is_new: bool
+    lock: Lock
+    created: list[Path]
+    old_run: Path | None
+    holder: str = ""
+    changes: list[Change] = field(default_factory=list)
+    repairs: list[str] = field(default_factory=list)
+    _continued_at: int | None = None
+    _recorded: bool = False
 
     def result(self, experiment: Experiment) -> dict[str, Any] | None:
         """Return result.json if the run has at least the length that `experiment` asks for."""
@@ -116,8 +105,8 @@ class RunDirectory:
         Raises:
             ConfigError: it was given to another host.
         """
-        if self._holder:
-            check_holder(lock_file(self.path), self._holder)
+        if self.holder:
+            check_holder(lock_file(self.path), self.holder)
 
     def record_continuation(self, overrides: list[str], config_dir: str | None) -> list[str]:
         """Record in run.json that a command continues the run.
@@ -142,7 +131,7 @@ class RunDirectory:
             provenance.withdraw_entry(self.path)
 
     def _has_lock(self) -> bool:
-        return is_held_by(lock_file(self.path), self._holder)
+        return is_held_by(lock_file(self.path), self.holder)
 
     def _newest(self) -> int | None:
         return max(committed_steps(self.path / "checkpoints"), default=None)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.annotations import Effect, Free, Semantic, Structural
+from trainer.config import addresses
 from trainer.config.options import constraints, targets
 from trainer.config.rules import env, loop
 from trainer.config.schema import Experiment
@@ -123,6 +124,31 @@ def run_name(experiment: Experiment) -> str:
     }
     digest = hashlib.sha256(json.dumps(naming, sort_keys=True, default=str).encode()).hexdigest()
     return f"{name}-{digest[:8]}"
+
+
+def run_address(experiment: Experiment) -> str | None:
+    """Return the address of an experiment's run in an object store; None: it is a local one."""
+    if experiment.resume not in ("auto", "never"):
+        return experiment.resume if addresses.is_remote(experiment.resume) else None
+    if not addresses.is_remote(experiment.runs_dir):
+        return None
+    return addresses.join(experiment.runs_dir, run_name(experiment))
+
+
+def run_path(experiment: Experiment) -> Path:
+    """Return the directory of an experiment on this machine, which need not exist."""
+    if address := run_address(experiment):
+        return addresses.work_folder(experiment.store.work_dir, address)
+    if experiment.resume in ("auto", "never"):
+        return Path(experiment.runs_dir).expanduser() / run_name(experiment)
+    return Path(experiment.resume).expanduser()
+
+
+def joined_path(experiment: Experiment, process: str) -> Path:
+    """Return the directory of a process that is not the chief: of a run in a store, its own."""
+    path = run_path(experiment)
+    # Not the chief's: machines may have one home directory.
+    return path.with_name(f"{path.name}.{process}") if run_address(experiment) else path
 
 
 def trained_choice(experiment: Experiment) -> str:

@@ -65,42 +65,23 @@ _WITH_NORMALIZE = (
 )  # fmt: skip
 
 ROWS: tuple[Row, ...] = (
-    NewPath(
-        "trainer.buffers.queue.Queue",
-        "trainer.reinforcement.buffers.queue.Queue",
-    ),
-    NewPath(
-        "trainer.buffers.replay.Replay",
-        "trainer.reinforcement.buffers.replay.Replay",
-    ),
-    NewPath(
-        "trainer.environments.catch.Catch",
-        "trainer.reinforcement.environments.catch.Catch",
-    ),
+    NewPath("trainer.buffers.queue.Queue", "trainer.reinforcement.buffers.queue.Queue"),
+    NewPath("trainer.buffers.replay.Replay", "trainer.reinforcement.buffers.replay.Replay"),
+    NewPath("trainer.environments.catch.Catch", "trainer.reinforcement.environments.catch.Catch"),
     NewPath(
         "trainer.environments.registered.registered",
         "trainer.reinforcement.environments.registered.registered",
     ),
+    NewPath("trainer.tasks.d4pg.D4PG", "trainer.reinforcement.tasks.d4pg.D4PG"),
+    NewPath("trainer.tasks.impala.Impala", "trainer.reinforcement.tasks.impala.Impala"),
     NewPath(
-        "trainer.tasks.d4pg.D4PG",
-        "trainer.reinforcement.tasks.d4pg.D4PG",
-    ),
-    NewPath(
-        "trainer.tasks.impala.Impala",
-        "trainer.reinforcement.tasks.impala.Impala",
-    ),
-    NewPath(
-        "trainer.datasets.augment.Augmentation",
-        "trainer.datasets.operations.augment.Augmentation",
+        "trainer.datasets.augment.Augmentation", "trainer.datasets.operations.augment.Augmentation"
     ),
     NewPath(
         "trainer.datasets.coloured_digits.coloured_digits",
         "trainer.datasets.colored_digits.colored_digits",
     ),
-    NewPath(
-        "trainer.datasets.fields.Fields",
-        "trainer.datasets.records.fields.Fields",
-    ),
+    NewPath("trainer.datasets.fields.Fields", "trainer.datasets.records.fields.Fields"),
     NewPath(
         "trainer.datasets.normalise.Normalisation",
         "trainer.datasets.images.normalization.Normalization",

@@ -30,7 +30,6 @@ _PACKAGES = (
     "steadfast",
 )
 _MAX_DIFF = 1_000_000
-_MAX_FILES = 5
 
 
 def create(
@@ -225,7 +224,6 @@ def _git() -> dict[str, Any] | None:
             "sha": _run_git("rev-parse", "HEAD").strip(),
             "dirty": bool(diff),
             "diff_sha256": hashlib.sha256(diff.encode()).hexdigest(),
-            "files": _run_git("diff", "HEAD", "--name-only").splitlines(),
             "diff": masked(diff),
         }
     except (OSError, subprocess.SubprocessError):
@@ -247,11 +245,7 @@ def _fingerprint(git: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the state of the code, with a hash instead of the whole diff."""
     if not git:
         return None
-    state = {name: value for name, value in git.items() if name != "diff"}
-    if "diff_sha256" not in git:  # of a run before this was recorded
-        diff = git["diff"]
-        state |= {"dirty": bool(diff), "diff_sha256": hashlib.sha256(diff.encode()).hexdigest()}
-    return state
+    return {name: value for name, value in git.items() if name != "diff"}
 
 
 def _differences(
@@ -263,13 +257,11 @@ def _differences(
     if code and before and after:  # both None outside a repository
         if before["sha"] != after["sha"]:
             lines.append(
-                f"the code is at commit {after['sha'][:10]}, "
-                f"the run was at {before['sha'][:10]}{_changed_files(before['sha'])}"
+                f"the code is at commit {after['sha'][:10]}, the run was at {before['sha'][:10]}"
             )
-        if before["diff_sha256"] != after["diff_sha256"]:
+        if before.get("diff_sha256") != after["diff_sha256"]:
             lines.append(
                 "uncommitted changes of the code are not those that the run was trained with"
-                f"{_changed_files('HEAD')}"
             )
     if previous.get("python") not in (None, current["python"]):
         lines.append(f"this is Python {current['python']}, the run had {previous['python']}")
@@ -282,13 +274,3 @@ def _differences(
                 else f"{name} is {new or 'missing'}, the run had {old or 'none'}"
             )
     return lines
-
-
-def _changed_files(commit: str) -> str:
-    """Return, in brackets, the files that differ from a commit; nothing if it is unknown here."""
-    try:
-        files = _run_git("diff", "--name-only", commit, "--").splitlines()
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    more = f" and {len(files) - _MAX_FILES} more" if len(files) > _MAX_FILES else ""
-    return f" ({', '.join(files[:_MAX_FILES])}{more})" if files else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,10 @@ from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DamagedError
 from trainer.files import is_locked, read_json, write_json
 from trainer.runs import directory, provenance
-from trainer.runs.checkpoint_marker import committed_steps, read_marker
-from trainer.runs.metric_lines import read_lines
+from trainer.runs.checkpoint_marker import committed_steps
+from trainer.runs.recorded_metrics import newest_metrics
 
 _FAILURE = "failure.json"
-_METRIC_FILES = ("metrics.jsonl", "evaluations.jsonl")
-_SPLITS = ("validation", "test")
-"""What selects uses the first of them that is evaluated."""
-
-_NO_METRIC = {"step", "split", "epoch"}
 
 
 class State(enum.StrEnum):
@@ -70,7 +65,7 @@ def run_status(path: Path, experiment: Experiment | None = None) -> RunStatus:
         return replace(done, metrics=validation, split="validation", test=result["metrics"])
     steps = committed_steps(path / "checkpoints")
     step = max(steps, default=0)
-    split, metrics = _newest_metrics(path, steps)
+    split, metrics = newest_metrics(path, steps)
     status = RunStatus(State.STOPPED if steps else State.WAITING, step, metrics, split=split)
     if is_locked(directory.lock_file(path)):
         return replace(status, state=State.RUNNING)
@@ -81,21 +76,6 @@ def run_status(path: Path, experiment: Experiment | None = None) -> RunStatus:
     except DamagedError as damage:
         error = str(damage)
     return replace(status, state=State.FAILED, error=error)
-
-
-def read_evaluations(path: Path, *splits: str) -> list[tuple[int, Mapping[str, float]]]:
-    """Return step and metrics of every evaluation, ascending by step.
-
-    Args:
-        path: the run directory.
-        *splits: that of the first of these splits which has any; none: the one that selects.
-    """
-    for split in splits or _SPLITS:
-        if lines := [line for name in _METRIC_FILES for line in _lines(path / name, split)]:
-            break
-    return [
-        (line["step"], _metrics_of(line)) for line in sorted(lines, key=lambda line: line["step"])
-    ]
 
 
 def record_failure(path: Path, error: str) -> None:
@@ -133,25 +113,3 @@ def _result(path: Path, experiment: Experiment | None) -> dict[str, Any] | None:
     return (
         result if all(changed.get(key, value) == value for key, value in length.items()) else None
     )
-
-
-def _newest_metrics(path: Path, steps: Sequence[int]) -> tuple[str, Mapping[str, float]]:
-    for split in _SPLITS:
-        lines = [line for name in _METRIC_FILES if (line := next(_lines(path / name, split), None))]
-        if lines:
-            return split, _metrics_of(max(lines, key=lambda line: line["step"]))
-    markers = (read_marker(path / "checkpoints", step) for step in reversed(steps))
-    return "test", next((marker["metrics"] for marker in markers if marker["metrics"]), {})
-
-
-def _metrics_of(line: Mapping[str, Any]) -> Mapping[str, float]:
-    return {name: value for name, value in line.items() if name not in _NO_METRIC}
-
-
-def _lines(path: Path, split: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a split, the newest first; a damaged file has none."""
-    try:
-        lines, _ = read_lines(path)
-    except DamagedError:
-        return
-    yield from (line for line in reversed(lines) if line["split"] == split)

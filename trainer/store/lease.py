@@ -239,14 +239,7 @@ def _watch(
     lease_secs: float,
     sleep: Callable[[float], None],
 ) -> tuple[Manifest, str | None]:
-    """Wait until a holder has released its lease, or has not renewed it for a while.
-
-    Returns:
-        The manifest as it is then, and its version.
-
-    Raises:
-        LeaseHeldError: the holder lives.
-    """
+    """Wait until a holder has released its lease, or has not renewed it; return the manifest."""
     deadline = time.monotonic() + lease_secs
     while True:
         sleep(min(_POLL_SECS, lease_secs))

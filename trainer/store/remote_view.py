@@ -1,20 +1,19 @@
-"""A run in an object store, read without taking it: its records in a folder that goes again."""
+"""A run in an object store, read without taking it."""
 
 from __future__ import annotations
 
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trainer.config import addresses
-from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Store as StoreOptions
 from trainer.errors import ConfigError
-from trainer.files import Lock
+from trainer.files import Lock, parse_json
 from trainer.runs.checkpoint_marker import marker_file
 from trainer.runs.directory import lock_file, trained_config
 from trainer.store.lease import Manifest, is_renewed, read_manifest
@@ -23,6 +22,8 @@ from trainer.store.remote_files import CHECKPOINTS, file_object
 
 _RETRY_SECS = 30.0
 _RECORDS = {".json", ".jsonl", ".yaml", ".txt", ".png"}
+_OF_PROCESSES = ("run.json", "result.json", "dataset.json")
+"""What a process that is not the chief reads of the run, besides the checkpoint."""
 _MOST_NAMES = 5
 _T = TypeVar("_T")
 
@@ -98,16 +99,39 @@ def view(command: str, address: str) -> Iterator[RemoteView]:
                 f"{command} ({address}): no run there: its last command has saved nothing"
             )
         # Readers of a run directory see by its lock that it is in use.
-        with _closing(Lock.acquire(lock_file(path))) if found.in_use else nullcontext():
+        with closing(Lock.acquire(lock_file(path))) if found.in_use else nullcontext():
             yield found
 
 
-@contextmanager
-def _closing(lock: Lock) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        lock.close()
+def read_remote(address: str) -> dict[str, Any]:
+    """Return run.json of the run at an address.
+
+    Raises:
+        ConfigError: there is no run, or it cannot be read.
+    """
+
+    def read() -> bytes:
+        store = open_store(address)
+        manifest, _ = read_manifest(store)
+        if not manifest.has_run:
+            raise ConfigError(_no_run("resume", address))
+        return store.read(file_object(manifest, "run.json"))[0]
+
+    return parse_json(_attempt("resume", address, read), f"{address}/run.json")
+
+
+def download_record(store: Store, path: Path) -> None:
+    """Make the record of a run in a folder what it is in the store.
+
+    Raises:
+        StoreError: the store fails.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    manifest, _ = read_manifest(store)
+    for name in _OF_PROCESSES:
+        (path / name).unlink(missing_ok=True)
+        if name in manifest.files:
+            _download_object(store, file_object(manifest, name), path / name)
 
 
 def _opened(command: str, address: str) -> Store:
@@ -136,11 +160,15 @@ def _download(store: Store, manifest: Manifest, path: Path) -> None:
         marker = marker_file(path / CHECKPOINTS, step)
         objects[marker] = f"{CHECKPOINTS}/{folder}/{marker.name}"
     for file, name in objects.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            store.download(name, file)
-        except MissingObjectError as error:
-            raise StoreError(f"{name} was replaced while it was read") from error
+        _download_object(store, name, file)
+
+
+def _download_object(store: Store, name: str, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        store.download(name, file)
+    except MissingObjectError as error:
+        raise StoreError(f"{name} was replaced while it was read") from error
 
 
 def _is_record(name: str) -> bool:
@@ -168,12 +196,7 @@ def _has_run(store: Store, name: str) -> bool:
 def _no_run(command: str, address: str) -> str:
     """Return the error for an address without a run, with what is there."""
     text = f"{command} ({address}): no run there: it has no manifest.json"
-    scheme, bucket, path = addresses.split(address)
-    parent = f"{scheme}://{bucket}/{path.rpartition('/')[0]}".rstrip("/")
-    below, beside = (open_store(place).folders() for place in (address, parent))
-    if below:
-        more = f" and {len(below) - _MOST_NAMES} more" if len(below) > _MOST_NAMES else ""
-        return f"{text}, but the folders {', '.join(below[:_MOST_NAMES])}{more}; name one of them"
-    if near := did_you_mean(PurePosixPath(path).name, beside):
-        return text + near.replace("'", f"'{parent}/", 1)
+    if folders := open_store(address).folders():
+        more = f" and {len(folders) - _MOST_NAMES} more" if len(folders) > _MOST_NAMES else ""
+        return f"{text}, but the folders {', '.join(folders[:_MOST_NAMES])}{more}; name one of them"
     return f"{text}; give the address of a run, as the command that trained it has printed it"

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import queue
 import signal
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from trainer.cluster.messages import (
-    Crash,
-    ErrorLine,
     Evaluated,
     Exit,
     Message,
-    Problem,
     SignalReceived,
 )
 from trainer.cluster.signals import forward_to
 from trainer.cluster.stop_requests import LEAVE, STOP, Decision, StopRequests
 from trainer.config.rules.checkpoint import selecting_split
 from trainer.config.schema import Sweep
-from trainer.errors import CRASHED, DONE, WRONG_INPUT
+from trainer.errors import CRASHED, DONE
 from trainer.launch.display.terminal import is_attended
 from trainer.launch.processes.fork_server import ForkServer
 from trainer.runs.directory import read_result
 from trainer.runs.status import RunStatus, State, run_status
 from trainer.sweep.live_table import LiveTable
-from trainer.sweep.points.point_process import PointMessages, PointProcess
+from trainer.sweep.points.point_process import PointMessages, PointProcess, error_in
 from trainer.sweep.points.points import Point, PointResult
 from trainer.sweep.points.resources import ResourceShare
 from trainer.sweep.search.search import Search
@@ -62,8 +59,7 @@ class Driver:
         self._table = table
         self._free_shares = list(shares)
         self._running: dict[int, PointProcess] = {}
-        self._to_retry: deque[Point] = deque()
-        self._num_failures: Counter[int] = Counter()
+        self._to_start_again: deque[Point] = deque()
         self._first_errors: dict[int, str] = {}
         self._asked_to_stop: set[int] = set()
         self._pruned: dict[int, RunStatus] = {}
@@ -96,7 +92,11 @@ class Driver:
     def _start_points(self) -> None:
         """Start points while there are free resources; finished points need no process."""
         while self._free_shares and not self._is_stopping:
-            point = self._to_retry.popleft() if self._to_retry else self._search.next_point()
+            point = (
+                self._to_start_again.popleft()
+                if self._to_start_again
+                else self._search.next_point()
+            )
             if point is None:
                 return
             if point.pruned:
@@ -129,13 +129,13 @@ class Driver:
                 del self._running[number]
                 self._free_shares.append(process.share)
                 if process.has_lost_server and number not in self._asked_to_stop:
-                    self._to_retry.append(point)
+                    self._to_start_again.append(point)
                     return
                 self._handle_exit(point, code, output)
                 return
             case Evaluated(step, metrics):
                 self._prune_if_behind(process, step, metrics)
-            case _ if error := _error_in(message):
+            case _ if error := error_in(message):
                 self._first_errors.setdefault(number, error)
         self._table.show_message(point, message)
 
@@ -179,29 +179,9 @@ class Driver:
 
     def _handle_exit(self, point: Point, code: int, output: str) -> None:
         outcome = self._outcome_of_exit(point, code, output)
-        self._first_errors.pop(point.number, None)
-        if outcome.state is not State.FAILED or self._is_stopping:
-            self._record_result(point, outcome)
-        elif self._may_retry(point, code):
-            attempt = f"{self._num_failures[point.number]} of {self._settings.retries}"
-            self._table.print_line(
-                f"point {point.number} of {self._search.total} ({point.label}): {outcome.error}; "
-                f"trying again ({attempt})"
-            )
-            self._to_retry.append(point)
-        else:
-            self._record_result(point, outcome)
-            if self._settings.on_error == "stop":
-                self._stop_all(signal.SIGTERM)
-
-    def _may_retry(self, point: Point, code: int) -> bool:
-        """Count a failure of a point; return whether to try it again."""
-        self._num_failures[point.number] += 1
-        return (
-            self._settings.on_error == "retry"
-            and code != WRONG_INPUT
-            and self._num_failures[point.number] <= self._settings.retries
-        )
+        self._record_result(point, outcome)
+        if outcome.state is State.FAILED and self._settings.on_error == "stop":
+            self._stop_all(signal.SIGTERM)
 
     def _outcome_of_exit(self, point: Point, code: int, output: str) -> RunStatus:
         outcome = self._recorded_outcome(point)
@@ -250,16 +230,3 @@ class Driver:
     def _enqueue_signal(self, number: int) -> None:
         # A signal handler may interrupt any code: only this kind of queue is safe then.
         self._messages.put((None, SignalReceived(number)))
-
-
-def _error_in(message: Message) -> str:
-    """Return the error in a message, in one line; empty if there is none."""
-    match message:
-        case Problem(lines):
-            return "; ".join(lines)
-        case ErrorLine(text):
-            return text
-        case Crash(cause=cause):
-            return cause
-        case _:
-            return ""

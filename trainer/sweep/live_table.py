@@ -30,23 +30,14 @@ _COLORS = {State.DONE: "green", State.FAILED: "red", State.PRUNED: "yellow"}
 
 @dataclass
 class _Row:
-    """One row: a point that has been started.
-
-    Attributes:
-        point: the point.
-        state: its state.
-        state_text: its state or, while it trains, its phase.
-        position: its step.
-        bar: its progress bar; empty while it does not train.
-        best: the best value of the sweep's metric; NaN: there is none yet.
-    """
+    """One row: a point that has been started."""
 
     point: Point
     state: State = State.RUNNING
-    state_text: str = "starting"
+    state_text: str = "starting"  # or, while it trains, its phase
     position: str = ""
     bar: str = ""
-    best: float = math.nan
+    best: float = math.nan  # value of the sweep's metric
 
 
 class LiveTable:

@@ -17,15 +17,18 @@ from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
 from trainer.launch import launcher
 from trainer.launch.resolved_run import Command, resolve
-from trainer.runs.location import run_address
+from trainer.runs.identity import run_address
 from trainer.runs.provenance import code_warning
 from trainer.runs.status import run_status
 from trainer.sweep.driver import Driver
-from trainer.sweep.launchers.hydra_launchers import check_launcher, split_overrides
-from trainer.sweep.launchers.launcher_driver import LauncherDriver
+from trainer.sweep.launchers.launcher_driver import (
+    LauncherDriver,
+    check_launcher,
+    split_overrides,
+)
 from trainer.sweep.live_table import LiveTable
 from trainer.sweep.points import resources
-from trainer.sweep.points.points import Compose, Point, PointComposer, PointResult
+from trainer.sweep.points.points import Compose, Point, PointResult, point_composer
 from trainer.sweep.points.resources import ResourceShare
 from trainer.sweep.search.grid_search import compose_first, expand
 from trainer.sweep.search.search import SearchContext, create_search
@@ -47,7 +50,7 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
     """
     launcher_settings, overrides = split_overrides(overrides)
     composer = Composer(config_dir)
-    compose = PointComposer(composer)
+    compose = point_composer(composer)
     parsed = composer.parse(overrides)
     first = _compose_first(parsed, compose)
     _check_local(first)
@@ -76,15 +79,12 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
         return driver.run()
     finally:
         if declared is None or declared.is_chief:
-            _print_summary(folder, first.sweep, search.points, driver.results)
+            results = driver.results if isinstance(driver, Driver) else {}
+            _print_summary(folder, first.sweep, search.points, results)
 
 
 def _check_local(first: Experiment) -> None:
-    """Refuse runs in an object store: they are compared in a folder.
-
-    Raises:
-        ConfigError: they are.
-    """
+    """Refuse runs in an object store: they are compared in a folder."""
     if address := run_address(first):
         raise ConfigError(
             f"a sweep (-m) compares its runs in a folder of this machine, not at {address}; "
@@ -93,11 +93,7 @@ def _check_local(first: Experiment) -> None:
 
 
 def _compose_first(parsed: Sequence[Override], compose: Compose) -> Experiment:
-    """Return the first point, which has all settings of the sweep, its metric and mode resolved.
-
-    Raises:
-        ConfigError: with all problems of all points, if this one is wrong.
-    """
+    """Return the first point, which has all settings of the sweep, its metric and mode resolved."""
     try:
         first = compose_first(parsed, compose)
         sweep, problem = directions.resolved(first.sweep, first)
@@ -113,11 +109,7 @@ def _compose_first(parsed: Sequence[Override], compose: Compose) -> Experiment:
 def _divide_resources(
     first: Experiment, num_points: int, declared: Cluster | None
 ) -> tuple[list[ResourceShare], list[str]]:
-    """Return the resources of each point that trains in parallel, and notes for the user.
-
-    Raises:
-        ConfigError: so many points cannot train in parallel.
-    """
+    """Return the resources of each point that trains in parallel, and notes for the user."""
     jobs = min(first.sweep.jobs, num_points)
     if declared and jobs > 1:
         raise ConfigError(

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.schema import Experiment, Sweep
-from trainer.files import write_atomically, writing
+from trainer.errors import ConfigError
+from trainer.files import Lock, LockedError, write_atomically, writing
 from trainer.runs import identity, normal_form
 from trainer.runs.status import State
 from trainer.sweep.points.points import Point, PointResult
 from trainer.text import align_columns, format_metric, short_keys
 
+_LOCK_WAIT_SECS = 5.0  # the children of a killed command may hold the lock for a moment longer
 _MAX_NAME_CHARS = 48
 
 
@@ -61,6 +63,25 @@ def _identifies_sweep(override: str, varied: Collection[str], values: Mapping[st
         return identity.names_run(key, values)
     except LookupError:
         return True  # a group such as `experiment`, which may set any key
+
+
+def lock_file(folder: Path) -> Path:
+    """Return the file that is locked while a command uses the folder of a sweep."""
+    return folder / ".lock"
+
+
+def lock_folder(folder: Path) -> Lock:
+    """Lock the folder of a sweep: two commands would take each other's points for abandoned ones.
+
+    Raises:
+        ConfigError: another command uses it.
+        StorageError: the lock cannot be created.
+    """
+    try:
+        with writing(lock_file(folder)):
+            return Lock.acquire(lock_file(folder), _LOCK_WAIT_SECS)
+    except LockedError:
+        raise ConfigError(f"{folder}: the same sweep is running; wait for it, or stop it") from None
 
 
 def write_summary(folder: Path, sweep: Sweep, results: Sequence[PointResult]) -> str:

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 from trainer.cluster.fault_injection import Faults
 from trainer.config.directions import Directions
 from trainer.errors import CheckpointError
-from trainer.files import lock_holder
+from trainer.files import check_holder, lock_holder
 from trainer.runs import checkpoint_retention, provenance
 from trainer.runs.checkpoint_marker import committed_steps, marker_digest, remove, verify
 from trainer.runs.directory import lock_file
-from trainer.runs.location import run_address
-from trainer.runs.take_over import check_holder
+from trainer.runs.identity import run_address
 from trainer.runs.user_code import ImportedCode
 from trainer.store.lease import read_manifest
 from trainer.store.object_store import Store, StoreError, open_store, retry

@@ -5,9 +5,8 @@ from html.parser import HTMLParser
 from trainer.cli.report.page import metric_names, render
 from trainer.cli.report.run_data import Confusion, Run
 from trainer.config.directions import Directions
-from trainer.runs.ledger import TimeSummary
+from trainer.runs.ledger import CATEGORIES, TimeSummary
 from trainer.runs.status import RunStatus, State
-from trainer.runs.time_tally import CATEGORIES
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 EVIL = '<script>alert("x")</script>\'&'

@@ -1,22 +1,19 @@
 """Sweeps by Hydra's launchers: real runs with submitit, and refused settings."""
 
 import json
-import pickle
 import signal
 import time
-from contextlib import closing
 
 import pytest
 from hydra.core.config_store import ConfigStore
 
+from tests.support.command_line import run_here
 from tests.support.processes import OPTIONS, finish, run, start
 from trainer.cli.compose import compose
 from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
 from trainer.runs.status import State, run_status
-from trainer.sweep.launchers import hydra_launchers
-from trainer.sweep.launchers.launcher_job import LauncherJob
-from trainer.sweep.points.sweep_lock import SweepLock
+from trainer.sweep.launchers.launcher_driver import check_launcher
 
 WAITER = '''
 import pathlib, threading
@@ -65,21 +62,6 @@ def project(tmp_path):
 
 
 @pytest.fixture
-def lock(tmp_path):
-    """The lock of a sweep's folder."""
-    return SweepLock(tmp_path / "sweep" / ".lock")
-
-
-@pytest.fixture
-def handlers():
-    """Restores the signal handlers that a job replaces."""
-    original = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in original.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture
 def submitit():
     """The overrides that choose a launcher, which is skipped where it is not installed."""
     pytest.importorskip(
@@ -101,7 +83,7 @@ def runs(project):
 
 def problems_of(settings, *overrides, declared=None):
     with pytest.raises(ConfigError) as caught:
-        hydra_launchers.check_launcher(settings, compose(list(overrides)), None, declared)
+        check_launcher(settings, compose(list(overrides)), None, declared)
     return list(caught.value.problems)
 
 
@@ -157,31 +139,12 @@ def test_points_save_when_their_sweep_ends_and_are_continued(project, submitit, 
     assert_continued(project, command, out)
 
 
-def test_split_overrides_separates_those_of_the_launcher():
-    overrides = [
-        "model=cnn",
-        "hydra/launcher=submitit_local",
-        "hydra.launcher.cpus_per_task=2",
-        "hydra.verbose=true",
-        "seed=1,2",
-    ]
-    expected = (
-        ["hydra/launcher=submitit_local", "hydra.launcher.cpus_per_task=2"],
-        ["model=cnn", "hydra.verbose=true", "seed=1,2"],
-    )
-    assert hydra_launchers.split_overrides(overrides) == expected
-
-
-def test_unknown_and_missing_launchers_are_refused(monkeypatch):
-    choices = "use sweep.jobs, or choose one of: submitit_local, submitit_slurm"
-    assert problems_of(["hydra/launcher=submitit_locl"]) == [
-        f"hydra/launcher (submitit_locl): no such launcher; {choices}; "
-        "did you mean 'submitit_local'?"
-    ]
+def test_missing_launcher_and_options_without_one_are_refused(monkeypatch):
     groups = ConfigStore.instance().repo["hydra"]
     monkeypatch.setitem(groups, "launcher", {"basic.yaml": groups["launcher"]["basic.yaml"]})
-    assert problems_of(["hydra/launcher=joblib"]) == [
-        f"hydra/launcher (joblib): no such launcher; {choices}"
+    assert problems_of(["hydra.launcher.n_jobs=2"]) == [
+        "hydra.launcher.n_jobs=2 is an option of a launcher, and none is chosen; "
+        "add hydra/launcher=submitit_local, or use sweep.jobs"
     ]
     assert problems_of(SUBMITIT) == [
         "hydra/launcher (submitit_local) is not installed; "
@@ -189,55 +152,29 @@ def test_unknown_and_missing_launchers_are_refused(monkeypatch):
     ]
 
 
-def test_basic_launcher_and_options_without_a_launcher_are_refused():
-    assert problems_of(["hydra.launcher.n_jobs=2"]) == [
-        "hydra.launcher.n_jobs=2 is an option of a launcher, and none is chosen; "
-        "add hydra/launcher=submitit_local, or use sweep.jobs"
-    ]
-    assert problems_of(["hydra/launcher=basic"]) == [
-        "hydra/launcher (basic) cannot run points in parallel, or resume them; leave it out"
-    ]
-
-
 def test_unsupported_settings_are_reported_together(submitit):
     declared = Cluster(source="TF_CONFIG")
     assert problems_of(
-        submitit, "search=random", "sweep.jobs=2", "sweep.on_error=retry", declared=declared
+        submitit, "search=random", "sweep.jobs=2", "sweep.on_error=stop", declared=declared
     ) == [
         "search (random) must be grid with hydra/launcher=submitit_local; leave the launcher out",
         "sweep.jobs (2) has no effect with hydra/launcher=submitit_local; leave it out",
-        "sweep.on_error (retry) must be continue with hydra/launcher=submitit_local; "
+        "sweep.on_error (stop) must be continue with hydra/launcher=submitit_local; "
         "the same command retries what failed",
         "TF_CONFIG declares a cluster for one point at a time; "
         "leave hydra/launcher=submitit_local out",
     ]
-
-
-def test_points_that_start_afresh_cannot_be_requeued(submitit):
-    problem = "resume (never) would start a point afresh each time its job is started again"
     assert problems_of(["hydra/launcher=submitit_slurm"], "resume=never") == [
-        f"{problem}; leave it out"
+        "resume (never) would start a point afresh each time its job is started again; leave it out"
     ]
 
 
-def test_unknown_launcher_option_is_one_line_and_nothing_is_written(tmp_path, submitit):
-    code, out, err = run(tmp_path, "-m", *submitit, "hydra.launcher.gpu_per_node=2", "seed=1,2")
-    assert (code, out, err) == (
-        2,
-        "",
-        "error: unknown key 'hydra.launcher.gpu_per_node'; did you mean 'gpus_per_node'?\n",
-    )
+def test_unknown_launcher_option_is_one_line_and_nothing_is_written(
+    tmp_path, monkeypatch, submitit
+):
+    monkeypatch.chdir(tmp_path)
+    options = ["hydra.launcher.gpu_per_node=2", "hydra.verbose=true", "seed=1,2"]
+    outcome = run_here("-m", *submitit, *options)
+    message = "error: unknown key 'hydra.launcher.gpu_per_node'; did you mean 'gpus_per_node'?"
+    assert (outcome.code, outcome.out, outcome.err.strip()) == (2, "", message)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_running_sweep_is_not_started_again(tmp_path, submitit):
-    (tmp_path / "runs" / "sweeps" / "mine").mkdir(parents=True)
-    with closing(SweepLock(tmp_path / "runs" / "sweeps" / "mine" / ".lock").acquire()):
-        code, _, err = run(tmp_path, "-m", *submitit, "sweep.name=mine", "seed=1,2")
-    assert code == 2
-    assert err == ("error: runs/sweeps/mine: the same sweep is running; wait for it, or stop it\n")
-
-
-def test_job_does_not_start_after_its_sweep_has_ended(lock, handlers):
-    job = pickle.loads(pickle.dumps(LauncherJob(["train.py"], None, ["seed"], lock)))
-    assert job(None) == 128 + signal.SIGTERM

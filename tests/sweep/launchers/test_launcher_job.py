@@ -1,15 +1,16 @@
 """The requests that reach a job of a launcher: what its point is told, and when it is requeued."""
 
+import pickle
 import signal
-from contextlib import closing
+import socket
 
 import pytest
 
 from trainer.cluster.schedulers import slurm_scheduler
 from trainer.cluster.stop_requests import REQUESTS
+from trainer.files import Lock
 from trainer.sweep.launchers import launcher_job
-from trainer.sweep.launchers.launcher_job import JobRequests
-from trainer.sweep.points.sweep_lock import SweepLock
+from trainer.sweep.launchers.launcher_job import JobRequests, LauncherJob
 
 
 @pytest.fixture(autouse=True)
@@ -22,16 +23,22 @@ def handlers(monkeypatch):
         signal.signal(number, handler)
 
 
-@pytest.fixture
-def sweep(tmp_path):
-    """The lock of a sweep that runs."""
-    lock = SweepLock(tmp_path / "sweep" / ".lock")
-    with closing(lock.acquire()):
-        yield lock
+def requests_of_job(is_sweep_running=True):
+    return JobRequests(lambda: is_sweep_running)
 
 
-def test_repeated_stop_signals_reach_the_point_once(sweep):
-    requests = JobRequests(sweep)
+def test_job_does_not_start_after_its_sweep_has_ended(tmp_path):
+    lock = tmp_path / ".lock"
+    job = LauncherJob(["train.py"], None, ["seed"], lock, socket.gethostname())
+    held = Lock.acquire(lock)
+    assert job._is_sweep_running()
+    held.close()
+    assert LauncherJob(["train.py"], None, ["seed"], lock, "elsewhere")._is_sweep_running()
+    assert pickle.loads(pickle.dumps(job))(None) == 128 + signal.SIGTERM
+
+
+def test_repeated_stop_signals_reach_the_point_once():
+    requests = requests_of_job()
     for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
         signal.raise_signal(number)
     assert list(requests.signals()) == [signal.SIGTERM]
@@ -39,28 +46,22 @@ def test_repeated_stop_signals_reach_the_point_once(sweep):
     requests.requeue()  # nobody has asked for it
 
 
-def test_save_signals_reach_the_point_if_the_launcher_has_no_handler(sweep):
-    requests = JobRequests(sweep)
+def test_save_signals_reach_the_point_if_the_launcher_has_no_handler():
+    requests = requests_of_job()
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.raise_signal(number)
         assert list(requests.signals()) == [number]
 
 
-def test_end_of_the_sweep_stops_the_point_once(tmp_path):
-    requests = JobRequests(SweepLock(tmp_path / ".lock"))
-    assert list(requests.signals()) == [signal.SIGTERM]
-    assert list(requests.signals()) == []
-
-
-def test_launcher_requeues_the_job_after_the_point_has_saved(sweep):
+def test_launcher_requeues_the_job_after_the_point_has_saved(capsys):
     requeued = []
 
     def requeue(number, frame):
         requeued.append(number)
-        raise SystemExit(-1)
+        raise (SystemExit if len(requeued) == 1 else RuntimeError)("timed out too many times")
 
     signal.signal(signal.SIGUSR2, requeue)
-    requests = JobRequests(sweep)
+    requests = requests_of_job()
     # As Slurm sends them at a time limit.
     for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGTERM):
         signal.raise_signal(number)
@@ -69,37 +70,18 @@ def test_launcher_requeues_the_job_after_the_point_has_saved(sweep):
     with pytest.raises(SystemExit):
         requests.requeue()
     assert requeued == [signal.SIGUSR2]
+    requests.requeue()  # a refusal does not end the sweep
+    assert capsys.readouterr().out == "error: timed out too many times\n"
 
 
-@pytest.fixture
-def preempted_job(monkeypatch):
-    """A job that Slurm has decided to start again."""
+def test_job_that_slurm_starts_again_leaves_no_result_unless_its_sweep_was_stopped(monkeypatch):
     monkeypatch.setattr(slurm_scheduler, "is_requeued", lambda environment: True)
-
-
-def test_job_that_slurm_starts_again_leaves_no_result(sweep, preempted_job):
-    requests = JobRequests(sweep)
+    requests = requests_of_job()
     signal.raise_signal(signal.SIGTERM)
     assert list(requests.signals()) == [signal.SIGTERM]
     with pytest.raises(SystemExit):
         requests.requeue()
-
-
-def test_job_of_a_stopped_sweep_leaves_its_result_though_slurm_starts_it_again(
-    tmp_path, preempted_job
-):
-    requests = JobRequests(SweepLock(tmp_path / ".lock"))
-    assert list(requests.signals()) == [signal.SIGTERM]
-    requests.requeue()  # no SystemExit
-
-
-def test_refusal_to_requeue_does_not_end_the_sweep(sweep, capsys):
-    def refuse(number, frame):
-        raise RuntimeError("timed out too many times")
-
-    signal.signal(signal.SIGUSR2, refuse)
-    requests = JobRequests(sweep)
-    signal.raise_signal(signal.SIGUSR2)
-    assert list(requests.signals()) == [signal.SIGTERM]
-    requests.requeue()
-    assert capsys.readouterr().out == "error: timed out too many times\n"
+    stopped = requests_of_job(is_sweep_running=False)
+    assert list(stopped.signals()) == [signal.SIGTERM]
+    assert list(stopped.signals()) == []
+    stopped.requeue()  # no SystemExit

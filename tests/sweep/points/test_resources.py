@@ -7,34 +7,20 @@ from trainer.errors import ConfigError
 from trainer.sweep.points.resources import ResourceShare, divide
 
 
-def test_single_point_gets_all_resources() -> None:
-    assert divide(1, [0, 1, 2], ["0"]) == [ResourceShare()]
-
-
 def test_parallel_points_divide_cores_but_not_threads() -> None:
     assert divide(2, [0, 1, 4, 5], []) == [
         ResourceShare((0, 1), None, 4),
         ResourceShare((4, 5), None, 4),
     ]
     assert [share.cores for share in divide(3, [0, 1, 2, 3, 4], [])] == [(0,), (1, 2), (3, 4)]
-
-
-def test_points_share_cores_if_there_are_too_few() -> None:
     assert [share.cores for share in divide(5, [3, 7], [])] == [(3,), (7,), (3,), (7,), (3,)]
-
-
-def test_unknown_cores_are_not_divided() -> None:
     assert divide(2, [], []) == [ResourceShare(), ResourceShare()]
+    assert divide(1, [0, 1, 2], ["0"]) == [ResourceShare()]
 
 
-def test_parallel_points_divide_gpus() -> None:
-    assert [share.gpus for share in divide(2, [0, 1], ["0", "1", "GPU-ab"])] == [
-        ("0",),
-        ("1", "GPU-ab"),
-    ]
-
-
-def test_points_do_not_share_a_gpu() -> None:
+def test_parallel_points_divide_gpus_and_do_not_share_one() -> None:
+    gpus = [share.gpus for share in divide(2, [0, 1], ["0", "1", "GPU-ab"])]
+    assert gpus == [("0",), ("1", "GPU-ab")]
     with pytest.raises(
         ConfigError, match=r"sweep.jobs \(2\) must be at most the number of GPUs \(1\)"
     ):
@@ -47,7 +33,6 @@ def test_points_do_not_share_a_gpu() -> None:
         (None, ["0", "1", "10"]),
         ("1, 0", ["1", "0"]),
         ("", []),
-        ("-1", []),
         ("GPU-ab,-1,1", ["GPU-ab"]),
     ],
 )

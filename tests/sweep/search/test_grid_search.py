@@ -10,7 +10,7 @@ from trainer.cli.compose import Composer
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.runs.identity import run_name
-from trainer.sweep.points.points import Point, PointComposer
+from trainer.sweep.points.points import Point, point_composer
 from trainer.sweep.search.grid_search import expand as expand_parsed
 
 COMPOSER = Composer(None)  # shared by all tests: it caches what it has composed
@@ -22,7 +22,7 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def expand(*overrides: str) -> tuple[list[Point], list[str]]:
-    return expand_parsed(COMPOSER.parse(overrides), PointComposer(COMPOSER))
+    return expand_parsed(COMPOSER.parse(overrides), point_composer(COMPOSER))
 
 
 def test_every_combination_is_a_point_with_its_own_directory() -> None:
@@ -60,13 +60,10 @@ def test_combinations_with_the_same_run_are_one_point() -> None:
     ]
 
 
-def test_quoted_values_and_lists_are_single_values() -> None:
+def test_quoted_values_are_single_values_and_a_glob_selects_choices() -> None:
     (point,), _ = expand("model=softmax", "name='a'", "writers=[jsonl]")
     assert (point.varied, point.label) == ({}, point.path.name)
     assert (point.experiment.name, list(point.experiment.writers)) == ("a", ["jsonl"])
-
-
-def test_glob_selects_choices_of_a_group() -> None:
     points, _ = expand("optimizer=glob(adam*)")
     assert [point.experiment.choices["optimizer"] for point in points] == ["adam", "adamw"]
 

@@ -17,10 +17,8 @@ from trainer.sweep.search.search_space import Choice, NumberRange, parse_search_
         ('choice("x y",b)', Choice((r"x\ y", "b")), (r"x\ y", "b")),
         ("interval(1,5)", NumberRange(1.0, 5.0), ("1.0", "5.0")),
         ("int(interval(16,128))", NumberRange(16, 128, 1), ("16", "17", "128")),
-        ("int(interval(3,4))", NumberRange(3, 4, 1), ("3", "4")),
         ("tag(log,interval(1e-4,1e-1))", NumberRange(0.0001, 0.1, log=True), ("0.0001", "0.1")),
         ("tag(log,int(interval(1,64)))", NumberRange(1, 64, 1, log=True), ("1", "2", "64")),
-        ("int(tag(log, interval(1, 64)))", NumberRange(1, 64, 1, log=True), ("1", "2", "64")),
         ("range(16,129,16)", NumberRange(16, 128, 16), ("16", "32", "128")),
         ("range(9,0,-3)", NumberRange(3, 9, 3), ("3", "6", "9")),
         ("range(0.0,0.5,0.25)", Choice(("0.0", "0.25")), ("0.0", "0.25")),
@@ -43,10 +41,6 @@ def test_ranges_follow_hydras_sweep_syntax(text, values, values_to_check):
             "must have finite bounds, the smaller first; write interval(low,high)",
         ),
         (
-            "interval(0,inf)",
-            "must have finite bounds, the smaller first; write interval(low,high)",
-        ),
-        (
             "tag(log,interval(0,1))",
             "must be > 0 to be sampled on a log scale; raise its lower bound",
         ),
@@ -64,12 +58,8 @@ def test_invalid_ranges_are_refused(text, rule):
     with pytest.raises(ConfigError) as raised:
         parse_search_space(parse("a=interval(2,1)", f"key={text}"))
     assert raised.value.problems[1:] == (f"key ({text}) {rule}",)
-
-
-def test_empty_range_is_refused():
-    with pytest.raises(ConfigError) as raised:
-        parse_search_space(parse("a=interval(2,1)", "key=range(3,3)"))
-    assert raised.value.problems[1:] == ("key=range(3,3) matches nothing; list values",)
+    with pytest.raises(ConfigError, match=r"key=range\(3,3\) matches nothing; list values"):
+        parse_search_space(parse("key=range(3,3)"))
 
 
 @pytest.mark.parametrize(
@@ -92,15 +82,11 @@ def test_sampled_numbers_are_short_and_within_the_bounds(values):
     assert len(set(samples)) == values.size or len(set(samples)) > 50
 
 
-def test_log_range_samples_orders_of_magnitude_equally():
+def test_ranges_are_sampled_equally():
     random = Random(1)
     log_range = NumberRange(0.0001, 1.0, log=True)
     samples = [float(log_range.sample(random)) for _ in range(1000)]
     for power in range(-4, 0):
         assert 200 < sum(10**power <= value < 10 ** (power + 1) for value in samples) < 300
-
-
-def test_integer_range_samples_values_equally():
-    random = Random(1)
     samples = [NumberRange(1, 3, 1).sample(random) for _ in range(900)]
     assert all(240 < samples.count(value) < 360 for value in "123")

@@ -22,7 +22,8 @@ from trainer.datasets.splits.hashed_split import hash_numbers
 from trainer.engine.engine import Engine
 from trainer.errors import ConfigError
 from trainer.runs.identity import run_name
-from trainer.runs.status import read_evaluations, run_status
+from trainer.runs.recorded_metrics import read_evaluations
+from trainer.runs.status import run_status
 from trainer.worker.building.build_dataset import add_validation, build_dataset
 
 RUN = ("model=softmax", "++dataset.validation=0.3", "evaluate.every_steps=3")

@@ -12,7 +12,7 @@ from trainer.cli.commands.command_arguments import Parser, run_at
 from trainer.config import loading
 from trainer.config.schema import Checkpoint
 from trainer.errors import CRASHED, DONE, DamagedError
-from trainer.runs import checkpoint_marker, directory, metric_directions
+from trainer.runs import checkpoint_marker, directory, recorded_metrics
 from trainer.runs.checkpoint_retention import SavedCheckpoint, retention_policies
 from trainer.text import align_columns, first_line, format_bytes
 
@@ -74,7 +74,7 @@ def _rows(folder: Path, checkpoint: Checkpoint) -> tuple[list[Sequence[str]], bo
     present = checkpoint_marker.committed_steps(folder)
     checked = {step: result for step, result in checked.items() if step in present}
     saved = [SavedCheckpoint(step, marker["metrics"]) for step, (marker, _) in checked.items()]
-    directions = metric_directions.read(folder.parent)
+    directions = recorded_metrics.read_directions(folder.parent)
     try:
         policies = retention_policies(checkpoint, directions)
     except ImportError as error:  # it is in a project elsewhere

@@ -26,7 +26,7 @@ from trainer.launch import remote_run
 from trainer.launch.engines import kubernetes_job
 from trainer.launch.engines.kubernetes_job import JobSpec
 from trainer.launch.resolved_run import ResolvedRun, check
-from trainer.runs.location import run_path
+from trainer.runs.identity import run_path
 from trainer.strategies import select
 
 _RUNS_DIR = "/shared/runs"

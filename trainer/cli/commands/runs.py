@@ -15,7 +15,7 @@ from trainer.cli.commands.command_arguments import Parser, is_run, runs_in
 from trainer.config.directions import Directions
 from trainer.config.options.constraints import did_you_mean
 from trainer.errors import DONE, ConfigError
-from trainer.runs import metric_directions, provenance
+from trainer.runs import provenance, recorded_metrics
 from trainer.runs.ledger import Ledger, format_sizes
 from trainer.runs.status import RunStatus, run_status
 from trainer.text import align_columns, format_metric
@@ -82,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _read(path: Path) -> _Run:
     sizes = Ledger(path, writes=False).summary().sizes
-    directions = metric_directions.read(path)
+    directions = recorded_metrics.read_directions(path)
     return _Run(path, run_status(path), total_steps(path), _last_write(path), sizes, directions)
 
 

@@ -21,7 +21,7 @@ from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch import remote_run
 from trainer.launch.resolved_run import resolve
-from trainer.runs.location import run_path
+from trainer.runs.identity import run_path
 from trainer.text import format_duration
 
 _SAVE_SECS = 120

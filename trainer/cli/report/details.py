@@ -14,8 +14,7 @@ from trainer.cli.report.markup import bar, code, fill, legend, table
 from trainer.cli.report.run_data import Confusion, Run
 from trainer.config.options.constraints import format_value
 from trainer.runs import provenance
-from trainer.runs.ledger import TimeSummary, format_sizes
-from trainer.runs.time_tally import CATEGORIES
+from trainer.runs.ledger import CATEGORIES, TimeSummary, format_sizes
 from trainer.runs.worker_times import WorkerRecord, WorkerTime, staleness_bins
 from trainer.text import format_duration
 

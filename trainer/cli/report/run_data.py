@@ -17,12 +17,11 @@ from trainer.files import read_bytes, read_json
 from trainer.runs import (
     crash_report,
     identity,
-    metric_directions,
-    metric_lines,
     provenance,
 )
 from trainer.runs.directory import trained_config
 from trainer.runs.ledger import Ledger, TimeSummary
+from trainer.runs.recorded_metrics import read_directions, read_lines
 from trainer.runs.status import RunStatus, State, run_status
 
 Points: TypeAlias = Sequence[tuple[int, float]]
@@ -114,7 +113,7 @@ def read(path: Path, label: str, place: str | None = None) -> Run:
         if (file := path / name).exists():
             attempt(name, partial(read_json, file), None)
     run.record = attempt("run.json", lambda: provenance.read(path), {})
-    run.directions = attempt("run.json", lambda: metric_directions.read(path), Directions())
+    run.directions = attempt("run.json", lambda: read_directions(path), Directions())
     run.config = attempt("config.yaml", lambda: trained_config(path), {})
     run.curves = attempt("metrics", lambda: _curves(path, run.problems), {})
     run.time = attempt("ledger.jsonl", lambda: _time(path), None)
@@ -154,7 +153,7 @@ def _curves(path: Path, problems: list[str]) -> dict[tuple[str, str], Points]:
     curves: dict[tuple[str, str], dict[int, float]] = {}
     for name in ("metrics.jsonl", "evaluations.jsonl"):
         try:
-            lines, damaged = metric_lines.read_lines(path / name)
+            lines, damaged = read_lines(path / name)
         except DamagedError as error:
             problems.append(str(error))
             continue

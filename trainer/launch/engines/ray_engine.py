@@ -25,8 +25,8 @@ from trainer.launch.supervision.process_set import ManagedProcess
 from trainer.launch.supervision.supervisor import Supervisor
 from trainer.runs.crash_report import Failure
 from trainer.runs.directory import lock_file
+from trainer.runs.identity import run_address
 from trainer.runs.ledger import Ledger
-from trainer.runs.location import run_address
 
 _OPEN_WARNING = (
     "warning: this Ray cluster takes commands from everybody who reaches its ports; "

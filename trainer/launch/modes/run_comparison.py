@@ -10,7 +10,7 @@ from typing import Any
 
 from trainer.files import read_json
 from trainer.runs.checkpoint_marker import committed_steps, read_marker
-from trainer.runs.metric_lines import read_lines
+from trainer.runs.recorded_metrics import read_lines
 from trainer.runs.worker_times import is_clock_name
 
 _CLOCK = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from trainer.files import regular_file, write_atomically, writing
-from trainer.runs.metric_lines import read_lines
+from trainer.runs.recorded_metrics import read_lines
 from trainer.summaries.writers.writer import Writer
 
 _log = logging.getLogger(__name__)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import queue
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -17,17 +19,17 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from trainer.cluster import environment
-from trainer.cluster.messages import Crash, ErrorLine, Exit, Line, Message, Problem
+from trainer.cluster.messages import Exit, Line
 from trainer.cluster.schedulers import slurm_scheduler
 from trainer.cluster.stop_requests import REQUESTS, SAVES, STOP, Decision, StopRequests
 from trainer.config import loading
 from trainer.errors import CRASHED, DONE, WRONG_INPUT
-from trainer.runs.location import run_path
+from trainer.files import is_locked
+from trainer.runs.identity import run_path
 from trainer.runs.status import run_status
-from trainer.sweep.points.point_process import PointMessages, PointProcess
+from trainer.sweep.points.point_process import PointMessages, PointProcess, error_in
 from trainer.sweep.points.points import Point
 from trainer.sweep.points.resources import ResourceShare
-from trainer.sweep.points.sweep_lock import SweepLock
 from trainer.text import printable
 
 _POLL_SECS = 1.0  # between two checks whether the sweep still runs
@@ -44,20 +46,22 @@ class LauncherJob:
         argv: the sweep's command line, for the run's record.
         config_dir: the user's own folder of choices, for the run's record.
         varied: the keys in which the points differ.
-        lock: held while the sweep runs.
+        lock: a file that is locked while the sweep runs.
+        host: where it runs; on others the state of the lock is unknown.
     """
 
     argv: Sequence[str]
     config_dir: str | None
     varied: Sequence[str]
-    lock: SweepLock
+    lock: Path
+    host: str
 
     def __call__(self, cfg: DictConfig) -> int:
         """Run the point that Hydra has composed; return its exit code."""
         sys.argv = list(self.argv)
         # A stop signal goes to every process in the group of the terminal or the scheduler, and a
         # launcher fails if one of its processes dies of it.
-        requests = JobRequests(self.lock)
+        requests = JobRequests(self._is_sweep_running)
         if next(requests.signals(), 0):
             return 128 + signal.SIGTERM
         point = self._point(cfg)
@@ -68,6 +72,9 @@ class LauncherJob:
         if code not in (DONE, CRASHED, WRONG_INPUT):
             requests.requeue()
         return code
+
+    def _is_sweep_running(self) -> bool:
+        return self.host != socket.gethostname() or is_locked(self.lock)
 
     def _point(self, cfg: DictConfig) -> Point:
         settings = HydraConfig.get()
@@ -85,11 +92,11 @@ class JobRequests:
     time is over or it is preempted. Starting it again ends it: not before the point has saved.
 
     Args:
-        lock: held while the sweep runs.
+        is_sweep_running: returns whether the sweep of the job runs.
     """
 
-    def __init__(self, lock: SweepLock) -> None:
-        self._lock = lock
+    def __init__(self, is_sweep_running: Callable[[], bool]) -> None:
+        self._is_sweep_running = is_sweep_running
         self._requests = StopRequests()
         self._requeue: Callable[[], Any] | None = None
         self._launchers: dict[int, Callable[[int, FrameType | None], Any]] = {
@@ -111,7 +118,7 @@ class JobRequests:
                 yield number
         if not self._requests.number and time.monotonic() - self._checked_at >= _POLL_SECS:
             self._checked_at = time.monotonic()
-            if not self._lock.is_held():
+            if not self._is_sweep_running():
                 self._requests.decide(signal.SIGTERM)
                 yield signal.SIGTERM
 
@@ -122,7 +129,7 @@ class JobRequests:
             SystemExit: the job will be started again.
         """
         if self._requeue is None:
-            if self._lock.is_held() and slurm_scheduler.is_requeued(environment.current()):
+            if self._is_sweep_running() and slurm_scheduler.is_requeued(environment.current()):
                 # As the launchers do: with a result the job would count as ended.
                 raise SystemExit(-1)
             return
@@ -134,32 +141,16 @@ class JobRequests:
 
 
 def _wait_for_exit(process: PointProcess, messages: PointMessages, requests: JobRequests) -> int:
-    """Print warnings and errors until the point ends; return its exit code.
-
-    Args:
-        process: the point's process.
-        messages: its messages.
-        requests: those to forward to it.
-    """
+    """Print warnings and errors until the point ends; return its exit code."""
     while True:
         with suppress(queue.Empty):
             _, message = messages.get(timeout=_POLL_SECS)
             if isinstance(message, Exit):
                 return message.code
-            for line in _warnings_and_errors(message):
+            line = f"error: {error}" if (error := error_in(message)) else ""
+            if isinstance(message, Line) and message.is_warning:
+                line = message.text
+            if line:
                 print(printable(f"{process.point.label}: {line}"), flush=True)
         for number in requests.signals():
             process.forward_signal(number)
-
-
-def _warnings_and_errors(message: Message) -> list[str]:
-    """Return the lines of a message that the user must see; the run's log has the others."""
-    match message:
-        case Line(text) if message.is_warning:
-            return [text]
-        case ErrorLine(text) | Crash(cause=text):
-            return [f"error: {text}"]
-        case Problem(lines):
-            return [f"error: {line}" for line in lines]
-        case _:
-            return []

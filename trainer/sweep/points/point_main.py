@@ -125,12 +125,7 @@ def _run(
 
 
 def _receive_requests(lines: BinaryIO, stop_requests: StopRequests) -> None:
-    """Take the signals that the sweep's process forwards; exit when it is gone.
-
-    Args:
-        lines: the socket, after its first line.
-        stop_requests: those of this point's run.
-    """
+    """Take the signals that the sweep's process forwards; exit when it is gone."""
     with suppress(OSError):
         for line in lines:
             stop_requests.request(int(line.removeprefix(b"signal ")), SWEEP)

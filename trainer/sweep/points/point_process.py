@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from trainer.cluster import environment, signals
 from trainer.cluster.fork_protocol import SOCKET
-from trainer.cluster.messages import Exit, Message, Outcome, decode
+from trainer.cluster.messages import Crash, ErrorLine, Exit, Message, Outcome, Problem, decode
 from trainer.config import loading
 from trainer.files import making_temporary_files
 from trainer.launch.processes.fork_server import ForkedProcess, ForkServer, start_process
@@ -140,3 +140,14 @@ def without_sweep_overrides(overrides: Sequence[str]) -> list[str]:
 def _group_of(override: str) -> str:
     key = override.lstrip("+~").partition("=")[0]
     return key.split(".")[0].split("/")[0]
+
+
+def error_in(message: Message) -> str:
+    """Return the error in a message, in one line; empty if there is none."""
+    match message:
+        case Problem(lines):
+            return "; ".join(lines)
+        case ErrorLine(text) | Crash(cause=text):
+            return text
+        case _:
+            return ""

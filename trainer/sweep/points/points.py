@@ -12,7 +12,7 @@ from trainer.cluster import environment
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch.resolved_run import resolve
-from trainer.runs.location import run_path
+from trainer.runs.identity import run_path
 from trainer.runs.status import RunStatus
 from trainer.sweep.search.search_space import SearchSpace
 
@@ -58,45 +58,19 @@ class PointResult:
     outcome: RunStatus
 
 
-class PointComposer:
-    """Composes and checks the points of a sweep, each combination of overrides once.
+def point_composer(composer: Composer) -> Compose:
+    """Return what composes and checks a point, and refuses what a sweep cannot run."""
 
-    Args:
-        composer: composes an experiment.
-    """
-
-    def __init__(self, composer: Composer) -> None:
-        self._composer = composer
-        self._results: dict[tuple[str, ...], Experiment | ConfigError] = {}
-
-    def __call__(self, overrides: list[str]) -> Experiment:
-        """Return the experiment of a point; whoever changes it changes that of the next call.
-
-        Raises:
-            ConfigError: with all problems of the point.
-        """
-        key = tuple(overrides)
-        if key not in self._results:
-            try:
-                self._results[key] = self._compose(overrides)
-            except ConfigError as error:
-                self._results[key] = error
-        result = self._results[key]
-        if isinstance(result, ConfigError):
-            raise result
-        return result
-
-    def _compose(self, overrides: list[str]) -> Experiment:
-        """Compose an experiment, and refuse what a sweep cannot run."""
-        experiment = self._composer.compose(overrides)
+    def compose(overrides: list[str]) -> Experiment:
+        experiment = composer.compose(overrides)
+        launch = experiment.launch
         if not experiment.trains:
             raise ConfigError(f"mode ({experiment.mode}) is for one run; leave -m out")
-        if experiment.launch.inline:
+        if launch.inline:
             raise ConfigError(
                 "launch.inline (true) is for one run: a point has a process of its own; "
                 "leave -m or launch=inline out"
             )
-        launch = experiment.launch
         if launch.uses_ray and not (launch.ray.address or environment.ray_address()):
             raise ConfigError(
                 "launch.ray.address (null) would start a Ray cluster for each point of the sweep; "
@@ -104,6 +78,8 @@ class PointComposer:
             )
         resolve(experiment)
         return experiment
+
+    return compose
 
 
 class PointFactory:

@@ -13,7 +13,7 @@ from trainer.config.options.constraints import format_value
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.runs import normal_form
-from trainer.runs.location import run_path
+from trainer.runs.identity import run_path
 from trainer.sweep.points.points import Compose, Point
 from trainer.sweep.search.search import Search, SearchContext
 

@@ -26,19 +26,18 @@ from sqlalchemy.exc import SQLAlchemyError
 from trainer.annotations import Ge, Le
 from trainer.config.rules.checkpoint import selecting_split
 from trainer.errors import ConfigError
-from trainer.files import Lock, writing
+from trainer.files import writing
 from trainer.runs.identity import run_name
-from trainer.runs.status import RunStatus, State, read_evaluations
+from trainer.runs.recorded_metrics import read_evaluations
+from trainer.runs.status import RunStatus, State
 from trainer.sweep.points.points import Point
-from trainer.sweep.points.sweep_lock import SweepLock
 from trainer.sweep.search.search import Search, SearchContext
 from trainer.sweep.search.search_space import Choice, SearchSpace
+from trainer.sweep.summary import lock_folder
 
 _FILE = "study.db"
 _STARTUP_TRIALS = 5
 """Points that must be complete before one is pruned."""
-_LOCK_WAIT_SECS = 5.0
-"""The children of a killed command may hold the lock for a moment longer."""
 _DATABASE_ERRORS = (SQLAlchemyError, StorageInternalError)
 
 
@@ -82,7 +81,7 @@ class OptunaSearch(Search):
         Raises:
             ConfigError: the folder has the study of another search, or another process uses it.
         """
-        self._lock = _lock(self._context.folder)  # for as long as this object lives
+        self._lock = lock_folder(self._context.folder)  # for as long as this object lives
         with writing(self._path, *_DATABASE_ERRORS):
             self._study = self._open_study()
             self._recorded = _recorded_trials(self._study)
@@ -125,11 +124,7 @@ class OptunaSearch(Search):
             self._study.tell(number, **result, skip_if_finished=True)
 
     def _open_study(self) -> Study:
-        """Return the study in a file; it is created, or replaced if it has no results.
-
-        Raises:
-            ConfigError: the file has the results of another search.
-        """
+        """Return the study in a file; it is created, or replaced if it has no results."""
         base = self._context.base
         path = self._path
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -294,11 +289,3 @@ def _recorded_trials(study: Study) -> dict[int, FrozenTrial]:
         elif not trial.state.is_finished():
             study.tell(trial.number, state=TrialState.FAIL)
     return trials
-
-
-def _lock(folder: Path) -> Lock:
-    """Lock the folder: two commands would take each other's running points for abandoned ones."""
-    lock = SweepLock(folder / ".lock").acquire(_LOCK_WAIT_SECS)
-    if lock is None:
-        raise ConfigError(f"{folder} is searched by another command; wait for it, or stop it")
-    return lock

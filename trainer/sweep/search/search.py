@@ -103,12 +103,7 @@ def create_search(context: SearchContext) -> Search:
 
 
 def _check_ranges(space: SearchSpace, compose: Compose) -> None:
-    """Compose the bounds of every range, so that an invalid one fails before any point starts.
-
-    Raises:
-        ConfigError: with all problems: nothing is varied, a bound is invalid, or a key does not
-            change the run.
-    """
+    """Compose the bounds of every range, so that an invalid one fails before any point starts."""
     if not space.ranges:
         raise ConfigError(
             "search needs something to vary; "

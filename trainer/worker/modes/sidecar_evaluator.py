@@ -20,7 +20,7 @@ from trainer.engine.pacing import Stopped
 from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps, verify
 from trainer.runs.directory import read_result
-from trainer.runs.metric_lines import read_lines
+from trainer.runs.recorded_metrics import read_lines
 from trainer.summaries.writers.background import open_writers
 from trainer.summaries.writers.jsonl import JsonLines
 from trainer.summaries.writers.writer import Writer

@@ -1,0 +1,117 @@
+"""The metrics of a run, as its files tell them: lines, evaluations, which direction is better."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.config.directions import Directions, of_targets
+from trainer.errors import ConfigError, DamagedError
+from trainer.files import read_bytes
+from trainer.runs import directory, provenance
+from trainer.runs.checkpoint_marker import read_marker
+
+_FILES = ("metrics.jsonl", "evaluations.jsonl")
+_SPLITS = ("validation", "test")
+"""What selects uses the first of them that is evaluated."""
+
+_NO_METRIC = {"step", "split", "epoch"}
+
+
+def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the lines of a file in order, and the number of those that are damaged.
+
+    A last line that a kill has cut off is not counted; a missing file has no lines.
+
+    Raises:
+        DamagedError: something else is in the place of the file, or it cannot be read.
+    """
+    try:
+        *texts, last = read_bytes(path).split(b"\n")
+    except FileNotFoundError:
+        return [], 0
+    lines = [_line(text) for text in texts if text]
+    if end := _line(last):
+        lines.append(end)
+    return [line for line in lines if line], lines.count(None)
+
+
+def read_evaluations(path: Path, *splits: str) -> list[tuple[int, Mapping[str, float]]]:
+    """Return step and metrics of every evaluation, ascending by step.
+
+    Args:
+        path: the run directory.
+        *splits: that of the first of these splits which has any; none: the one that selects.
+    """
+    for split in splits or _SPLITS:
+        if lines := [line for name in _FILES for line in _lines(path / name, split)]:
+            break
+    return [
+        (line["step"], _metrics_of(line)) for line in sorted(lines, key=lambda line: line["step"])
+    ]
+
+
+def newest_metrics(path: Path, steps: Sequence[int]) -> tuple[str, Mapping[str, float]]:
+    """Return the split by which is selected, and its newest metrics.
+
+    Args:
+        path: the run directory.
+        steps: the steps of its checkpoints, ascending.
+    """
+    for split in _SPLITS:
+        lines = [line for name in _FILES if (line := next(_lines(path / name, split), None))]
+        if lines:
+            return split, _metrics_of(max(lines, key=lambda line: line["step"]))
+    markers = (read_marker(path / "checkpoints", step) for step in reversed(steps))
+    return "test", next((marker["metrics"] for marker in markers if marker["metrics"]), {})
+
+
+def read_directions(path: Path) -> Directions:
+    """Return the directions of a run's metrics: as recorded, or as the source declares them now.
+
+    Args:
+        path: the run directory; what cannot be read declares nothing.
+    """
+    try:
+        record = provenance.read(path).get("metrics")
+    except ConfigError:
+        record = None
+    if isinstance(record, dict):
+        return Directions(record["direction"], record["primary"])
+    try:
+        config = directory.read_config(path)
+        metrics = {name: node["_target_"] for name, node in (config["metrics"] or {}).items()}
+        task: Any = config["task"]
+        return of_targets(task and task["_target_"], metrics)
+    except (ConfigError, OSError, KeyError, TypeError, AttributeError):
+        return Directions()
+
+
+def _line(text: bytes) -> dict[str, Any] | None:
+    """Return a line that has a step, a split and numbers; None: it is damaged."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or type(line.get("step")) is not int:
+        return None
+    others = [value for name, value in line.items() if name != "split"]
+    is_whole = isinstance(line.get("split"), str) and all(
+        value is None or isinstance(value, int | float) for value in others
+    )
+    return line if is_whole else None
+
+
+def _metrics_of(line: Mapping[str, Any]) -> Mapping[str, float]:
+    return {name: value for name, value in line.items() if name not in _NO_METRIC}
+
+
+def _lines(path: Path, split: str) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a split, the newest first; a damaged file has none."""
+    try:
+        lines, _ = read_lines(path)
+    except DamagedError:
+        return
+    yield from (line for line in reversed(lines) if line["split"] == split)
