@@ -1,4 +1,4 @@
-"""Commands with mistakes, YAML files and records with damage: a line each, or training begins."""
+"""Commands with mistakes, and YAML files with damage: a line each, or training begins."""
 
 import shlex
 
@@ -7,7 +7,6 @@ import pytest
 from tests.support.fuzzer import draw, make_template, problem_of
 
 NUM_CASES = 200
-"""Of seed 0; `python -m tests.support.fuzzer` runs more."""
 
 
 @pytest.fixture(scope="module")
