@@ -4,7 +4,7 @@ import importlib.util
 import os
 import sys
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -77,22 +77,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         from tests.support.fork_server import start
 
         session.config.add_cleanup(start())
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None, object, object]:
-    """Skip what the limited kernels cannot do if ONEDNN_MAX_CPU_ISA hides some of the processor's.
-
-    TensorFlow looks at the processor itself, and asks oneDNN for 16-bit kernels that are hidden.
-    """
-    try:
-        return (yield)
-    except Exception as error:
-        limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
-        is_aborted = type(error).__name__ == "AbortedError"  # of tf.errors
-        if limit and is_aborted and "could not create a primitive descriptor" in str(error):
-            pytest.skip(f"no such kernel with ONEDNN_MAX_CPU_ISA={limit}")
-        raise
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -13,8 +13,11 @@ compares runs.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
+
+_COMPARISONS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Bound:
 
     def holds(self, value: float) -> bool:
         """Return whether a number is within the limit."""
-        raise NotImplementedError
+        return bool(_COMPARISONS[self.symbol](value, self.limit))
 
     def __str__(self) -> str:
         return f"{self.symbol} {self.limit}"
@@ -38,17 +41,11 @@ class Ge(Bound):
 
     symbol = ">="
 
-    def holds(self, value: float) -> bool:
-        return value >= self.limit
-
 
 class Gt(Bound):
     """More than `limit`."""
 
     symbol = ">"
-
-    def holds(self, value: float) -> bool:
-        return value > self.limit
 
 
 class Le(Bound):
@@ -56,17 +53,11 @@ class Le(Bound):
 
     symbol = "<="
 
-    def holds(self, value: float) -> bool:
-        return value <= self.limit
-
 
 class Lt(Bound):
     """Less than `limit`."""
 
     symbol = "<"
-
-    def holds(self, value: float) -> bool:
-        return value < self.limit
 
 
 @dataclass(frozen=True, init=False)

@@ -1,4 +1,4 @@
-"""Commands with mistakes, YAML files and records with damage: a line each, or training begins."""
+"""Commands with mistakes, and YAML files with damage: a line each, or training begins."""
 
 import shlex
 

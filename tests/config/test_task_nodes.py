@@ -108,12 +108,6 @@ def test_wrong_node_is_one_line(override: str, problem: str) -> None:
     assert problems(override) == (problem,)
 
 
-def test_unknown_choice_of_a_node_is_explained() -> None:
-    (problem,) = problems("model@task.generator=toy_genrator")
-    assert problem.startswith("model=toy_genrator: no such choice; choose one of cnn, ")
-    assert problem.endswith("did you mean 'toy_generator'?")
-
-
 def test_group_may_be_left_out_only_where_the_task_needs_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="model has no value; add model=<choice>"):
         compose(["~model"])

@@ -9,18 +9,18 @@ import pytest
 from benchmarks.precision import VARIANTS, accuracy
 from tests.support.processes import ROOT, log, only_run, run
 
+pytestmark = pytest.mark.long
+
 MNIST = Path(os.environ.get("STEADFAST_DATA", ROOT.parent / "shared" / "data")) / "mnist.npz"
 STRATEGIES = {
     "mirrored": ["strategy.virtual_devices=2"],
     "central_storage": ["strategy.virtual_devices=2"],
     "multi_worker": [],
     "parameter_server": [],
-    "auto": [],
 }
 PUBLISHED = [0.8218, 0.9277, 0.9470]  # with 2 workers, after each of 3 epochs of 70 steps
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_digits_reach_their_accuracy_on_every_strategy(tmp_path, strategy):
     code, out, err = run(tmp_path, f"strategy={strategy}", *STRATEGIES[strategy], "writers=[jsonl]")
@@ -37,29 +37,21 @@ def test_digits_reach_their_accuracy_on_every_strategy(tmp_path, strategy):
     assert alone["loss"] == pytest.approx(result["metrics"]["loss"], rel=1e-5)
 
 
-@pytest.mark.long
 @pytest.mark.skipif(not MNIST.is_file(), reason="no mnist.npz; name its folder in STEADFAST_DATA")
 def test_tutorial_recipe_reaches_the_published_accuracy_with_two_workers(tmp_path):
-    found = {}
+    options = ["experiment=mnist_tutorial", f"dataset.path={MNIST}", "strategy=multi_worker"]
+    measured = {}
     for compress in ("none", "float16"):
-        options = [
-            "experiment=mnist_tutorial",
-            f"dataset.path={MNIST}",
-            "strategy=multi_worker",
-            f"strategy.compress={compress}",
-        ]
-        directory = tmp_path / compress
-        directory.mkdir()
-        code, out, err = run(directory, *options, "summary.every_steps=70", "seed=1")
+        (tmp_path / compress).mkdir()
+        more = [f"strategy.compress={compress}", "summary.every_steps=70", "seed=1"]
+        code, out, err = run(tmp_path / compress, *options, *more)
         assert code == 0, out + err
-        found[compress] = [
-            line["accuracy"] for line in log(only_run(directory)) if line["split"] == "train"
-        ]
-    assert found["none"] == pytest.approx(PUBLISHED, abs=0.03)
-    assert found["float16"] == pytest.approx(found["none"], abs=0.01)
+        lines = log(only_run(tmp_path / compress))
+        measured[compress] = [line["accuracy"] for line in lines if line["split"] == "train"]
+    assert measured["none"] == pytest.approx(PUBLISHED, abs=0.03)
+    assert measured["float16"] == pytest.approx(measured["none"], abs=0.01)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 def test_16_bits_and_xla_reach_the_accuracy_of_float32(model):
     """Without dropout, of which XLA draws other numbers.
@@ -69,5 +61,5 @@ def test_16_bits_and_xla_reach_the_accuracy_of_float32(model):
     plain = accuracy(model, "model.dropout=0")
     assert plain > 0.9
     for other in ("mixed_bfloat16", "jit"):
-        found = accuracy(model, "model.dropout=0", *VARIANTS[other])
-        assert found == pytest.approx(plain, abs=0.03), other
+        varied = accuracy(model, "model.dropout=0", *VARIANTS[other])
+        assert varied == pytest.approx(plain, abs=0.03), other

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import time
 
 import pytest
 
@@ -16,6 +15,7 @@ from tests.support.processes import (
     run,
     start,
     wait_gone,
+    wait_until,
     worker_pids,
 )
 
@@ -35,16 +35,6 @@ def lines(run_dir):
         return (run_dir / "metrics.jsonl").read_text().splitlines()
     except FileNotFoundError:
         return []
-
-
-def wait_until(condition, process, secs=120):
-    """Poll until a condition holds, while the command runs."""
-    deadline = time.monotonic() + secs
-    while not (value := condition()):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "no progress"
-        time.sleep(0.02)
-    return value
 
 
 def has_killed(directory, name):
@@ -202,4 +192,32 @@ def test_workers_that_train_together_share_the_batches_of_the_same_actors(tmp_pa
     result = json.loads((only_run(tmp_path) / "result.json").read_text())
     assert result["frames"] == 30 * BATCH * LENGTH
     assert set(result["metrics"]) == {"return", "episode_length"}
+    assert worker_pids(tmp_path) == {}
+
+
+REPLAY_LENGTH, REPLAY_BATCH, STEPS, MIN_SIZE, RATIO = 4, 8, 120, 20, 16
+
+
+@pytest.mark.slow
+def test_killed_learner_refills_its_replay_and_continues(tmp_path):
+    pytest.importorskip("gymnasium")
+    code, out, err = run(
+        tmp_path, "experiment=d4pg_pendulum", "task.policy.hidden=[8]", "task.critic.hidden=[8]",
+        "task.num_atoms=5", f"task.unroll_length={REPLAY_LENGTH}",
+        f"batch.global_size={REPLAY_BATCH}", f"buffer.min_size={MIN_SIZE}",
+        f"buffer.samples_per_insert={RATIO}", f"train.steps={STEPS}", "train.steps_per_epoch=30",
+        "evaluate.every_steps=null", "evaluate.episodes=1", "checkpoint.every_steps=30",
+        "actors.count=1", "actors.environments=2", "writers=[jsonl]", "restart.backoff_secs=0",
+        "fault=kill_chief_at_50",
+    )  # fmt: skip
+    assert code == 0, out + err
+    assert "Continuing from the checkpoint of step" in out
+    result = json.loads((only_run(tmp_path) / "result.json").read_text())
+    assert result["frames"] == STEPS * REPLAY_BATCH * REPLAY_LENGTH
+    assert set(result["metrics"]) == {"return", "episode_length"}
+    # Each of two attempts fills the replay once; then draws and unrolls keep step. An environment
+    # more than there is room for is sent at a time.
+    unrolls = result["frames_generated"] / REPLAY_LENGTH
+    assert unrolls <= 2 * (MIN_SIZE + 1) + STEPS * REPLAY_BATCH / RATIO
+    assert unrolls >= MIN_SIZE - 1 + (STEPS - 60) * REPLAY_BATCH / RATIO
     assert worker_pids(tmp_path) == {}

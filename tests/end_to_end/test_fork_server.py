@@ -30,10 +30,10 @@ from trainer.launch.processes.fork_server import ForkServer
 
 pytestmark = pytest.mark.slow
 
-COLD = {"TF_STEADFAST_TEST": "read at import, as far as anybody knows"}
 NUM_KILLS = int(os.environ.get("STEADFAST_KILLS", "2"))
 SHORT = ["model=softmax", "train.steps=4", "batch.global_size=16", "train.steps_per_loop=1"]
 
+COLD = {"TF_STEADFAST_TEST": "read at import, as far as anybody knows"}
 USER_CODE = '''
 """Changes what all code of a process shares, and prints how it finds it."""
 import os
@@ -62,18 +62,6 @@ class Changes:
 
 VERSION = 1
 '''
-PARENTS = """
-import os
-
-
-class Parent:
-    def __init__(self) -> None:
-        with open("parents", "a") as file:
-            print(os.getppid(), file=file)
-
-    def on_evaluate(self, step, metrics):
-        return False
-"""
 SHOWS = """
 import json
 import sys
@@ -97,10 +85,6 @@ def server(monkeypatch):
     monkeypatch.setenv("STEADFAST_FORK_SERVER", str(own.directory))
     yield own
     own.release()
-
-
-def found(out, word):
-    return [line.split()[1:] for line in out.splitlines() if line.startswith(f"{word} ")]
 
 
 def test_run_of_forked_workers_has_the_bits_of_fresh_ones(tmp_path):
@@ -139,8 +123,9 @@ def test_child_is_new_whatever_those_before_it_have_changed(server, tmp_path):
         code, out, err = run(tmp_path, *SHORT, f"name=v{version}", CHANGES)
         assert code == 0, out + err
         # Neither a patched module nor a variable or policy of another child, and the edited code.
-        assert found(out, "found") == [["True", "False", tmp_path.name, "float32", str(version)]]
-        assert found(out, "parent") == [[str(server._process.pid)]]
+        lines = out.splitlines()
+        assert f"found True False {tmp_path.name} float32 {version}" in lines
+        assert f"parent {server._process.pid}" in lines
 
 
 @pytest.mark.parametrize("victim", first_only(["server", "supervisor", "worker"]))
@@ -148,9 +133,9 @@ def test_kill_at_any_moment_leaves_nothing_and_the_same_command_finishes(tmp_pat
     moments = random.Random(f"fork-{victim}")
     temporary = tmp_path / "tmp"
     temporary.mkdir()
+    environment = {"TMPDIR": str(temporary), **OWN_SERVER}
     for number in range(NUM_KILLS):
         command = [*SHORT, "restart.backoff_secs=0", f"name=run{number}"]
-        environment = {"TMPDIR": str(temporary), **OWN_SERVER}
         process = start(tmp_path, *command, **environment)
         # Any moment of a short run, alternately of its start and later; no state is waited for.
         time.sleep(moments.uniform(*[(0.05, 3), (3, 8)][number % 2]))
@@ -170,14 +155,3 @@ def test_kill_at_any_moment_leaves_nothing_and_the_same_command_finishes(tmp_pat
         assert code == 0, out + err
     assert list(temporary.iterdir()) == []
     assert len(list(tmp_path.glob("runs/*/result.json"))) == NUM_KILLS
-
-
-def test_all_workers_of_a_command_are_forked_from_one_server(tmp_path):
-    (tmp_path / "parents.py").write_text(PARENTS)
-    parent = "+callbacks.parent={_target_:parents.Parent}"
-    sweep = ["-m", "seed=1,2", "sweep.jobs=2"]
-    code, out, err = finish(start(tmp_path, *SHORT, parent, *sweep, **OWN_SERVER))
-    assert code == 0, out + err
-    parents = (tmp_path / "parents").read_text().split()
-    assert (len(parents), len(set(parents))) == (2, 1)
-    wait_gone(int(parents[0]))

@@ -51,17 +51,17 @@ def test_vae_that_draws_by_tensorflow_is_the_same_everywhere_and_after_a_kill(co
     assert [name for _, name in killed.kills] == ["kill (worker-1 at step 5)"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "layout",
-    ["one_device", pytest.param("multi_worker", marks=pytest.mark.slow)],
-)  # fmt: skip
-@pytest.mark.parametrize(
-    ("model", "overrides", "problem"),
+    ("model", "layout", "overrides", "problem"),
     [
-        ("untracked_variable.scaled", (), "reads the variable scale/factor:0 (shape []), which is"),
-        ("vae_tf_random.vae", ("+model.draw=raw",), "RandomStandardNormal in "),
+        (
+            "untracked_variable.scaled", "one_device", (),
+            "reads the variable scale/factor:0 (shape []), which is",
+        ),
+        ("vae_tf_random.vae", "multi_worker", ("+model.draw=raw",), "RandomStandardNormal in "),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_right_is_refused_in_one_line(command, layout, model, overrides, problem):
     code, out, err, directory = command(model, layout, *overrides)
     assert code == 2, f"{out}\n{err}"

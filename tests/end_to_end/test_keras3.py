@@ -1,7 +1,4 @@
-"""Models of Keras 3 in real processes: killed, continued, handed out, exported."""
-
-import csv
-import json
+"""Models of Keras 3 in real processes: killed, continued, handed out."""
 
 import numpy as np
 import pytest
@@ -9,7 +6,6 @@ import tensorflow as tf
 
 from tests.support.processes import ROOT, final_variables, finished, only_run, run
 from tests.support.training import LOW_PRECISION_ROUNDING, recipe
-from trainer.datasets.digits import digits
 from trainer.launch.modes.run_comparison import read
 
 KERAS_3 = (
@@ -34,48 +30,6 @@ def test_model_of_everything_ends_with_the_bits_of_one_device_after_a_kill():
     assert killed.variables == one.variables
     assert len(one.variables) > 30
     assert [name for _, name in killed.kills] == ["kill (worker-1 at step 5)"]
-
-
-def predicted_and_served(run_dir):
-    """Return the probabilities of the first test examples: of mode=predict, and of the export."""
-    table = run_dir / "predictions" / "test-8.csv"
-    batch_size = json.loads(table.with_name(f"{table.name}.json").read_text())["batch_size"]
-    with table.open() as file:
-        rows = list(csv.DictReader(file))[: 5 * batch_size]
-    table_values = [[float(row[f"probability_{n}"]) for n in range(10)] for row in rows]
-    model = tf.saved_model.load(str(run_dir / "export" / "model-8" / "saved_model"))
-    pixels = digits().test.fetch(tf.range(len(rows)))["features"]
-    features = tf.cast(pixels, tf.float32) / 16
-    served = [
-        model.signatures["serving_default"](features=features[start : start + batch_size])
-        for start in range(0, len(rows), batch_size)
-    ]
-    probabilities = np.concatenate([batch["probabilities"].numpy() for batch in served])
-    return np.asarray(table_values, np.float32), probabilities
-
-
-def moving_statistics(run_dir):
-    reader = tf.train.load_checkpoint(str(run_dir / "checkpoints" / "ckpt-8"))
-    names = [name for name in reader.get_variable_to_shape_map() if "moving_" in name]
-    return {name: reader.get_tensor(name) for name in names}
-
-
-@pytest.mark.long
-def test_worker_of_parameter_servers_has_the_statistics_of_one_device(tmp_path, monkeypatch):
-    """And every mode reads the run."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    servers = ("strategy=parameter_server", "strategy.workers=1")
-    run_dirs = [finished(*KERAS_3, *options) for options in (("strategy=one_device",), servers)]
-    one, served = map(moving_statistics, run_dirs)
-    assert len(one) == 2
-    for name, value in one.items():
-        # Added as differences, which rounds otherwise; the other sums are in the same order.
-        np.testing.assert_allclose(served[name], value, rtol=0, atol=1e-4)
-        assert np.abs(value - ("variance" in name)).max() > 0.01
-    for mode in ("evaluate", "predict", "export"):
-        code, out, err = run(tmp_path, f"mode={mode}", f"resume={run_dirs[1]}")
-        assert code == 0, f"{mode}: {out}\n{err}"
-    np.testing.assert_array_equal(*predicted_and_served(run_dirs[1]))
 
 
 SUMS = (

@@ -31,22 +31,22 @@ def assert_same_run(run_dir, other):
 
 @pytest.mark.slow
 def test_worker_killed_several_times_is_restarted_and_loses_nothing(tmp_path):
-    killer = signaler(tmp_path, [4, 12, 20], signal.SIGKILL)
+    killer = signaler(tmp_path, [4, 12], signal.SIGKILL)
     began = time.time()
     code, out, err = run(tmp_path, *OPTIONS, killer)
     secs = time.time() - began
     assert code == 0, err
-    assert out.count("was killed by SIGKILL") == 3
+    assert out.count("was killed by SIGKILL") == 2
     assert_same_run(finished(*OPTIONS), only_run(tmp_path))
     assert_time_is_accounted_for(only_run(tmp_path), out, secs)
 
 
 def assert_time_is_accounted_for(run_dir, out, secs):
-    """Of a command that took `secs` seconds and was restarted three times."""
+    """Of a command that took `secs` seconds and was restarted twice."""
     account, result = Ledger(run_dir).summary(), json.loads((run_dir / "result.json").read_text())
     # All but the exit of an interpreter, whose result is out by then.
     assert secs - max(5.0, 0.05 * secs) <= account.wall_secs <= secs
-    assert (account.attempts, result["attempts"]) == (4, 4)
+    assert (account.attempts, result["attempts"]) == (3, 3)
     assert all(
         account.secs[name] > 0
         for name in ("step", "start", "compile", "eval", "save", "lost", "end")
@@ -54,7 +54,7 @@ def assert_time_is_accounted_for(run_dir, out, secs):
     # Before the last processes have gone.
     assert sum(result["time"].values()) == pytest.approx(result["wall_secs"], abs=0.01)
     assert result["wall_secs"] == pytest.approx(account.wall_secs - account.secs["end"], abs=0.2)
-    assert f"in 4 attempts, goodput {100 * result['goodput']:.0f} %\nTime: " in out
+    assert f"in 3 attempts, goodput {100 * result['goodput']:.0f} %\nTime: " in out
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert all(
         0 < line["goodput"] < 1 and line["input_wait_fraction"] == 0
@@ -94,9 +94,7 @@ def test_crash_of_user_code_shows_the_traceback_of_that_code(tmp_path):
         "def helper(x):\n    return x.nothing\n\n\n"
         "def model(input_shape, num_classes):\n    return helper(3)\n"
     )
-    (tmp_path / "own" / "model").mkdir(parents=True)
-    (tmp_path / "own" / "model" / "broken.yaml").write_text("# breaks\n_target_: broken.model\n")
-    code, out, err = run(tmp_path, "--config-dir=own", "model=broken")
+    code, out, err = run(tmp_path, "model=softmax", "~model.l2", "model._target_=broken.model")
     log_path = f"runs/{only_run(tmp_path).name}/logs/worker-0.log"
     assert code == 1
     assert err.splitlines() == [
@@ -155,19 +153,14 @@ def test_finished_run_is_not_trained_again_and_can_be_extended(tmp_path):
     assert (code, err) == (0, "")
     assert out.startswith("Already finished: step 24, which is at or past train.steps=6, test loss")
     assert files_of(run_dir) == before
+    code, out, err = run(tmp_path, *short, f"init_from={run_dir}", "name=second")
+    assert code == 0, err
+    assert f"Initial weights: step 24 of {run_dir}." in out
+    (second,) = (tmp_path / "runs").glob("second-*")
+    assert json.loads((second / "result.json").read_text())["step"] == 6
 
 
 @pytest.mark.slow
-def test_init_from_takes_only_the_weights_of_another_run(tmp_path):
-    assert run(tmp_path, *OPTIONS, "train.steps=6")[0] == 0
-    source = only_run(tmp_path)
-    code, out, err = run(tmp_path, *OPTIONS, "train.steps=3", f"init_from={source}", "name=second")
-    assert code == 0, err
-    assert f"Initial weights: step 6 of {source}." in out
-    (second,) = (tmp_path / "runs").glob("second-*")
-    assert json.loads((second / "result.json").read_text())["step"] == 3
-
-
 def test_stop_without_a_save_does_not_claim_to_have_saved(tmp_path):
     stopper = signaler(tmp_path, [8], signal.SIGTERM, "supervisor").replace(
         "signaler.Signaler", "breaker.Breaker"

@@ -6,13 +6,13 @@ import random
 import signal
 import subprocess
 import sys
-import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.support.fault_schedules import send_storm
 from tests.support.marks import first_only
 from tests.support.processes import (
     OPTIONS,
@@ -22,9 +22,11 @@ from tests.support.processes import (
     log,
     only_run,
     pause,
+    wait_until,
     worker_pids,
 )
-from tests.support.ray_hosts import NoRayError, ray_cluster, why_not
+from tests.support.ray_hosts import RayCluster, why_not
+from tests.support.root_hosts import running
 from tests.support.training import assert_same_bits
 
 SECS = 1200  # a busy machine may need several starts of a node, see ray_hosts
@@ -35,7 +37,6 @@ COMMAND = [
     *("strategy=multi_worker", "batch.shards=2"),
 ]
 STOPPED = frozenset({130, 143})
-STORM = (signal.SIGTERM, signal.SIGCONT, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 STEPS = (4, 8, 12, 16, 20)
 MEET = '''
 import os, pathlib, socket, time
@@ -61,11 +62,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cluster():
-    with ExitStack() as stack:
-        try:
-            cluster = stack.enter_context(ray_cluster())
-        except NoRayError as error:
-            pytest.skip(f"no Ray: {error}")
+    with running(RayCluster()) as cluster:
         yield cluster
 
 
@@ -83,13 +80,6 @@ def actors(cluster):
             if b"ray::RayHost" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 pids.append(pid)
     return pids
-
-
-def wait_until_none(find):
-    end = time.monotonic() + SECS
-    while left := find():
-        assert time.monotonic() < end, f"orphans: {left}"
-        time.sleep(0.1)
 
 
 class Job:
@@ -121,19 +111,16 @@ class Job:
         return (self.directory / "output").read_text()
 
     def wait_for_step(self, step):
-        self.until((self.directory / f"paused-{step}").exists, f"step {step} is not reached")
-
-    def until(self, condition, problem):
-        end = time.monotonic() + SECS
-        while not condition():
-            assert self.process.poll() is None, self.output
-            assert time.monotonic() < end, f"{problem}\n{self.output}"
-            time.sleep(0.1)
+        reached = (self.directory / f"paused-{step}").exists
+        try:
+            wait_until(reached, problem=f"step {step} is not reached", secs=SECS)
+        except AssertionError as error:
+            raise AssertionError(self.output) from error
 
     def restart(self, codes):
         """Wait for the end of the command, and of its processes; then start it again."""
         assert self.process.wait(SECS) in codes, self.output
-        wait_until_none(lambda: worker_pids(self.directory))
+        wait_until(lambda: not worker_pids(self.directory), problem="orphans")
         self.begin()
 
     def status(self):
@@ -147,7 +134,7 @@ class Job:
         os.kill(dice.choice(pids), signal.SIGKILL)
 
     def lost_node(self, dice):
-        self.cluster.kill_node("n2")
+        self.cluster.kill("n2")
         self.cluster.start_node("n2")
 
     def preemption(self, dice):
@@ -155,14 +142,8 @@ class Job:
         self.restart({143})
 
     def storm(self, dice):
-        signals = [signal.SIGTERM, *dice.choices(STORM, k=5)]
-        dice.shuffle(signals)
-        for number in signals:
-            if self.process.poll() is None:
-                pids = [self.process.pid, *worker_pids(self.directory).values()]
-                with suppress(ProcessLookupError):
-                    os.kill(dice.choice(pids), number)
-            time.sleep(dice.random() * 0.02)
+        send_storm(dice, [self.process.pid, *worker_pids(self.directory).values()])
+        self.process.send_signal(signal.SIGTERM)
         self.restart(STOPPED)
 
     def lost_command(self, dice):
@@ -172,7 +153,7 @@ class Job:
     def finish(self):
         assert self.process.wait(SECS) == 0, self.output
         assert worker_pids(self.directory) == {}
-        wait_until_none(lambda: actors(self.cluster))
+        wait_until(lambda: not actors(self.cluster), problem="orphans")
         return only_run(self.directory)
 
 
@@ -204,6 +185,7 @@ def test_run_with_fault_ends_as_local_one_without(cluster, straight, tmp_path, s
     ]
 
 
+@pytest.mark.long
 def test_command_starts_a_ray_of_its_own_and_ends_it(cluster, straight, tmp_path):
     before = set(cluster.pids("n1"))
     command = [sys.executable, str(ROOT / "train.py"), *COMMAND, "launch=ray"]
@@ -214,7 +196,7 @@ def test_command_starts_a_ray_of_its_own_and_ends_it(cluster, straight, tmp_path
         process.kill()
         process.wait(SECS)
     assert_same_bits(final_variables(straight), final_variables(only_run(tmp_path)))
-    wait_until_none(lambda: set(cluster.pids("n1")) - before)
+    wait_until(lambda: set(cluster.pids("n1")) <= before, problem="orphans")
 
 
 def test_command_without_the_token_is_refused(cluster, tmp_path):
@@ -235,7 +217,7 @@ def test_elastic_run_shrinks_and_grows_with_the_cluster(cluster, straight, tmp_p
         processes = job.status()["processes"]
         assert {process["host"] for process in processes} == {"n1", "n2"}, processes
         assert {process["phase"] for process in processes} == {"evaluate"}
-        cluster.kill_node("n2")
+        cluster.kill("n2")
         job.wait_for_step(16)
         assert "warning: going on with 1 of 2 workers" in job.output
         cluster.start_node("n2")
@@ -252,6 +234,7 @@ def test_elastic_run_shrinks_and_grows_with_the_cluster(cluster, straight, tmp_p
     assert_same_bits(final_variables(straight), final_variables(run_dir))
 
 
+@pytest.mark.long
 def test_sweep_trains_two_points_at_a_time_on_two_nodes(cluster, straight, tmp_path):
     (tmp_path / "meet.py").write_text(MEET)
     sweep = ["-m", *COMMAND, "seed=0,1", "sweep.jobs=2", "+callbacks.meet={_target_:meet.Meet}"]

@@ -1,4 +1,4 @@
-"""The README's table of commands: modes, `launch=inline`."""
+"""The README's table of commands: the modes of a finished run."""
 
 import json
 import subprocess
@@ -30,24 +30,6 @@ logits = images.reshape(5, 64) @ averages[0] + averages[1]
 probabilities = served.signatures["serving_default"](features=images)["probabilities"]
 print(np.abs(probabilities - tf.nn.softmax(logits)).max() < 1e-6)
 """
-    process = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            program,
-            str(run_dir / "export" / "model-3" / "saved_model"),
-            str(run_dir / "checkpoints" / "ckpt-3"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECS,
-        check=True,
-    )
-    assert process.stdout.strip() == "True"
-
-
-@pytest.mark.slow
-def test_inline_launch_trains_in_the_parent(tmp_path):
-    code, out, err = run(tmp_path, "launch=inline", "train.steps=2", "model=softmax")
-    assert code == 0, err
-    assert "Done: step 2" in out
+    paths = [run_dir / "export" / "model-3" / "saved_model", run_dir / "checkpoints" / "ckpt-3"]
+    command = [sys.executable, "-c", program, *map(str, paths)]
+    assert subprocess.check_output(command, text=True, timeout=TIMEOUT_SECS).strip() == "True"

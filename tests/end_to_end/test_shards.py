@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.marks import first_only
-from tests.support.processes import finished, log, run
+from tests.support.processes import finished, log
 from tests.support.training import assert_same_bits, engine, train, trained
 from trainer.launch.modes.run_comparison import differences, read
 
@@ -28,9 +28,9 @@ MOMENTUM = ["optimizer=sgd", "optimizer.momentum=0.9"]
 MULTI_WORKER = "strategy=multi_worker"
 LAYOUTS = {
     "mirrored 4": ["strategy=mirrored", "strategy.virtual_devices=4"],
-    "central storage 2": ["strategy=central_storage", "strategy.virtual_devices=2"],
     "2 workers": [MULTI_WORKER, "strategy.workers=2"],
     "2 workers, ring": [MULTI_WORKER, "strategy.workers=2", "strategy.communication=ring"],
+    "central storage 2": ["strategy=central_storage", "strategy.virtual_devices=2"],
     "mirrored 2": ["strategy=mirrored", "strategy.virtual_devices=2"],
     "1 worker": [MULTI_WORKER, "strategy.workers=1"],
     "4 workers": [MULTI_WORKER, "strategy.workers=4"],
@@ -117,28 +117,3 @@ def test_predictions_and_evaluations_have_the_bits_of_one_device(straight):
     rows, other_rows = (joined(each.predictor.predict()) for each in (one, other))
     assert len(rows["id"]) == 360
     assert_same_bits(rows, other_rows)
-
-
-@pytest.mark.long
-def test_sidecar_evaluates_as_the_training_of_one_device_does():
-    reference = finished(*REFERENCE, "strategy=one_device")
-    run_dir = finished(*REFERENCE, MULTI_WORKER, "strategy.workers=2", "evaluate.sidecar=true")
-    lines = [json.loads(line) for line in (run_dir / "evaluations.jsonl").read_text().splitlines()]
-    expected = [line for line in log(reference) if line["split"] == "test"]
-    assert [line["step"] for line in lines] == [line["step"] for line in expected] == [3, 6]
-    for line, other in zip(lines, expected, strict=True):
-        common = line.keys() & other.keys()
-        assert {"loss", "accuracy"} <= common
-        assert {name: line[name] for name in common} == {name: other[name] for name in common}
-
-
-def test_number_of_replicas_that_has_no_tree_is_one_line(tmp_path):
-    code, out, err = run(
-        tmp_path, "batch.shards=12", "batch.global_size=48", "strategy=mirrored",
-        "strategy.virtual_devices=2",
-    )  # fmt: skip
-    assert (code, out) == (2, "")
-    assert err == (
-        "error: batch.shards (12) must be a power of two times the number of replicas (2); "
-        "use batch.shards=8 or 16, or 1 or 3 replicas\n"
-    )

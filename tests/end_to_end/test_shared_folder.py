@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import time
 
 import pytest
 
@@ -19,6 +18,7 @@ from tests.support.processes import (
     log,
     only_run,
     wait_gone,
+    wait_until,
     worker_pids,
 )
 from tests.support.training import assert_same_bits
@@ -60,14 +60,6 @@ class Stuck:
 pytestmark = pytest.mark.slow
 
 
-def wait_for(path, process):
-    until = time.monotonic() + SECS
-    while not path.exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until, f"no {path.name}"
-        time.sleep(0.1)
-
-
 def check_same_end(run_dir, unfinished=()):
     straight = finished(*TRAINING)
     assert worker_pids(run_dir) == {}
@@ -82,7 +74,7 @@ def test_other_host_waits_sees_whole_checkpoints_and_takes_over_a_lost_run(tmp_p
     command = [*TRAINING, "+callbacks.stuck={_target_:stuck.Stuck}"]
     with two_hosts() as hosts:
         first = hosts.start(0, tmp_path, *command)
-        wait_for(tmp_path / "saving", first)
+        wait_until((tmp_path / "saving").exists, first)
         run_dir = only_run(tmp_path)
         refused = hosts.start(1, tmp_path, *command)
         code, out, err = finish(refused)
@@ -115,11 +107,12 @@ def test_other_host_waits_sees_whole_checkpoints_and_takes_over_a_lost_run(tmp_p
     check_same_end(run_dir)
 
 
+@pytest.mark.long
 def test_host_that_has_lost_its_lock_saves_nothing_more(tmp_path):
     command = [*TRAINING, hold(tmp_path, tmp_path, [HELD])]
     with two_hosts() as hosts:
         first = hosts.start(0, tmp_path, *command)
-        wait_for(tmp_path / "reached-8", first)
+        wait_until((tmp_path / "reached-8").exists, first)
         run_dir = only_run(tmp_path)
         # No file server is here that gives the lock away: the next holder locks another file.
         (run_dir / ".lock").unlink()

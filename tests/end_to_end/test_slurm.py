@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +22,8 @@ from tests.support.processes import (
     pause,
     worker_pids,
 )
-from tests.support.slurm import NoSlurmError, slurm_cluster, until, why_not
+from tests.support.root_hosts import running
+from tests.support.slurm import SlurmCluster, until, why_not
 from tests.support.training import assert_same_bits
 
 SECS = 600
@@ -44,11 +44,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with ExitStack() as stack:
-        try:
-            cluster = stack.enter_context(slurm_cluster(tmp_path_factory.mktemp("slurm")))
-        except NoSlurmError as error:
-            pytest.skip(f"no Slurm: {error}")
+    with running(SlurmCluster(tmp_path_factory.mktemp("slurm"))) as cluster:
         yield cluster
 
 
@@ -86,12 +82,12 @@ def submit_again(cluster, directory):
 
 
 def wait_for(path, cluster, job):
-    end = time.monotonic() + SECS
-    while not path.exists():
+    def is_there():
         state = cluster.wait(job, lambda state: state in ("RUNNING", "COMPLETING", *ENDED), SECS)
         assert state not in ENDED, output(path.parent)
-        assert time.monotonic() < end, f"{path.name}: the job does not come to it"
-        time.sleep(0.2)
+        return path.exists()
+
+    until(is_there, problem=f"{path.name}: the job does not come to it")
 
 
 def output(directory):
@@ -103,7 +99,7 @@ def output(directory):
 def check_same_end(cluster, job, directory, straight):
     """Check that a job ends well, as one that was never disturbed, and leaves no process."""
     assert cluster.wait(job, ENDED.__contains__, SECS) == "COMPLETED", output(directory)
-    until(lambda: not cluster.orphans(), f"orphans: {cluster.orphans()}", 60)
+    until(lambda: not cluster.orphans(), problem="orphans", secs=60)
     assert worker_pids(directory) == {}
     assert_same_bits(final_variables(straight), final_variables(only_run(directory)))
     assert [line for line in log(only_run(directory)) if line["split"] == "test"] == [
@@ -132,16 +128,23 @@ def check_continued(directory, *steps):
     assert lines == [f"{beginning}{step}." for step in steps], text
 
 
+def requeued(cluster, job, disturb):
+    """Disturb a job, and wait until Slurm has started it again, or will."""
+    num_restarts = cluster.field(job, "Restarts")
+    disturb()
+    until(lambda: cluster.field(job, "Restarts") != num_restarts, problem="not requeued")
+
+
 def reach_time_limit(cluster, job):
     """Bring the time limit of a job near, until it has been started again."""
-    num_restarts = cluster.field(job, "Restarts")
     hours, minutes, _ = cluster.field(job, "RunTime").split(":")
     # In one to two minutes: the signal is due at once. Slurm looks every 30 s.
-    cluster.update(job, f"timelimit={60 * int(hours) + int(minutes) + 2}")
-    until(lambda: cluster.field(job, "Restarts") != num_restarts, "the job is not requeued")
+    limit = f"timelimit={60 * int(hours) + int(minutes) + 2}"
+    requeued(cluster, job, lambda: cluster.update(job, limit))
     cluster.update(job, "timelimit=60")
 
 
+@pytest.mark.long
 def test_job_over_its_time_limit_requeued_and_cancelled_ends_the_same(cluster, straight, tmp_path):
     pause_only_at(tmp_path, 4, 16, 20)
     job = submit(cluster, tmp_path, "--time=60")
@@ -155,13 +158,6 @@ def test_job_over_its_time_limit_requeued_and_cancelled_ends_the_same(cluster, s
     assert cluster.wait(job, ENDED.__contains__, SECS) == "CANCELLED", output(tmp_path)
     check_same_end(cluster, submit_again(cluster, tmp_path), tmp_path, straight)
     check_continued(tmp_path, 4, 16, 20)
-
-
-def requeued(cluster, job, disturb):
-    """Disturb a job, and wait until Slurm has started it again, or will."""
-    num_restarts = cluster.field(job, "Restarts")
-    disturb()
-    until(lambda: cluster.field(job, "Restarts") != num_restarts, "the job is not requeued")
 
 
 def preempt(cluster, job):
@@ -243,17 +239,18 @@ def test_job_of_a_node_cut_off_and_back_ends_the_same(cluster, straight, tmp_pat
     try:
         requeued(cluster, job, lambda: cluster.declare("n2", "down"))
         # The chief cannot save alone, and is killed at last. The other goes on.
-        until(lambda: not cluster.orphans(["n1"]), "the part that Slurm reaches is not ended")
+        until(lambda: not cluster.orphans(["n1"]), problem="Slurm does not end its part")
         assert cluster.orphans(["n2"])
     finally:
         cluster.connect("n2")
     # Slurm now kills what it finds there. It lets a requeued job wait two minutes for that (the
     # lifetime of a credential), which `wait` cuts short.
-    until(lambda: not cluster.orphans(), f"orphans: {cluster.orphans()}")
+    until(lambda: not cluster.orphans(), problem="orphans")
     check_same_end(cluster, job, tmp_path, straight)
     check_continued(tmp_path, 6)
 
 
+@pytest.mark.long
 def test_job_goes_on_with_the_nodes_that_it_gets(cluster, straight, tmp_path):
     pause_only_at(tmp_path, 4, 8)
     options = ("checkpoint.every_steps=3", "--nodes=1-2", "--time=60")
@@ -284,8 +281,7 @@ def test_submitit_sweep_is_watched_over_time_limit_and_preemption(cluster, strai
 
     def wait_until_paused(step):
         path = tmp_path / f"paused-{step}"
-        until(lambda: path.exists() or process.poll() is not None, f"no pause at {step}")
-        assert process.poll() is None, process.communicate()
+        until(path.exists, process, problem=f"no pause at {step}")
 
     try:
         wait_until_paused(4)

@@ -15,31 +15,13 @@ from tests.support import small_runs
 from tests.support.outputs import run_program_of_card
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
-from trainer.errors import ConfigError
 from trainer.worker.export import export
 from trainer.worker.predict.predict import predict
-
-pytestmark = pytest.mark.slow
 
 CHANNEL = Channel(lambda message: None)
 SENTIMENT = Path(str(trainer.datasets.sentiment.__file__)).with_name("sentiment.csv")
 LENGTH = 40  # most of the sentences are longer
 NEW = ["the soup was never cold", "as always, naïve", "", "x" * 60, "null \0 byte"]
-# Attention is fused otherwise where the batch size is not known.
-TOLERANCE = {"text_cnn": 0, "transformer_encoder": 1e-6}
-MODELS = {
-    "text_cnn": ["model=text_cnn", "model.width=8"],
-    "transformer_encoder": [
-        "model=transformer_encoder", "model.width=16", "model.hidden=16", "model.layers=1",
-    ],
-}  # fmt: skip
-
-
-def options(folder: Path, model: str) -> list[str]:
-    return [
-        "dataset=text", f"dataset.path={SENTIMENT}", f"dataset.length={LENGTH}",
-        f"dataset.cache_dir={folder / 'cache'}", *MODELS[model],
-    ]  # fmt: skip
 
 
 def predicted(run_dir: Path, batch_size: int, *overrides: str) -> list[dict[str, str]]:
@@ -54,9 +36,12 @@ def predicted(run_dir: Path, batch_size: int, *overrides: str) -> list[dict[str,
         return list(csv.DictReader(file))
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_texts_without_labels_are_predicted_and_served_alike(tmp_path: Path, model: str) -> None:
-    trained = options(tmp_path, model)
+@pytest.mark.slow
+def test_texts_without_labels_are_predicted_and_served_alike(tmp_path: Path) -> None:
+    trained = [
+        "dataset=text", f"dataset.path={SENTIMENT}", f"dataset.length={LENGTH}",
+        f"dataset.cache_dir={tmp_path / 'cache'}", "model=text_cnn", "model.width=8",
+    ]  # fmt: skip
     run_dir = tmp_path / "run"
     small_runs.engine(run_dir, *trained).train(lambda: False)
     new = tmp_path / "new.jsonl"
@@ -69,20 +54,9 @@ def test_texts_without_labels_are_predicted_and_served_alike(tmp_path: Path, mod
     served = tf.saved_model.load(str(directory / "saved_model")).signatures["serving_texts"]
     outputs = served(texts=tf.constant(NEW))
     expected = [[row[name] for name in probabilities] for row in rows]
-    np.testing.assert_allclose(
-        outputs["probabilities"], np.array(expected, np.float32), rtol=0, atol=TOLERANCE[model]
-    )
+    np.testing.assert_array_equal(outputs["probabilities"], np.array(expected, np.float32))
     np.testing.assert_array_equal(outputs["label"], [int(row["predicted"]) for row in rows])
     card = (directory / "MODEL_CARD.md").read_text()
     assert "`features`, [N, 40] float32, the tokens of a text by the tokenizer bytes, each" in card
     _, printed = run_program_of_card(directory)
     assert "probabilities" in printed
-
-
-def test_texts_without_labels_are_not_trained_on(tmp_path: Path) -> None:
-    new = tmp_path / "new.csv"
-    new.write_text("text\nfine\n")
-    with pytest.raises(ConfigError, match="the examples of the test split have no label, which"):
-        small_runs.engine(
-            tmp_path / "run", *options(tmp_path, "text_cnn"), f"dataset.test_path={new}"
-        )

@@ -2,14 +2,12 @@
 
 Each has a network of its own behind a bridge, a host name, and its own process ids: its command is
 process 1. One that takes the place of another has a new address. /etc/hosts stands in for the DNS
-of the headless Service. All is in namespaces that end with this process: nothing of it is seen
-outside, and nothing remains.
+of the headless Service.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,14 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import pytest
-
+from tests.support.namespaces import Namespaces, namespaces
 from tests.support.processes import ROOT
 
 TIMEOUT_SECS = 600
 _DOMAIN = "default.svc.cluster.local"
 
-_NETWORK = """set -e
+_NETWORK = """
 mount -t tmpfs none /run
 mkdir /run/netns
 ip link add pods type bridge
@@ -44,8 +41,6 @@ done
 # What a pod needs besides, so that a system that forbids it is known before one starts.
 nsenter --net=/run/netns/pod-0 unshare --uts --mount --pid --fork --kill-child --mount-proc \
   sh -c 'hostname pod && mount --bind /etc/hosts /etc/hosts'
-echo ready
-exec cat
 """
 
 _POD = """set -e
@@ -73,14 +68,6 @@ class Pod:
         self.process = process
         self.was_killed = False
         self._output = output
-
-    def wait(self) -> int:
-        """Return the exit code of process 1."""
-        try:
-            return self.process.wait(TIMEOUT_SECS)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise AssertionError(f"still running after {TIMEOUT_SECS} s\n{self.output()}") from None
 
     def kill(self) -> None:
         """Kill the pod, as when its node is lost: its process 1 takes all others along."""
@@ -115,10 +102,11 @@ class Pods:
 
     Args:
         folder: for what belongs to the pods; each one that is started gets an empty folder.
-        job: the Job, as `kubernetes` prints it; `apply` takes another one, which is not larger.
+        job: the Job, as `kubernetes` prints it.
         service: its Service.
         image: files that are in the folder of each pod, by name.
         secrets: the Secrets by name; each entry is a variable.
+        network: the namespaces with a network for each pod.
     """
 
     def __init__(
@@ -128,41 +116,22 @@ class Pods:
         service: Mapping[str, Any],
         image: Mapping[str, str],
         secrets: Mapping[str, Mapping[str, str]],
+        network: Namespaces,
     ) -> None:
         self._folder = folder
         self._secrets = secrets
-        self._programs: list[subprocess.Popen[str]] = []
+        self._network = network
         self._image = image
         self._started: list[Pod] = []
         self._has_dns = False
-        self.apply(job)
+        self.count: int = job["spec"]["completions"]
+        self._pod = job["spec"]["template"]["spec"]
         self._name = job["metadata"]["name"]
         self._domain = f"{self._pod['subdomain']}.{_DOMAIN}"
         assert service["metadata"]["name"] == self._pod["subdomain"]
         # index -> address; 0: none yet
         self._addresses = dict.fromkeys(range(self.count), 0)
         self._write_hosts()
-        self._holder = subprocess.Popen(
-            [
-                *("unshare", "--user", "--map-root-user", "--net", "--mount"),
-                *("sh", "-c", _NETWORK, "sh", str(self.count)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self._holder.stdout is not None
-        assert self._holder.stderr is not None
-        if self._holder.stdout.readline() != "ready\n":
-            reason = self._holder.stderr.read().strip()
-            self.close()
-            pytest.skip(f"no networks of one's own here: {reason}")
-
-    def apply(self, job: Mapping[str, Any]) -> None:
-        """Start the pods of this Job from now on."""
-        self.count: int = job["spec"]["completions"]
-        self._pod = job["spec"]["template"]["spec"]
 
     def resolve(self, has_dns: bool = True) -> None:
         """Let the DNS know all pods from now on; before, a pod knows itself alone."""
@@ -191,9 +160,7 @@ class Pods:
         for name in ("TF_CONFIG", "STEADFAST_FORK_SERVER"):
             environment.pop(name, None)
         command = [
-            "nsenter", f"--target={self._holder.pid}", "--user", "--mount", "--net",
-            "--preserve-credentials",
-            "nsenter", f"--net=/run/netns/pod-{index}",
+            *self._network.enter, "nsenter", f"--net=/run/netns/pod-{index}",
             "unshare", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
             "sh", "-c", _POD, "sh", f"{self._name}-{index}", self._address(index),
             str(self._hosts(index)), str(disk), mount["mountPath"] if "emptyDir" in volume else "",
@@ -213,33 +180,16 @@ class Pods:
 
     def start_program(self, *command: str, **environment: str) -> subprocess.Popen[str]:
         """Start a program that pods reach at 10.77.0.1; it ends with them."""
-        process = subprocess.Popen(
-            [
-                *("nsenter", f"--target={self._holder.pid}", "--user", "--mount", "--net"),
-                *("--preserve-credentials", *command),
-            ],
-            env={**os.environ, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._programs.append(process)
-        return process
+        return self._network.start(*command, environment={**os.environ, **environment})
 
     def output(self) -> str:
         """Return what all pods have printed."""
         return "\n".join(pod.output() for pod in self._started)
 
     def close(self) -> None:
-        """End what is left."""
+        """End the pods that are left."""
         for pod in self._started:
             pod.kill()
-        for program in self._programs:
-            program.kill()
-            program.communicate()
-        self._holder.kill()
-        self._holder.communicate()
 
     def _hosts(self, index: int) -> Path:
         return self._folder / f"hosts-{index}"
@@ -298,12 +248,6 @@ class Controller:
             assert time.monotonic() < until, f"{what}: not after {TIMEOUT_SECS} s\n{self.output()}"
             time.sleep(0.1)
 
-    def delete(self) -> list[int]:
-        """Stop all pods, as when the Job is deleted; return their exit codes."""
-        for pod in self.pods:
-            pod.terminate()
-        return [pod.wait() for pod in self.pods]
-
     def output(self) -> str:
         """Return what all pods have printed, also the earlier ones."""
         return self.source.output()
@@ -317,12 +261,11 @@ def pods_of(
     secrets: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Iterator[Pods]:
     """Yield the pods of a Job; skip the test where the system forbids namespaces."""
-    for program in ("unshare", "nsenter", "mount", "ip"):
-        if shutil.which(program) is None:
-            pytest.skip(f"no {program} here")
     folder.mkdir()
-    pods = Pods(folder, objects[-1], objects[0], image, secrets or {})
-    try:
-        yield pods
-    finally:
-        pods.close()
+    job, service = objects[-1], objects[0]
+    with namespaces(_NETWORK, str(job["spec"]["completions"])) as network:
+        pods = Pods(folder, job, service, image, secrets or {}, network)
+        try:
+            yield pods
+        finally:
+            pods.close()

@@ -8,8 +8,10 @@ import os
 import select
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.support.scratch import new_folder
 from trainer.runs.worker_times import is_clock_name
@@ -55,11 +57,9 @@ def supervisor():
 class Signaler:
     """Sends a signal to this worker or its supervisor at some evaluations, each once in a run."""
 
-    def __init__(
-        self, *, at: list[int], number: int, to: str = "worker", index: int = 0,
-        record: str = "sent.jsonl",
-    ) -> None:
-        self.at, self.number, self.to, self.record = list(at), number, to, pathlib.Path(record)
+    def __init__(self, *, at: list[int], number: int, to: str = "worker", index: int = 0) -> None:
+        self.at, self.number, self.to = list(at), number, to
+        self.record = pathlib.Path("sent.jsonl")
         # One of several workers alone.
         tf_config = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": %d}}' % index))
         self.is_mine = tf_config["task"]["index"] == index
@@ -197,6 +197,23 @@ def descendants(pid: int) -> list[int]:
         for child in path.read_text().split()
     ]
     return children + [pid for child in children for pid in descendants(child)]
+
+
+def wait_until(
+    condition: Callable[[], Any],
+    *processes: subprocess.Popen,
+    problem: str = "no progress",
+    secs: float = TIMEOUT_SECS,
+    pause_secs: float = 0.05,
+) -> Any:
+    """Poll until a condition holds, while some processes run; return its value."""
+    end = time.monotonic() + secs
+    while not (value := condition()):
+        for process in processes:
+            assert process.poll() is None, finish(process)
+        assert time.monotonic() < end, problem
+        time.sleep(pause_secs)
+    return value
 
 
 def wait_gone(pid: int, timeout: float = 20) -> None:

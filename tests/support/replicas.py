@@ -67,15 +67,9 @@ def make_layers() -> Layers:
             synchronized=True, epsilon=EPSILON, momentum=MOMENTUM
         ),
         "local": tf.keras.layers.BatchNormalization(epsilon=EPSILON, momentum=MOMENTUM),
-        "first": tf.keras.layers.Dense(
-            4, "tanh", kernel_initializer=tf.keras.initializers.GlorotUniform(seed=1)
-        ),
-        "second": tf.keras.layers.Dense(
-            3, kernel_initializer=tf.keras.initializers.GlorotUniform(seed=2)
-        ),
     }
-    for name, layer in layers.items():
-        layer.build([None, 4 if name == "second" else 5])
+    for layer in layers.values():
+        layer.build([None, 5])
     return layers
 
 
@@ -93,15 +87,6 @@ def gradient_of(collective: Callable[[Step, Any], Any]) -> Case:
     return case
 
 
-def normalized(step: Step, x: tf.Tensor) -> tf.Tensor:
-    """Normalize over the global batch by one reduction of its moments."""
-    total = step.all_reduce(
-        {"count": float(x.shape[0]), "sum": tf.reduce_sum(x, 0), "squares": tf.reduce_sum(x * x, 0)}
-    )
-    mean = total["sum"] / total["count"]
-    return (x - mean) * tf.math.rsqrt(total["squares"] / total["count"] - mean**2 + EPSILON)
-
-
 def batch_norm(normalize: Callable[[Step, tf.Tensor, Layers], tf.Tensor]) -> Case:
     """Return a case: a replica's normalized batch, and the gradient by the batch."""
 
@@ -114,17 +99,6 @@ def batch_norm(normalize: Callable[[Step, tf.Tensor, Layers], tf.Tensor]) -> Cas
         return [y, tape.gradient(loss, x)]
 
     return case
-
-
-def between_layers(step: Step, replica: int, layers: Layers) -> list[tf.Tensor]:
-    """Return the output of two layers with a mean over the replicas between them.
-
-    And the sum of the gradients of the first layer's kernel.
-    """
-    with tf.GradientTape() as tape:
-        y = layers["second"](step.all_reduce(layers["first"](tf.constant(BATCH[replica])), "mean"))
-        loss = tf.reduce_sum(y * UPSTREAM[replica][:, :3])
-    return [y, step.all_reduce(tape.gradient(loss, layers["first"].kernel))]
 
 
 def scattered(op: str) -> Case:
@@ -174,10 +148,8 @@ CASES: dict[str, Case] = {
     "gradient of mean": gradient_of(lambda step, x: step.all_reduce(x, "mean")),
     **{f"scatter {op}": scattered(op) for op in ("sum", "mean", "min", "max")},
     "empty": lambda step, replica, layers: step.all_reduce([tf.zeros([0, 3]), []]),
-    "normalized": batch_norm(lambda step, x, layers: normalized(step, x)),
     "synchronized": batch_norm(lambda step, x, layers: layers["synchronized"](x, training=True)),
     "local": batch_norm(lambda step, x, layers: layers["local"](x, training=True)),
-    "between layers": between_layers,
     "second order": second_order,
 }
 
@@ -204,11 +176,9 @@ def expected(name: str, replicas: int) -> list[Any]:
         return [6 * replicas**2 * x.sum(0)] * replicas
     if name.startswith("gradient of "):
         return list(_gradient(name.removeprefix("gradient of "), x, 2 * w.sum(0)))
-    if name == "between layers":
-        return _between_layers(replicas)
-    batches = [BATCH[:replicas].reshape(-1, 5)] if name != "local" else list(BATCH[:replicas])
-    upstream = (
-        [UPSTREAM[:replicas].reshape(-1, 5)] if name != "local" else list(UPSTREAM[:replicas])
+    batches, upstream = (
+        list(values[:replicas]) if name == "local" else [values[:replicas].reshape(-1, 5)]
+        for values in (BATCH, UPSTREAM)
     )
     parts = [_batch_norm(x, g) for x, g in zip(batches, upstream, strict=True)]
     y, gradient = (
@@ -265,17 +235,6 @@ def _batch_norm(x: np.ndarray, upstream: np.ndarray) -> tuple[np.ndarray, np.nda
     return y, (upstream - upstream.mean(0) - y * (upstream * y).mean(0)) / deviation
 
 
-def _between_layers(replicas: int) -> list[list[np.ndarray]]:
-    layers = make_layers()
-    with tf.GradientTape() as tape:
-        middle = (
-            tf.add_n([layers["first"](BATCH[replica]) for replica in range(replicas)]) / replicas
-        )
-        y = layers["second"](middle)
-        loss = tf.reduce_sum(y * UPSTREAM[:replicas, :, :3].sum(0))
-    return [[y.numpy(), tape.gradient(loss, layers["first"].kernel).numpy()]] * replicas
-
-
 def run(
     strategy: tf.distribute.Strategy,
     case: Case,
@@ -322,16 +281,8 @@ def main() -> None:
         for name, nest in results.items()
     }
     moving = [value.tolist() for value in statistics(layers["synchronized"])]
-    print(
-        json.dumps(
-            {
-                "results": plain,
-                "moving": moving,
-                "logs": {name: log.lines() for name, log in logs.items()},
-            }
-        ),
-        flush=True,
-    )
+    lines = {name: log.lines() for name, log in logs.items()}
+    print(json.dumps({"results": plain, "moving": moving, "logs": lines}), flush=True)
     os._exit(0)  # TensorFlow's threads can make an orderly shutdown hang
 
 

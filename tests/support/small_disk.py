@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fork_server import fork_server_of
+from tests.support.namespaces import Namespaces, namespaces
 from tests.support.processes import ROOT, finish
 
 SABOTEUR = '''
@@ -89,59 +89,28 @@ class Mounts:
 
     Attributes:
         root: its root directory, as this process reaches it.
-
-    Args:
-        enter: a command that runs another one in it.
-        holder: the process that keeps it.
-        variables: environment variables of the commands.
     """
 
-    def __init__(self, enter: list[str], holder: int, variables: Mapping[str, str]) -> None:
-        self.root = Path(f"/proc/{holder}/root")
-        self._enter = enter
+    def __init__(self, own: Namespaces, variables: Mapping[str, str]) -> None:
+        self.root = own.root
+        self._own = own
         self._variables = variables
 
     def run(self, directory: Path, *command: str) -> tuple[int, str, str]:
         """Run a command to its end; return exit code, stdout and stderr."""
         # `cd` within: nsenter's own option would enter the directory below a mount.
         change = ["sh", "-c", 'cd "$0" && exec "$@"', str(directory)]
-        process = subprocess.Popen(
-            [*self._enter, *change, *command],
-            env={**os.environ, **self._variables},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        return finish(process)
+        environment = {**os.environ, **self._variables}
+        return finish(self._own.start(*change, *command, environment=environment))
 
 
 @contextmanager
 def own_mounts() -> Iterator[Mounts]:
     """Yield a mount namespace; skip the test where that is forbidden."""
-    if missing := [name for name in ("unshare", "nsenter", "mount") if shutil.which(name) is None]:
-        pytest.skip(f"no {missing[0]} here")
-    namespaces = ["--user", "--mount"]
-    holder = subprocess.Popen(
-        ["unshare", *namespaces, "--map-root-user", "sh", "-c", "echo made && exec cat"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert holder.stdout is not None
-        assert holder.stderr is not None
-        if holder.stdout.readline() != "made\n":
-            pytest.skip(f"no file systems of one's own here: {holder.stderr.read().strip()}")
-        enter = ["nsenter", f"--target={holder.pid}", *namespaces, "--preserve-credentials"]
-        no_bytecode = {"PYTHONDONTWRITEBYTECODE": "1"}  # every inode counts
-        assignments = (f"{name}={value}" for name, value in no_bytecode.items())
-        with fork_server_of(ROOT, [*enter, "env", *assignments]) as server:
-            yield Mounts(enter, holder.pid, {**no_bytecode, **server})
-    finally:
-        holder.kill()
-        holder.communicate()
+    no_bytecode = "PYTHONDONTWRITEBYTECODE"  # every inode counts
+    with namespaces("", has_network=False) as own:
+        with fork_server_of(ROOT, [*own.enter, "env", f"{no_bytecode}=1"]) as server:
+            yield Mounts(own, {no_bytecode: "1", **server})
 
 
 class SmallDisk:

@@ -154,25 +154,6 @@ def everything(
     return tf.keras.Model(inputs, layers.Dense(num_classes)(x))
 
 
-def frozen(input_shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
-    """Build a model of which only the last layer is trained, behind a frozen normalization."""
-    moving = tf.keras.initializers.RandomUniform(0.1, 1.0, seed=1)
-    layers = [
-        tf.keras.layers.Dense(64, trainable=False),
-        tf.keras.layers.BatchNormalization(
-            moving_mean_initializer=moving, moving_variance_initializer=moving, trainable=False
-        ),
-    ]
-    return tf.keras.Sequential(
-        [
-            tf.keras.Input(input_shape),
-            tf.keras.layers.Flatten(),
-            *layers,
-            tf.keras.layers.Dense(num_classes),
-        ]
-    )
-
-
 def two_layers(
     input_shape: tuple[int, ...], num_classes: int, *, hidden: int = 6, placed: bool = False
 ) -> tf.keras.Model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import pickle
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -40,7 +41,7 @@ def load(
         f"{name} has no value; add {name}=<value>" for name in sorted(OmegaConf.missing_keys(cfg))
     ]
     problems += _check_switches(overrides)
-    problems += _check_twice(container, overrides)
+    problems += _check_twice(container)
     problems += _check_faults(container)
     problems += _check_nested_groups(container, choices)
     if container.get("choices") is not None:
@@ -137,26 +138,15 @@ def _check_switches(overrides: Iterable[tuple[str, str]]) -> list[str]:
     ]
 
 
-def _check_twice(container: Mapping[str, Any], overrides: Iterable[tuple[str, str]]) -> list[str]:
-    """Return what is chosen twice, or set under two names, where several may be chosen."""
-    problems = []
-    for group in ("callbacks", "metrics", "writers"):
-        chosen = [re.split(r"[\[\], ]+", text) for name, text in overrides if name == group]
-        problems += [
-            f"{group} names {name} twice; remove one of them"
-            for names in chosen
-            for name in filter(None, dict.fromkeys(names))
-            if names.count(name) > 1
-        ]
-        nodes = container.get(group)
-        items = list(nodes.items()) if isinstance(nodes, Mapping) else []
-        problems += [
-            f"{group}.{name} is the same as {group}.{other}; remove one of them"
-            for index, (name, node) in enumerate(items)
-            for other, earlier in items[:index]
-            if node == earlier and isinstance(node, Mapping)
-        ]
-    return problems
+def _check_twice(container: Mapping[str, Any]) -> list[str]:
+    """Return what is set under two names where several may be chosen: it would act twice."""
+    return [
+        f"{group}.{name} is the same as {group}.{other}; remove one of them"
+        for group in ("callbacks", "metrics", "writers")
+        if isinstance(nodes := container.get(group), Mapping)
+        for (other, earlier), (name, node) in itertools.combinations(nodes.items(), 2)
+        if node == earlier and isinstance(node, Mapping)
+    ]
 
 
 def _check_faults(container: Mapping[str, Any]) -> list[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
+from trainer.config.options import signatures
 from trainer.config.schema import Experiment
 
 _NAMES_KERAS = re.compile(r"(?<![\w.])keras(_hub)?\b")
@@ -26,14 +25,8 @@ def may_be_keras3(experiment: Experiment) -> bool:
 def _may_use_keras3(target: str) -> bool:
     if not target.startswith("trainer."):
         return not target.startswith(("tensorflow.", "tf_keras."))
-    module = target.rpartition(".")[0]
-    try:
-        spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:  # a class in a module, or nothing, which is refused elsewhere
-        return False
-    if spec is None or spec.origin is None:
-        return False
-    return bool(_NAMES_KERAS.search(Path(spec.origin).read_text(encoding="utf-8")))
+    file = signatures.source(target.rpartition(".")[0])
+    return file is not None and bool(_NAMES_KERAS.search(file.read_text(encoding="utf-8")))
 
 
 def _targets(node: Any) -> Iterator[str]:

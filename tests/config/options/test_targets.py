@@ -93,29 +93,14 @@ ENGINE_ARGUMENTS = ("input_shape", "num_classes")
     "options",
     [
         {},
-        {
-            "width": 1,
-            "rate": 0,
-            "name": None,
-            "wide": True,
-            "sizes": [1, 2],
-            "blocks": [1],
-            "pair": [3, 4],
-        },
-        {
-            "table": {"a": 1},
-            "kind": "mean",
-            "depth": None,
-            "either": "x",
-            "quoted": 3,
-            "odd": object(),
-            "free": [1],
-        },
+        {"width": 1, "rate": 0, "name": None, "wide": True, "sizes": [1, 2], "blocks": [1],
+         "pair": [3, 4], "table": {"a": 1}, "kind": "mean", "depth": None, "either": "x",
+         "quoted": 3, "odd": object(), "free": [1]},
         {"_partial_": True, "_convert_": "all", "_recursive_": False},
         {"width": {"_target_": "my_pkg.things.Empty"}},
         {"width": "???"},
     ],
-)
+)  # fmt: skip
 def test_valid_options_have_no_problem(options: dict[str, Any]) -> None:
     assert check("things.build", ENGINE_ARGUMENTS, **options) == []
 
@@ -126,16 +111,12 @@ def test_valid_options_have_no_problem(options: dict[str, Any]) -> None:
         ({"widht": 3}, "unknown key 'model.widht'; did you mean 'width'?"),
         ({"num_classes": 3}, "model.num_classes (3) is passed by the engine; remove it"),
         ({"width": -3}, "model.width (-3) must be >= 1"),
-        ({"width": "many"}, "model.width ('many') must be an int"),
         ({"width": 1.0}, "model.width (1.0) must be an int"),
         ({"width": True}, "model.width (true) must be an int"),
-        ({"width": None}, "model.width (null) must be an int"),
         ({"rate": 1}, "model.rate (1) must be >= 0 and < 1"),
-        ({"rate": "fast"}, "model.rate ('fast') must be a float"),
         ({"rate": False}, "model.rate (false) must be a float"),
         ({"name": 3}, "model.name (3) must be a str or null"),
         ({"wide": 1}, "model.wide (1) must be a bool"),
-        ({"sizes": 3}, "model.sizes (3) must be a list of int"),
         ({"sizes": [1, "b"]}, "model.sizes ([1, 'b']) must be a list of int"),
         ({"blocks": [1, 0]}, "model.blocks ([1, 0]) each item must be >= 1"),
         ({"pair": [1]}, "model.pair ([1]) must be a list of 2 int"),
@@ -160,45 +141,17 @@ def test_invalid_option_is_reported(options: dict[str, Any], line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "line"),
+    ("name", "problem"),
     [
-        (
-            "thngs.build",
-            (
-                "model._target_ (my_pkg.thngs.build): no module 'thngs' in my_pkg; did you "
-                "mean 'things'?"
-            ),
-        ),
-        (
-            "things.biuld",
-            (
-                "model._target_ (my_pkg.things.biuld): no 'biuld' in my_pkg.things; did "
-                "you mean 'build'?"
-            ),
-        ),
-        (
-            "things",
-            "model._target_ (my_pkg.things) is a module; add the name of a function or class in it",
-        ),
-        (
-            "things.",
-            "model._target_ (my_pkg.things.) must be a dotted path; write package.module.name",
-        ),
-        (
-            "nested.deep.leaf.g",
-            "model._target_ (my_pkg.nested.deep.leaf.g): no 'g' in my_pkg.nested.deep.leaf",
-        ),
-        (
-            "nested.dep.leaf.f",
-            (
-                "model._target_ (my_pkg.nested.dep.leaf.f): no module 'dep' in "
-                "my_pkg.nested; did you mean 'deep'?"
-            ),
-        ),
+        ("thngs.build", ": no module 'thngs' in my_pkg; did you mean 'things'?"),
+        ("things.biuld", ": no 'biuld' in my_pkg.things; did you mean 'build'?"),
+        ("things", " is a module; add the name of a function or class in it"),
+        ("things.", " must be a dotted path; write package.module.name"),
+        ("nested.deep.leaf.g", ": no 'g' in my_pkg.nested.deep.leaf"),
     ],
 )
-def test_missing_target_is_reported(name: str, line: str) -> None:
-    assert check(name) == [line]
+def test_missing_target_is_reported(name: str, problem: str) -> None:
+    assert check(name) == [f"model._target_ (my_pkg.{name}){problem}"]
 
 
 def test_rule_that_is_a_text_is_refused() -> None:
@@ -234,34 +187,16 @@ def test_syntax_error_is_reported(package: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "exported",
-        "things.rejoined",
-        "things.hidden",
-        "things.Foreign",
-        "things.CONSTANT",
-        "star.x",
-        "lazy.x",
-        "things.Thing.make",
-    ],
-)
-def test_targets_that_need_import_are_accepted(name: str) -> None:
-    assert check(name, whatever=1) == []
-
-
-@pytest.mark.parametrize(
     "target",
     [
-        "tensorflow.keras.optimizers.legacy.Nadam",
-        "tf_keras.optimizers.Nadam",
-        "math.floor",
-        "builtins.dict",
-        "numpy.zeros",
+        "my_pkg.exported", "my_pkg.things.rejoined", "my_pkg.things.hidden",
+        "my_pkg.things.Foreign", "my_pkg.things.CONSTANT", "my_pkg.star.x", "my_pkg.lazy.x",
+        "my_pkg.things.Thing.make", "tensorflow.keras.optimizers.legacy.Nadam", "math.floor",
+        "builtins.dict", "numpy.zeros",
     ],
-)
-def test_opaque_packages_are_accepted(target: str) -> None:
-    assert targets.check({"_target_": target, "x": 1}, "optimizer") == []
+)  # fmt: skip
+def test_targets_that_only_an_import_could_tell_are_accepted(target: str) -> None:
+    assert targets.check({"_target_": target, "whatever": 1}, "model") == []
 
 
 def test_positional_parameters_after_engine_arguments_are_options() -> None:
@@ -325,12 +260,11 @@ def test_engine_keys_are_checked() -> None:
 
 def test_node_without_target_is_reported() -> None:
     assert targets.check(None, "model") == ["model has no value; add model=<choice>"]
-    assert targets.check([1], "model") == [
-        "model ([1]) must be a mapping with a _target_, the dotted path of a function or class"
-    ]
-    assert targets.check({}, "model") == [
-        "model ({}) must be a mapping with a _target_, the dotted path of a function or class"
-    ]
+    for node in ([1], {}):
+        assert targets.check(node, "model") == [
+            f"model ({node}) must be a mapping with a _target_, the dotted path of a function or "
+            "class"
+        ]
 
 
 def test_check_imports_nothing() -> None:

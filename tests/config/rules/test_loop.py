@@ -5,17 +5,11 @@ import pytest
 from trainer.cli.compose import compose
 from trainer.config import loading
 from trainer.config.rules import loop
-from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch.resolved_run import resolve
 from trainer.runs import identity, normal_form
 
 LOOP = ("loop._target_=tests.support.loops.call", "train.steps=8")
-
-
-def test_experiment_without_a_loop_uses_the_built_in_one():
-    assert loop.name_of(compose([])) is None
-    assert loop.name_of(Experiment()) is None
 
 
 def test_groups_of_the_built_in_loop_are_left_out():
@@ -39,26 +33,6 @@ def test_strategy_and_seed_name_the_run():
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("optimizer.learning_rate=0.1", "optimizer.learning_rate is a key of the built-in loop"),
-        ("model=softmax", "model is a key of the built-in loop"),
-        ("batch.global_size=8", "batch.global_size is a key of the built-in loop"),
-        ("evaluate.every_steps=5", "evaluate.every_steps is a key of the built-in loop"),
-        ("train.clip_norm=1", "train.clip_norm is a key of the built-in loop"),
-        ("mode=benchmark", "mode .benchmark. needs the built-in loop"),
-        ("verify.layouts=true", "verify.layouts is a key of the built-in loop"),
-        ("precision=mixed_float16", "precision .mixed_float16. needs a loss scale"),
-        ("+loop.option=1", "unknown key 'loop.option'"),
-        ("train.epochs=3", "train.steps .null. must be set"),
-    ],
-)
-def test_key_that_a_loop_would_ignore_is_refused(override, message):
-    with pytest.raises(ConfigError, match=message):
-        compose([*(LOOP if "epochs" not in override else LOOP[:1]), override])
-
-
-@pytest.mark.parametrize(
     ("strategy", "reason"),
     [
         (["strategy=parameter_server"], "make steps of their own at their own time"),
@@ -69,12 +43,6 @@ def test_strategy_that_cannot_is_refused_with_the_reason(strategy, reason):
     with pytest.raises(ConfigError, match=reason) as caught:
         resolve(compose([*LOOP, *strategy]))
     assert len(caught.value.problems) == 1
-
-
-def test_divided_model_is_refused():
-    divided = ["strategy=mirrored", "strategy.virtual_devices=2", "strategy.devices_per_replica=2"]
-    with pytest.raises(ConfigError, match=r"devices_per_replica \(2\) needs the built-in"):
-        compose([*LOOP, *divided])
 
 
 def test_cluster_that_changes_its_size_is_refused():

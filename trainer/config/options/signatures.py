@@ -60,6 +60,11 @@ class Signature:
     names: Mapping[str, ast.expr]
     takes_more: bool = False
 
+    @property
+    def parameters(self) -> dict[str, Option]:
+        """All parameters by name."""
+        return {option.name: option for option in (*self.positional, *self.keywords)}
+
 
 def read(target: str) -> Signature | None:
     """Return the signature of `target`.

@@ -9,7 +9,7 @@ import ast
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, Field
+from dataclasses import MISSING, Field, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -63,10 +63,14 @@ def check(
         for line in _nested(value, f"{path}.{name}")
     ]
     problems += _check_engine_keys(values, path, own)
-    if problem is not None or signature is None:
+    if signature is None:
         return [*problems, *([problem] if problem else [])]
     if len(signature.positional) < len(arguments) and not signature.takes_more:
-        return [*problems, _too_few(target, path, signature, arguments)]
+        problems.append(
+            f"{path}._target_ ({target}) is called with ({', '.join(arguments)}), and takes "
+            f"{len(signature.positional)} by position; add parameters of these names at its start"
+        )
+        return problems
     rest = {name: value for name, value in values.items() if name not in own}
     problems += _check_options(rest, path, signature, arguments, list(own))
     if "_args_" in node or node.get("_partial_"):  # the rest comes with the call
@@ -98,9 +102,8 @@ def unknown_options(node: Mapping[str, Any], path: str) -> list[str]:
     signature, _ = _signature(node["_target_"], path)
     if signature is None or signature.takes_any:
         return []
-    parameters = (*signature.positional, *signature.keywords)
     engine_keys = (key for keys in ENGINE_KEYS.values() for key in keys)
-    known = {*_SPECIAL, *engine_keys, *(parameter.name for parameter in parameters)}
+    known = {*_SPECIAL, *engine_keys, *signature.parameters}
     return [name for name in node if name not in known]
 
 
@@ -111,8 +114,7 @@ def takes(target: str, option: str) -> bool | None:
         return False
     if signature is None:
         return None
-    names = {parameter.name for parameter in (*signature.positional, *signature.keywords)}
-    return option in names or (None if signature.takes_any else False)
+    return option in signature.parameters or (None if signature.takes_any else False)
 
 
 def missing_package(target: str) -> tuple[str, str] | None:
@@ -143,14 +145,14 @@ def _read_defaults(target: str) -> Mapping[str, Any]:
     values: dict[str, Any] = {}
     if signature is None:
         return values
-    for option in (*signature.positional, *signature.keywords):
+    for name, option in signature.parameters.items():
         default = option.default
         if isinstance(default, ast.Name):
             default = signature.names.get(default.id)
         with suppress(ValueError, TypeError):  # more than a literal
             value = ast.literal_eval(default) if default is not None else ...
             if isinstance(value, str | int | float | list | tuple | None) or value == {}:
-                values[option.name] = list(value) if isinstance(value, tuple) else value
+                values[name] = list(value) if isinstance(value, tuple) else value
     return values
 
 
@@ -160,13 +162,9 @@ _own_defaults = functools.cache(_read_defaults)
 def effect(target: Any, option: str) -> Effect | None:
     """Return the effect that a target states for a change of an option; None: it states none."""
     signature = _signature(target, "")[0] if isinstance(target, str) else None
-    if signature is None:
+    if signature is None or option not in signature.parameters:
         return None
-    annotations = {
-        parameter.name: parameter.annotation
-        for parameter in (*signature.positional, *signature.keywords)
-    }
-    return option_types.effect(annotations.get(option), signature.names)
+    return option_types.effect(signature.parameters[option].annotation, signature.names)
 
 
 def node_groups(target: Any) -> dict[str, str]:
@@ -181,16 +179,16 @@ def _holds_targets(signature: Signature | None, name: str) -> bool:
     """
     if signature is None:
         return True
-    names = {option.name for option in (*signature.positional, *signature.keywords)}
-    return (name in names or signature.takes_any) and name not in _node_groups(signature)
+    is_option = name in signature.parameters or signature.takes_any
+    return is_option and name not in _node_groups(signature)
 
 
 def _node_groups(signature: Signature | None) -> dict[str, str]:
     if signature is None:
         return {}
     groups = {
-        option.name: option_types.node_group(option.annotation, signature.names)
-        for option in (*signature.positional, *signature.keywords)
+        name: option_types.node_group(option.annotation, signature.names)
+        for name, option in signature.parameters.items()
     }
     return {name: group for name, group in groups.items() if group is not None}
 
@@ -208,15 +206,7 @@ def _signature(target: str, path: str) -> tuple[Signature | None, str | None]:
 
 def _options(signature: Signature, arguments: Collection[str]) -> dict[str, Option]:
     """Return the options of a target by name: its parameters but for the engine's arguments."""
-    parameters = (*signature.positional[len(arguments) :], *signature.keywords)
-    return {parameter.name: parameter for parameter in parameters}
-
-
-def _too_few(target: str, path: str, signature: Signature, arguments: Collection[str]) -> str:
-    return (
-        f"{path}._target_ ({target}) is called with ({', '.join(arguments)}), and takes "
-        f"{len(signature.positional)} by position; add parameters of these names at its start"
-    )
+    return replace(signature, positional=signature.positional[len(arguments) :]).parameters
 
 
 def _check_options(

@@ -13,11 +13,6 @@ from trainer.config.schema import TRAINING_MODES, Experiment
 
 def check(experiment: Experiment) -> Iterator[str]:
     """Yield the problems of an experiment, one line each."""
-    yield from _check_checkpoint(experiment)
-    yield from _check_directions(experiment)
-
-
-def _check_checkpoint(experiment: Experiment) -> Iterator[str]:
     checkpoint = experiment.checkpoint
     for key, node in (
         ("checkpoint.save_policy", checkpoint.save_policy),
@@ -34,6 +29,7 @@ def _check_checkpoint(experiment: Experiment) -> Iterator[str]:
             "training goes on from the newest, or starts with a checkpoint's weights: "
             "init_from=<run>/checkpoints/ckpt-<step>"
         )
+    yield from _check_directions(experiment)
 
 
 def _check_directions(experiment: Experiment) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from operator import attrgetter
 from typing import Any
 
 from trainer.config.options import constraints
@@ -48,8 +49,7 @@ def check_values(node: Any, path: str) -> Iterator[str]:
 def check_pairs(experiment: Experiment) -> Iterator[str]:
     """Of each pair of keys exactly one must be set."""
     for first, second in PAIRS:
-        first_value = _value_at(experiment, first)
-        second_value = _value_at(experiment, second)
+        first_value, second_value = attrgetter(first, second)(experiment)
         if first_value is not None and second_value is not None:
             yield (
                 f"{first} ({first_value}) and {second} ({second_value}) are both set, "
@@ -59,8 +59,3 @@ def check_pairs(experiment: Experiment) -> Iterator[str]:
             yield (
                 f"neither {first} nor {second} is set, exactly one must be; add {first}=<number>"
             )
-
-
-def _value_at(experiment: Experiment, key: str) -> Any:
-    section, name = key.split(".")
-    return getattr(getattr(experiment, section), name)

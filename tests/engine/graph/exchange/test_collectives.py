@@ -515,4 +515,4 @@ def test_two_real_processes_agree_on_statistics_and_logs(two_processes):
     assert_close(first["moving"], [value.tolist() for value in moving_statistics(2)])
     assert first["moving"] == second["moving"]
     assert first["logs"] == second["logs"]
-    assert len(first["logs"]["normalized"]) == 3  # the reduction, its gradient, the end
+    assert len(first["logs"]["gradient of sum"]) == 3  # the reduction, its gradient, the end

@@ -1,0 +1,123 @@
+"""Two hosts, n1 and n2, of a real scheduler: network namespaces of this machine. Needs root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TypeVar
+
+import pytest
+
+from tests.support.processes import wait_until
+
+SECS = 120
+PROGRAMS = ("ip", "nsenter", "unshare", "setpriv", "mount")
+
+
+def why_not(*programs: str) -> str | None:
+    """Return why there can be no such hosts here, with some programs; None: there can."""
+    if os.geteuid():
+        return "needs root, for network namespaces"
+    missing = [name for name in (*PROGRAMS, *programs) if shutil.which(name) is None]
+    return f"{', '.join(missing)} not installed" if missing else None
+
+
+class NotHereError(Exception):
+    """The scheduler does not start on this machine."""
+
+
+class RootHosts:
+    """Two hosts that a cable connects; they share all files.
+
+    Args:
+        name: a short name of the scheduler.
+        addresses: those of n1 and n2.
+    """
+
+    def __init__(self, name: str, addresses: Sequence[str]) -> None:
+        self.addresses = dict(zip(("n1", "n2"), addresses, strict=True))
+        self._name = f"{name}{os.getpid()}"
+
+    def start(self) -> None:
+        """Create the hosts, and start the scheduler.
+
+        Raises:
+            NotHereError: it does not start.
+            subprocess.CalledProcessError: the system refuses.
+        """
+        for host in self.addresses:
+            self._ip("netns", "add", self.namespace(host))
+            self.configure(host, "link", "set", "lo", "up")
+        peer = ("peer", "name", "eth0", "netns", self.namespace("n2"))
+        self.configure("n1", "link", "add", "eth0", "type", "veth", *peer)
+        for host, address in self.addresses.items():
+            self.configure(host, "addr", "add", f"{address}/24", "dev", "eth0")
+            self.configure(host, "link", "set", "eth0", "up")
+            # A scheduler may take the address from which it would reach the Internet.
+            self.configure(host, "route", "add", "default", "dev", "eth0")
+
+    def stop(self) -> None:
+        """End every process on the hosts, and remove them."""
+        for host in reversed(self.addresses):
+            with suppress(subprocess.CalledProcessError):
+                self.kill(host)
+                self._ip("netns", "del", self.namespace(host))
+
+    def namespace(self, host: str) -> str:
+        """Return the name of a host's network namespace."""
+        return f"{self._name}-{host}"
+
+    def configure(self, host: str, *words: str) -> None:
+        """Change the network of a host."""
+        self._ip("-n", self.namespace(host), *words)
+
+    def pids(self, host: str) -> list[int]:
+        """Return the processes on a host."""
+        return [int(pid) for pid in self._ip("netns", "pids", self.namespace(host)).split()]
+
+    def kill(self, host: str) -> None:
+        """Kill every process on a host, as a power cut does."""
+
+        def is_dead() -> bool:
+            pids = self.pids(host)
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not pids
+
+        wait_until(is_dead, problem=f"{host} does not die")
+
+    def on(self, host: str, prepare: str, *command: str) -> list[str]:
+        """Return a command that runs another one on a host, after some words of the shell."""
+        # Not `ip netns exec`: it mounts another /sys, in which slurmd finds no cgroups.
+        isolated = ["nsenter", f"--net=/run/netns/{self.namespace(host)}", "unshare", "--uts"]
+        script = f'hostname {host}; {prepare}; exec "$@"'
+        return [*isolated, "--mount", "sh", "-c", script, "sh", *command]
+
+    @staticmethod
+    def _ip(*arguments: str) -> str:
+        return subprocess.run(
+            ["ip", *arguments], capture_output=True, text=True, timeout=SECS, check=True
+        ).stdout
+
+
+_Hosts = TypeVar("_Hosts", bound=RootHosts)
+
+
+@contextmanager
+def running(hosts: _Hosts) -> Iterator[_Hosts]:
+    """Run a scheduler while the block lasts; skip the tests where it does not start."""
+    try:
+        try:
+            hosts.start()
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"no network namespaces here: {error.stderr.strip()}")
+        except NotHereError as error:
+            pytest.skip(str(error))
+        yield hosts
+    finally:
+        hosts.stop()
