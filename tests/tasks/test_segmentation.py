@@ -13,7 +13,7 @@ from trainer.engine.graph.step.metric_sums import pack, sums_of, unpack
 from trainer.errors import ConfigError
 from trainer.tasks.segmentation import Segmentation
 from trainer.worker.building import build
-from trainer.worker.building.build_model import build_dataset
+from trainer.worker.building.build_dataset import build_dataset
 
 TINY = [
     "task=segmentation",
