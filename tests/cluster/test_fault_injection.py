@@ -284,3 +284,14 @@ def test_only_a_worker_is_lost_or_returns_and_at_once(fault):
     process_ids = [ProcessId("worker", 0), ProcessId("worker", 1)]
     with pytest.raises(ConfigError, match="must be a worker such as worker-1, and without delay"):
         check(experiment, process_ids, {"evaluator"}, declared=False, elastic=True)
+
+
+def test_fault_is_recorded_before_it_happens(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        signal,
+        "raise_signal",
+        lambda number: recorded.append((tmp_path / "faults" / "mine.json").exists()),
+    )
+    recorded: list[bool] = []
+    reach_steps(faults_of(tmp_path, Fault(at=1)))
+    assert recorded == [True]

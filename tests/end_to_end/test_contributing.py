@@ -90,9 +90,6 @@ CHANGES = {
     ),
 }  # fmt: skip
 ELSEWHERE = {
-    "a new save policy": "next_after_returns_first_due_step",
-    "a new retention policy": "steps_to_remove_are_those_that_no_policy_keeps",
-    "a new gradient exchange": "every_process_gets_sum_in_the_given_order",
     "the line that refuses a command": "wrong_command_line_is_reported_in_one_line",
     "the default of an option, or the path of a `_target_`": "new_default_is_another_run_and_the_"
     "former_one_the_same",

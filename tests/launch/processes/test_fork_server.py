@@ -1,16 +1,22 @@
 """A real fork server: its workers are what fresh processes are, and end when they must."""
 
 import os
+import queue
 import signal
+import stat
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support.processes import descendants, wait_gone
+from trainer.cli.compose import compose
 from trainer.cluster import fork_protocol
+from trainer.cluster.messages import SignalReceived
 from trainer.cluster.network_namespace import IsolationError, Namespace
+from trainer.cluster.spec import Cluster
 from trainer.launch.processes.fork_server import ForkedProcess, ForkServer
 from trainer.launch.processes.worker_process import WorkerProcess
 
@@ -177,3 +183,53 @@ def test_forked_worker_enters_the_network_namespace(shared, start):
         inside = os.readlink(f"/proc/{pid}/ns/net")
         assert inside == os.readlink(f"/proc/self/fd/{namespace.descriptors()[-1]}")
         assert inside != os.readlink("/proc/self/ns/net")
+
+
+def test_forked_worker_handles_signals_as_a_fresh_one_does(shared, start, tmp_path):
+    worker = start(shared)
+    messages = queue.SimpleQueue()
+    pid_of(worker)
+    worker.signal(signal.SIGQUIT)
+    worker.signal(signal.SIGTERM)
+    with (tmp_path / "lock").open("w") as lock:
+        worker.assign(SimpleNamespace(path=tmp_path, lock=lock), compose([]), Cluster(), messages)
+        received = messages.get(timeout=TIMEOUT_SECS)
+    assert received == (Cluster().process_id, SignalReceived(signal.SIGTERM))
+
+
+def test_folder_is_private_and_new_whatever_others_have_left(monkeypatch, tmp_path):
+    monkeypatch.delenv("STEADFAST_FORK_SERVER")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = [tmp_path / f"steadfast-{os.getuid()}", tmp_path / "steadfast-of-a-killed-command"]
+    for folder in left:
+        (folder / "digest").mkdir(parents=True)
+        (folder / "digest" / "socket").touch()
+    monkeypatch.setattr(fork_protocol, "connect", lambda path: pytest.fail(f"{path} is looked at"))
+    servers = [ForkServer.acquire() for _ in range(2)]
+    try:
+        folders = {server.directory for server in servers}
+        assert len({*folders, *left}) == 4
+        assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
+    finally:
+        for server in servers:
+            server.release()
+    assert sorted(tmp_path.iterdir()) == left
+    assert all((folder / "digest" / "socket").is_file() for folder in left)
+
+
+@pytest.mark.slow
+def test_many_workers_leave_nothing_in_the_server(own, start):
+    first = start(own)
+    pid_of(first)
+    first.discard()
+    pid = own._process.pid
+    until(lambda: descendants(pid) == [])
+    before = len(os.listdir(f"/proc/{pid}/fd"))
+    memory = int(status(pid)["RssAnon"].split()[0])
+    for _ in range(30):
+        worker = WorkerProcess(own)
+        pid_of(worker)
+        worker.discard()
+    until(lambda: descendants(pid) == [])
+    until(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= before)
+    assert int(status(pid)["RssAnon"].split()[0]) < memory + 4096

@@ -12,14 +12,34 @@ from trainer.errors import ConfigError
 from trainer.optimizers.adafactor import adafactor
 from trainer.optimizers.adagrad import adagrad
 from trainer.optimizers.adam import adam
+from trainer.optimizers.adamw import adamw
+from trainer.optimizers.lamb import lamb
+from trainer.optimizers.lars import lars
+from trainer.optimizers.lion import lion
 from trainer.optimizers.muon import muon
+from trainer.optimizers.nadam import nadam
+from trainer.optimizers.rmsprop import rmsprop
 from trainer.optimizers.sgd import sgd
 from trainer.schedules.cosine import cosine
 from trainer.schedules.schedule import scale
 
 STEPS = 6
-SLOTS = {"adafactor": "row", "adagrad": "accumulator"}
-OPTIMIZERS = {"adam": adam, "sgd": sgd, "muon": muon, "adagrad": adagrad, "adafactor": adafactor}
+SLOTS = {
+    "adafactor": "row",
+    "adagrad": "accumulator",
+    "sgd": "momentum",
+    "lars": "v",
+    "rmsprop": "rms",
+}
+OPTIMIZERS = {
+    "adam": adam, "sgd": sgd, "muon": muon, "adagrad": adagrad, "adafactor": adafactor,
+    "adamw": adamw, "lamb": lamb, "nadam": nadam, "lion": lion, "lars": lars, "rmsprop": rmsprop,
+}  # fmt: skip
+
+
+def quick(*names):
+    """Return all optimizers, of which these are not left to the long tests."""
+    return [pytest.param(x, marks=[] if x in names else pytest.mark.long) for x in OPTIMIZERS]
 
 
 def schedule():
@@ -75,7 +95,7 @@ def values(model, indices):
     return [model.trainable_variables[i].numpy() for i in indices]
 
 
-@pytest.mark.parametrize("name", ["adam", "sgd", "muon"])
+@pytest.mark.parametrize("name", quick("adam", "sgd", "muon"))
 def test_group_is_updated_as_by_an_optimizer_of_its_own(name):
     build = OPTIMIZERS[name]
     model = network()
@@ -88,7 +108,7 @@ def test_group_is_updated_as_by_an_optimizer_of_its_own(name):
         assert value.tobytes() == wanted.tobytes()
 
 
-@pytest.mark.parametrize("name", ["adam", "adagrad", "adafactor"])
+@pytest.mark.parametrize("name", quick("adam", "adagrad", "adafactor"))
 def test_group_that_begins_later_is_updated_as_by_an_optimizer_that_does(name):
     build = OPTIMIZERS[name]
     model = network()
