@@ -358,3 +358,22 @@ def test_list_of_one_input_is_one_input_and_a_dict_of_outputs_keeps_its_names():
     results = function["serving_default"](features=tf.constant([[5.0, 3.0]]))
     assert results["double"].numpy().tolist() == [[10.0, 6.0]]
     assert sorted(results) == ["double", "same"]
+
+
+@pytest.mark.slow
+def test_run_of_two_replicas_is_exported_on_one_device(tmp_path: Path) -> None:
+    mirrored = [
+        "strategy=mirrored",
+        "strategy.virtual_devices=2",
+        "train.steps=2",
+        "model.batch_norm=true",
+    ]
+    trained = engine(tmp_path / "run", *mirrored)
+    trained.train(lambda: False)
+    predicted = predictions(trained.predictor)
+    directory = exported(tmp_path / "run", *mirrored)
+    write_inputs(instantiate(compose(list(SMALL)).dataset, "dataset"), tmp_path)
+    results = in_plain_tensorflow(
+        directory, tmp_path / "inputs.npz", 8, tmp_path
+    )  # 16 over two replicas
+    assert results["features_probabilities"].tobytes() == predicted.tobytes()
