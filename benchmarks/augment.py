@@ -44,12 +44,12 @@ def compiled(function: Callable[..., object], *arguments: object) -> Callable[[]
 
 def cases(folder: Path) -> dict[str, Callable[[], object]]:
     """Return what is measured, by name; each takes one batch."""
-    made: dict[str, Callable[[], object]] = {}
+    functions: dict[str, Callable[[], object]] = {}
     indices = tf.range(BATCH, dtype=tf.int64)
     plain = image_folder(path=str(folder), test_fraction=0.2).train
     for name, count in (("fetch", 1), ("fetch with partner", 2)):
         both = tf.tile(indices, [count])
-        made[name] = compiled(plain.fetch, both)
+        functions[name] = compiled(plain.fetch, both)
     batch = {name: tf.constant(value) for name, value in plain.fetch(indices).items()}
     for file in sorted(CONF.glob("*.yaml")):
         options = yaml.safe_load(file.read_text())
@@ -58,8 +58,8 @@ def cases(folder: Path) -> dict[str, Callable[[], object]]:
         }
         data = image_folder(path=str(folder), test_fraction=0.2, augment=Augmentation(**options))
         draws = tf.random.stateless_uniform([BATCH, data.num_draws], [0, 1])
-        made[file.stem] = compiled(data.transform, batch, draws)
-    return made
+        functions[file.stem] = compiled(data.transform, batch, draws)
+    return functions
 
 
 def main() -> None:

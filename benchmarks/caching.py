@@ -54,8 +54,8 @@ def main() -> None:
         for _ in range(args.rounds):
             for path in opened["none"]:
                 for kind in KINDS:
-                    found = measure(ours(opened[kind][path]), args.batches)
-                    results.setdefault((path, kind), []).append(found)
+                    figures = measure(ours(opened[kind][path]), args.batches)
+                    results.setdefault((path, kind), []).append(figures)
     print("| path | cache | cpu ms | examples/s | cpu, of none | examples/s, of none |")
     print("| --- | --- | ---: | ---: | ---: | ---: |")
     for (path, kind), values in results.items():

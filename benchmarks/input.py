@@ -163,17 +163,17 @@ def compare(num_records: int, rounds: int, batches: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         opened = paths(folder, make(folder, num_records))
-        found: dict[str, list[tuple[float, float]]] = {path: [] for path in opened}
+        figures: dict[str, list[tuple[float, float]]] = {path: [] for path in opened}
         for _ in range(rounds):
             for path, begin in opened.items():
-                found[path].append(measure(begin(), batches))
+                figures[path].append(measure(begin(), batches))
     print(f"{len(os.sched_getaffinity(0))} cores, {num_records} records, {rounds} rounds")
     print("| path | cpu ms | examples/s | cpu, of the limit |\n| --- | ---: | ---: | ---: |")
     limit = ""
-    for path, values in found.items():
+    for path, values in figures.items():
         limit = path if "limit" in path else limit
         ratio = statistics.median(
-            value / base for (value, _), (base, _) in zip(values, found[limit], strict=True)
+            value / base for (value, _), (base, _) in zip(values, figures[limit], strict=True)
         )
         cpu, rate = (statistics.median(column) for column in zip(*values, strict=True))
         print(f"| {path} | {cpu:.2f} | {rate:.0f} | {ratio:.3f} |")

@@ -81,11 +81,11 @@ def _find_cached() -> Path:
         )
     if source.is_file():
         with source.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != SHA256:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != SHA256:
             raise ValueError(
-                f"{source} is damaged: its SHA-256 is {found}, that of {URL} is {SHA256}; download "
-                "it again"
+                f"{source} is damaged: its SHA-256 is {digest}, that of {URL} is {SHA256}; "
+                "download it again"
             )
     return source
 

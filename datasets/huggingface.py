@@ -139,7 +139,7 @@ def _prepared(data: Any, fields: Fields) -> Any:
     """Keep what is used: two columns, images as bytes, numbers as NumPy arrays."""
     library = import_extra("datasets", _EXTRA, _CHOICE)
     names = [_column(data, fields.features, FEATURES), _column(data, fields.label, LABELS)]
-    if any(given not in (None, *data.column_names) for given in (fields.features, fields.label)):
+    if any(key not in (None, *data.column_names) for key in (fields.features, fields.label)):
         return data  # which is refused, with all its columns
     kept = data.select_columns([name for name in names if name]) if any(names) else data
     if names[0] and isinstance(kept.features[names[0]], library.Image):
@@ -147,9 +147,9 @@ def _prepared(data: Any, fields: Fields) -> Any:
     return kept.with_format("numpy")
 
 
-def _column(data: Any, given: str | int | None, usual: tuple[str, ...]) -> Any:
+def _column(data: Any, key: str | int | None, usual: tuple[str, ...]) -> Any:
     """Return the name of a column; None: there is none of the usual ones."""
-    return given or next((name for name in usual if name in data.column_names), None)
+    return key or next((name for name in usual if name in data.column_names), None)
 
 
 def _class_names(data: Any, fields: Fields) -> list[str] | None:

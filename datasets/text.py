@@ -165,7 +165,7 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
     files = {root: text_files.find(root) for root in dict.fromkeys(sources) if root is not None}
     encoder = tokenization.load(tokenizer)
     rule = [encoder.fingerprint, *map(str, sources), text, label, length, test_fraction]
-    key = token_cache.key(rule, [file for found in files.values() for file in found])
+    key = token_cache.key(rule, [file for paths in files.values() for file in paths])
     rows = partial(_rows, sources, files, (text, label), test_fraction)
     corpus = token_cache.load(cache_dir, key, lambda: _encode(rows(), encoder, length))
     _log_padding(corpus.train, length)
@@ -203,8 +203,8 @@ def _rows(
     rows = list(text_files.read(files[root], root, text, label))
     if test_root is not None:
         test_files = files[test_root]
-        known = label if text_files.have_labels(test_files, test_root, text, label) else None
-        return rows, list(text_files.read(test_files, test_root, text, known))
+        test_label = label if text_files.have_labels(test_files, test_root, text, label) else None
+        return rows, list(text_files.read(test_files, test_root, text, test_label))
     held_out = [hash_text(row.name) < test_fraction for row in rows]
     train = [row for row, is_test in zip(rows, held_out, strict=True) if not is_test]
     test = [row for row, is_test in zip(rows, held_out, strict=True) if is_test]

@@ -106,9 +106,9 @@ def _source(library: Any, builder: Any, split: str) -> Any:
         raise ValueError(f"the split {split} cannot be opened: {first_line(error)}") from error
 
 
-def _known(features: Any, given: str | int | None, usual: tuple[str, ...]) -> Any:
+def _known(features: Any, name_or_number: str | int | None, usual: tuple[str, ...]) -> Any:
     """Return the description of the label, if there is one."""
-    name = given or next((key for key in usual if key in features), None)
+    name = name_or_number or next((key for key in usual if key in features), None)
     return dict(features.items()).get(name)
 
 

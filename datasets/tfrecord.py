@@ -75,12 +75,14 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
         FileNotFoundError: there are no such files.
         ValueError: they cannot be read by index, or records are not as described.
     """
-    train, test, told = _open(path, test_path, test_fraction)
-    contents = _contents(train, told, features, label, num_classes, class_names)
-    size = image_size or told.get("image_size")
+    train, test, description = _open(path, test_path, test_fraction)
+    contents = _contents(train, description, features, label, num_classes, class_names)
+    size = image_size or description.get("image_size")
     options = ImageOptions(crop=crop, antialias=antialias, augment=augment, normalize=normalize)
     corrupt = CorruptRecords(max_corrupt_records, contents)
-    dataset = _dataset(train, test, corrupt, options, size, channels or told.get("channels", 3))
+    dataset = _dataset(
+        train, test, corrupt, options, size, channels or description.get("channels", 3)
+    )
     return with_cache(dataset, cache)
 
 
@@ -168,7 +170,7 @@ def _open(
 
 def _contents(
     index: RecordIndex,
-    told: Mapping[str, Any],
+    description: Mapping[str, Any],
     features: Mapping[str, Any] | None,
     label: str | None,
     num_classes: int | None,
@@ -178,16 +180,16 @@ def _contents(
 
     Args:
         index: the records.
-        told: what their folder says of them, for options that are None.
+        description: what their folder says of them, for options that are None.
         features: as in `tfrecord`, like the others.
         label: the class.
         num_classes: how many classes.
         class_names: their names.
     """
-    described = features or told.get("features")
-    label = label or told.get("label", "label")
-    class_names = class_names or told.get("class_names")
-    num_classes = num_classes or told.get("num_classes") or len(class_names or ()) or None
+    described = features or description.get("features")
+    label = label or description.get("label", "label")
+    class_names = class_names or description.get("class_names")
+    num_classes = num_classes or description.get("num_classes") or len(class_names or ()) or None
     first = index.files[0]
     record = _first_record(index)
     has = f"the first record of {first} has {describe_record(record)}"

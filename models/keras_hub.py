@@ -97,10 +97,10 @@ def _next_token(
 ) -> tuple[Any, Any]:
     """Return the input of a language model, and the first `num_classes` logits of each token."""
     _check_text(task, preset, input_shape)
-    known = task.backbone.vocabulary_size
-    if num_classes > known:
+    size = task.backbone.vocabulary_size
+    if num_classes > size:
         raise ValueError(
-            f"preset ({preset}) knows {known} tokens, the dataset has {num_classes}; set "
+            f"preset ({preset}) knows {size} tokens, the dataset has {num_classes}; set "
             "dataset.tokenizer to the preset's"
         )
     inputs = keras.Input(input_shape, name="features", dtype="int32")

@@ -78,7 +78,7 @@ def _memory_name(name: str) -> str:
 
 def _of_other_process(registry: int, name: str, size: int) -> tuple[int | None, list[str]]:
     """Return the memory that another process has open, if one has, and the lines of those."""
-    found: int | None = None
+    descriptor_of_file: int | None = None
     lines = []
     for line in os.pread(registry, 2**20, 0).decode().splitlines():
         try:
@@ -92,11 +92,11 @@ def _of_other_process(registry: int, name: str, size: int) -> tuple[int | None, 
         status = os.fstat(descriptor)
         if [status.st_dev, status.st_ino] == place and status.st_size == size:
             lines.append(line)
-            if found is None:
-                found = descriptor
+            if descriptor_of_file is None:
+                descriptor_of_file = descriptor
                 continue
         os.close(descriptor)
-    return found, lines
+    return descriptor_of_file, lines
 
 
 def _open_file(file: Path, size: int) -> np.ndarray:

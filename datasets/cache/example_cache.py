@@ -171,9 +171,9 @@ def _open_table(split: Any, spec: dict[str, tf.Tensor], kind: str) -> _Table | N
             np.dtype(values.dtype.as_numpy_dtype),
             (split.num_examples, *values.shape[1:]),
         )
-    told = {name: [dtype.str, shape] for name, (dtype, shape) in columns.items()}
+    layout = {name: [dtype.str, shape] for name, (dtype, shape) in columns.items()}
     # Another version of TensorFlow may decode differently.
-    rule = json.dumps([_VERSION, tf.__version__, told])
+    rule = json.dumps([_VERSION, tf.__version__, layout])
     name = hashlib.sha256(f"{rule}\n{split.identity()}".encode()).hexdigest()[:24]
     content = open_bytes(kind, name, sum(num_bytes(*column) for column in columns.values()))
     return None if content is None else _Table(content, columns)

@@ -47,8 +47,8 @@ def key(rule: Sequence[Any], files: Sequence[Path]) -> str:
     Files are compared by path, size and time of change, as `make` does.
     """
     stats = [(str(path.absolute()), path.stat()) for path in files]
-    told = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
-    text = json.dumps([_VERSION, *rule, told])
+    files_state = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+    text = json.dumps([_VERSION, *rule, files_state])
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 

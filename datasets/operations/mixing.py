@@ -95,8 +95,8 @@ def _quantiles(parameter: float) -> np.ndarray:
     t = w ** (1.0 / parameter)
     density = (1.0 - t) ** (parameter - 1.0)
     areas = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2.0)])
-    found = np.interp(np.linspace(0.0, 1.0, _POINTS), areas / areas[-1], w)
-    return (found ** (1.0 / parameter)).astype(np.float32)
+    powers = np.interp(np.linspace(0.0, 1.0, _POINTS), areas / areas[-1], w)
+    return (powers ** (1.0 / parameter)).astype(np.float32)
 
 
 def random_box(

@@ -111,10 +111,10 @@ def equalize(images: tf.Tensor) -> tf.Tensor:
     below = tf.cumsum(counts, axis=1, exclusive=True)
     table = (below + step[:, None] // 2) // tf.maximum(step[:, None], 1)
     table = tf.where(step[:, None] > 0, tf.minimum(table, 255), tf.range(256))
-    found = tf.reshape(
+    equalized = tf.reshape(
         tf.gather(table, values, axis=1, batch_dims=1), [-1, channels, height, width]
     )
-    return color.pixels(tf.transpose(found, [0, 2, 3, 1]))
+    return color.pixels(tf.transpose(equalized, [0, 2, 3, 1]))
 
 
 def posterize(images: tf.Tensor, lost_bits: int) -> tf.Tensor:

@@ -129,7 +129,7 @@ class Fields:
 
 def _key(
     record: Any,
-    given: str | int | None,
+    setting: str | int | None,
     usual: Sequence[str],
     number: int,
     what: str,
@@ -138,24 +138,26 @@ def _key(
     """Return the key of a part of a record; None: the record is the features alone."""
     if isinstance(record, Mapping):
         keys: list[Any] = list(record)
-        found = given if given is not None else next((key for key in usual if key in record), None)
+        position = (
+            setting if setting is not None else next((key for key in usual if key in record), None)
+        )
     elif isinstance(record, tuple):
         keys = list(range(len(record)))
-        found = number if given is None else given
-    elif given is None:
+        position = number if setting is None else setting
+    elif setting is None:
         return None
     else:
         raise ValueError(
-            f"fields.{what} ({given}): a record of {name} is a {type(record).__name__} without "
+            f"fields.{what} ({setting}): a record of {name} is a {type(record).__name__} without "
             f"parts; remove dataset.fields.{what}"
         )
-    if found not in keys:
-        shown = "null" if given is None else given
+    if position not in keys:
+        shown = "null" if setting is None else setting
         raise ValueError(
             f"fields.{what} ({shown}): a record of {name} has no such part, it has "
             f"{', '.join(map(str, keys))}; add dataset.fields.{what}=<one of these>"
         )
-    return found
+    return position
 
 
 def _label_kind(value: Any) -> tuple[str, tuple[int, ...]]:

@@ -156,7 +156,7 @@ class Features:
         parsed = tf.io.parse_example(records, specification)
         values = {name: part.finish(parsed[name]) for name, part in self.by_name.items()}
         labels = self._classes(values.pop(self.label))
-        known = tf.logical_and(labels >= 0, labels < self.num_classes)
+        is_class = tf.logical_and(labels >= 0, labels < self.num_classes)
         if len(values) == 1:
             (features,) = values.values()
         else:
@@ -165,7 +165,7 @@ class Features:
                 for name, value in values.items()
             ]
             features = tf.concat(columns, axis=1)
-        return features, tf.where(known, labels, 0), known
+        return features, tf.where(is_class, labels, 0), is_class
 
     def problems(self, record: bytes) -> list[str]:
         """Return what is wrong with a record; empty: nothing."""
@@ -174,14 +174,14 @@ class Features:
         except Exception:  # whatever protobuf raises
             return ["it is no tf.train.Example"]
         empty = tf.train.Feature()
-        found = [
+        lines = [
             f"{name} {problem}"
             for name, part in self.by_name.items()
             if (problem := part.problem(present.get(name, empty)))
         ]
-        if not found and (problem := self._label_problem(present)):
-            found.append(problem)
-        return found
+        if not lines and (problem := self._label_problem(present)):
+            lines.append(problem)
+        return lines
 
     def _classes(self, values: tf.Tensor) -> tf.Tensor:
         part = self.by_name[self.label]

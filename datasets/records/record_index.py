@@ -93,15 +93,15 @@ def find_files(key: str, path: str | Sequence[str]) -> list[Path]:
     for item in [path] if isinstance(path, str) else path:
         place = Path(item).expanduser()
         if place.is_dir():
-            found = [file for file in sorted(place.iterdir()) if is_record_file(file)]
+            paths = [file for file in sorted(place.iterdir()) if is_record_file(file)]
         else:
-            found = [Path(name) for name in sorted(glob.glob(str(place))) if os.path.isfile(name)]
-        if not found:
+            paths = [Path(name) for name in sorted(glob.glob(str(place))) if os.path.isfile(name)]
+        if not paths:
             reason = "no .tfrecord file in this folder" if place.is_dir() else "no such file"
             raise FileNotFoundError(
                 f"{key} ({item}): {reason}; give TFRecord files as a folder, a pattern or a list"
             )
-        files += [file for file in found if file not in files]
+        files += [file for file in paths if file not in files]
     return files
 
 

@@ -142,8 +142,8 @@ class RecordSplit:
     def _image(self, file: tf.Tensor, offset: tf.Tensor, *draws: tf.Tensor) -> tuple[Any, ...]:
         """Return the image, the label, and whether that is a class, of one record."""
         record = _record(file, offset).get_single_element()
-        contents, labels, known = self.features.parse(record[None])
-        return self._decode(contents[0], *draws), labels[0], known[0]
+        contents, labels, is_class = self.features.parse(record[None])
+        return self._decode(contents[0], *draws), labels[0], is_class[0]
 
     def _images_in_steps(
         self, files: tf.Tensor, offsets: tf.Tensor, *draws: tf.Tensor

@@ -91,8 +91,8 @@ def fit_table(
     Raises:
         ValueError: a row is damaged, or no column is left.
     """
-    found = _find_kinds(read, [name for name in names if name not in kinds])
-    kinds = {name: found.get(name) or kinds[name] for name in names}
+    inferred = _find_kinds(read, [name for name in names if name not in kinds])
+    kinds = {name: inferred.get(name) or kinds[name] for name in names}
     fits = {name: Fit(name, kind) for name, kind in kinds.items() if kind != "ignored"}
     num_rows = 0
     for rows in read([*fits, *labels.names]):
@@ -101,7 +101,8 @@ def fit_table(
         labels.add(rows)
         num_rows += len(rows.numbers)
     columns = [
-        fits[name].column(max_categories) if _is_kept(fits.get(name), name in found, max_categories)
+        fits[name].column(max_categories)
+        if _is_kept(fits.get(name), name in inferred, max_categories)
         else Column(name, "ignored")
         for name in names
     ]  # fmt: skip

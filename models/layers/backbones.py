@@ -120,9 +120,9 @@ def _misfit(
     """Return the first layer whose weights have other shapes in the file, in words."""
     for name, layer in layers.items():
         wanted = [list(weight.shape) for weight in layer.weights]
-        found = [list(value.shape) for value in values[name]]
-        if wanted != found:
-            return f"{name} has weights of {found} in the file, not of {wanted}"
+        shapes = [list(value.shape) for value in values[name]]
+        if wanted != shapes:
+            return f"{name} has weights of {shapes} in the file, not of {wanted}"
     return None
 
 

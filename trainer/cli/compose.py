@@ -100,8 +100,8 @@ class Composition:
         # `${hydra:runtime.choices.model}` and the like are looked up here.
         HydraConfig.instance().cfg = cast(HydraConf, self.hydra_config)
         # Not resolved: a value may be an interpolation.
-        given: Any = OmegaConf.to_container(self.hydra_config.hydra.overrides.task)
-        overrides = [(override_key(item), item.partition("=")[2]) for item in given]
+        words: Any = OmegaConf.to_container(self.hydra_config.hydra.overrides.task)
+        overrides = [(override_key(item), item.partition("=")[2]) for item in words]
         return loading.load(self.config, self.choices, overrides)
 
 
@@ -166,8 +166,8 @@ class Composer:
                 composed = loader.load_configuration("config", chosen, RunMode.RUN)
                 _drop_replaced(composed, chosen, loader)
                 add_engine_keys(composed)
-                given = [item.partition("=")[::2] for item in chosen]
-                _check_choices([*composed.hydra.runtime.choices.items(), *given], loader)
+                pairs = [item.partition("=")[::2] for item in chosen]
+                _check_choices([*composed.hydra.runtime.choices.items(), *pairs], loader)
                 self._composed[key] = pickle.dumps(composed, pickle.HIGHEST_PROTOCOL)
         config: DictConfig = pickle.loads(self._composed[key])
         values = [item for item, chooses in zip(parsed, choosing, strict=True) if not chooses]

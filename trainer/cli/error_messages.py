@@ -203,10 +203,10 @@ def _no_group_to_override(file: str, group: str) -> str:
     return f"{file}.yaml overrides '{group}', which is no group{did_you_mean(group, GROUPS)}"
 
 
-def _no_place(group: str, place: str, known: str | None) -> str:
-    """Explain that a group is not chosen at a place; `known` lists where it is."""
+def _no_place(group: str, place: str, places: str | None) -> str:
+    """Explain that a group is not chosen at a place; `places` lists where it is."""
     name = f"{group}@{place}"
-    names = [word for word in (known or "").split(", ") if "@" in word]
+    names = [word for word in (places or "").split(", ") if "@" in word]
     node = f"{group}/{place.rpartition('.')[2]}"
     if not names and importlib.resources.files("trainer.conf").joinpath(node).is_dir():
         return f"{name}: {group} is not chosen there; write {node}@{place}=<choice>"

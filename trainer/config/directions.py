@@ -75,8 +75,8 @@ def declared(experiment: Experiment) -> Directions:
     nodes = experiment.metrics if isinstance(experiment.metrics, Mapping) else {}
     targets = {name: _target(node) for name, node in nodes.items()}
     # A node without one is a problem of its own.
-    known = {name: target for name, target in targets.items() if target is not None}
-    return of_targets(_target(experiment.task), known)
+    chosen_targets = {name: target for name, target in targets.items() if target is not None}
+    return of_targets(_target(experiment.task), chosen_targets)
 
 
 def of_targets(task: str | None, metrics: Mapping[str, str]) -> Directions:
@@ -112,14 +112,14 @@ def resolved(sweep: Sweep, experiment: Experiment) -> tuple[Sweep, str | None]:
 
 
 def _join(task: Mapping[str, Any], metrics: Mapping[str, Mapping[str, Any]]) -> Directions:
-    known = {"loss": "min", **(task.get("direction") or {})}
+    directions = {"loss": "min", **(task.get("direction") or {})}
     for name, attributes in metrics.items():
         direction = attributes.get("direction") or {}
         if isinstance(direction, str):
             direction = dict.fromkeys((name, *attributes.get("names", ())), direction)
-        known |= direction
+        directions |= direction
     primary = str(task.get("primary_metric"))
-    return Directions(known, primary if primary in known else "loss")
+    return Directions(directions, primary if primary in directions else "loss")
 
 
 def _target(node: Any) -> str | None:

@@ -43,13 +43,13 @@ def check(text: str, name: str = "<text>") -> None:
         )
 
 
-def _num_values(node: yaml.Node, known: dict[int, int]) -> int:
+def _num_values(node: yaml.Node, counts: dict[int, int]) -> int:
     """Return how many values a node stands for; of one that contains itself, too many."""
-    if (number := known.get(id(node))) is None:
-        known[id(node)] = _MAX_VALUES + 1
+    if (number := counts.get(id(node))) is None:
+        counts[id(node)] = _MAX_VALUES + 1
         if isinstance(node, yaml.MappingNode):
             children = [child for pair in node.value for child in pair]
         else:
             children = node.value if isinstance(node, yaml.SequenceNode) else []
-        number = known[id(node)] = 1 + sum(_num_values(child, known) for child in children)
+        number = counts[id(node)] = 1 + sum(_num_values(child, counts) for child in children)
     return number

@@ -202,21 +202,21 @@ def _trained(experiment: Experiment, directory: RunDirectory) -> str | None:
     """Return what the training came to if there is nothing left to train."""
     train = experiment.train
     unit = "steps" if train.epochs is None else "epochs"
-    asked = f", which is at or past train.{unit}={getattr(train, unit)}"
+    condition = f", which is at or past train.{unit}={getattr(train, unit)}"
     if result := directory.result(experiment):
         is_longer = result["train"].get(unit) != getattr(train, unit)
-        return _summary(result, asked if is_longer else "")
+        return _summary(result, condition if is_longer else "")
     if (step := directory.step_past(experiment)) is None:
         return None
     resume = resume_override(directory.name)
     return (
-        f"step {step}{asked}; go on to the length it was given since with {resume}, or end it "
+        f"step {step}{condition}; go on to the length it was given since with {resume}, or end it "
         f"there with {resume} train.steps={step}"
     )
 
 
 def _supervise(
-    context: RunContext, given: ForkServer | None, ledger: Ledger
+    context: RunContext, fork_server: ForkServer | None, ledger: Ledger
 ) -> tuple[int, list[Failure]]:
     """Run the experiment in worker processes.
 
@@ -227,7 +227,7 @@ def _supervise(
     if experiment.launch.uses_ray:
         return ray_engine.supervise(context, _beside(context), ledger)
     namespace = context.network.namespace
-    server = given or ForkServer.acquire()
+    server = fork_server or ForkServer.acquire()
     supervisor = Supervisor(
         context,
         _members(context),
@@ -237,7 +237,7 @@ def _supervise(
     try:
         return supervisor.supervise(), supervisor.failures
     finally:
-        if server is not given:
+        if server is not fork_server:
             server.release()
 
 

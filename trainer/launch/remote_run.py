@@ -198,7 +198,7 @@ class RemoteRun:
     def _wait_for_upload(self, mirror: Mirror) -> str | None:
         """Wait until the store has everything, unless a person leaves; return what it lacks."""
         tell_at = time.monotonic() + _QUIET_SECS
-        told = ""
+        last_text = ""
         while not mirror.end(_POLL_SECS):
             self._requests.drain()
             if self._requests.is_leaving:
@@ -208,9 +208,9 @@ class RemoteRun:
                 name = signal.Signals(self._requests.number).name
                 hint = self._requests.hint()
                 text = f"{name}: uploading to {self._address}, then leaving{hint}."
-            if text != told and time.monotonic() >= tell_at:
+            if text != last_text and time.monotonic() >= tell_at:
                 self._console.line(text)
-                told = text
+                last_text = text
         return mirror.finish()
 
     def _wait_for_chief(self) -> None:

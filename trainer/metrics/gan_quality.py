@@ -216,11 +216,11 @@ def inception_score(probabilities: np.ndarray) -> float:
     Args:
         probabilities: [N, classes], N at least 1; each row adds up to 1.
     """
-    given = probabilities.astype(np.float64)
-    marginal = given.mean(axis=0)
+    conditional = probabilities.astype(np.float64)
+    marginal = conditional.mean(axis=0)
     # 0 log 0 is 0.
-    ratio = np.where(given > 0, given, 1.0) / np.where(given > 0, marginal, 1.0)
-    return float(np.exp((given * np.log(ratio)).sum(axis=1).mean()))
+    ratio = np.where(conditional > 0, conditional, 1.0) / np.where(conditional > 0, marginal, 1.0)
+    return float(np.exp((conditional * np.log(ratio)).sum(axis=1).mean()))
 
 
 def _square_root(matrix: np.ndarray) -> np.ndarray:

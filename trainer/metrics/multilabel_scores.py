@@ -92,13 +92,13 @@ def _average_precision(labels: np.ndarray, scores: np.ndarray, weights: np.ndarr
     if np.isnan(scores).any():
         return float("nan")
     order = np.argsort(-scores, kind="stable")
-    found = np.cumsum((weights * labels)[order])
-    if not found[-1]:
+    hits = np.cumsum((weights * labels)[order])
+    if not hits[-1]:
         return 0.0
     # Examples of one score are at one threshold: only the last of them counts.
     last = np.append(np.diff(scores[order]) != 0, True)
-    precision = found[last] / np.cumsum(weights[order])[last]
-    return float(np.sum(np.diff(found[last], prepend=0.0) * precision) / found[-1])
+    precision = hits[last] / np.cumsum(weights[order])[last]
+    return float(np.sum(np.diff(hits[last], prepend=0.0) * precision) / hits[-1])
 
 
 def _mean(values: np.ndarray) -> float:

@@ -32,10 +32,10 @@ class TopK:
         labels = np.asarray(y_true)
         probabilities = np.asarray(y_pred)
         own = np.take_along_axis(probabilities, labels[:, None], axis=1)
-        found = (probabilities > own).sum(axis=1) < self._k
-        found &= np.isfinite(probabilities).all(axis=1)
+        hits = (probabilities > own).sum(axis=1) < self._k
+        hits &= np.isfinite(probabilities).all(axis=1)
         weights = np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight)
-        self._found += float(weights[found].sum())
+        self._found += float(weights[hits].sum())
         self._weight += float(weights.sum())
 
     def result(self) -> dict[str, float]:

@@ -111,8 +111,8 @@ class Session(RunState):
             self._began = time.monotonic()
         if self.step == self._agreed_until:
             self.pacer.record(self.pacer.count, time.monotonic() - self._agreed_at)
-        made = self.step - self._first_step - 1
-        left = (self.total_steps - self.step) / made if made else None
+        num_steps = self.step - self._first_step - 1
+        left = (self.total_steps - self.step) / num_steps if num_steps else None
         secs = None if left is None else left * (time.monotonic() - self._began)
         self.channel.progress(self.step, self.total_steps, 0.0, secs, self.metrics)
         self.faults.reached("step", self.step)

@@ -113,15 +113,15 @@ class Streams:
             ConfigError: there are too many, or two functions have the same name.
         """
         name = function_name(function)
-        known = self._streams.get(name)
-        if known is None:
+        existing = self._streams.get(name)
+        if existing is None:
             return self._open(function, name)
-        if known.function is not function:
+        if existing.function is not function:
             raise ConfigError(
                 f"loop: two input functions are called {name}, and a stream is continued by its "
                 "name; define each once, outside of the while loop, with a name of its own"
             )
-        return known
+        return existing
 
     def _open(self, function: InputFn, name: str) -> Stream:
         steps = self._restored.get(_key(name), 0)

@@ -210,9 +210,9 @@ class SharedOptimizer:
         """
         step = current_step("apply_gradients")
         pairs = list(grads_and_vars)
-        known = {id(variable) for variable in self.variables}
+        ids = {id(variable) for variable in self.variables}
         for _, variable in pairs:
-            if id(variable) not in known:
+            if id(variable) not in ids:
                 raise ValueError(
                     f"{variable.name} is none of the variables that wrap_optimizer was given"
                 )

@@ -156,9 +156,9 @@ def read_result(path: Path, experiment: Experiment) -> dict[str, Any] | None:
     if result is None:
         return None
     for key, length in result["train"].items():
-        asked = getattr(experiment.train, key, None)
-        if asked is not None and length is not None:
-            return result if length >= asked else None
+        total = getattr(experiment.train, key, None)
+        if total is not None and length is not None:
+            return result if length >= total else None
     needed = _needed_steps(path, experiment)
     return result if needed is not None and result["step"] >= needed else None
 

@@ -80,15 +80,15 @@ def write(run_dir: Path, name: str, status: HostStatus) -> None:
 
 def read(run_dir: Path) -> dict[str, HostStatus]:
     """Return the records of a run by the names of the commands' own processes, the newest last."""
-    found = []
+    statuses = []
     for path in (run_dir / "logs").glob("status-*.json"):
         with suppress(OSError, DamagedError, TypeError, KeyError):
             content = read_json(path)
             processes = [ProcessStatus(**process) for process in content.pop("processes")]
             status = HostStatus(**content, processes=processes)
             # Times of one file system, so of one clock.
-            found.append((path.stat().st_mtime, path.stem.removeprefix("status-"), status))
-    return {name: status for _, name, status in sorted(found, key=lambda item: item[:2])}
+            statuses.append((path.stat().st_mtime, path.stem.removeprefix("status-"), status))
+    return {name: status for _, name, status in sorted(statuses, key=lambda item: item[:2])}
 
 
 def without_earlier(

@@ -210,11 +210,11 @@ class Mirror:
     def _missing(self) -> list[int]:
         """Return the steps of the committed checkpoints that the store does not have."""
         directory = self._path / CHECKPOINTS
-        known = self._lease.manifest.checkpoints
+        uploaded = self._lease.manifest.checkpoints
         missing = []
         for step in committed_steps(directory):
             with suppress(FileNotFoundError):  # retention was faster
-                if known.get(step) != self._folder(directory, step):
+                if uploaded.get(step) != self._folder(directory, step):
                     missing.append(step)
         return missing
 

@@ -93,14 +93,14 @@ def view(command: str, address: str) -> Iterator[RemoteView]:
             in_use = not manifest.is_free and is_renewed(store, version, secs, time.sleep)
             return RemoteView(path, manifest, in_use)
 
-        found = _attempt(command, address, bring)
-        if not found.manifest.has_run and not found.in_use:
+        remote = _attempt(command, address, bring)
+        if not remote.manifest.has_run and not remote.in_use:
             raise ConfigError(
                 f"{command} ({address}): no run there: its last command has saved nothing"
             )
         # Readers of a run directory see by its lock that it is in use.
-        with closing(Lock.acquire(lock_file(path))) if found.in_use else nullcontext():
-            yield found
+        with closing(Lock.acquire(lock_file(path))) if remote.in_use else nullcontext():
+            yield remote
 
 
 def read_remote(address: str) -> dict[str, Any]:

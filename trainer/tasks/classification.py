@@ -84,24 +84,24 @@ class Classification(Supervised):
         return losses, {"accuracy": tf.cast(is_right, tf.float32)}
 
 
-def _weights(asked: list[float] | str, parts: TaskParts) -> tuple[float, ...]:
+def _weights(weights: list[float] | str, parts: TaskParts) -> tuple[float, ...]:
     """Return the weight of each class."""
-    if not isinstance(asked, str):
-        if len(asked) != parts.num_classes:
+    if not isinstance(weights, str):
+        if len(weights) != parts.num_classes:
             raise ConfigError(
-                f"task.class_weights ({asked}) must have one number for each of the "
-                f"{parts.num_classes} classes; it has {len(asked)}"
+                f"task.class_weights ({weights}) must have one number for each of the "
+                f"{parts.num_classes} classes; it has {len(weights)}"
             )
-        return tuple(asked)
+        return tuple(weights)
     try:
         counts = np.array(parts.class_counts)
     except ConfigError as error:
         raise ConfigError(
-            f"task.class_weights ({asked}): {error}; give a list, one number for each class"
+            f"task.class_weights ({weights}): {error}; give a list, one number for each class"
         ) from error
     if not counts.all():
         raise ConfigError(
-            f"task.class_weights ({asked}): class {int(counts.argmin())} has no example in the "
+            f"task.class_weights ({weights}): class {int(counts.argmin())} has no example in the "
             "training split; give a list, one number for each class"
         )
     return tuple((counts.sum() / (len(counts) * counts)).tolist())

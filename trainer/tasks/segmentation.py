@@ -128,23 +128,25 @@ class Segmentation(OneModel):
         labels = tf.where(is_valid, mask, 0)
         valid = tf.cast(is_valid, tf.float32)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        found = tf.where(tf.math.is_finite(losses), tf.argmax(logits, -1, tf.int32), -1)
+        predictions = tf.where(tf.math.is_finite(losses), tf.argmax(logits, -1, tf.int32), -1)
         losses *= valid
         count = tf.reduce_sum(valid, axis=[1, 2])
         loss = tf.reduce_sum(losses, axis=[1, 2]) / tf.maximum(count, 1.0)
-        return loss, self._counts(labels, found, valid)
+        return loss, self._counts(labels, predictions, valid)
 
-    def _counts(self, labels: tf.Tensor, found: tf.Tensor, valid: tf.Tensor) -> PerExampleMetrics:
+    def _counts(
+        self, labels: tf.Tensor, predictions: tf.Tensor, valid: tf.Tensor
+    ) -> PerExampleMetrics:
         """Return the numbers of pixels that the metrics are made of, [B] each.
 
         Args:
             labels: [B, H, W] int32.
-            found: the predictions, [B, H, W] int32; -1: none.
+            predictions: the predictions, [B, H, W] int32; -1: none.
             valid: which pixels count, [B, H, W] float32.
         """
-        is_right = tf.cast(tf.equal(labels, found), tf.float32) * valid
+        is_right = tf.cast(tf.equal(labels, predictions), tf.float32) * valid
         labeled = tf.one_hot(labels, self._num_classes) * valid[..., None]
-        predicted = tf.one_hot(found, self._num_classes) * valid[..., None]
+        predicted = tf.one_hot(predictions, self._num_classes) * valid[..., None]
         pixels = [1, 2]
         intersection = tf.reduce_sum(labeled * predicted, pixels)
         union = tf.reduce_sum(labeled, pixels) + tf.reduce_sum(predicted, pixels) - intersection

@@ -163,10 +163,10 @@ def _needs(spec: JobSpec, storage: _Storage) -> str:
     if storage.address is None:
         return f"the PersistentVolumeClaim {spec.claim} must be there"
     names = {"Secret": spec.secret, "ServiceAccount": spec.service_account}
-    given = " and ".join(f"the {kind} {name}" for kind, name in names.items() if name)
-    if not given:
+    objects = " and ".join(f"the {kind} {name}" for kind, name in names.items() if name)
+    if not objects:
         return f"they must be allowed to use {storage.address}: --secret or --service-account"
-    return f"{given} must be there, and allow them to use {storage.address}"
+    return f"{objects} must be there, and allow them to use {storage.address}"
 
 
 def _check_workers(experiment: Experiment, workers: int, overrides: Sequence[str]) -> None:

@@ -103,10 +103,10 @@ def _in_store(view: RemoteView) -> _Known:
 
 
 def _show(
-    place: str, path: Path, known: _Known, as_json: bool, more: Mapping[str, Any] | None = None
+    place: str, path: Path, contents: _Known, as_json: bool, more: Mapping[str, Any] | None = None
 ) -> None:
     """Print the processes and the state of a run, for people or as JSON with `more`."""
-    records, living, notes = known
+    records, living, notes = contents
     status = run_status(path)
     # A lock of another host need not be visible here.
     state = State.RUNNING if living and status.state is not State.DONE else status.state

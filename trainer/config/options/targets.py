@@ -103,8 +103,8 @@ def unknown_options(node: Mapping[str, Any], path: str) -> list[str]:
     if signature is None or signature.takes_any:
         return []
     engine_keys = (key for keys in ENGINE_KEYS.values() for key in keys)
-    known = {*_SPECIAL, *engine_keys, *signature.parameters}
-    return [name for name in node if name not in known]
+    names = {*_SPECIAL, *engine_keys, *signature.parameters}
+    return [name for name in node if name not in names]
 
 
 def takes(target: str, option: str) -> bool | None:

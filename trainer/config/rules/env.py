@@ -39,14 +39,14 @@ def check(experiment: Experiment, overrides: Iterable[tuple[str, str]]) -> list[
         overrides: key and value of each override of the command line.
     """
     unused = ("buffer", "actors") if experiment.env is None else ("dataset",)
-    given = dict.fromkeys(
+    keys = dict.fromkeys(
         key
         for key, value in overrides
         if key.partition(".")[0].partition("/")[0] in unused and value != "null"
     )
     env = (experiment.choices or {}).get("env")
     because = "needs env=<choice>" if env is None else f"has no use: env ({env}) takes its place"
-    problems = [f"{key} {because}; remove it" for key in given]
+    problems = [f"{key} {because}; remove it" for key in keys]
     return [*problems, *(() if experiment.env is None else _problems(experiment))]
 
 

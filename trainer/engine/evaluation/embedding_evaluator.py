@@ -192,7 +192,7 @@ def nearest_classes(
     count = min(count, len(bank))
     num_classes = int(labels.max()) + 1
     bank = _unit(bank)
-    found = []
+    classes = []
     for start in range(0, len(features), _ROWS):
         similarity = _unit(features[start : start + _ROWS]) @ bank.T
         nearest = np.argsort(-similarity, axis=1, kind="stable")[:, :count]
@@ -204,8 +204,8 @@ def nearest_classes(
                 (np.arange(len(votes)), labels[nearest[:, neighbor]]),
                 weights[:, neighbor],
             )
-        found.append(predicted_classes(votes))
-    return np.concatenate(found)
+        classes.append(predicted_classes(votes))
+    return np.concatenate(classes)
 
 
 def _unit(features: np.ndarray) -> np.ndarray:

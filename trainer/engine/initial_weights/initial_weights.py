@@ -238,10 +238,10 @@ def take_by_name(
             pattern is in no name, or gives two weights the same.
     """
     saved = _renamed(source, saved, rename or {})
-    found = _find(weights_of(models), saved, models)
-    fits = [(w, name) for w, name in found if name is not None and _fits(w, saved[name])]
+    matches = _find(weights_of(models), saved, models)
+    fits = [(w, name) for w, name in matches if name is not None and _fits(w, saved[name])]
     taken = {id(weight) for weight, _ in fits}
-    fresh = [(weight, name) for weight, name in found if id(weight) not in taken]
+    fresh = [(weight, name) for weight, name in matches if id(weight) not in taken]
     refused = [
         (weight, name)
         for weight, name in fresh
@@ -253,7 +253,7 @@ def take_by_name(
         raise CheckpointError(f"init_from ({source}) has none of the weights of this model")
     for weight, name in fits:
         weight.container.assign(tf.cast(saved[name].read(), weight.container.dtype))
-    text = f"{len(fits)} of {len(found)} weights from {source}"
+    text = f"{len(fits)} of {len(matches)} weights from {source}"
     if fresh:
         text += f"; fresh: {shown(weight.path for weight, _ in fresh)}"
     used = {name for _, name in fits}
@@ -316,13 +316,13 @@ def _find(
     names: dict[int, str] = {}
     for rule in (_path, _scope, _longer, _numbered):
         free = saved.keys() - names.values()
-        found: dict[str, list[int]] = {}
+        numbers_of: dict[str, list[int]] = {}
         for weight in (weight for weight in weights if id(weight) not in names):
             owner = f"{weight.path.partition('/')[0]}/" if len(models) > 1 else ""
             name = rule(weight, owner, saved)
             if name in free:
-                found.setdefault(name, []).append(id(weight))
-        names |= {number: name for name, (number, *others) in found.items() if not others}
+                numbers_of.setdefault(name, []).append(id(weight))
+        names |= {number: name for name, (number, *others) in numbers_of.items() if not others}
     return [(weight, names.get(id(weight))) for weight in weights]
 
 

@@ -56,15 +56,15 @@ def _num_replicas(experiment: Experiment, resolved: ResolvedRun) -> tuple[int, s
     """
     strategy = resolved.strategy
     assumed = experiment.plan.replicas
-    known = 1 if strategy.asynchronous else strategy.num_replicas()
+    count = 1 if strategy.asynchronous else strategy.num_replicas()
     choice = f"strategy={experiment.choices['strategy']}"
-    if known is not None and assumed not in (None, known):
+    if count is not None and assumed not in (None, count):
         raise ConfigError(
-            f"plan.replicas ({assumed}) must be null or {known}: {choice} has {known} as it is "
+            f"plan.replicas ({assumed}) must be null or {count}: {choice} has {count} as it is "
             "configured"
         )
-    if known is not None:
-        return known, ""
+    if count is not None:
+        return count, ""
     if assumed is not None:
         return assumed, f", {assumed} replicas assumed"
     if not strategy.uses_gpus:

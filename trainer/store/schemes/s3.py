@@ -102,8 +102,8 @@ class S3Store:
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=self._prefix, Delimiter="/"
             )
-            found = [item["Prefix"] for page in pages for item in page.get("CommonPrefixes", [])]
-        return sorted(folder.removeprefix(self._prefix).rstrip("/") for folder in found)
+            prefixes = [item["Prefix"] for page in pages for item in page.get("CommonPrefixes", [])]
+        return sorted(folder.removeprefix(self._prefix).rstrip("/") for folder in prefixes)
 
     def delete(self, names: Iterable[str]) -> None:
         keys = [{"Key": self._prefix + name} for name in names]

@@ -70,12 +70,12 @@ def _place(fields: Sequence[str]) -> Callable[[str], tuple[bool, int]]:
 
 def _labels(labels: np.ndarray, class_names: Sequence[str]) -> dict[str, Column]:
     """Return the columns of labels of any kind."""
-    known = np.ones(len(labels), bool)
+    mask = np.ones(len(labels), bool)
     if labels.dtype.kind == "f":
-        return _numbers("target", labels.reshape(len(labels), -1), known, class_names)
+        return _numbers("target", labels.reshape(len(labels), -1), mask, class_names)
     if labels.ndim > 1:
-        return _numbers("label", labels, known, class_names)
-    return _classes("label", labels, known, class_names)
+        return _numbers("label", labels, mask, class_names)
+    return _classes("label", labels, mask, class_names)
 
 
 def _classes(

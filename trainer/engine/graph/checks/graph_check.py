@@ -159,14 +159,14 @@ def _readers(
     graphs: Sequence[tf.Graph], handles: Mapping[int, tf.Tensor]
 ) -> Iterator[tuple[tf.Operation, tf.Tensor]]:
     """Yield the operations that take these handles, also through the captures of functions."""
-    known: dict[Any, tf.Tensor] = dict(handles)
+    handle_of: dict[Any, tf.Tensor] = dict(handles)
     for graph in graphs:  # those outside first
         for outer, inner in graph.captures:
-            if (handle := known.get(_key(outer))) is not None:
-                known[_key(inner)] = handle
+            if (handle := handle_of.get(_key(outer))) is not None:
+                handle_of[_key(inner)] = handle
         for operation in graph.get_operations():
             if operation.type.endswith("VariableOp") or operation.type.startswith("Resource"):
-                handle = known.get(_key(operation.inputs[0]))
+                handle = handle_of.get(_key(operation.inputs[0]))
                 if handle is not None:
                     yield operation, handle
 

@@ -84,12 +84,12 @@ def find(graph: tf.Graph, *, sharded: bool) -> list[Finding]:
         sharded: whether the batch is always cut in the same shards, so that a draw may have a seed
             of its shard.
     """
-    found: dict[tuple[str, str], Finding] = {}
+    findings: dict[tuple[str, str], Finding] = {}
     operations = (op for inner in all_graphs(graph) for op in inner.get_operations())
     for operation in operations:
         if finding := _check(operation, sharded=sharded):
-            found.setdefault((finding.place or finding.scope, finding.reason), finding)
-    return list(found.values())
+            findings.setdefault((finding.place or finding.scope, finding.reason), finding)
+    return list(findings.values())
 
 
 def _check(operation: tf.Operation, *, sharded: bool) -> Finding | None:

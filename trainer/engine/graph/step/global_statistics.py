@@ -39,8 +39,8 @@ _SUMS = tf.TensorSpec([2, None], tf.float32)
 def synchronized_layers(models: Iterable[tf.keras.Model]) -> list[tf.keras.layers.Layer]:
     """Return the layers that normalize over the global batch, each once."""
     layers = [layer for model in models for layer in model.submodules]
-    found = {id(layer): layer for layer in layers if getattr(layer, "synchronized", False)}
-    return list(found.values())
+    by_id = {id(layer): layer for layer in layers if getattr(layer, "synchronized", False)}
+    return list(by_id.values())
 
 
 @dataclass(frozen=True)
