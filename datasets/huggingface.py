@@ -45,7 +45,7 @@ def huggingface(  # noqa: D417, PLR0913 - every option is a key of the configura
             folder, or a pattern with *.
         test_path: the same, to test on; None: the split `test` of path, or else a part of it.
         train: the split to train on, where there are several in one folder.
-        test: likewise, to test on.
+        test: the split to test on.
         test_fraction: about which share to test on if there is neither.
         max_corrupt_records: how many damaged images each process skips.
         fields: which parts of a record are used.

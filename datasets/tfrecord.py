@@ -55,7 +55,7 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
 
     Args:
         path: a file, a folder or a pattern, or a list of them; what `convert` wrote needs no more.
-        test_path: likewise, to test on; None: what the folder has for it, else `test_fraction`.
+        test_path: the files to test on; None: what the folder has for it, else `test_fraction`.
         test_fraction: about which share of the records to test on if no files are for that.
         features: what is in a record: name -> kind, or -> the attributes of a `Feature`.
         label: which feature is the class; None: `label`.
@@ -75,14 +75,12 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
         FileNotFoundError: there are no such files.
         ValueError: they cannot be read by index, or records are not as described.
     """
-    train, test, description = _open(path, test_path, test_fraction)
-    contents = _contents(train, description, features, label, num_classes, class_names)
-    size = image_size or description.get("image_size")
+    train, test, notes = _open(path, test_path, test_fraction)
+    contents = _contents(train, notes, features, label, num_classes, class_names)
+    size = image_size or notes.get("image_size")
     options = ImageOptions(crop=crop, antialias=antialias, augment=augment, normalize=normalize)
     corrupt = CorruptRecords(max_corrupt_records, contents)
-    dataset = _dataset(
-        train, test, corrupt, options, size, channels or description.get("channels", 3)
-    )
+    dataset = _dataset(train, test, corrupt, options, size, channels or notes.get("channels", 3))
     return with_cache(dataset, cache)
 
 

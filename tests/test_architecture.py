@@ -354,6 +354,20 @@ def test_no_two_modules_have_one_name():
     assert twice == TWICE
 
 
+def test_locals_are_nouns():
+    """A participle such as `found` says nothing of what it holds."""
+    participles = {"found", "known", "made", "given", "told", "asked", "it"}
+    named = {
+        f"{path.relative_to(ROOT)}:{node.lineno} {name}"
+        for path, tree in EVERYTHING.items()
+        for node in ast.walk(tree)
+        for name in [getattr(node, "arg", None) or getattr(node, "id", None)]
+        if isinstance(node, ast.arg) or isinstance(getattr(node, "ctx", None), ast.Store)
+        if name in participles
+    }
+    assert named == set()
+
+
 def test_every_path_in_the_guide_for_contributors_exists():
     guide = (ROOT / "CONTRIBUTING.md").read_text()
     names = [

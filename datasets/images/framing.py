@@ -77,7 +77,7 @@ def random_box(
 
     Args:
         height: of the image in pixels, int32.
-        width: likewise.
+        width: width of the result, in pixels.
         size: (height, width) of the result.
         min_area: least share of the image.
         draws: [..., NUM_DRAWS] float32 in [0, 1).

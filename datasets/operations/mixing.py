@@ -23,7 +23,7 @@ class Mixing:
 
     Args:
         mixup: parameter of the Beta distribution of the share (Zhang et al. 2018); 0: no mixup.
-        cutmix: likewise, of CutMix (Yun et al. 2019); with both, each has half of the examples.
+        cutmix: the same of CutMix (Yun et al. 2019); with both, each has half of the examples.
     """
 
     def __init__(self, mixup: float, cutmix: float) -> None:

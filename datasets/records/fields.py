@@ -63,7 +63,7 @@ class Fields:
         Args:
             features: key of the features in a record, or their number in a tuple; None: the first
                 of features, image, img, x, or number 0.
-            label: likewise; None: the first of label, labels, target, y, or number 1.
+            label: key or number of the label; None: the first of label, labels, target, y, or 1.
             shape: shape of one example's features, where records have them flat.
             image_size: [height, width] that images are resized to; None: those of the first.
             channels: 3 for color, 1 for gray; encoded images are converted; None: as the first.

@@ -39,7 +39,7 @@ def find_splits(path: str | Sequence[str], test_path: str | Sequence[str] | None
 
     Args:
         path: a file, a folder or a pattern, or several of them.
-        test_path: likewise, for testing; None: a folder may tell: by its `dataset.json`, by folders
+        test_path: the files for testing; None: a folder may tell: by its `dataset.json`, by folders
             train/ and test/ (or val/, validation/), or by such words in the names of files.
 
     Raises:

@@ -77,7 +77,7 @@ def test_run_ends_with_one_line_if_too_few_workers_are_left(tmp_path):
     code, out, err = run(tmp_path, *TINY, *ELASTIC, *both, *faults([("lose", 1, 4)]))
     assert code == 1, out + err
     assert (
-        "error: worker-1 cannot be had, and no number of workers that is left is at least "
+        "error: worker-1 is lost, and no number of workers that is left is at least "
         "strategy.min_workers and divides the batch; the same command continues when there are "
         "more" in err.splitlines()
     )

@@ -105,7 +105,7 @@ def _bad_yaml(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     text = getattr(error, "problem", None) or _first_line(str(error))
     location = f"{_relative(mark.name)}:{mark.line + 1}: " if mark else ""
-    return f"{location}{text}; mend the YAML"
+    return f"{location}{text}; correct the YAML"
 
 
 def _relative(path: str) -> str:

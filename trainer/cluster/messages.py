@@ -120,11 +120,11 @@ class SignalRequest:
 
 @dataclass(frozen=True)
 class Availability:
-    """A fault: a worker cannot be had from now on, or can be had again.
+    """A fault: a worker is lost from now on, or is back.
 
     Attributes:
         process: its name, such as `worker-1`; that in the full cluster if it is back.
-        is_back: whether it can be had again.
+        is_back: whether it is back.
     """
 
     process: str

@@ -24,12 +24,12 @@ class Directions:
     """Which direction of each metric is better.
 
     Attributes:
-        known: `max` or `min` by the name of a metric; that of `recall` counts for `recall/cat` too.
+        by_metric: `max` or `min` by the name of a metric; that of `recall` counts for `recall/cat` too.
         primary: the metric by which runs are compared unless another is named.
         is_complete: whether nothing but these is declared; False if some source cannot be read.
     """
 
-    known: Mapping[str, str] = field(default_factory=lambda: {"loss": "min"})
+    by_metric: Mapping[str, str] = field(default_factory=lambda: {"loss": "min"})
     primary: str = "loss"
     is_complete: bool = True
 
@@ -37,7 +37,7 @@ class Directions:
         """Return `max` or `min`: as configured, or as declared; None: that is declared nowhere."""
         if configured != "auto":
             return configured
-        return self.known.get(metric, self.known.get(metric.partition("/")[0]))
+        return self.by_metric.get(metric, self.by_metric.get(metric.partition("/")[0]))
 
     def problem(self, key: str, metric: str, mode_key: str, configured: str) -> str | None:
         """Return why a metric cannot select, if its direction is not known.
@@ -51,9 +51,9 @@ class Directions:
         if self.mode(metric, configured):
             return None
         return (
-            f"{key} ({metric}) declares no direction, unlike {', '.join(self.known)}; add "
+            f"{key} ({metric}) declares no direction, unlike {', '.join(self.by_metric)}; add "
             f'{mode_key}=max (or min), or direction = {{"{metric}": "max"}} to the class that '
-            f"returns it{did_you_mean(metric, list(self.known))}"
+            f"returns it{did_you_mean(metric, list(self.by_metric))}"
         )
 
 

@@ -470,7 +470,7 @@ class Devices:
     """Which hardware a run may use, whatever its strategy."""
 
     gpus: int | None = key(
-        None, "use the first so many GPUs of the machine; 0: none; null: all", Ge(0)
+        None, "number of GPUs to use, the first of the machine; 0: none; null: all", Ge(0)
     )
     threads: int | None = key(
         None,
@@ -533,7 +533,9 @@ class Store:
         "~/.cache/steadfast", "folder of this machine in which such runs work; kept for restarts"
     )
     lease_secs: float = key(
-        15.0, "a run whose process gives no sign for so long may be taken over by another", Ge(1)
+        15.0,
+        "another process may take over a run that has sent no heartbeat for this time",
+        Ge(1),
     )
     retry_secs: float = key(
         300.0, "how long the store may fail before the run goes on without it", Ge(0)

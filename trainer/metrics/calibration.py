@@ -1,4 +1,4 @@
-"""How far the probabilities can be believed."""
+"""How well probabilities are calibrated."""
 
 from __future__ import annotations
 

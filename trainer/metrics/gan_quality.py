@@ -1,4 +1,4 @@
-"""How good and how varied generated examples are, in the eyes of a trained classifier."""
+"""How good and how varied generated examples are, as a trained classifier judges them."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ class LearnerServer:
                     self._failure = error  # raised where the training waits for its batch
                     self._changed.notify_all()
             except (ValueError, KeyError, TypeError) as error:
-                _log.warning("a message that is none: %s", error)
+                _log.warning("a malformed message: %s", error)
 
     def _answer(
         self, header: dict[str, Any], arrays: list[np.ndarray]

@@ -39,7 +39,7 @@ class MultiWorker(Strategy):
             outside can reach; auto: where the system allows it and nothing in the run needs the
             network.
         start_timeout_secs: seconds to wait for the other processes to start.
-        min_workers: with at least this many the run goes on if others cannot be had any more, and
+        min_workers: with at least this many the run goes on if others are lost for good, and
             grows again when they can; None: it needs all. A declared cluster has the size that its
             next start is given.
         rejoin_secs: seconds to wait for a lost worker before the run goes on with fewer.

@@ -39,7 +39,7 @@ class Strategy:
         isolate: whether a cluster that is started here gets a network of its own: auto, True or
             False.
         hosts: the hosts to print commands for.
-        min_workers: with how many processes the run goes on if others cannot be had; None: it
+        min_workers: with how many processes the run goes on if others are lost; None: it
             needs all.
         rejoin_secs: how long it waits for those.
         devices_per_replica: number of devices between which each replica divides its model.

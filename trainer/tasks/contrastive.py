@@ -157,7 +157,7 @@ def nt_xent(
 
     Args:
         own: the projections of both views of these examples, [B, P] float32 each, of length 1.
-        everyone: likewise of all examples, [N, P].
+        everyone: those of all examples, [N, P].
         weight: 0 for those of all examples that count for nothing, [N] float32.
         first: the number of the first of these among all, int32.
         temperature: t.

@@ -152,7 +152,7 @@ def test_our_targets_have_readable_signatures() -> None:
     for group, choice in READABLE:
         signature = signatures.read(node_of(group, choice)["_target_"])
         assert signature is not None
-        # A note that is none of ours would be ignored.
+        # A note that is not of ours would be ignored.
         for option in (*signature.positional, *signature.keywords):
             for node in ast.walk(option.annotation or ast.Constant(None)):
                 if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Annotated":

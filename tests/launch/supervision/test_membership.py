@@ -1,4 +1,4 @@
-"""Which workers a run has while some cannot be had."""
+"""Which workers a run has while some are lost."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How many of the configured workers a run has, when some cannot be had (elastic clusters)."""
+"""How many of the configured workers a run has, when some are lost (elastic clusters)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Membership:
 
     Attributes:
         full: how many workers are configured.
-        rejoin_secs: how long to wait for a worker that cannot be had.
+        rejoin_secs: how long to wait for a lost worker.
 
     Args:
         allowed: with how many workers the run may go on, the most first; see `sizes`.
@@ -75,7 +75,7 @@ class Membership:
 
     @property
     def missing(self) -> str:
-        """Name the workers that cannot be had, by their places."""
+        """Name the lost workers, by their places."""
         return ", ".join(f"worker-{place}" for place in self._away)
 
     def begin(self) -> int:

@@ -135,7 +135,7 @@ class Supervisor:
                     return 128 + number
 
     def _shrink(self, membership: Membership, attempt: Attempt, failure: Failure) -> float:
-        """Note who cannot be had any more; return the seconds to wait for them."""
+        """Note who is lost; return the seconds to wait for them."""
         if attempt.has_begun:
             membership.record_start()
         else:
@@ -144,13 +144,13 @@ class Supervisor:
             return 0.0
         if not membership.is_enough:
             self._console.error(
-                f"{membership.missing} cannot be had, and no number of workers that is left is at "
+                f"{membership.missing} is lost, and no number of workers that is left is at "
                 "least strategy.min_workers and divides the batch; the same command continues "
                 "when there are more"
             )
             return 0.0
         self._console.line(
-            f"warning: {membership.missing} cannot be had; going on with {membership.size} of "
+            f"warning: {membership.missing} is lost; going on with {membership.size} of "
             f"{membership.full} workers"
         )
         return membership.rejoin_secs

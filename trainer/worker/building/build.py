@@ -356,7 +356,7 @@ def _record(
             learner.sizes.num_replicas,
             plan.total_steps,
             threads,
-            {"direction": dict(directions.known), "primary": directions.primary},
+            {"direction": dict(directions.by_metric), "primary": directions.primary},
             plan.epochs.length,
         )
 
