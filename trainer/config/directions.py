@@ -24,7 +24,8 @@ class Directions:
     """Which direction of each metric is better.
 
     Attributes:
-        by_metric: `max` or `min` by the name of a metric; that of `recall` counts for `recall/cat` too.
+        by_metric: `max` or `min` by the name of a metric; that of `recall` counts for
+            `recall/cat` too.
         primary: the metric by which runs are compared unless another is named.
         is_complete: whether nothing but these is declared; False if some source cannot be read.
     """
