@@ -229,6 +229,10 @@ def test_restart_keeps_earlier_events_and_supersedes_later_ones(run_dir, message
     assert not (run_dir / "events" / "train").exists()
 
 
+def beside(experiment, declared):
+    return launcher._beside(SimpleNamespace(experiment=experiment, declared=declared))
+
+
 def test_other_modes_ignore_the_sidecar_key(tmp_path):
     (tmp_path / "config.yaml").touch()
     (tmp_path / "run.json").write_text(
@@ -236,7 +240,7 @@ def test_other_modes_ignore_the_sidecar_key(tmp_path):
     )
     experiment = compose(["mode=evaluate", f"resume={tmp_path}", "launch=inline"])
     assert experiment.evaluate.sidecar
-    assert launcher._evaluators(experiment, None) == []
+    assert beside(experiment, None) == []
 
 
 @pytest.mark.parametrize(
@@ -250,8 +254,8 @@ def test_other_modes_ignore_the_sidecar_key(tmp_path):
     ],
 )
 def test_supervisor_of_the_chief_starts_it_unless_tf_config_has_one(declared, starts):
-    assert launcher._evaluators(EXPERIMENT, declared) == ([ALONE] if starts else [])
-    assert launcher._evaluators(compose([]), declared) == []
+    assert beside(EXPERIMENT, declared) == ([ALONE] if starts else [])
+    assert beside(compose([]), declared) == []
 
 
 def test_declared_evaluator_needs_the_sidecar_key(tmp_path, monkeypatch):
