@@ -140,12 +140,12 @@ def test_points_save_when_their_sweep_ends_and_are_continued(project, submitit, 
 
 
 def test_missing_launcher_and_options_without_one_are_refused(monkeypatch):
-    groups = ConfigStore.instance().repo["hydra"]
-    monkeypatch.setitem(groups, "launcher", {"basic.yaml": groups["launcher"]["basic.yaml"]})
     assert problems_of(["hydra.launcher.n_jobs=2"]) == [
         "hydra.launcher.n_jobs=2 is an option of a launcher, and none is chosen; "
         "add hydra/launcher=submitit_local, or use sweep.jobs"
     ]
+    groups = ConfigStore.instance().repo["hydra"]
+    monkeypatch.setitem(groups, "launcher", {"basic.yaml": groups["launcher"]["basic.yaml"]})
     assert problems_of(SUBMITIT) == [
         "hydra/launcher (submitit_local) is not installed; "
         "install it with: pip install 'steadfast[submitit]'"
