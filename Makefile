@@ -25,7 +25,7 @@ train: $(TRAIN) ## train; options: make train ARGS="model=mobilenet train.steps=
 test: $(ALL) ## the quick tests, without those marked slow or long; more pytest options in ARGS
 	$(PYTEST) -m "not slow and not long" $(ARGS)
 
-test-ci: $(ALL) ## also the slow tests, which start clusters, kill processes, build the wheel
+test-ci: $(ALL) ## also the slow tests: clusters, kills, the wheel, and all that take more than two seconds
 	$(PYTEST) -m "not long" --durations=30 $(ARGS)
 
 test-long: $(ALL) ## every test: also further seeds, kills, schedules, layouts and whole recipes

@@ -68,6 +68,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, np.nd
     return path, train(path, *REDUCES)
 
 
+@pytest.mark.slow
 def test_logged_rate_is_the_one_that_trains(one, tmp_path: Path) -> None:
     path, reduced = one
     np.testing.assert_allclose(rates(path), RATES, rtol=1e-6)
@@ -79,6 +80,7 @@ def test_logged_rate_is_the_one_that_trains(one, tmp_path: Path) -> None:
     assert weights(reduced).tobytes() == weights(scheduled).tobytes()
 
 
+@pytest.mark.slow
 def test_resumed_run_ends_with_same_bits(one, tmp_path: Path) -> None:
     path, straight = one
     train(tmp_path, *REDUCES, stop=lambda run_engine: run_engine.step >= 5)
@@ -86,6 +88,7 @@ def test_resumed_run_ends_with_same_bits(one, tmp_path: Path) -> None:
     assert rates(tmp_path) == rates(path)
 
 
+@pytest.mark.slow
 def test_two_replicas_agree_with_one(one, tmp_path: Path) -> None:
     path, variables = one
     two = train(tmp_path, *REDUCES, "strategy=mirrored", "strategy.virtual_devices=2")

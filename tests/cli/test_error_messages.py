@@ -130,6 +130,7 @@ def test_unreadable_record_is_reported(run: Path) -> None:
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     ["model=mobilnet", "-m search=random", "diff a b", "kubernetes"],

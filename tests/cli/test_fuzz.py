@@ -17,6 +17,7 @@ def template(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_every_command_ends_with_a_line_or_trains(template, tmp_path):
     problems = {}
     for number in range(NUM_CASES):

@@ -213,6 +213,7 @@ def test_fault_that_could_never_happen_is_refused(fault, processes, declared, li
         assert problem.endswith(line)
 
 
+@pytest.mark.slow
 def test_rest_in_steps_changes_no_bit(tmp_path):
     options = ["strategy=mirrored", "strategy.virtual_devices=2"]
     assert_same_bits(
@@ -241,6 +242,7 @@ def test_chief_that_hands_out_steps_has_the_rests_of_its_workers(tmp_path):
         assert faults_of(tmp_path, slow, cluster, NO_STEPS).take_step_delays() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -255,6 +257,7 @@ def test_injected_nan_reaches_loss_of_its_step(tmp_path, options):
         train(tmp_path, "+fault.mine={action:nan,at:5}", *options)
 
 
+@pytest.mark.slow
 def test_run_with_nan_fault_has_same_bits_until_its_step(tmp_path):
     stopped = {"train.steps=4"}
     assert_same_bits(

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import pytest
+
 from tests.support.processes import ROOT
 from trainer.cli.compose import compose
 from trainer.cluster import signals
@@ -94,6 +96,7 @@ here()
     assert "in here" in done.stderr
 
 
+@pytest.mark.slow
 def test_signals_while_a_worker_starts_neither_kill_it_nor_are_lost(tmp_path):
     worker = WorkerProcess()
     messages = queue.SimpleQueue()

@@ -46,6 +46,7 @@ def images(library: Any) -> Any:
     return library.Dataset.from_dict(columns, features=features)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["folder", "arrow", "parquet"])
 def test_images_are_read_and_classes_named(
     images: Any, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch

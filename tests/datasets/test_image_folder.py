@@ -51,6 +51,7 @@ def test_image_folder_reads_splits_classes_and_pixels(tree: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_image_folder_keeps_the_contract(tree: Path) -> None:
     check_dataset(image_folder(path=str(tree), image_size=SIZE))
 

@@ -48,6 +48,7 @@ def test_pairs_are_read_and_resized_alike(tree):
     assert arrays(data.test, [0])["features"][0, 0, 0, 0] == 200
 
 
+@pytest.mark.slow
 def test_crop_takes_the_middle_of_image_and_mask_and_the_cache_keeps_both(tree, monkeypatch):
     monkeypatch.setattr(cache_storage, "FOLDER", tree)
     expected = np.zeros((4, 6), np.uint8)
@@ -58,6 +59,7 @@ def test_crop_takes_the_middle_of_image_and_mask_and_the_cache_keeps_both(tree, 
         assert set(batch["features"].ravel()) == {10}
 
 
+@pytest.mark.slow
 def test_folder_with_masks_keeps_the_contract(tree):
     check_dataset(image_masks(path=str(tree), augment=Augmentation(flip=True, crop=1), **OPTIONS))
 
@@ -90,6 +92,7 @@ def one_bit(path):
     Image.fromarray(np.zeros((8, 12), np.uint8)).convert("1").save(path)
 
 
+@pytest.mark.slow
 def test_mask_that_is_none_is_an_error_or_skipped_with_weight_0(tree, caplog):
     write(tree / "train", "whole", 50)
     for number, damage in enumerate((palette, other_size, unknown_class, one_bit)):

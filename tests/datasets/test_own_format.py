@@ -56,6 +56,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_own_format_has_paths_cache_and_identity_without_an_edit(project: Path) -> None:
     file, moved = project / "a.txt", project / "b.txt"
 

@@ -90,6 +90,7 @@ def mixture(folder: Path) -> MixtureSplit:
     return MixtureSplit({"one": numbers(), "other": numbers()}, "train", [3, 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [source, windows, mixture])
 def test_input_opened_late_fetches_no_more_than_opened_early(
     tmp_path: Path, make: Callable[[Path], Any]
@@ -175,6 +176,7 @@ def test_epochs_with_evaluation_leave_nothing_behind(
     assert found[late]["objects"] < found[early]["objects"] + 1000
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_over_passes_through_large_records(tmp_path: Path) -> None:
     """0.5 GB is read twice; the second time at most 0.15 GB more may become resident."""
     file = tmp_path / "a.tfrecord"

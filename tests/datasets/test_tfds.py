@@ -47,6 +47,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(builder.data_path)
 
 
+@pytest.mark.slow
 def test_splits_classes_and_images(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

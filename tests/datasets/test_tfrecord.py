@@ -57,6 +57,7 @@ def damage(file: Path, number: int, *, at: int = 20) -> int:
     return offset
 
 
+@pytest.mark.slow
 def test_images_of_several_files_are_read_by_number(images: Path) -> None:
     data = open_images(images)
     train, test = everything(data.train), everything(data.test)
@@ -67,11 +68,13 @@ def test_images_of_several_files_are_read_by_number(images: Path) -> None:
     assert (data.input_shape, data.num_classes, data.train.in_memory) == ((4, 6, 3), 3, False)
 
 
+@pytest.mark.slow
 def test_images_keep_the_contract(images: Path) -> None:
     augment = Augmentation(min_area=0.3, flip=True)
     check_dataset(open_images(images, augment=augment))
 
 
+@pytest.mark.slow
 def test_vectors_keep_the_contract(vectors: Path) -> None:
     check_dataset(open_vectors(vectors))
 
@@ -172,6 +175,7 @@ def test_damaged_record_changes_no_bit_of_its_neighbors(images: Path) -> None:
         np.testing.assert_array_equal(batch[name], expected)
 
 
+@pytest.mark.slow
 def test_damaged_records_are_skipped_within_the_budget(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -167,6 +167,7 @@ def test_actor_on_another_host_is_killed_and_another_one_started(tmp_path):
     assert worker_pids(tmp_path) == {}
 
 
+@pytest.mark.slow
 def test_environment_that_raises_ends_the_run_when_the_budget_is_spent(tmp_path):
     (tmp_path / "broken.py").write_text(BROKEN)
     code, out, err = run(

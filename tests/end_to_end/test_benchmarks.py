@@ -116,6 +116,7 @@ def test_contestants_are_measured_with_two_processes():
 QUIET = ("train.steps=100000", "evaluate.every_epochs=null", "checkpoint.every_epochs=null")
 
 
+@pytest.mark.slow
 def test_reports_and_writer_threads_are_timed(tmp_path):
     often = ["train.steps_per_loop=20", "writers=[tensorboard,jsonl]", "summary.every_steps=20"]
     turn = Meter(engine(tmp_path, *QUIET, *often)).train(100)

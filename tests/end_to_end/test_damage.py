@@ -39,6 +39,7 @@ def truncate(place, step):
         os.truncate(file, 10)
 
 
+@pytest.mark.slow
 def test_damaged_checkpoint_is_skipped_and_the_run_ends_the_same(run_dir):
     truncate(run_dir / "checkpoints", 6)
     engine = training.engine(run_dir, *SAVING)

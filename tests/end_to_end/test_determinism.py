@@ -12,6 +12,7 @@ OPTIONS = (*RANDOM, "train.ema_decay=0.9", "summary.every_steps=3", "evaluate.ev
 
 
 # 1 is that of the resumed runs below.
+@pytest.mark.slow
 @pytest.mark.parametrize("steps_per_loop", [7, pytest.param("auto", marks=slow)])
 def test_steps_per_loop_changes_no_bit(tmp_path, steps_per_loop):
     straight = trained(*OPTIONS)
@@ -33,11 +34,13 @@ def test_resumed_run_equals_one_never_stopped(tmp_path, stopped_at):
     assert log(straight.run_dir) == log(tmp_path)
 
 
+@pytest.mark.slow
 def test_other_seed_gives_other_run(tmp_path):
     with pytest.raises(AssertionError, match="not bit-equal"):
         assert_same_bits(trained(*OPTIONS).variables, train(tmp_path, *OPTIONS, "seed=1"))
 
 
+@pytest.mark.slow
 def test_stop_within_evaluation_at_saved_step_leaves_no_trace(tmp_path):
     options = [
         "evaluate.every_steps=4",
@@ -70,6 +73,7 @@ def test_stop_within_evaluation_at_saved_step_leaves_no_trace(tmp_path):
     assert straight["metrics"] == other["metrics"] != {}
 
 
+@pytest.mark.slow
 def test_checkpoint_on_request_does_not_become_the_best(tmp_path):
     options = [
         "evaluate.every_steps=2",

@@ -44,6 +44,7 @@ def mounts():
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("action", "strategy", "cause"),
     [

@@ -61,6 +61,7 @@ def marks(page: Page) -> list[pytest.MarkDecorator]:
     return [pytest.mark.long if name(page) in LONG else pytest.mark.slow]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=marks(page), id=name(page)) for page in RUN]
 )
@@ -115,6 +116,7 @@ def keys(schema: Any, path: str = "") -> list[str]:
     return names
 
 
+@pytest.mark.slow
 def test_reference_has_every_key_and_every_choice(hooks: ModuleType) -> None:
     lines = hooks.configuration().splitlines()
     rows = {line.split("`")[1]: line for line in lines if line.startswith("| `")}

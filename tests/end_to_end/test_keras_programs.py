@@ -69,6 +69,7 @@ def test_optimizer_of_keras_is_refused_in_one_line(tmp_path):
     assert_refused(tmp_path, problem, *model("unbuilt.net"), *optimizer, "~optimizer.weight_decay")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [TWO, ("jit=true",), ("batch.accumulate=2",), ("batch.shards=2",)]
 )
@@ -77,6 +78,7 @@ def test_softmax_is_found_in_every_form_of_the_step(tmp_path, options):
     assert_refused(tmp_path, REFUSED[name], *model(name), *options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["convnet", "legacy_convnet"])
 def test_compiled_model_trains_and_says_what_is_ignored(tmp_path, name, caplog):
     train(tmp_path, *model(f"compiled.{name}"), *TWO)
@@ -90,6 +92,7 @@ def test_compiled_model_trains_and_says_what_is_ignored(tmp_path, name, caplog):
     ]
 
 
+@pytest.mark.slow
 def test_unbuilt_model_is_built(tmp_path):
     run = train(tmp_path, *model("unbuilt.net"), *TWO)
     assert [tuple(v.shape) for v in run.state.task.models["model"].trainable_variables] == [
@@ -102,6 +105,7 @@ def test_stream_is_refused_in_one_line(tmp_path, name):
     assert_refused(tmp_path, STREAMS_REFUSED[name], *stream(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["single", "one_hot"])
 def test_stream_of_classes_trains(tmp_path, name):
     train(tmp_path, *stream(name))

@@ -71,6 +71,7 @@ def train(*options):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("project")
 @pytest.mark.parametrize("part", PARTS)
 def test_part_of_a_project_trains(part):
@@ -78,6 +79,7 @@ def test_part_of_a_project_trains(part):
     assert RESULT.get(part, lambda run: True)(run)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("project")
 @pytest.mark.parametrize(
     "part", [pytest.param(part, marks=[slow] * (part == "exchange")) for part in PROCESSES]

@@ -98,6 +98,7 @@ WAVES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_transform_of_a_dataset_has_the_bits_of_one_device(tmp_path):
     one = trained(*WAVES)
     mirrored = ["strategy=mirrored", "strategy.virtual_devices=4"]
@@ -105,6 +106,7 @@ def test_transform_of_a_dataset_has_the_bits_of_one_device(tmp_path):
     assert log(tmp_path) == log(one.run_dir)
 
 
+@pytest.mark.slow
 def test_predictions_and_evaluations_have_the_bits_of_one_device(straight):
     one, directory = straight
     layout = ["strategy=mirrored", "strategy.virtual_devices=4"]

@@ -85,6 +85,7 @@ def test_adam_agrees(initial, tmp_path):
     assert distance(trained("optimizer=adam").variables, two, initial) <= ADAPTIVE_ROUNDING
 
 
+@pytest.mark.slow
 def test_accumulation_is_rounding_and_clipping_is_more(initial):
     plain, accumulation, clipping = (
         trained(*OPTIMIZER, *CASES[case]).variables

@@ -121,6 +121,7 @@ def test_graph_call_ends_at_inspected_and_profiled_steps(tmp_path):
     assert [step for step in boundaries if plan.event_at(step)] == [3, 5, 6, 8]
 
 
+@pytest.mark.slow
 def test_disabled_summaries_write_nothing(tmp_path):
     engine(tmp_path, "writers=[tensorboard]").train(lambda: False)
     contents, reader = read_events(tmp_path, "train")

@@ -84,6 +84,7 @@ def test_inspection_changes_no_bit(tmp_path, more):
     )
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_next_step(tmp_path):
     run_engine = engine(
         tmp_path, *TWO, *RANDOM, *SGD, "train.clip_norm=100", "summary.histograms=2"
@@ -118,6 +119,7 @@ def test_gradients_are_those_of_next_step(tmp_path):
     assert run_engine.loop.report() == {"gradient_norm": pytest.approx(norm, rel=ROUNDING)}
 
 
+@pytest.mark.slow
 def test_images_are_those_of_next_step_after_augmentation(tmp_path):
     folder = tmp_path / "features"
     folder.mkdir()

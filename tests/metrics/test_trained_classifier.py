@@ -19,6 +19,7 @@ TARGETS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TARGETS)
 def test_judge_has_the_averaged_weights_and_the_last_layers_inputs(tmp_path, kind):
     overrides = ["model=softmax", "~model.l2", f"model._target_={TARGETS[kind]}"]

@@ -51,6 +51,7 @@ def test_images_are_scaled_as_the_library_does(family: str) -> None:
     np.testing.assert_allclose(scaled, scaled_by_the_library(family), rtol=1e-5, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -80,6 +81,7 @@ def test_layers_with_other_automatic_names_are_loaded_in_order(tmp_path: Path) -
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_batch_normalization_is_synchronized_or_not() -> None:
     for synchronized in (True, False):
         model = keras_application(

@@ -33,6 +33,7 @@ def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_classifier_has_the_weights_and_the_scaling_of_the_preset(preset: Path) -> None:
     hub = pytest.importorskip("keras_hub")
     model = keras_hub((8, 8, 1), 5, preset=str(preset))

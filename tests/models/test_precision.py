@@ -89,6 +89,7 @@ MODELS = [
 
 
 # On processors with 16-bit kernels, TensorFlow may ask oneDNN for one that is hidden, and crash.
+@pytest.mark.slow
 @pytest.mark.skipif("ONEDNN_MAX_CPU_ISA" in os.environ, reason="16-bit kernels may be hidden")
 @pytest.mark.parametrize(
     "choice",

@@ -11,6 +11,7 @@ def trainable(model: tf.keras.Model) -> int:
     return sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "depth", "num_parameters"),
     [
@@ -39,6 +40,7 @@ def strides(model: tf.keras.Model) -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("v1_5", "place"), [(True, "2"), (False, "1")])
 def test_bottlenecks_halve_the_image_in_their_3_x_3_or_first_convolution(
     v1_5: bool, place: str

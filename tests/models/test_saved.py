@@ -24,6 +24,7 @@ def network(kind: str, *, outputs: int = 10, activation: str | None = None) -> A
     return library.Model(inputs, library.layers.Dense(outputs, activation=activation)(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_training_begins_with_the_weights_of_the_file(

@@ -40,6 +40,7 @@ def trained(run_dir, *overrides):
     return variables(training)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_replicas_have_the_bits_of_one_device(tmp_path, optimizer):
     options = ("train.steps=3", "batch.shards=2", f"optimizer={optimizer}")
@@ -48,6 +49,7 @@ def test_replicas_have_the_bits_of_one_device(tmp_path, optimizer):
         assert_same_bits(one, trained(tmp_path / name, *options, *layout))
 
 
+@pytest.mark.slow
 def test_groups_may_keep_different_slots(tmp_path):
     """The kernel's are not the bias's; grouped by an option that changes nothing."""
     options = ("train.steps=2", "optimizer=muon")

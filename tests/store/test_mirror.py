@@ -82,6 +82,7 @@ def train_until_killed(store, run_dir, chance, life, step):
         return saved
 
 
+@pytest.mark.slow
 def test_writer_killed_at_any_request_loses_nothing_but_the_newest_checkpoint(tmp_path):
     for seed in range(SCHEDULES):
         chance = random.Random(seed)

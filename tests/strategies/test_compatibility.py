@@ -204,6 +204,7 @@ def refusal(experiment, *, cluster=None, models=()):
     return []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("restored_settings")
 @pytest.mark.parametrize(("name", "feature"), LATE)
 def test_worker_refuses_what_depends_on_the_model(tmp_path, name, feature):
@@ -371,6 +372,7 @@ def test_allowed_combinations_train_in_worker_processes(tmp_path, images, name, 
     assert json.loads((only_run(tmp_path) / "result.json").read_text())["step"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_combination_is_either_refused_or_trained(name):
     composer = Composer(None)

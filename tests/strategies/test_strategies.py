@@ -24,6 +24,7 @@ def test_defaults_in_yaml_are_those_in_code(choice):
     assert vars(strategy) == vars(type(strategy)())
 
 
+@pytest.mark.slow
 def test_strategies_are_created_without_tensorflow(tmp_path):
     lines = [*(f"strategy={choice}" for choice in CHOICES), f"strategy=mirrored {OWN_OPS}"]
     (tmp_path / "tensorflow").mkdir()

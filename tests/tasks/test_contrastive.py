@@ -176,6 +176,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("overrides", "problem"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_right_is_refused_in_one_line(tmp_path, overrides, problem):
     tiny = [item for item in TINY if "augment=none" not in overrides or "augment." not in item]
@@ -193,6 +194,7 @@ def test_model_without_vector_before_its_last_layer_is_refused(tmp_path):
     assert len(caught.value.problems) == 1
 
 
+@pytest.mark.slow
 def test_table_and_export_have_the_features_of_the_encoder(tmp_path):
     make(tmp_path).train(lambda: False)
     rows = predicted_rows(tmp_path, TINY)

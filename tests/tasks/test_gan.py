@@ -89,6 +89,7 @@ def test_losses_and_accuracy_follow_their_formulas(loss):
     np.testing.assert_array_equal(metrics["discriminator_accuracy"], [0.5, 1.0, 0.0])
 
 
+@pytest.mark.slow
 def test_step_updates_discriminator_more_often_and_its_vectors_with_it(tmp_path):
     run = gan_engine(tmp_path)
     before = variables(run)
@@ -137,6 +138,7 @@ def classifier(tmp_path_factory):
     return run_dir
 
 
+@pytest.mark.slow
 def test_evaluation_shows_samples_and_scores_them_also_in_the_sidecar(tmp_path, classifier):
     quality = [
         "metrics=gan_quality",
@@ -201,6 +203,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("overrides", "problem"), REFUSED.values(), ids=REFUSED)
 def test_metrics_that_do_not_fit_are_refused_in_one_line(tmp_path, overrides, problem):
     with pytest.raises(ConfigError, match=problem) as caught:

@@ -63,6 +63,7 @@ def test_perplexity_is_the_exponential_of_the_mean_loss() -> None:
     assert math.isnan(unpack(task, [0.0, 0.0, 0.0, 0.0])["perplexity"])
 
 
+@pytest.mark.slow
 def test_evaluation_has_the_perplexity_of_all_tokens(tmp_path: Path) -> None:
     run = engine(tmp_path, "checkpoint.best.metric=perplexity", "checkpoint.best.mode=min")
     run.train(lambda: False)

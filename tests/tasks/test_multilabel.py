@@ -97,6 +97,7 @@ def test_run_continues_and_divides_to_the_bit(tmp_path: Path) -> None:
     assert_same_bits(straight, train(tmp_path / "two", *overrides, *mirrored))
 
 
+@pytest.mark.slow
 def test_metrics_of_the_split_are_those_of_its_predictions(tmp_path: Path) -> None:
     run = engine(tmp_path / "run", *options(tmp_path))
     run.train(lambda: False)
@@ -114,6 +115,7 @@ def test_metrics_of_the_split_are_those_of_its_predictions(tmp_path: Path) -> No
     assert found["average_precision"] > 0.9
 
 
+@pytest.mark.slow
 def test_arrays_of_flags_are_several_labels(tmp_path: Path) -> None:
     features = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
     write_npy(tmp_path / "data", features, (features > 0).astype(np.int64))

@@ -94,6 +94,7 @@ def test_metrics_of_the_split_are_those_of_its_predictions(tmp_path: Path) -> No
     assert found["r2"] == pytest.approx(1 - (errors**2).mean() / label.var(), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_arrays_with_a_fraction_are_targets(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     features = random.normal(size=(60, 3)).astype(np.float32)

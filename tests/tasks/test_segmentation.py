@@ -100,6 +100,7 @@ def test_many_classes_have_only_their_mean():
     assert list(values) == ["loss", "accuracy", "mean_iou"]
 
 
+@pytest.mark.slow
 def test_metrics_are_those_of_the_predictions_and_the_picture_is_written(tmp_path):
     run = make(tmp_path)
     run.train(lambda: False)
@@ -130,6 +131,7 @@ def test_two_replicas_agree_with_one_and_to_the_bit_with_shards(tmp_path):
     assert_same_bits(sharded, trained(tmp_path / "sharded two", *TWO, "batch.shards=2"))
 
 
+@pytest.mark.slow
 def test_masks_are_files_and_equal_the_export(tmp_path):
     make(tmp_path).train(lambda: False)
     rows = predicted_rows(tmp_path, TINY)

@@ -35,6 +35,7 @@ def test_model_sees_numbers_in_every_step(tmp_path):
     assert seen(eager).count(True) >= 2  # a call for each step, and those of the evaluation
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_compiled_steps(tmp_path):
     options = (
         "model._target_=tests.support.toy_models.smooth",

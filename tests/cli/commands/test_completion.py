@@ -67,6 +67,7 @@ COMPLETIONS: dict[str, list[str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", COMPLETIONS)
 def test_completions_of_a_word(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -132,6 +133,7 @@ def replies(*candidates: str) -> str:
     return "".join(f"<{item}>" for item in candidates or [""])
 
 
+@pytest.mark.slow
 def test_bash_script_completes_up_to_the_cursor_and_for_our_program_alone(
     program: str, tmp_path: Path
 ) -> None:

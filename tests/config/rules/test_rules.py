@@ -85,6 +85,7 @@ def test_experiment_round_trips_through_its_record() -> None:
     assert loading.restore({**record, "of_a_later_version": 1}) == experiment
 
 
+@pytest.mark.slow
 def test_every_choice_composes() -> None:
     for group, choice in CHOICES:
         override = f"{group}={choice}"

@@ -81,6 +81,7 @@ def fetch(split: Any, *indices: int) -> dict[str, np.ndarray]:
     return {n: t.numpy() for n, t in split.fetch(tf.constant(indices, tf.int64)).items()}
 
 
+@pytest.mark.slow
 def test_batches_have_the_same_bits_with_and_without(records: Path) -> None:
     plain, cached, again = (open_records(records, cache) for cache in ("none", "disk", "disk"))
     expected = batches(plain.train)
@@ -93,6 +94,7 @@ def test_batches_have_the_same_bits_with_and_without(records: Path) -> None:
     np.testing.assert_equal(fetch(again.train, *everything), fetch(plain.train, *everything))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 def test_kept_examples_are_not_read_again(kind: str, folder: Path) -> None:
     data, other = (image_folder(path=str(folder), image_size=[6, 6], cache=kind) for _ in range(2))

@@ -61,6 +61,7 @@ def test_augmentations_draw_independently_of_one_another() -> None:
     np.testing.assert_array_equal(both["features"], flipped["features"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -64,6 +64,7 @@ def test_image_files_keep_their_bytes(tmp_path: Path) -> None:
     assert_same(tfrecord(path=str(tmp_path / "out")), source)
 
 
+@pytest.mark.slow
 def test_records_are_copied(tmp_path: Path) -> None:
     write(tmp_path / "in" / "train.tfrecord", image_records(9))
     write(tmp_path / "in" / "test.tfrecord", image_records(4))

@@ -117,6 +117,7 @@ def trained(tmp_path_factory):
     return get
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_metrics_equal_numpy_on_whole_split(trained, strategy):
     run_engine = trained(strategy)
@@ -188,6 +189,7 @@ def test_predict_yields_each_example_once_in_order_with_averages(trained, strate
     np.testing.assert_allclose(predictions["probabilities"], tf.nn.softmax(logits), atol=ROUNDING)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_predictions_do_not_depend_on_start_or_chunks(trained, strategy, monkeypatch):
     predictor = trained(strategy).predictor
@@ -266,6 +268,7 @@ def test_strategies_agree_bitwise_at_equal_replica_batch(trained):
         assert extra_metrics(other) == extra_metrics(one)
 
 
+@pytest.mark.slow
 def test_sidecar_and_evaluate_mode_return_same_metrics(trained):
     run_engine = trained("one_device")
     last = evaluations(run_engine.run_dir)[-1]
@@ -307,6 +310,7 @@ def test_evaluation_images_reach_the_writers(tmp_path):
         assert images.ndim == 4
 
 
+@pytest.mark.slow
 def test_best_checkpoint_and_callbacks_follow_any_metric(tmp_path):
     options = [
         "evaluate.every_steps=1",
@@ -347,6 +351,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", REFUSED)
 def test_impossible_metrics_are_refused_before_training(tmp_path, command):
     with pytest.raises(ConfigError) as caught:

@@ -56,6 +56,7 @@ def test_prompts_are_the_lines_of_a_file(tmp_path: Path) -> None:
         FilePrompts(str(file), tokenizer, 5)
 
 
+@pytest.mark.slow
 def test_evaluation_shows_texts(run_dir: Path) -> None:
     texts = (run_dir / "samples.txt").read_text(errors="replace").split("step 6, text ")
     assert len(texts) == 3
@@ -70,6 +71,7 @@ def test_evaluation_shows_texts(run_dir: Path) -> None:
     assert shown.removeprefix("    ").split("\n")[0] in texts[1]
 
 
+@pytest.mark.slow
 def test_exported_model_writes_the_texts_of_the_table(run_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "prompts.txt"
     file.write_text("The\nAda said that\n")

@@ -119,6 +119,7 @@ def draws(layout: Layout, *, inside: bool) -> np.ndarray:
     return run(layout, dense(SIZE, 3), train)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [True, False], ids=["in the loss", "in the step"])
 def test_draws_of_a_task_are_the_same_on_every_layout(inside):
     whole = draws(Layout(), inside=inside)

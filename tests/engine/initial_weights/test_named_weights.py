@@ -253,6 +253,7 @@ def nested(layers, head, seed=0):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "target", "has_names"),
     [
@@ -291,6 +292,7 @@ def test_file_without_weights_is_refused(tmp_path):
         restore_weights(path, {"model": net(tf.keras.layers, 2)})
 
 
+@pytest.mark.slow
 def test_run_gives_its_averages_but_for_the_head(tmp_path):
     options = ("train.ema_decay=0.9",)
     train(tmp_path / "run", *BLOCKS, *options, "train.steps=2")

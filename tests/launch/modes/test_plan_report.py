@@ -13,6 +13,7 @@ from trainer.strategies.parameter_server import ParameterServer
 from trainer.strategies.strategy import Strategy
 
 
+@pytest.mark.slow
 def test_run_on_eight_devices_that_are_not_here(tmp_path, monkeypatch):
     """A softmax regression of 64 x 10 weights and 10 biases, in float32, with Adam's two slots."""
     monkeypatch.chdir(tmp_path)

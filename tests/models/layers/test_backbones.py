@@ -36,6 +36,7 @@ def features_of(model: tf.keras.Model, layer: str) -> Callable[[np.ndarray], np.
     return lambda images: inner(images, training=False).numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "synchronized"), [(1, False), (2, True)], ids=["with top", "without top"]
 )
@@ -60,6 +61,7 @@ def test_weights_of_another_width_are_refused(narrow: tuple[tf.keras.Model, Path
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_weights_of_another_network_are_refused(
     narrow: tuple[tf.keras.Model, Path, Path], resnet: tf.keras.Model
 ) -> None:
@@ -103,11 +105,13 @@ def test_backbones_refuse_other_inputs(
         build(input_shape, 10)
 
 
+@pytest.mark.slow
 def test_mobilenet_has_the_published_numbers_of_parameters() -> None:
     assert mobilenet((224, 224, 3), 10, outputs=1000).count_params() == 3_538_984
     assert mobilenet((224, 224, 3), 10).count_params() == 2_257_984 + 1280 * 10 + 10
 
 
+@pytest.mark.slow
 def test_outputs_load_the_published_classifier(
     narrow: tuple[tf.keras.Model, Path, Path], tmp_path: Path
 ) -> None:

@@ -182,6 +182,7 @@ def test_step_moves_each_model_by_its_own_loss_and_targets_behind():
         assert not target.trainable_variables
 
 
+@pytest.mark.slow
 def test_two_replicas_make_the_step_of_one():
     one, _ = after_a_step(tf.distribute.OneDeviceStrategy("CPU:0"))
     two, _ = after_a_step(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))

@@ -87,6 +87,7 @@ def log(run_dir, split):
     return [line for line in lines if line["split"] == split]
 
 
+@pytest.mark.slow
 def test_counts_of_frames_are_exact_and_survive_a_resume(tmp_path):
     first = train(tmp_path / "run", stop=lambda run: run.step >= 3)
     step = first.step
@@ -101,6 +102,7 @@ def test_counts_of_frames_are_exact_and_survive_a_resume(tmp_path):
     assert log(tmp_path / "run", "train")[-1]["frames"] == totals["frames"]
 
 
+@pytest.mark.slow
 def test_no_unroll_is_trained_on_that_is_older_than_the_bound(tmp_path):
     train(tmp_path / "run", "buffer.max_staleness=0", "buffer.capacity=4")
     assert [line["staleness"] for line in log(tmp_path / "run", "train")] == [0.0] * 4
@@ -135,6 +137,7 @@ def test_policy_that_fails_in_the_learner_ends_the_training(tmp_path, monkeypatc
         train(tmp_path / "run", "actors.inference=learner")
 
 
+@pytest.mark.slow
 def test_training_changes_all_weights_and_evaluates_whole_episodes(tmp_path):
     run = train(tmp_path / "run", stop=lambda run: run.step >= 1)
     before = variables(run)
@@ -147,6 +150,7 @@ def test_training_changes_all_weights_and_evaluates_whole_episodes(tmp_path):
     assert -1.0 <= line["return"] <= 1.0
 
 
+@pytest.mark.slow
 def test_mirrored_learner_counts_the_same_frames(tmp_path):
     run = train(tmp_path / "run", "strategy=mirrored", "strategy.virtual_devices=2")
     assert run.result()["frames"] == 8 * BATCH * LENGTH

@@ -82,6 +82,7 @@ def test_tracker_has_every_point_once_after_a_kill(tmp_path, attempt, name, read
     assert read(run_dir)["train/loss"] == [(step, 1 / step) for step in range(1, 7)]
 
 
+@pytest.mark.slow
 def test_tracker_that_fails_is_a_warning(tmp_path):
     name = "wandb"
     pytest.importorskip(name)

@@ -35,6 +35,7 @@ def train_with_two_batch_sizes(point, search):
     return train(point, search, steps=STEPS if point.number % 2 else (7, 14, 21))
 
 
+@pytest.mark.slow
 def test_points_are_pruned_after_equal_numbers_of_evaluations(tmp_path):
     search = open_search(tmp_path, RATE_RANGE, SIZE_RANGE, MODEL_CHOICE, trials=12)
     outcomes = []

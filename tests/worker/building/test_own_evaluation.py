@@ -81,6 +81,7 @@ def command(tmp_path, monkeypatch):
     return call
 
 
+@pytest.mark.slow
 def test_own_evaluation_selects_and_own_function_is_exported(command, tmp_path):
     command()
     run_dir = only_run(tmp_path)

@@ -149,6 +149,7 @@ def finished(run_dir: Path, *overrides: str) -> Engine:
     return trained
 
 
+@pytest.mark.slow
 def test_run_selects_by_validation_and_tests_the_last_and_the_best_weights(tmp_path: Path) -> None:
     result = finished(tmp_path, *BEST).result()
     lines = log(tmp_path)
@@ -179,6 +180,7 @@ def test_run_selects_by_validation_and_tests_the_last_and_the_best_weights(tmp_p
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_run_stopped_while_it_tests_the_best_weights_ends_alike(tmp_path: Path) -> None:
     straight = finished(tmp_path / "straight", *BEST)
     kept = variables(straight)

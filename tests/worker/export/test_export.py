@@ -176,6 +176,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     )
 
 
+@pytest.mark.slow
 def test_plain_tensorflow_predicts_the_same_bits(trained: SimpleNamespace, tmp_path: Path) -> None:
     results = in_plain_tensorflow(trained.directory, trained.inputs, 16, tmp_path)
     for name in ("features", "images"):
@@ -233,6 +234,7 @@ def test_tensorflow_lite_model_agrees(trained: SimpleNamespace) -> None:
     )
 
 
+@pytest.mark.slow
 def test_model_card_describes_the_model_and_its_program_runs(trained: SimpleNamespace) -> None:
     card = (trained.directory / "MODEL_CARD.md").read_text()
     metrics = json.loads((trained.run_dir / "checkpoints" / "ckpt-8.json").read_text())["metrics"]
@@ -253,6 +255,7 @@ def test_model_card_describes_the_model_and_its_program_runs(trained: SimpleName
     assert "probabilities" in printed
 
 
+@pytest.mark.slow
 def test_export_replaces_an_earlier_one_atomically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +287,7 @@ def test_export_of_an_earlier_checkpoint(trained: SimpleNamespace, tmp_path: Pat
     assert exported(tmp_path, *EVERY_LAYER, use=4).name == "model-4"
 
 
+@pytest.mark.slow
 def test_mixed_precision_exports_float32_outputs(tmp_path: Path) -> None:
     options = ["train.steps=1", "precision=mixed_bfloat16"]
     engine(tmp_path / "run", *options).train(lambda: False)
@@ -294,6 +298,7 @@ def test_mixed_precision_exports_float32_outputs(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_task_without_predict_step_exports_its_first_model(tmp_path: Path) -> None:
     engine(tmp_path / "run", *GAN).train(lambda: False)
     signatures = tf.saved_model.load(exported(tmp_path / "run", *GAN) / "saved_model").signatures
@@ -301,6 +306,7 @@ def test_task_without_predict_step_exports_its_first_model(tmp_path: Path) -> No
     assert signatures["serving_default"](features=tf.zeros([3, 4]))["outputs"].shape == [3, 8, 8, 1]
 
 
+@pytest.mark.slow
 def test_model_that_keras_cannot_write_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

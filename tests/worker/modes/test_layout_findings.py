@@ -1,9 +1,12 @@
 """What of an experiment's step depends on the layout."""
 
+import pytest
+
 from tests.support.training import engine
 from trainer.worker.modes.layout_findings import findings
 
 
+@pytest.mark.slow
 def test_nothing_is_found_in_what_steadfast_itself_draws(tmp_path):
     run = engine(
         tmp_path,

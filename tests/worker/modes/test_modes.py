@@ -41,6 +41,7 @@ def work(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_init_from_a_damaged_checkpoint_is_one_line(work, source):
     (work / "damaged" / "checkpoints").mkdir(parents=True)
     for file in (source / "checkpoints").iterdir():

@@ -45,6 +45,7 @@ def interrupted(replicator):
     everything(replicator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", SLOW_BUT_MIRRORED)
 def test_continued_loop_ends_with_the_bits_of_an_undisturbed_one(tmp_path, strategy):
     often = (*strategy, "checkpoint.every_steps=3")
@@ -120,6 +121,7 @@ def test_run_returns_one_result_for_each_replica(tmp_path, strategy):
     np.testing.assert_array_equal([result["first"] for result in results], first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "reduce"), [(MIRRORED, "mean"), (CENTRAL, "sum")])
 def test_gradients_are_reduced_and_then_clipped(tmp_path, strategy, reduce):
     weights = {}
@@ -294,6 +296,7 @@ def nothing_to_save(replicator):
     replicator.checkpoint(history=[])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("main", "message"),
     [

@@ -211,6 +211,7 @@ def test_dismissed_sidecar_waits_for_its_supervisor(run_dir, messages):
     assert Phase("wait", 0) in messages
 
 
+@pytest.mark.slow
 def test_restart_keeps_earlier_events_and_supersedes_later_ones(run_dir, messages, monkeypatch):
     # Event files of one second are read in the order of their names, where the tenth of a process
     # comes before the ninth.

@@ -33,6 +33,7 @@ class Parent:
         return asks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "replicas"),
     [([], 1), (["strategy=mirrored", "strategy.virtual_devices=2"], 2)],

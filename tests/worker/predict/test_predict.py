@@ -67,6 +67,7 @@ def predicted(run_dir, *overrides, stop=lambda: False):
     return is_finished, prediction_table.requested_table(experiment, run_dir, 2)
 
 
+@pytest.mark.slow
 def test_table_is_read_back_to_the_bit_in_both_formats(run_dir):
     _, table = predicted(run_dir)
     _, parquet = predicted(run_dir, "predict.format=parquet")
@@ -94,6 +95,7 @@ def test_table_is_read_back_to_the_bit_in_both_formats(run_dir):
     assert not table.rows.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_name", ["csv", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_table_does_not_depend_on_a_stop_or_a_torn_row(run_dir, tmp_path, format_name):
     options = [f"predict.format={format_name}", "predict.split=train"]
@@ -109,6 +111,7 @@ def test_table_does_not_depend_on_a_stop_or_a_torn_row(run_dir, tmp_path, format
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "stopped").read_bytes()
 
 
+@pytest.mark.slow
 def test_folder_of_images_is_predicted_by_path(run_dir, tmp_path):
     for name in ("b.png", "a/c.png", ".hidden.png", "none.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -130,6 +130,7 @@ def test_call_is_divided_into_even_chunks_that_are_long_enough(coordinator, coun
     assert [row for row, _, _ in coordinator[0].scheduled] == list(range(len(sizes)))
 
 
+@pytest.mark.slow
 def test_sequential_chunks_give_the_bits_of_one_call(tmp_path, coordinator):
     chief = engine(tmp_path / "chunks", f"dataset._target_={__name__}.files")
     chief.train(lambda: False)
@@ -142,6 +143,7 @@ def test_sequential_chunks_give_the_bits_of_one_call(tmp_path, coordinator):
     assert coordinator[0].sent == 2
 
 
+@pytest.mark.slow
 def test_chunk_of_lost_worker_is_repeated_counted_once_and_reported(tmp_path, coordinator):
     options = ("train.steps_per_loop=5", "evaluate.every_steps=20", "optimizer.learning_rate=1e-9")
     chief = engine(tmp_path / "run", *options)
@@ -167,6 +169,7 @@ def test_chunk_of_lost_worker_is_repeated_counted_once_and_reported(tmp_path, co
     assert again.result()["metrics"] == pytest.approx(chief.result()["metrics"], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_staleness_counts_steps_that_others_begin_meanwhile(tmp_path, coordinator, monkeypatch):
     chief = engine(tmp_path / "run", "train.steps=4", "train.steps_per_loop=4")
     step = chief.loop._step
@@ -188,6 +191,7 @@ def test_staleness_counts_steps_that_others_begin_meanwhile(tmp_path, coordinato
     )
 
 
+@pytest.mark.slow
 def test_bad_gradient_in_the_last_step_of_a_call_is_never_saved(tmp_path, coordinator):
     # The loss is finite: it is that of before the update, and the regularization's is no part.
     chief = engine(tmp_path / "run", "model.l2=1e30", "train.steps=1", "checkpoint.every_steps=1")
@@ -198,6 +202,7 @@ def test_bad_gradient_in_the_last_step_of_a_call_is_never_saved(tmp_path, coordi
     assert chief.checkpointer.steps() == []
 
 
+@pytest.mark.slow
 def test_first_bad_step_of_all_chunks_is_named(tmp_path, coordinator):
     order = SampleOrder(1437, 0)
     ids = [int(order.locate(tf.constant([16 * step], tf.int64))[1][0]) for step in (13, 9)]

@@ -447,12 +447,14 @@ CENTERED = [
 MIRRORED = ["strategy=mirrored", "strategy.virtual_devices=2"]
 
 
+@pytest.mark.slow
 def test_trained_model_may_communicate_within(tmp_path):
     one, two = train(tmp_path / "one", *CENTERED), train(tmp_path / "two", *CENTERED, *MIRRORED)
     initial = variables(engine(tmp_path / "initial", *CENTERED))
     assert distance(one, two, initial) <= ROUNDING
 
 
+@pytest.mark.slow
 def test_log_of_loop_has_every_collective_of_a_step(tmp_path):
     training = engine(tmp_path, *CENTERED, *MIRRORED, "train.steps=1")
     training.train(lambda: False)
@@ -472,6 +474,7 @@ def test_error_names_collective_in_compiled_loss(tmp_path):
         train(tmp_path, *CENTERED, *MIRRORED, "jit=true")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [["batch.accumulate=2"], [*MIRRORED, "batch.shards=4"]])
 def test_collective_of_parts_of_the_batch_is_refused(tmp_path, options):
     with pytest.raises(ConfigError, match=rf"map_reduce\(mean\){HERE} would join parts of the"):

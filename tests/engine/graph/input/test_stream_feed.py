@@ -1,6 +1,7 @@
 """A stream as the input of the built-in loop: samples by position, whoever reads them."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tests.support.choices import NEEDED
@@ -84,12 +85,14 @@ def trained(run_dir, *overrides, stop=lambda run: False):
     return variables(run)
 
 
+@pytest.mark.slow
 def test_continued_run_ends_with_the_bits_of_an_undisturbed_one(tmp_path):
     straight = trained(tmp_path / "straight")
     trained(tmp_path / "stopped", stop=lambda run: run.step >= 3)
     assert_same_bits(straight, trained(tmp_path / "stopped"))
 
 
+@pytest.mark.slow
 def test_sharded_run_has_the_same_bits_on_any_number_of_replicas(tmp_path):
     one = trained(tmp_path / "one", "batch.shards=2")
     mirrored = ("strategy=mirrored", "strategy.virtual_devices=2")

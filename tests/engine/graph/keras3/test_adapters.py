@@ -22,6 +22,7 @@ def weights(run):
     return {path: variable.numpy() for path, variable in paths.items()}, trained
 
 
+@pytest.mark.slow
 def test_adapters_and_head_are_trained_and_the_rest_keeps_the_bits_of_a_run(tmp_path):
     train(tmp_path / "run", "named", "train.steps=2")
     tuned = engine(tmp_path / "tuned", "named", *LORA, "train.freeze=['^(?!head)']")

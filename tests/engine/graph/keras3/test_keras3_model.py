@@ -62,6 +62,7 @@ def train(run_dir, model, *overrides):
     return variables(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "shards", "layouts"),
     [
@@ -84,6 +85,7 @@ def test_with_shards_central_storage_has_the_bits_of_one_device(tmp_path):
     assert_same_bits(one, train(tmp_path / "central", "everything", *chosen, *CENTRAL))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "overrides", "layouts"),
     [
@@ -139,6 +141,7 @@ def plain(tmp_path_factory):
     return get
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [pytest.param(name, marks=[pytest.mark.slow] * (name == "all")) for name in LIFTED]
 )
@@ -153,6 +156,7 @@ def test_what_only_tf_keras_cannot_do_under_central_storage_trains(plain, tmp_pa
         assert int(run.state.loss_scale.good_steps.numpy()) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("restored_precision")
 def test_overflow_drops_the_update_and_halves_the_scale_under_central_storage(tmp_path):
     run = engine(tmp_path, "conv_net", "precision=mixed_float16", "train.steps=1", *CENTRAL)
@@ -187,6 +191,7 @@ def test_resumed_run_has_the_bits_of_one_that_was_not_stopped(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["conv_net", pytest.param("everything", marks=pytest.mark.slow)])
 def test_export_predicts_what_the_run_predicts(tmp_path, model):
     """The shipped models do to the bit; TensorFlow optimizes the loop of an LSTM otherwise.
@@ -214,6 +219,7 @@ def test_export_predicts_what_the_run_predicts(tmp_path, model):
     assert predicted.std(axis=0).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_one_step_is_that_of_keras(tmp_path):
     run = engine(
         tmp_path, "conv_net", "+model.dropout=0.0", "optimizer=sgd", "optimizer.momentum=0.0",
@@ -245,6 +251,7 @@ def test_one_step_is_that_of_keras(tmp_path):
     assert moved == [name != "1_bias" for name in task.models["model"].saved]
 
 
+@pytest.mark.slow
 def test_constraint_holds_after_an_update(tmp_path):
     run = engine(tmp_path, "conv_net", "optimizer.learning_rate=1.0", *TWO)
     run.train(lambda: False)
@@ -254,6 +261,7 @@ def test_constraint_holds_after_an_update(tmp_path):
     assert np.sum(norms > 0.5 - 1e-6) > 1
 
 
+@pytest.mark.slow
 def test_dropped_update_leaves_the_statistics(tmp_path):
     run = engine(
         tmp_path, "conv_net", "divergence.action=skip", "fault=nan_at_30",
@@ -277,6 +285,7 @@ def test_forward_pass_outside_of_a_step_changes_nothing():
     assert all((v.numpy() == old).all() for v, old in zip(model.variables, before, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "model"),
     [
@@ -296,6 +305,7 @@ def test_subclassed_model_trains_in_tasks_that_ask_for_its_shape(tmp_path, task,
     assert all((before[name] != after[name]).any() for name in names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "needed"),
     [(("task=language_model", "dataset=sentences", "dataset.characters=2000"), "of each token"),
@@ -366,6 +376,7 @@ def test_unsupported_model_is_refused_in_one_line(tmp_path, model, overrides, pr
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_variables_that_nothing_trains_are_no_strangers(tmp_path):
     run = engine(tmp_path, "counting", "train.steps=1", *TWO)
     assert run.train(lambda: False)

@@ -3,6 +3,7 @@
 import threading
 import time
 
+import pytest
 import tensorflow as tf
 
 from tests.support.training import engine
@@ -56,6 +57,7 @@ def test_wait_counts_element_that_comes_late():
     assert 0.0 < waited(element, step) < 30.0
 
 
+@pytest.mark.slow
 def test_wait_ignores_fetch_during_previous_step():
     fetched = [threading.Event() for _ in range(8)]
 

@@ -39,6 +39,7 @@ def test_step_does_not_wait_for_gathering(tmp_path):
     assert not ancestors(gathers) & updates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
 def test_batches_gathered_ahead_are_those_of_their_steps(tmp_path, monkeypatch, strategy):
     ahead = train(tmp_path / "ahead", f"strategy={strategy}", *LONG)

@@ -121,6 +121,7 @@ def test_layer_made_under_a_device_is_refused(tmp_path, strategy):
         engine(tmp_path, *STRATEGIES[strategy], *model("placed_layer"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "device", "wrap"),
     [
@@ -135,6 +136,7 @@ def test_host_and_own_device_are_allowed(tmp_path, strategy, device, wrap):
     assert all(np.isfinite(value).all() for value in state.values())
 
 
+@pytest.mark.slow
 def test_variables_kept_on_a_device_without_replica_are_allowed(tmp_path):
     kept = [*STRATEGIES["central_storage"], "strategy.parameter_device=CPU:3"]
     state = train(tmp_path, *kept, "train.steps=1", "model.batch_norm=true")

@@ -65,6 +65,7 @@ def places(run, variable):
     ]
 
 
+@pytest.mark.slow
 def test_variables_slots_and_averages_are_where_the_placement_says(divided):
     replicas, run, _ = divided
     model = run.state.task.models["model"]
@@ -157,6 +158,7 @@ def on_one_device(tmp_path_factory):
     return options, initial, train(directory / "trained", *options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "several",
     [layout(1, 3), [*layout(2, 2), "batch.accumulate=2"]],
@@ -175,6 +177,7 @@ BITS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_divided_model_has_the_bits_of_one_device_with_shards(tmp_path):
     one = train(tmp_path / "one", *BITS)
     assert_same_bits(one, train(tmp_path / "divided", *BITS, *layout(2, 2)))
@@ -195,6 +198,7 @@ def test_checkpoint_fits_any_layout(tmp_path):
     assert_same_bits(straight, variables(run))
 
 
+@pytest.mark.slow
 def test_logical_device_of_code_is_kept(tmp_path):
     options = [option.replace("two_layers", "halves") for option in TWO_LAYERS]
     one = train(tmp_path / "one", *options)
@@ -214,6 +218,7 @@ def test_logical_device_of_code_is_kept(tmp_path):
     assert_same_bits(one, variables(run))
 
 
+@pytest.mark.slow
 def test_loops_and_functions_of_layers_are_where_these_are_also_backward(tmp_path):
     options = [option.replace("two_layers", "recurrent") for option in TWO_LAYERS]
     placement = "strategy.placement={rows:0,loop:1,function:0,second:1}"

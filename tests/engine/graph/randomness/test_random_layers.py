@@ -62,6 +62,7 @@ def test_parts_draw_slices_of_the_whole(name, dtype, per_example):
         assert np.concatenate(slices).tobytes() == whole.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit", [False, True])
 def test_slices_of_parts_known_only_in_the_graph_are_the_same(jit):
     def compiled(parts, per_example):
@@ -313,6 +314,7 @@ class Homemade(tf.keras.layers.Layer):
         return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["SimpleRNN", "GRU", "LSTM"])
 def test_recurrent_dropout_is_found_in_a_model_that_was_called_in_several_graphs(kind):
     layer = getattr(tf.keras.layers, kind)(4, dropout=RATE, recurrent_dropout=RATE)

@@ -116,6 +116,7 @@ def test_patterns_that_do_not_fit_the_model_are_refused(tmp_path, override, mess
         engine(tmp_path, *EVERYTHING, override)
 
 
+@pytest.mark.slow
 def test_rate_of_zero_keeps_some_weights_of_a_layer(tmp_path):
     run = engine(tmp_path, *EVERYTHING, "optimizer.groups={bias:{learning_rate:0x}}")
     model = model_of(run)
@@ -125,6 +126,7 @@ def test_rate_of_zero_keeps_some_weights_of_a_layer(tmp_path):
     assert kept == [name for name in before if "bias" in name]
 
 
+@pytest.mark.slow
 def test_all_but_the_classifier_of_a_published_network_is_frozen():
     model = mobilenet((32, 32, 3), 10, alpha=0.35)
     freeze_layers({"model": model}, ["^(?!logits)"])

@@ -158,6 +158,7 @@ def test_loss_window_ignores_update_without_examples():
     assert int(monitor.windows["model"].count) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_stop_saves_no_bad_state(tmp_path, strategy):
     options = [
@@ -179,6 +180,7 @@ def test_stop_saves_no_bad_state(tmp_path, strategy):
     assert all(np.isfinite(value).all() for value in learned(variables(training)).values())
 
 
+@pytest.mark.slow
 def test_infinite_gradient_norm_stops_run_with_finite_loss(tmp_path):
     # The loss is that of the regularisation: it has no part in the reported one.
     with pytest.raises(
@@ -217,6 +219,7 @@ def test_skip_drops_one_update_and_nothing_else(tmp_path, strategy):
     assert all(math.isfinite(line["loss"]) for line in lines)
 
 
+@pytest.mark.slow
 def test_skipped_step_moves_no_average_and_no_loss_scale(tmp_path):
     skip = [
         "precision=mixed_float16",
@@ -235,6 +238,7 @@ def test_skipped_step_moves_no_average_and_no_loss_scale(tmp_path):
     assert after["/guard/skipped"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_rollback_equals_run_that_never_saw_the_samples(tmp_path, strategy):
     rollback = [
@@ -267,6 +271,7 @@ def test_rollback_equals_run_that_never_saw_the_samples(tmp_path, strategy):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "read", [pytest.param(False, id="in memory", marks=slow), pytest.param(True, id="read")]
 )
@@ -339,6 +344,7 @@ def test_rollback_without_earlier_checkpoint_ends_run(tmp_path):
     assert training.checkpointer.steps() == [5, 6]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ["skip", "rollback"])
 def test_divergence_beyond_max_skips_ends_run(tmp_path, action):
     training = engine(
@@ -358,6 +364,7 @@ def test_divergence_beyond_max_skips_ends_run(tmp_path, action):
         training.train(lambda: False)
 
 
+@pytest.mark.slow
 def test_spike_is_rolled_back(tmp_path):
     options = [
         "divergence.spike_sigma=50",

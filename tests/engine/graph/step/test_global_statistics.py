@@ -27,6 +27,7 @@ PARTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] * n.startswith("central")) for n in PARTS]
 )
@@ -36,6 +37,7 @@ def test_parts_train_like_one_batch(tmp_path, single, name):
     assert distance(whole, cut, initial) <= ROUNDING
 
 
+@pytest.mark.slow
 def test_moving_statistics_are_those_of_one_batch(tmp_path, single):
     initial, whole = single
     cut = train(tmp_path, *MODEL, "batch.accumulate=8")

@@ -95,6 +95,7 @@ def values(model, indices):
     return [model.trainable_variables[i].numpy() for i in indices]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick("adam", "sgd", "muon"))
 def test_group_is_updated_as_by_an_optimizer_of_its_own(name):
     build = OPTIMIZERS[name]
@@ -108,6 +109,7 @@ def test_group_is_updated_as_by_an_optimizer_of_its_own(name):
         assert value.tobytes() == wanted.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick("adam", "adagrad", "adafactor"))
 def test_group_that_begins_later_is_updated_as_by_an_optimizer_that_does(name):
     build = OPTIMIZERS[name]

@@ -65,6 +65,7 @@ RECURRENCES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", RECURRENCES.values(), ids=RECURRENCES)
 def test_target_follows_its_recurrence_statistics_included(tmp_path, options):
     seen, run = history(tmp_path, *options)
@@ -91,6 +92,7 @@ def test_target_on_central_storage_is_that_of_one_device(tmp_path):
     assert distance(one, other, initial) <= ROUNDING
 
 
+@pytest.mark.slow
 def test_shards_give_targets_the_same_bits_on_two_devices(tmp_path):
     options = ["batch.shards=4"]
     one = train(tmp_path / "one", *options)
@@ -98,6 +100,7 @@ def test_shards_give_targets_the_same_bits_on_two_devices(tmp_path):
     assert_same_bits(one, two)
 
 
+@pytest.mark.slow
 def test_stopped_run_continues_with_its_target_to_the_bit(tmp_path):
     options = MIRRORED
     whole = train(tmp_path / "whole", *options)
@@ -105,6 +108,7 @@ def test_stopped_run_continues_with_its_target_to_the_bit(tmp_path):
     assert_same_bits(train(tmp_path / "cut", *options), whole)
 
 
+@pytest.mark.slow
 def test_dropped_update_moves_no_target(tmp_path):
     run = engine(tmp_path, "divergence.action=skip", "train.steps=1")
     models = run.state.task.models
@@ -123,6 +127,7 @@ def test_histograms_of_gradients_move_no_target(tmp_path):
     assert_same_bits(looked, train(tmp_path / "not"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "problem"),
     [

@@ -19,6 +19,7 @@ PLAIN = ["optimizer=sgd", "optimizer.learning_rate=0.05"]
 MIRRORED = ["strategy=mirrored", "strategy.virtual_devices=2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "tolerance"),
     [
@@ -35,6 +36,7 @@ def test_other_kernels_and_types_make_the_same_update(tmp_path, options, toleran
     assert distance(plain, other, initial) <= tolerance
 
 
+@pytest.mark.slow
 def test_overflow_drops_update_and_halves_loss_scale(tmp_path):
     training = engine(tmp_path, *PLAIN, *MIRRORED, "precision=mixed_float16", "train.steps=1")
     training.state.loss_scale.value.assign(3e38)
@@ -47,6 +49,7 @@ def test_overflow_drops_update_and_halves_loss_scale(tmp_path):
     assert training.step == 1
 
 
+@pytest.mark.slow
 def test_loss_scale_doubles_after_enough_good_steps(tmp_path):
     training = engine(tmp_path, *PLAIN, "precision=mixed_float16", "train.steps=2")
     training.state.loss_scale.good_steps.assign(training.state.loss_scale.GROWTH_STEPS - 1)
@@ -91,6 +94,7 @@ def test_averages_follow_their_recurrence_and_are_evaluated(tmp_path):
     assert training.evaluator.evaluate(lambda: False).metrics == evaluated
 
 
+@pytest.mark.slow
 def test_early_stopping_ends_run_and_its_memory_survives_a_stop(tmp_path):
     options = [
         "callbacks=early_stopping",
