@@ -40,7 +40,7 @@ _EFFECTS = {
     "corrupt": "loses a bit of its newest checkpoint, and is killed",
     "nan": "trains on a batch whose loss is NaN",
     "lose": "is lost",
-    "return": "can be had again",
+    "return": "is back",
     "own": "calls {target}",
 }
 _END_SECS = 10.0  # how long a worker may outlive its killed supervisor
