@@ -21,11 +21,6 @@ def batched():
     return _pairs(70).batch(32).prefetch(tf.data.AUTOTUNE)
 
 
-def full_batches():
-    """Return batches of one size."""
-    return _pairs(64).batch(32, drop_remainder=True)
-
-
 def columns():
     """Return features by name."""
     return _pairs(64).map(lambda x, y: ({"pixels": x, "mean": tf.reduce_mean(x)}, y))
@@ -34,11 +29,6 @@ def columns():
 def weighted():
     """Return sample weights too."""
     return _pairs(64).map(lambda x, y: (x, y, 1.0))
-
-
-def features_only():
-    """Return no labels, as for an autoencoder."""
-    return _pairs(64).map(lambda x, y: x)
 
 
 def two_labels():

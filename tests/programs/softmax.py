@@ -63,27 +63,12 @@ def tags(input_shape, num_classes):
     )
 
 
-def too_many(input_shape, num_classes):
-    """Thirty units, whatever the data is."""
-    return tf.keras.Sequential(
-        [tf.keras.layers.Flatten(input_shape=input_shape), tf.keras.layers.Dense(30)]
-    )
-
-
 def two_heads(input_shape, num_classes):
     """Two outputs."""
     inputs = keras.Input(shape=input_shape)
     x = keras.layers.Flatten()(inputs)
     heads = [keras.layers.Dense(num_classes)(x), keras.layers.Dense(1)(x)]
     return keras.Model(inputs, heads)
-
-
-def named_heads(input_shape, num_classes):
-    """A dict of outputs."""
-    inputs = tf.keras.Input(shape=input_shape)
-    x = tf.keras.layers.Flatten()(inputs)
-    outputs = {"digit": tf.keras.layers.Dense(num_classes)(x), "sum": tf.keras.layers.Dense(1)(x)}
-    return tf.keras.Model(inputs, outputs)
 
 
 class Forgetful(tf.keras.Model):

@@ -31,10 +31,3 @@ def custom_model(input_shape, num_classes):
     inputs = tf.keras.Input(shape=input_shape)
     x = tf.keras.layers.Flatten()(inputs)
     return CustomModel(inputs, tf.keras.layers.Dense(num_classes)(x))
-
-
-def custom_loss(input_shape, num_classes):
-    """Build it by the functional API."""
-    inputs = keras.Input(shape=input_shape)
-    x = keras.layers.Flatten()(inputs)
-    return CustomLoss(inputs, keras.layers.Dense(num_classes)(x))

@@ -54,11 +54,6 @@ def net(input_shape, num_classes):
     return Net(num_classes)
 
 
-def legacy_net(input_shape, num_classes):
-    """Build nothing."""
-    return LegacyNet(num_classes)
-
-
 def pairs(input_shape, num_classes):
     """Build nothing."""
     return Pairs()
