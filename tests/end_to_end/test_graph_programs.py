@@ -34,7 +34,7 @@ def command(monkeypatch, tmp_path):
     return call
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("draw", first_only(["backend", "function"]))
 def test_vae_that_draws_by_tensorflow_is_the_same_everywhere_and_after_a_kill(command, draw):
     runs = []

@@ -73,7 +73,7 @@ def advance(run_engine, count):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "more", [[*ONE, *RANDOM, *READ, "batch.accumulate=2"], [*TWO, *GAN]], ids=["read", "gan"]
 )

@@ -112,7 +112,7 @@ def test_step_updates_discriminator_more_often_and_its_vectors_with_it(tmp_path)
     np.testing.assert_allclose([np.linalg.norm(vector) for vector in vectors], 1.0, rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_16_micro_batches_are_2_replicas_with_8_to_the_bit_and_like_one_batch(tmp_path):
     cut = [*SGD, "batch.shards=2", "batch.accumulate=8"]
     initial = variables(gan_engine(tmp_path / "initial", *SGD))
@@ -170,7 +170,7 @@ def test_evaluation_shows_samples_and_scores_them_also_in_the_sidecar(tmp_path, 
     assert picture.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_models_of_both_keras_in_one_task_have_the_bits_of_one_device(tmp_path):
     chosen = (
         f"task.discriminator._target_={keras3_models.__name__}.critic",

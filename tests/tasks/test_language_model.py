@@ -73,7 +73,7 @@ def test_evaluation_has_the_perplexity_of_all_tokens(tmp_path: Path) -> None:
     assert last["loss"] < math.log(256)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("option", ["jit=true", "precision=mixed_bfloat16"])
 def test_two_replicas_with_shards_train_as_one_device_to_the_bit(
     tmp_path: Path, option: str

@@ -122,7 +122,7 @@ def test_metrics_are_those_of_the_predictions_and_the_picture_is_written(tmp_pat
     np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "masks.png")), picture)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_replicas_agree_with_one_and_to_the_bit_with_shards(tmp_path):
     initial = variables(make(tmp_path / "initial"))
     one = trained(tmp_path / "one")

@@ -60,7 +60,7 @@ def test_nodes_make_models_and_optimizers_with_learning_rates_of_their_own(tmp_p
     assert float(optimizer._decayed_lr("float32")) == pytest.approx(0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_shards_give_the_same_bits_on_two_replicas_and_parts_of_them_agree(tmp_path):
     initial = variables(engine(tmp_path / "initial"))
     one = train(tmp_path / "one", "batch.shards=2")

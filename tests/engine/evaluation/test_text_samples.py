@@ -98,7 +98,7 @@ def test_exported_model_writes_the_texts_of_the_table(run_dir: Path, tmp_path: P
     assert "`generate`: `features`, [N, 8] int32" in (saved / "MODEL_CARD.md").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_replicas_write_the_texts_of_one_device(run_dir: Path, tmp_path: Path) -> None:
     one = table(run_dir, tmp_path / "one.csv", "batch.shards=2")
     two = table(run_dir, tmp_path / "two.csv", "batch.shards=2", *TWO)

@@ -48,7 +48,7 @@ def test_layouts_split_the_cpu_or_take_the_gpus_of_the_machine():
     assert "virtual_devices" not in on_gpus["mirrored-2"].strategy
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_layouts_are_equal_with_shards(tmp_path):
     code, out, err = run(tmp_path, *CHECK, MODEL, "batch.shards=4")
     assert code == 0, out + err

@@ -78,7 +78,7 @@ def test_with_shards_replicas_have_the_bits_of_one_device(tmp_path, model, shard
         assert_same_bits(one, other)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_with_shards_central_storage_has_the_bits_of_one_device(tmp_path):
     chosen = ("batch.shards=4", "train.steps=3", "train.clip_norm=0.1", "train.ema_decay=0.9")
     one = train(tmp_path / "one", "everything", *chosen)

@@ -391,7 +391,7 @@ KILLED = [
 ]  # fmt: skip
 
 
-@slow
+@pytest.mark.long
 def test_real_processes_killed_after_rollback_agree(tmp_path):
     """Whatever the cause: the samples of step 10 are left out."""
     bad_data = poison(10)
