@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
-from trainer.config.schema import Train
-from trainer.engine.plan import Epochs, StepInterval, Timer, step_policies
+from trainer.config.schema import Checkpoint, Train
+from trainer.engine.plan import Epochs, StepInterval, Timer, save_policies, step_policies
+from trainer.errors import ConfigError
 
 SHAPES = [(10, 5), (10, 3), (10, 10), (7, 16), (2, 5), (1, 8), (1437, 128)]
 
@@ -102,3 +103,29 @@ def test_timer_is_due_when_its_seconds_have_passed_since_restart():
     now[0] = 160.9
     assert [*due, timer.due()] == [False, True, True, False]
     assert not Timer(None, lambda: now[0]).due()
+
+
+class Late:
+    """A save policy that names a later step only at first."""
+
+    def __init__(self, epochs, *, answer):
+        self.answer = answer
+
+    def next_after(self, step):
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [0, -1, 1.5, None])
+def test_save_policy_that_names_no_later_step_is_refused_at_the_start(answer):
+    own = {"_target_": f"{__name__}.Late", "answer": answer}
+    problem = rf"save_policy \(Late\): next_after\(0\) must .* > 0, and returned {answer}"
+    with pytest.raises(ConfigError, match=problem):
+        save_policies(Checkpoint(save_policy=own), Epochs(10, 5))
+
+
+def test_save_policy_that_stays_behind_is_refused_later():
+    own = {"_target_": f"{__name__}.Late", "answer": 3}
+    *_, policy = save_policies(Checkpoint(save_policy=own), Epochs(10, 5))
+    assert policy.next_after(2) == 3
+    with pytest.raises(ConfigError, match="integer > 3, and returned 3"):
+        policy.next_after(3)

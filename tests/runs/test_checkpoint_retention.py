@@ -4,6 +4,7 @@ import pytest
 
 from trainer.config.directions import Directions
 from trainer.config.schema import Best, Checkpoint
+from trainer.errors import ConfigError
 from trainer.runs.checkpoint_retention import (
     KeepBest,
     KeepEveryNth,
@@ -56,3 +57,9 @@ def test_retention_policies_follow_the_configuration():
     ]
     overruled = Checkpoint(best=Best(metric="rmse", mode="max"))
     assert retention_policies(overruled, declared)[-1] == KeepBest("rmse", "max", 1)
+
+
+def test_object_that_is_no_retention_policy_is_refused():
+    own = {"_target_": "types.SimpleNamespace"}
+    with pytest.raises(ConfigError, match=r"\(SimpleNamespace\) must be a subclass"):
+        retention_policies(Checkpoint(retention_policy=own), Directions())

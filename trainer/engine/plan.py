@@ -8,10 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from numbers import Integral
+from typing import Any, Protocol
 
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import Checkpoint, Experiment, Train
+from trainer.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -130,15 +132,33 @@ def step_policies(
     return policies
 
 
+@dataclass(frozen=True)
+class _OwnPolicy:
+    """A policy of the user's own. Without the check a step that is past would never be saved."""
+
+    policy: StepPolicy
+
+    def next_after(self, step: int) -> int:
+        due: Any = self.policy.next_after(step)
+        if not isinstance(due, Integral) or due <= step:
+            raise ConfigError(
+                f"checkpoint.save_policy ({type(self.policy).__name__}): next_after({step}) must "
+                f"return an integer > {step}, and returned {due!r}"
+            )
+        return int(due)
+
+
 def save_policies(checkpoint: Checkpoint, epochs: Epochs) -> list[StepPolicy]:
     """Return the policies by which the section `checkpoint` of a configuration asks to save.
 
     Raises:
-        ConfigError: the user's own refuses an option.
+        ConfigError: the user's own refuses an option, or names no later step.
     """
     policies = step_policies(epochs, checkpoint.every_steps, checkpoint.every_epochs)
     if checkpoint.save_policy is not None:
-        policies.append(instantiate(checkpoint.save_policy, "checkpoint.save_policy", epochs))
+        own = _OwnPolicy(instantiate(checkpoint.save_policy, "checkpoint.save_policy", epochs))
+        own.next_after(0)  # refused at the start, not at the first save
+        policies.append(own)
     return policies
 
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 from trainer.config.directions import Directions
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import Checkpoint
+from trainer.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,9 @@ def retention_policies(checkpoint: Checkpoint, directions: Directions) -> list[R
     Args:
         checkpoint: the section.
         directions: of the metrics; one that declares none ranks no checkpoints.
+
+    Raises:
+        ConfigError: the user's own is no policy.
     """
     policies: list[RetentionPolicy] = [KeepNewest(checkpoint.keep)]
     if checkpoint.keep_every_steps is not None:
@@ -122,7 +126,13 @@ def retention_policies(checkpoint: Checkpoint, directions: Directions) -> list[R
     if best.metric is not None and (mode := directions.mode(best.metric, best.mode)):
         policies.append(KeepBest(best.metric, mode, best.keep))
     if checkpoint.retention_policy is not None:
-        policies.append(instantiate(checkpoint.retention_policy, "checkpoint.retention_policy"))
+        own = instantiate(checkpoint.retention_policy, "checkpoint.retention_policy")
+        if not isinstance(own, RetentionPolicy):
+            raise ConfigError(
+                f"checkpoint.retention_policy ({type(own).__name__}) must be a subclass of "
+                "trainer.runs.checkpoint_retention.RetentionPolicy"
+            )
+        policies.append(own)
     return policies
 
 
