@@ -1,9 +1,11 @@
 """A blocked writer delays no step, and errors of a writer are reported."""
 
+import ast
 import threading
 
 import pytest
 
+from trainer.config.options import signatures
 from trainer.errors import StorageError
 from trainer.summaries.writers import background
 from trainer.summaries.writers.background import Background
@@ -108,3 +110,18 @@ def test_hanging_tracker_is_abandoned_when_it_closes():
     writer.close()
     assert reasons == ["no answer for 0.05 s"]
     free.set()
+
+
+def test_sources_are_parsed_in_the_main_thread_alone(tmp_path, monkeypatch):
+    parsed, parse = [], ast.parse
+
+    def record(*args):
+        parsed.append(threading.current_thread())
+        return parse(*args)
+
+    signatures._parse.cache_clear()
+    monkeypatch.setattr(ast, "parse", record)
+    node = {"_target_": "trainer.summaries.writers.csv.Csv"}
+    for writer in background.open_writers({"csv": node}, tmp_path, 0, None):
+        writer.close()
+    assert set(parsed) == {threading.main_thread()}

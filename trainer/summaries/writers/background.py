@@ -12,6 +12,7 @@ from typing import Any
 
 from trainer.cluster.messages import Channel
 from trainer.config.instantiate import instantiate
+from trainer.config.options import targets
 from trainer.summaries.writers.jsonl import JsonLines
 from trainer.summaries.writers.writer import Writer
 from trainer.text import first_line
@@ -135,7 +136,10 @@ def open_writers(
         opened.append(Background(partial(JsonLines, run_dir, position)))
     for name, node in nodes.items():
         if name not in leave_out:
-            # Trackers are slow to import: that happens in the thread too.
+            # Trackers are slow to import: that happens in the thread too. Sources are parsed (and
+            # kept) here, for before Python 3.11.8 `ast.parse` fails in two threads at once, and
+            # the main one traces the step meanwhile (CPython issue 106905).
+            targets.node_groups(node["_target_"])
             make = partial(_make, name, node, run_dir, position)
             lost = partial(_warn, channel, name) if name in trackers else None
             opened.append(Background(make, lost))
