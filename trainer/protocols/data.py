@@ -19,7 +19,9 @@ Batch: TypeAlias = dict[str, Any]
 
 Two names are the engine's own and are in every batch that a task receives: `weight`, [B] float32, 0
 for an example that must not count (padding, a skipped image), else 1; and `id`, [B] int64, the
-example's index in its split.
+example's index in its split. Three are the data's: `features`, which the model is called with,
+`label`, what it is compared with, both a tensor or a nest (dict, tuple) of tensors; and
+`sample_weight`, [B] float32, how much the loss of each example counts, where the user gives that.
 """
 
 
@@ -102,8 +104,12 @@ class DatasetDefaults:
     """What a dataset may have besides; see also `Fitted` and `HasFiles`.
 
     Attributes:
+        feature_specs: of features that are not one tensor of numbers: a nest (dict, tuple) of
+            `tf.TensorSpec` of one example, as the model receives it; None: one tensor of
+            `input_shape`. Then `input_shape` is the nest of the shapes.
         class_names: a name for each class.
-        label_kind: what its labels are, see `trainer/protocols/labels.py`.
+        label_kind: what its labels are, see `trainer/protocols/labels.py`; None: anything, or none,
+            for tasks that are not checked.
         target_scale: of numbers as labels: mean and standard deviation of each target.
         max_value: the value of white in the images of its splits; None: 255 of integers, else 1.
         image_size: (height, width) to which `transform` resizes images; None: as fetched.
@@ -119,8 +125,9 @@ class DatasetDefaults:
         from_texts: makes the model's input, [B, ...], of texts, [B] string.
     """
 
+    feature_specs: Any = None
     class_names: Sequence[str] | None = None
-    label_kind: Literal["class", "number", "multilabel"] = "class"
+    label_kind: Literal["class", "number", "multilabel"] | None = "class"
     target_scale: Sequence[tuple[float, float]] | None = None
     max_value: float | None = None
     image_size: Sequence[int] | None = None

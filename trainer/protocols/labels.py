@@ -28,15 +28,19 @@ PREDICTIONS: Mapping[LabelKind, str] = {
 }
 """Which of a task's predictions its metrics compare with the labels."""
 
-IN_WORDS: Mapping[LabelKind, str] = {
+IN_WORDS: Mapping[LabelKind | None, str] = {
     "class": "one class an example",
     "number": "numbers",
     "multilabel": "several labels an example",
+    None: "labels of another form",
 }
 
 
-def label_kind_of(owner: Any) -> LabelKind:
-    """Return the kind of labels of a dataset, a task or a metric: its `label_kind`, or `class`."""
+def label_kind_of(owner: Any) -> LabelKind | None:
+    """Return the kind of labels of a dataset or a metric: its `label_kind`, or `class`.
+
+    None: they may be anything.
+    """
     return with_defaults(owner, DatasetDefaults).label_kind
 
 
@@ -47,7 +51,7 @@ class KnownLabels(Protocol):
         label_kind: what they are.
     """
 
-    label_kind: LabelKind
+    label_kind: LabelKind | None
 
     @property
     def class_counts(self) -> Sequence[int]:

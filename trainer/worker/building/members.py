@@ -24,8 +24,13 @@ from trainer.protocols import (
 )
 
 _TASK_ATTRIBUTES = tuple(Task.__annotations__)
-_TASKS = {"class": "classification", "number": "regression", "multilabel": "multilabel"}
-_CHANGES = {
+_TASKS: dict[LabelKind | None, str] = {
+    "class": "classification",
+    "number": "regression",
+    "multilabel": "multilabel",
+    None: "keras",
+}
+_CHANGES: dict[LabelKind | None, str] = {
     "class": "a dataset of classes (of a table dataset.label_kind=class)",
     "number": "a dataset of numbers (of a table dataset.label_kind=number)",
     "multilabel": "a dataset of several labels (of a table dataset.label_kind=multilabel)",
@@ -76,8 +81,8 @@ def check_built_task(task: Task, dataset: Dataset) -> None:
         raise ConfigError(*problems)
 
 
-def check_label_kind(task: Task, kind: LabelKind) -> None:
-    """Check that a task can learn labels of a kind.
+def check_label_kind(task: Task, kind: LabelKind | None) -> None:
+    """Check that a task can learn labels of a kind; None: they may be anything.
 
     Raises:
         ConfigError: it learns others.

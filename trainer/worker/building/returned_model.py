@@ -28,7 +28,7 @@ def adapted(
     build: Callable[[], Any],
     key: str,
     node: Mapping[str, Any],
-    features: tf.TensorSpec,
+    features: Any,
     experiment: Experiment,
 ) -> tuple[Any, str]:
     """Build a model; one of Keras 3 is wrapped in what the engine uses of a model.
@@ -37,7 +37,8 @@ def adapted(
         build: makes the model.
         key: the key of the node of the function that makes it.
         node: that node.
-        features: the features of a batch; a model without variables is called with such.
+        features: specification of a batch's features, a nest; a model without variables is called
+            with such.
         experiment: the effective configuration.
 
     Returns:
@@ -57,7 +58,9 @@ def adapted(
     library: Any = keras if is_keras_3 else tf.keras
     failure = ""
     if not getattr(model, "built", True):
-        symbolic = library.Input(features.shape[1:], dtype=features.dtype.name)
+        symbolic = tf.nest.map_structure(
+            lambda spec: library.Input(spec.shape[1:], dtype=spec.dtype.name), features
+        )
         failure = _call_failure(model, symbolic)
     if not is_keras_3:
         _refuse_adapters(model, lora.rank)

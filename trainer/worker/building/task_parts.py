@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import ENGINE_KEYS, Experiment
+from trainer.engine.graph.input.feature_specs import feature_specs
 from trainer.engine.graph.step.grouped_optimizer import GroupedOptimizer, GroupRules
 from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup
@@ -80,7 +81,7 @@ class Parts:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        return tuple(self.dataset.input_shape)
+        return self.dataset.input_shape
 
     @property
     def class_counts(self) -> Sequence[int]:
@@ -118,14 +119,16 @@ class Parts:
     ) -> tf.keras.Model:
         key, options = self._node(node, "model")
         shape = self.input_shape if input_shape is None else tuple(input_shape)
+        specs = feature_specs(self.dataset)
+        if input_shape is not None:
+            specs = tf.TensorSpec([None, *shape], tf.nest.flatten(specs)[0].dtype)
         self._check_vocabulary(key, options.get("vocabulary"))
         count = self.num_classes if outputs is None else outputs
-        has_tokens = with_defaults(self.dataset, DatasetDefaults).vocabulary_size is not None
         model, failure = returned_model.adapted(
             lambda: instantiate(options, key, shape, count),
             key,
             options,
-            tf.TensorSpec([None, *shape], tf.int32 if has_tokens else tf.float32),
+            specs,
             self._experiment,
         )
         self._models.append((key, model, failure))

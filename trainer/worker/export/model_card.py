@@ -111,7 +111,8 @@ def _data(name: str, dataset: Dataset) -> dict[str, str]:
     more = ", ..." if len(names) > _MAX_CLASS_NAMES else ""
     outputs = f"{dataset.num_classes}: {listed}{more}" if names else f"{dataset.num_classes}"
     title = {"class": "classes", "number": "targets", "multilabel": "labels"}
-    return {"data": f"{name}: {train}, {test}", title[label_kind_of(dataset)]: outputs}
+    kind = label_kind_of(dataset)
+    return {"data": f"{name}: {train}, {test}", **({} if kind is None else {title[kind]: outputs})}
 
 
 def _metrics(run_dir: Path, step: int) -> str:
@@ -156,8 +157,9 @@ def _input_and_output(
         )
     outputs = served.functions["serving_default"].structured_outputs
     listed = _in_words(outputs, "None", ", ")
-    is_explained = kind != "class" or "label" in outputs
-    meaning = f" ({_LAST_OUTPUT[kind]})" if is_explained else ""
+    meaning = ""
+    if kind is not None and (kind != "class" or "label" in outputs):
+        meaning = f" ({_LAST_OUTPUT[kind]})"
     lines.append(
         f"\nAll return {listed}{meaning}. It was trained with "
         f"precision={experiment.precision}. N may be any size. Another N may select other kernels, "
