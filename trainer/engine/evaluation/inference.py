@@ -125,15 +125,15 @@ class Inference:
             return evaluator
         return self.split_evaluator(source, self.configured_metrics(predictor))
 
-    def split_evaluator(self, source: Source, extra: ExtraMetrics | None) -> SplitEvaluator:
-        """Return what evaluates a split by the task's `eval_step`, and further metrics."""
+    def split_evaluator(self, source: Source, *extra: ExtraMetrics | None) -> SplitEvaluator:
+        """Return what evaluates a split by the task's `eval_step`, and further metrics, if any."""
         return SplitEvaluator(
             self.state,
             self.loops.evaluate(self.state.task, self.dataset, self.loops.feed(source)),
             source,
             self.process_group,
             self.channel,
-            extra,
+            [each for each in extra if each is not None],
         )
 
     def configured_metrics(self, predictor: Predictor | None) -> ExtraMetrics | None:
