@@ -54,6 +54,10 @@ class TaskParts(KnownLabels, Worker, Protocol):
         """What a model is called with: a nest of `tf.TensorSpec`, [None, ...] each."""
 
     @property
+    def batch_specs(self) -> Mapping[str, Any]:
+        """What a global batch of the training holds, name -> nest of `tf.TensorSpec`."""
+
+    @property
     def has_optimizer(self) -> bool:
         """Whether the group `optimizer` has a choice."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import tensorflow as tf
+
 _LIBRARIES = ("tf_keras", "keras", "keras_hub")
 STEPS = ("train_step", "test_step", "compute_loss")
 """The methods of a model that decide how it is trained and evaluated."""
@@ -62,3 +64,12 @@ def own_steps(model: Any) -> dict[str, type]:
         if base and base.__module__.partition(".")[0] not in _LIBRARIES:
             found[name] = base
     return found
+
+
+def library_of(model: Any) -> Any:
+    """Return the Keras that a model is of."""
+    if isinstance(model, tf.keras.layers.Layer):
+        return tf.keras
+    import keras
+
+    return keras

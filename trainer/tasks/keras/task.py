@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
-import numpy as np
 import tensorflow as tf
 
 from trainer.config.directions import of_keras_name
-from trainer.engine.evaluation.evaluator import Evaluation, Evaluator
+from trainer.engine.evaluation.evaluator import Evaluator
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph.input.feed import Source
-from trainer.errors import ConfigError
-from trainer.protocols import Batch, Dataset, Metrics, PerExample, StepContext, TaskParts
+from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
 from trainer.tasks.keras import compiled_optimizer
-from trainer.tasks.keras.compiled import Compiled, compiled_with
-from trainer.tasks.keras.losses import losses_of
-from trainer.tasks.keras.metrics import OutputMetric, WholeSplitMetrics, metrics_of
-from trainer.tasks.keras.objective import Objective
-from trainer.tasks.keras.outputs import output_names
+from trainer.tasks.keras.compiled import Compiled, compiled_with, library_of, own_steps
+from trainer.tasks.keras.objective import Objective, objective_of
+from trainer.tasks.keras.own_steps import OwnSteps, VariableGroup
+from trainer.tasks.keras.source_checks import check_source
+from trainer.tasks.keras.whole_split import NoEvaluator, evaluator_of
+
+_TRAINS = {"train_step", "compute_loss"}
+_TESTS = {"test_step", "compute_loss"}
 
 
 class Keras:
     """Trains a Keras model as `fit` does.
 
     What a model was compiled with counts unless an option says otherwise: loss and its weights,
-    metrics, and the optimizer, made the fused one of the same name.
+    metrics, and the optimizer, made the fused one of the same name. A model's own `train_step`,
+    `test_step` and `compute_loss` run as they are written.
 
     Args:
         loss: a loss by Keras' name, or a node with `_target_`; of several outputs a dict or a list.
@@ -54,31 +58,72 @@ class Keras:
         self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
         self.label_kind: Any = None
         self.direction: dict[str, str] = {}
-        self._whole: list[OutputMetric] = []
+        self.objective: Objective | None = None
+        self._own: OwnSteps | None = None
+        self._own_train: list[str] = []
+        self._own_test: list[str] = []
+        self._one_sided: set[str] = set()
+        self._by_attribute: dict[str, Any] = {}
 
     def build(self, parts: TaskParts) -> None:
-        """Create the model and its optimizer, and read what it was compiled with."""
+        """Create the model and its optimizers, and read what it was compiled with."""
         model = parts.model()
         own = getattr(model, "keras_model", model)  # the user's, of Keras 3
         compiled = compiled_with(own)
+        steps = own_steps(own)
         self.models = {"model": model}
-        self.optimizers = {"model": compiled_optimizer.build(parts, compiled.optimizer)}
-        self._objective = self._make_objective(own, compiled, _symbolic_outputs(own, parts))
-        self.metrics = self._objective.metric_names
-        self.label_kind = parts.label_kind
+        if steps:
+            check_source(vars(base)[name] for name, base in steps.items())
+            self._own = OwnSteps(model, own, library_of(own))
+        if self._own and steps.keys() & _TRAINS:
+            self._own_train = self._build_own(self._own, parts)
+        else:
+            self.optimizers = {"model": compiled_optimizer.build(parts, compiled.optimizer)}
+        if self._own and steps.keys() & _TESTS:
+            self._own_test = self._own.found("test_step", parts.batch_specs).names
+        if not (self._own_train and self._own_test):
+            self.objective = self._make_objective(own, compiled, parts)
+        by_loss = self.objective.metric_names if self.objective else ()
+        sides = self._own_train or by_loss, self._own_test or by_loss
+        self.metrics = tuple(dict.fromkeys(["loss", *sides[0], *sides[1]]))
+        self._one_sided = set(sides[0]) ^ set(sides[1]) - {"loss"}
+        self.label_kind = parts.label_kind if self.objective else None
+        self.direction = {name: way for name in self.metrics if (way := of_keras_name(name))}
+        if self.objective:
+            self.direction |= self.objective.directions
 
     def train_step(self, batch: Batch, step: StepContext) -> Metrics:
-        """Make one update on the global batch."""
-        return step.minimize(
-            lambda part: self._loss(part, training=True),
-            batch,
-            self.models["model"],
-            self.optimizers["model"],
-        )
+        """Make one update on the global batch, or what the model's own step makes."""
+        if self._own_train:
+            assert self._own is not None
+            sums = self._own.train(batch, step, self._by_attribute, self._own_train)
+        else:
+            sums = step.minimize(
+                lambda part: self._loss(part, training=True),
+                batch,
+                self.models["model"],
+                self.optimizers["model"],
+            )
+        zero = tf.constant(0.0)
+        return {**dict.fromkeys(self.metrics, (zero, zero)), **sums}
 
     def eval_step(self, batch: Batch) -> PerExample:
         """Return the loss and the metrics of each example, [B]."""
-        return self._loss(batch, training=False)
+        if self._own_test:
+            assert self._own is not None
+            losses, metrics = self._own.evaluate(batch, self._own_test)
+        else:
+            losses, metrics = self._loss(batch, training=False)
+        zeros = tf.zeros_like(losses)
+        return losses, {**dict.fromkeys(self.metrics[1:], (zeros, zeros)), **metrics}
+
+    def derive_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics, without those that training or evaluation alone has."""
+        return {
+            name: value
+            for name, value in metrics.items()
+            if name not in self._one_sided or not math.isnan(value)
+        }
 
     def predict_step(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Return the outputs by name, [B, ...]; of a single one what fits the labels.
@@ -86,117 +131,52 @@ class Keras:
         `probabilities`, [B, classes], where the labels are classes, and `prediction` where they are
         numbers.
         """
-        outputs = self._call(batch, training=False)
-        flat = tf.nest.flatten(outputs)
-        names = self._objective.names
-        loss = self._objective.losses[0]
-        if len(flat) > 1 or flat[0].shape.rank != 2 or self.label_kind is None or loss is None:
-            return dict(zip(names, flat, strict=True))
-        if self.label_kind == "number":
-            return {"prediction": tf.cast(flat[0], tf.float32)}
-        probabilities = loss.probabilities(flat[0])
-        if self.label_kind == "class" and probabilities.shape[-1] == 1:
-            probabilities = tf.concat([1.0 - probabilities, probabilities], axis=-1)
-        return {"probabilities": probabilities}
+        outputs = self.call(batch, training=False)
+        if self.objective is None:
+            flat = tf.nest.flatten(outputs)
+            return {f"output_{i + 1}": value for i, value in enumerate(flat)}
+        return self.objective.predictions(outputs, self.label_kind)
 
     def make_evaluator(
         self, inference: Inference, source: Source, predictor: Predictor | None
     ) -> Evaluator:
         """Return what evaluates a split: means by the examples, all other metrics at once."""
-        extra = inference.configured_metrics(predictor)
-        if not self._whole:
-            return inference.split_evaluator(source, extra)
-        whole = WholeSplitMetrics(self._whole)
-        compared = inference.predict_by(_Compared(self, inference.dataset), source, source.split)
+        if not self._own_test and self.objective is None:
+            return NoEvaluator()
+        return evaluator_of(self, inference, source, predictor)
 
-        def judge(step: int, rows: Iterator[Mapping[str, np.ndarray]]) -> Evaluation:
-            return Evaluation(whole.values(rows))
-
-        return inference.split_evaluator(source, extra, inference.extra_metrics(judge, compared))
-
-    def _make_objective(self, own: Any, compiled: Compiled, outputs: Any) -> Objective:
-        names = output_names(own, outputs)
-        library = _library_of(own)
-        given = self._options
-        key = "task.loss" if given.loss is not None else "model: compile(loss)"
-        loss = compiled.loss if given.loss is None else given.loss
-        weights = compiled.loss_weights if given.loss_weights is None else given.loss_weights
-        if loss is None:
-            raise ConfigError(
-                "task.loss (null) must be set for a model that is not compiled with one; add "
-                "task.loss=<name>, such as sparse_categorical_crossentropy, or compile the model"
-            )
-        metrics = compiled.metrics if given.metrics is None else given.metrics
-        found = metrics_of("task.metrics", metrics, names, library)
-        if given.metrics is None:
-            found += metrics_of(
-                "model: compile(weighted_metrics)",
-                compiled.weighted_metrics,
-                names,
-                library,
-                is_weighted=True,
-            )
-        self._whole = [metric for metric in found if metric.choose is None]
-        self.direction = _directions(found)
-        return Objective(
-            names,
-            losses_of(key, loss, weights, names, library, from_logits=self._from_logits),
-            [metric for metric in found if metric.choose is not None],
-            self._class_weights,
-        )
-
-    def _loss(self, batch: Batch, *, training: bool) -> PerExample:
-        outputs = self._call(batch, training=training)
-        return self._objective.per_example(batch, outputs, training=training)
-
-    def _call(self, batch: Batch, *, training: bool) -> Any:
+    def call(self, batch: Batch, *, training: bool) -> Any:
+        """Return what the model makes of a batch."""
         return self.models["model"](batch["features"], training=training)
 
+    def _loss(self, batch: Batch, *, training: bool) -> PerExample:
+        assert self.objective is not None
+        outputs = self.call(batch, training=training)
+        return self.objective.per_example(batch, outputs, training=training)
 
-class _Compared:
-    """Predicts, for each example, its labels and the outputs that they are compared with."""
+    def _build_own(self, steps: OwnSteps, parts: TaskParts) -> list[str]:
+        """Create the optimizers that the model's own step updates with; return its metrics."""
+        found = steps.found("train_step", parts.batch_specs)
+        used = [name for name in steps.proxies if found.count(name)]
+        whole = {id(v) for v in self.models["model"].trainable_variables}
+        for name in used:
+            variables = found.variables(name)
+            key = "model" if {id(v) for v in variables} == whole else name
+            if key != "model":
+                self.models[key] = VariableGroup(variables, name)
+            self.optimizers[key] = self._by_attribute[name] = compiled_optimizer.build(
+                parts,
+                steps.proxies[name].original,
+                name if len(used) > 1 else "optimizer",
+                found.count(name),
+            )
+        return found.names
 
-    def __init__(self, task: Keras, dataset: Dataset) -> None:
-        self._task = task
-        self._dataset = dataset
-
-    def transform(self, batch: Batch, draws: tf.Tensor | None) -> Batch:
-        """Turn a fetched batch into the model's input."""
-        return self._dataset.transform(batch, draws)
-
-    def predict_step(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Return `label/<i>` and `output/<i>` of each output, and `sample_weight`."""
-        outputs = self._task._call(batch, training=False)
-        rows = {}
-        for i, (label, output) in enumerate(self._task._objective.compared(batch, outputs)):
-            if label is not None:
-                rows |= {f"label/{i}": label, f"output/{i}": output}
-        if "sample_weight" in batch:
-            rows["sample_weight"] = batch["sample_weight"]
-        return rows
-
-
-def _library_of(model: Any) -> Any:
-    if isinstance(model, tf.keras.layers.Layer):
-        return tf.keras
-    import keras
-
-    return keras
-
-
-def _symbolic_outputs(model: Any, parts: TaskParts) -> Any:
-    """Return the outputs of a model: a functional one knows them, another is called."""
-    for name in ("_nested_outputs", "_outputs_struct"):  # of tf_keras, of Keras 3
-        if (outputs := getattr(model, name, None)) is not None:
-            return outputs
-    library = _library_of(model)
-    inputs = tf.nest.map_structure(
-        lambda spec: library.Input(spec.shape[1:], dtype=spec.dtype.name), parts.feature_specs
-    )
-    return model(inputs)
-
-
-def _directions(metrics: list[OutputMetric]) -> dict[str, str]:
-    """Return which direction of each metric is better, where its name or class tells."""
-    found = {metric.name: of_keras_name(metric.kind) for metric in metrics}
-    return {name: direction for name, direction in found.items() if direction}
+    def _make_objective(self, own: Any, compiled: Compiled, parts: TaskParts) -> Objective | None:
+        given = {name: x for name, x in vars(self._options).items() if x is not None}
+        asked = replace(compiled, **given)
+        if asked.loss is None and self._own_train:
+            return None  # its own steps are all that it has
+        return objective_of(
+            own, asked, given.keys(), parts, self._class_weights, self._from_logits
+        )

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import ENGINE_KEYS, Experiment
-from trainer.engine.graph.input.feature_specs import feature_specs
+from trainer.engine.graph.input.feature_specs import batch_specs, feature_specs
 from trainer.engine.graph.step.grouped_optimizer import GroupedOptimizer, GroupRules
 from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup
@@ -100,6 +100,10 @@ class Parts:
     @property
     def feature_specs(self) -> Any:
         return feature_specs(self.dataset)
+
+    @property
+    def batch_specs(self) -> Mapping[str, Any]:
+        return batch_specs(self.dataset, self._plan.epochs.global_size)
 
     @property
     def has_optimizer(self) -> bool:
