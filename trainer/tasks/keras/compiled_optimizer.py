@@ -88,7 +88,7 @@ def _options(optimizer: Any) -> dict[str, Any]:
 
 
 def _schedule(optimizer: Any) -> Any:
-    """Return the schedule of an optimizer's learning rate, a function of the step, if it has one."""
+    """Return the schedule of an optimizer's learning rate, a function of the step, or None."""
     for value in (
         getattr(optimizer, "_learning_rate", None),
         getattr(optimizer, "_hyper", {}).get("learning_rate"),

@@ -78,9 +78,7 @@ class Objective:
             values[metric.name] = metric.per_example(label, output, weight)
         return total, values
 
-    def compared(
-        self, batch: Batch, outputs: Any
-    ) -> list[tuple[tf.Tensor | None, tf.Tensor]]:
+    def compared(self, batch: Batch, outputs: Any) -> list[tuple[tf.Tensor | None, tf.Tensor]]:
         """Return the label and the output of each output."""
         has_loss = [loss is not None for loss in self.losses]
         return pairs(batch.get("label"), outputs, self.names, has_loss=has_loss)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,16 +17,21 @@ from trainer.engine.graph.step.captured_updates import CapturedUpdates, note_ass
 from trainer.engine.graph.step.gradients import Contribution, moving_variables, notes_updates
 from trainer.engine.graph.step.lockstep import in_lockstep
 from trainer.engine.graph.step.moving_statistics import MovingStatistics
-from trainer.engine.graph.step.shard_tree import add_beside, keep_apart, tree_sum
+from trainer.engine.graph.step.shard_tree import (
+    add_beside,
+    gradients_in_order,
+    keep_apart,
+    tree_sum,
+)
 from trainer.engine.graph.step.shards import cut
-from trainer.engine.graph.step.train_step import Step
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, Metrics, PerExample
 from trainer.tasks.keras.autograph import converted
 from trainer.tasks.keras.metric_values import empty_metrics, isolate
 from trainer.tasks.keras.optimizer_proxy import OptimizerProxy, Update, traced_part
 
-_LIBRARY_FOLDERS = ("tensorflow", "tf_keras", "keras", "trainer")
+_LIBRARY_FOLDERS = ("site-packages", "trainer")
+_AUTOGRAPH_LINE = re.compile(r'^ *File "(.+?)", line (\d+), in .*[^*]\*$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -60,12 +66,18 @@ class VariableGroup(tf.Module):
         losses: none, likewise.
     """
 
+    non_trainable_variables: Sequence[tf.Variable] = ()
+    _trainable_variables: Sequence[tf.Variable] = ()
+    _non_trainable_variables: Sequence[tf.Variable] = ()
+    layers: Sequence[Any] = ()
+    losses: Sequence[tf.Tensor] = ()
+
     def __init__(self, variables: Sequence[tf.Variable], name: str) -> None:
         super().__init__(name=name)
         self._variables = list(variables)
-        self.non_trainable_variables: list[tf.Variable] = []
-        self.layers: list[Any] = []
-        self.losses: list[tf.Tensor] = []
+
+    def _flatten_layers(self, **options: Any) -> Sequence[Any]:
+        return ()
 
     @property
     def trainable_variables(self) -> list[tf.Variable]:
@@ -126,21 +138,20 @@ class OwnSteps:
             found.names.extend(values)
 
         strategy = tf.distribute.get_strategy()
-        is_asynchronous = isinstance(strategy, tf.distribute.ParameterServerStrategy)
-        run = trial if is_asynchronous else lambda batch: strategy.run(trial, args=(batch,))
-        tf.function(run, autograph=False).get_concrete_function(dict(specs))
+        run = tf.function(lambda batch: strategy.run(trial, args=(batch,)), autograph=False)
+        run.get_concrete_function(dict(specs))
         if self._library is tf.keras:
             isolate(_metrics_of(self._own))
         return found
 
     def train(
-        self, batch: Batch, step: Step, optimizers: Mapping[str, Any], names: Sequence[str]
+        self, batch: Batch, step: Any, optimizers: Mapping[str, Any], names: Sequence[str]
     ) -> Metrics:
         """Run `train_step` on this replica's batch.
 
         Args:
             batch: the batch.
-            step: the engine's.
+            step: a `trainer.engine.graph.step.train_step.Step`.
             optimizers: by the attribute that they stand for.
             names: the metrics that are reported.
         """
@@ -157,7 +168,13 @@ class OwnSteps:
 
         def compute(number: int) -> tuple[dict[str, tf.Tensor], CapturedUpdates]:
             captured = CapturedUpdates(moving, noted=True, differences=options.adds_differences)
-            with enter(number), captured.capture() if notes else nullcontext():
+            with (
+                # A fresh scope: TensorFlow's optimizer sorts by name, and names are numbered.
+                tf.name_scope("shard"),
+                enter(number),
+                captured.capture() if notes else nullcontext(),
+                gradients_in_order() if options.shards is not None else nullcontext(),
+            ):
                 return self._call("train_step", part(number), step.index), captured
 
         def at_meeting(arrived: Sequence[Update]) -> list[None]:
@@ -229,7 +246,7 @@ class OwnSteps:
                 return _values(step, returned)
         except (AttributeError, TypeError, ValueError, NotImplementedError) as error:
             if place := _place(error):
-                raise ConfigError(f"model: {place}: {_first_line(error)}") from error
+                raise ConfigError(f"model: {place}: {_reason(error)}") from error
             raise
 
 
@@ -295,6 +312,12 @@ def _scale_no_losses(is_tf_keras: bool) -> None:
     """Have Keras divide no loss by the number of replicas, from now on: the engine does."""
     if is_tf_keras:
         from tf_keras.src.utils import losses_utils as module
+
+        # Keras refuses means where there is a strategy, for it would divide by too little.
+        reduction = tf.keras.losses.Reduction
+        tf.keras.losses.Loss._get_reduction = lambda self: (
+            reduction.SUM_OVER_BATCH_SIZE if self.reduction == reduction.AUTO else self.reduction
+        )
     else:
         from keras.src.losses import loss as module
 
@@ -304,15 +327,19 @@ def _scale_no_losses(is_tf_keras: bool) -> None:
 
 def _place(error: BaseException) -> str:
     """Return file and line of the user's code that raised an error, if any did."""
-    frames = traceback.extract_tb(error.__traceback__)
-    for frame in reversed(frames):
+    if converted_lines := _AUTOGRAPH_LINE.findall(str(error)):
+        file, line = converted_lines[-1]
+        return f"{file}:{line}"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
         parts = frame.filename.replace("\\", "/").split("/")
-        is_library = "site-packages" in parts or frame.filename == __file__
-        if not is_library and not any(part in parts for part in _LIBRARY_FOLDERS):
+        if not any(part in parts for part in _LIBRARY_FOLDERS):
             return f"{frame.filename}:{frame.lineno}"
     return ""
 
 
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))
-
+def _reason(error: BaseException) -> str:
+    """Return what an error says, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if _AUTOGRAPH_LINE.search(str(error)):
+        lines = [line for line in lines if re.match(r"\w+(Error|Exception)?: ", line)] or lines
+    return lines[0] if lines else repr(error)

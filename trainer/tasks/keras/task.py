@@ -177,6 +177,4 @@ class Keras:
         asked = replace(compiled, **given)
         if asked.loss is None and self._own_train:
             return None  # its own steps are all that it has
-        return objective_of(
-            own, asked, given.keys(), parts, self._class_weights, self._from_logits
-        )
+        return objective_of(own, asked, given.keys(), parts, self._class_weights, self._from_logits)

@@ -67,7 +67,7 @@ class _Compared:
     def predict_step(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Return `label/<i>` and `output/<i>` of each output, and `sample_weight`."""
         outputs = self._task.call(batch, training=False)
-        rows = {}
+        rows: dict[str, tf.Tensor] = {}
         for i, (label, output) in enumerate(self._objective.compared(batch, outputs)):
             if label is not None:
                 rows |= {f"label/{i}": label, f"output/{i}": output}

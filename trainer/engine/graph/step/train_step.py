@@ -134,7 +134,9 @@ class Step(Collectives):
         count = len(parts) * self.num_replicas
         gradients, (loss,) = self.sum_over_replicas(own[:-1], [own[-1]])
         if count > 1:
-            gradients = [on_own_device(tf.multiply, gradient, 1.0 / count) for gradient in gradients]
+            gradients = [
+                on_own_device(tf.multiply, gradient, 1.0 / count) for gradient in gradients
+            ]
         sums = {"loss": (loss, tf.constant(float(count)))}
         self._apply(optimizer, variables, gradients, sums)
 
