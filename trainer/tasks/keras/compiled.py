@@ -58,12 +58,12 @@ def compiled_with(model: Any) -> Compiled:
 
 def own_steps(model: Any) -> dict[str, type]:
     """Return the steps that a model's class does not inherit from Keras: name -> class."""
-    found = {}
+    steps = {}
     for name in STEPS:
         base = next((base for base in type(model).__mro__ if name in vars(base)), None)
         if base and base.__module__.partition(".")[0] not in _LIBRARIES:
-            found[name] = base
-    return found
+            steps[name] = base
+    return steps
 
 
 def library_of(model: Any) -> Any:

@@ -67,13 +67,13 @@ def _options(optimizer: Any) -> dict[str, Any]:
     """Return the node of the fused optimizer."""
     kind = type(optimizer).__name__
     config = dict(optimizer.get_config())
-    known = _TARGETS.get(kind.lower())
-    if known is None or kind == "LossScaleOptimizer":
+    target_options = _TARGETS.get(kind.lower())
+    if target_options is None or kind == "LossScaleOptimizer":
         raise ConfigError(
             f"model: compiled with {kind}, which has no fused update here; add optimizer=<choice>, "
             "such as optimizer=adam, which replaces it"
         )
-    target, names = known
+    target, names = target_options
     for key, value in config.items():
         if key in names or key in _HARMLESS or value in (None, False, 0, 0.0):
             continue

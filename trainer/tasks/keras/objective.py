@@ -12,8 +12,8 @@ from trainer.config.directions import of_keras_name
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, LabelKind, PerExample, TaskParts
 from trainer.tasks.keras.compiled import Compiled, library_of
-from trainer.tasks.keras.losses import OutputLoss, losses_of
-from trainer.tasks.keras.metrics import OutputMetric, metrics_of
+from trainer.tasks.keras.output_losses import OutputLoss, losses_of
+from trainer.tasks.keras.output_metrics import OutputMetric, metrics_of
 from trainer.tasks.keras.outputs import output_names, pairs
 
 
@@ -44,8 +44,8 @@ class Objective:
     @property
     def directions(self) -> dict[str, str]:
         """Which direction of each metric is better, where its name or class tells."""
-        found = {m.name: of_keras_name(m.kind) for m in (*self.metrics, *self.others)}
-        return {name: direction for name, direction in found.items() if direction}
+        directions = {m.name: of_keras_name(m.kind) for m in (*self.metrics, *self.others)}
+        return {name: direction for name, direction in directions.items() if direction}
 
     def per_example(self, batch: Batch, outputs: Any, *, training: bool) -> PerExample:
         """Return the weighted sum of the losses of each example, [B], and its metrics.
@@ -109,8 +109,8 @@ class Objective:
 
 def objective_of(
     model: Any,
-    asked: Compiled,
-    given: Collection[str],
+    arguments: Compiled,
+    options: Collection[str],
     parts: TaskParts,
     class_weights: Mapping[int, float],
     from_logits: bool | None,
@@ -119,8 +119,8 @@ def objective_of(
 
     Args:
         model: the user's, of either Keras.
-        asked: losses and metrics: of the options, else what it was compiled with.
-        given: which of these are options.
+        arguments: losses and metrics: of the options, else what it was compiled with.
+        options: which of these are options.
         parts: knows the features.
         class_weights: how much each class counts; empty: 1 each.
         from_logits: whether cross-entropies take logits; None: of the outputs of a linear layer.
@@ -130,25 +130,23 @@ def objective_of(
     """
     names = output_names(model, _symbolic_outputs(model, parts))
     library = library_of(model)
-    if asked.loss is None:
+    if arguments.loss is None:
         raise ConfigError(
             "task.loss (null) must be set for a model that is not compiled with one; add "
             "task.loss=<name>, such as sparse_categorical_crossentropy, or compile the model"
         )
     keys = {
-        name: f"task.{name}" if name in given else f"model: compile({name})"
+        name: f"task.{name}" if name in options else f"model: compile({name})"
         for name in ("loss", "metrics", "weighted_metrics")
     }
-    metrics = metrics_of(keys["metrics"], asked.metrics, names, library)
-    if "metrics" not in given:
-        metrics += metrics_of(
-            keys["weighted_metrics"], asked.weighted_metrics, names, library, is_weighted=True
-        )
+    metrics = metrics_of(keys["metrics"], arguments.metrics, names, library)
+    if "metrics" not in options:
+        weighted, key = arguments.weighted_metrics, keys["weighted_metrics"]
+        metrics += metrics_of(key, weighted, names, library, is_weighted=True)
+    losses, weights = arguments.loss, arguments.loss_weights
     return Objective(
         names,
-        losses_of(
-            keys["loss"], asked.loss, asked.loss_weights, names, library, from_logits=from_logits
-        ),
+        losses_of(keys["loss"], losses, weights, names, library, from_logits=from_logits),
         [metric for metric in metrics if metric.choose is not None],
         [metric for metric in metrics if metric.choose is None],
         class_weights,

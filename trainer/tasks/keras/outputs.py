@@ -78,9 +78,9 @@ def pairs(
     """
     flat = tf.nest.flatten(outputs)
     if isinstance(labels, Mapping):
-        found = by_output("dataset: the label", labels, names)
+        each = by_output("dataset: the label", labels, names)
     elif isinstance(labels, list | tuple):
-        found = by_output("dataset: the label", list(labels), names)
+        each = by_output("dataset: the label", list(labels), names)
     else:
         if labels is not None and sum(has_loss) > 1 and len(names) > 1:
             raise ConfigError(
@@ -88,8 +88,8 @@ def pairs(
                 f"{', '.join(names)}; give a dict or a tuple of labels, or task.loss as a dict "
                 "with one of them"
             )
-        found = [labels if compared else None for compared in has_loss]
-    return list(zip(found, flat, strict=True))
+        each = [labels if compared else None for compared in has_loss]
+    return list(zip(each, flat, strict=True))
 
 
 def aligned(label: tf.Tensor, output: tf.Tensor) -> tf.Tensor:

@@ -35,7 +35,7 @@ _AUTOGRAPH_LINE = re.compile(r'^ *File "(.+?)", line (\d+), in .*[^*]\*$', re.MU
 
 
 @dataclass(frozen=True)
-class Found:
+class Trial:
     """What a trial of a step has shown.
 
     Attributes:
@@ -114,7 +114,7 @@ class OwnSteps:
                 setattr(own, name, self.proxies[name])
         _scale_no_losses(library is tf.keras)
 
-    def found(self, step: str, specs: Mapping[str, Any]) -> Found:
+    def trial(self, step: str, specs: Mapping[str, Any]) -> Trial:
         """Trace a step once, which updates nothing; return what it does; in the strategy's scope.
 
         Args:
@@ -124,25 +124,25 @@ class OwnSteps:
         Raises:
             ConfigError: it cannot be traced.
         """
-        found = Found([], [])
+        trial = Trial([], [])
 
-        def trial(batch: Batch) -> None:
-            found.names.clear()
-            found.updates.clear()
+        def trace(batch: Batch) -> None:
+            trial.names.clear()
+            trial.updates.clear()
 
             def at_meeting(arrived: Sequence[Update]) -> list[None]:
-                found.updates.extend(arrived)
+                trial.updates.extend(arrived)
                 return [None]
 
             (values,) = in_lockstep(1, lambda _: self._call(step, batch, _zero()), at_meeting)
-            found.names.extend(values)
+            trial.names.extend(values)
 
         strategy = tf.distribute.get_strategy()
-        run = tf.function(lambda batch: strategy.run(trial, args=(batch,)), autograph=False)
+        run = tf.function(lambda batch: strategy.run(trace, args=(batch,)), autograph=False)
         run.get_concrete_function(dict(specs))
         if self._library is tf.keras:
             isolate(_metrics_of(self._own))
-        return found
+        return trial
 
     def train(
         self, batch: Batch, step: Any, optimizers: Mapping[str, Any], names: Sequence[str]
@@ -191,21 +191,7 @@ class OwnSteps:
             return [None] * count
 
         results = in_lockstep(count, compute, at_meeting)
-        vectors = [tf.stack([values[name] for name in names]) for values, _ in results]
-        means = [captured.means() for _, captured in results]
-        total, *updates = tree_sum(
-            [[vector, *own] for vector, own in zip(vectors, means, strict=True)], _add_all
-        )
-        total *= float(size // count)
-        updated = sorted({i for _, captured in results for i in captured.updated()})
-        own = Contribution(
-            [],
-            {name: (total[i], tf.constant(float(size))) for i, name in enumerate(names)},
-            [moving[i] for i in updated],
-            [updates[i] for i in updated],
-            [],
-        )
-        return step.end_statistics(statistics, own)
+        return step.end_statistics(statistics, _contribution(results, moving, names, size))
 
     def evaluate(self, batch: Batch, names: Sequence[str]) -> PerExample:
         """Run `test_step`; return the value of each metric for each example, [B].
@@ -217,8 +203,8 @@ class OwnSteps:
         enter = randomness.split_part(size)
 
         def values(part: Batch) -> tf.Tensor:
-            found = self._call("test_step", part, _zero())
-            return tf.stack([found[name] for name in names])
+            metrics = self._call("test_step", part, _zero())
+            return tf.stack([metrics[name] for name in names])
 
         def one(number: tf.Tensor) -> tf.Tensor:
             example = tf.nest.map_structure(lambda x: x[number][None], batch)
@@ -248,6 +234,36 @@ class OwnSteps:
             if place := _place(error):
                 raise ConfigError(f"model: {place}: {_reason(error)}") from error
             raise
+
+
+def _contribution(
+    results: Sequence[tuple[Mapping[str, tf.Tensor], CapturedUpdates]],
+    moving: Sequence[tf.Variable],
+    names: Sequence[str],
+    size: int,
+) -> Contribution:
+    """Return what the shards of a replica add to a step, besides their updates.
+
+    Args:
+        results: of each shard its metrics, and what it would assign to the moving statistics.
+        moving: these statistics.
+        names: the metrics that are reported.
+        size: examples in the replica's batch.
+    """
+    rows = [
+        [tf.stack([values[name] for name in names]), *captured.means()]
+        for values, captured in results
+    ]
+    total, *updates = tree_sum(rows, _add_all)
+    total *= float(size // len(results))
+    updated = sorted({i for _, captured in results for i in captured.updated()})
+    return Contribution(
+        [],
+        {name: (total[i], tf.constant(float(size))) for i, name in enumerate(names)},
+        [moving[i] for i in updated],
+        [updates[i] for i in updated],
+        [],
+    )
 
 
 def packed(batch: Batch) -> Any:
@@ -303,8 +319,8 @@ def _is_optimizer(value: Any) -> bool:
 
 def _metrics_of(model: Any) -> list[Any]:
     """Return the metrics of a model of tf_keras, those of what it was compiled with too."""
-    found = [part for part in model.submodules if isinstance(part, tf.keras.metrics.Metric)]
-    return list({id(metric): metric for metric in [*found, *model.metrics]}.values())
+    parts = [part for part in model.submodules if isinstance(part, tf.keras.metrics.Metric)]
+    return list({id(metric): metric for metric in [*parts, *model.metrics]}.values())
 
 
 @functools.cache

@@ -13,8 +13,8 @@ from trainer.engine.evaluation.inference import Inference
 from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph.input.feed import Source
 from trainer.protocols import Batch, Dataset
-from trainer.tasks.keras.metrics import WholeSplitMetrics
 from trainer.tasks.keras.objective import Objective
+from trainer.tasks.keras.output_metrics import WholeSplitMetrics
 
 
 class _Task(Protocol):

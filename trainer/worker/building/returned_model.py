@@ -57,15 +57,10 @@ def adapted(
     keras = sys.modules.get("keras")  # a function that loads a model from a file imports it then
     is_keras_3 = keras is not None and isinstance(model, keras.Layer)
     library: Any = keras if is_keras_3 else tf.keras
-    failure = ""
-    if not getattr(model, "built", True):
-        symbolic = tf.nest.map_structure(
-            lambda spec: library.Input(spec.shape[1:], dtype=spec.dtype.name), features
-        )
-        failure = _call_failure(model, symbolic)
-        if failure and runs_steps and _has_weights(model):
-            # Its own steps call its layers, and not the model.
-            model.built, failure = True, ""
+    failure = "" if getattr(model, "built", True) else _call_failure(model, library, features)
+    if failure and runs_steps and _has_weights(model):
+        # Its own steps call its layers, and not the model.
+        model.built, failure = True, ""
     if not is_keras_3:
         _refuse_adapters(model, lora.rank)
         return model, failure
@@ -182,10 +177,13 @@ def ignored(model: Any) -> str:
     return f"its loss ({_name(model.loss)}), optimizer ({type(optimizer).__name__}) and metrics"
 
 
-def _call_failure(model: Any, features: Any) -> str:
-    """Build a model by calling it on a symbolic input; return why it cannot be, or nothing."""
+def _call_failure(model: Any, library: Any, features: Any) -> str:
+    """Build a model by calling it on symbolic inputs; return why it cannot be, or nothing."""
+    symbolic = tf.nest.map_structure(
+        lambda spec: library.Input(spec.shape[1:], dtype=spec.dtype.name), features
+    )
     try:
-        model(features)
+        model(symbolic)
     except Exception as error:  # a call of the user's, which may be made for other inputs
         return error_cause(error).rstrip(".")
     return ""

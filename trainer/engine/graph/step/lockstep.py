@@ -65,8 +65,8 @@ def in_lockstep(count: int, compute: Callable[[int], T], at_meeting: Meet) -> li
                     "model: its train_step makes another number of updates in one shard than in "
                     "another; decide nothing in Python by what differs between calls"
                 )
-            given = at_meeting([shard.brought for shard in shards])
-            for shard, value in zip(shards, given, strict=True):
+            results = at_meeting([shard.brought for shard in shards])
+            for shard, value in zip(shards, results, strict=True):
                 shard.given = value
     finally:
         for shard in shards:

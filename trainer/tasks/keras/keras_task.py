@@ -80,7 +80,7 @@ class Keras:
         else:
             self.optimizers = {"model": compiled_optimizer.build(parts, compiled.optimizer)}
         if self._own and steps.keys() & _TESTS:
-            self._own_test = self._own.found("test_step", parts.batch_specs).names
+            self._own_test = self._own.trial("test_step", parts.batch_specs).names
         if not (self._own_train and self._own_test):
             self.objective = self._make_objective(own, compiled, parts)
         by_loss = self.objective.metric_names if self.objective else ()
@@ -156,11 +156,11 @@ class Keras:
 
     def _build_own(self, steps: OwnSteps, parts: TaskParts) -> list[str]:
         """Create the optimizers that the model's own step updates with; return its metrics."""
-        found = steps.found("train_step", parts.batch_specs)
-        used = [name for name in steps.proxies if found.count(name)]
+        trial = steps.trial("train_step", parts.batch_specs)
+        used = [name for name in steps.proxies if trial.count(name)]
         whole = {id(v) for v in self.models["model"].trainable_variables}
         for name in used:
-            variables = found.variables(name)
+            variables = trial.variables(name)
             key = "model" if {id(v) for v in variables} == whole else name
             if key != "model":
                 self.models[key] = VariableGroup(variables, name)
@@ -168,13 +168,15 @@ class Keras:
                 parts,
                 steps.proxies[name].original,
                 name if len(used) > 1 else "optimizer",
-                found.count(name),
+                trial.count(name),
             )
-        return found.names
+        return trial.names
 
     def _make_objective(self, own: Any, compiled: Compiled, parts: TaskParts) -> Objective | None:
-        given = {name: x for name, x in vars(self._options).items() if x is not None}
-        asked = replace(compiled, **given)
-        if asked.loss is None and self._own_train:
+        options = {name: x for name, x in vars(self._options).items() if x is not None}
+        arguments = replace(compiled, **options)
+        if arguments.loss is None and self._own_train:
             return None  # its own steps are all that it has
-        return objective_of(own, asked, given.keys(), parts, self._class_weights, self._from_logits)
+        return objective_of(
+            own, arguments, options.keys(), parts, self._class_weights, self._from_logits
+        )

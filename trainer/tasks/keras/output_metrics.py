@@ -73,13 +73,12 @@ def metrics_of(
     if metrics is None:
         return []
     each = by_output(key, metrics, names, is_list=True)
-    found = [
+    return [
         _metric(key, metric, output, names, library, is_weighted)
         for output, own in enumerate(each)
         for metric in tf.nest.flatten(own)
         if metric is not None
     ]
-    return found
 
 
 def _metric(
@@ -162,10 +161,10 @@ class WholeSplitMetrics:
                     output = tf.constant(block[f"output/{each.output}"])
                     label = aligned(tf.constant(block[f"label/{each.output}"]), output)
                     copy.update_state(label, output, sample_weight=weight)
-        found: dict[str, float] = {}
+        numbers: dict[str, float] = {}
         for each, copy in zip(self.metrics, self._copies, strict=True):
-            found |= _numbers(each.name, copy.result())
-        return found
+            numbers |= _numbers(each.name, copy.result())
+        return numbers
 
 
 def _numbers(name: str, result: Any) -> dict[str, float]:
