@@ -1,6 +1,7 @@
 """The training engine: a loop on the host over graph calls, and one in each call over steps.
 
 restore the newest checkpoint
+call the callbacks: the training begins
 handle what is due at its step
 while not finished:
     decision = agree with all processes
@@ -11,10 +12,12 @@ while not finished:
 if not finished: save, and leave
 evaluate, if the result has no metrics yet
 if there is a validation split: evaluate the test split, with the last weights and the best
+call the callbacks: the training ends
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -25,6 +28,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.cluster.messages import evaluation_text
+from trainer.engine.callback_events import CallbackCaller, TrainingView
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.checkpoints.rollback import Rollback
 from trainer.engine.evaluation.evaluator import Evaluation, Evaluator
@@ -75,7 +79,10 @@ class Engine(RunState):
     _iterator: Any = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._rollback = Rollback(self.run_dir, self.state.divergence_monitor, self.process_group)
+        group = self.process_group
+        self._rollback = Rollback(self.run_dir, self.state.divergence_monitor, group)
+        view = TrainingView(self.run_dir, self.reporter, self.state, is_chief=group.is_chief)
+        self._callbacks = CallbackCaller(view, self.state, self.loop.strategy, group, self.channel)
 
     @property
     def state(self) -> TrainState:
@@ -113,6 +120,7 @@ class Engine(RunState):
             self.process_group.assert_same_lines(
                 lambda: self.loop.trace(self._iterator), first_difference
             )
+            self._callbacks.call("on_train_begin", self._callbacks.view)
             with suppress(Stopped):  # in the middle of an evaluation: nothing of it was written
                 self._run(stop_requested, save_requested)
             if not self._finished:
@@ -120,6 +128,7 @@ class Engine(RunState):
                 return False
             with suppress(Stopped):
                 self._evaluate_at_end(stop_requested)
+                self._callbacks.call("on_train_end", self._callbacks.view)
                 return True
             return False
 
@@ -134,17 +143,18 @@ class Engine(RunState):
         self._metrics = None if evaluation is None else evaluation.metrics
         if self.plan.summarize.due(step):
             self.reporter.write_train_metrics(step, speed)
-        if self.plan.epochs.ends_at(step):
-            self.reporter.show_epoch(step)
-        ends = False
+        is_epoch_end = self.plan.epochs.ends_at(step)
+        view = self._callbacks.view
+        view.advance(step, self.reporter.show_epoch(step) if is_epoch_end else None)
         if evaluation is not None:
             self.reporter.write_evaluation(self.split, step, evaluation)
             self.channel.evaluated(step, evaluation.metrics, self.split)
-            ends = self._run_callbacks(evaluation.metrics)
+        ends = self._run_callbacks(evaluation, is_epoch_end)
         if self.step_inspector is not None and self.step_inspector.due(step):
             self.enter("train" if self.step_inspector.compiled else "compile")
             self.step_inspector.show(step, self.reporter.writers)
-        self.reporter.begin_window(step)
+        if self.plan.reports_at(step):
+            self.reporter.begin_window(step)
         if ends:
             self._stopped_early = True
             self.state.stopped_early.assign(True)
@@ -272,17 +282,17 @@ class Engine(RunState):
         self.faults.reached("evaluate")
         return self.evaluator.evaluate(stop_requested, self.enter)
 
-    def _run_callbacks(self, metrics: Mapping[str, float]) -> bool:
-        """Return whether a callback, in any process, ends the training; collective."""
-        # All are called, also after one that ends it: each keeps its own count.
-        ending = [
-            name
-            for name, callback in self.state.callbacks.items()
-            if self.process_group.any_process(callback.on_evaluate(self.step, metrics))
-        ]
-        for name in ending:
-            self.channel.line(f"{name} ends the training at step {self.step}.")
-        return bool(ending)
+    def _run_callbacks(self, evaluation: Evaluation | None, is_epoch_end: bool) -> bool:
+        """Call the callbacks at this step; return whether one ends the training; collective."""
+        caller, view = self._callbacks, self._callbacks.view
+        with self.reporter.uncounted():
+            ends = [caller.call("on_step", view)]
+            if evaluation is not None:
+                view.set_evaluation(evaluation.metrics)
+                ends.append(caller.call("on_evaluate", self.step, evaluation.metrics))
+            if is_epoch_end:
+                ends.append(caller.call("on_epoch_end", view))
+        return any(ends)
 
     def before_save(self) -> None:
         """Write what precedes a checkpoint and is never reported again."""
@@ -307,8 +317,20 @@ class Engine(RunState):
         self.reporter.open(self.step, self._reported_step)
         self._saved = (self.step, self._reported_step)
         self._open_input()
+        self._show_restored()
         self.enter("compile")
         return restored
+
+    def _show_restored(self) -> None:
+        """Show the callbacks the step and the last evaluation; collective."""
+        self._callbacks.view.advance(self.step)
+        if not self.state.callbacks:
+            return
+        evaluations = read_evaluations(self.run_dir, self.split)
+        past = [metrics for step, metrics in evaluations if step <= self._reported_step]
+        # The others need not see the chief's files.
+        text = self.process_group.broadcast_text_from_chief(json.dumps(past[-1:]))
+        self._callbacks.view.set_evaluation(next(iter(json.loads(text)), {}))
 
     def _roll_back(self, status: DivergenceStatus) -> None:
         """Go back to before the steps that diverged, and go on without their samples; collective.

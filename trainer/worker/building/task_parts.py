@@ -17,7 +17,7 @@ from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.protocols import (
-    Callback,
+    CallbackDefaults,
     Dataset,
     DatasetDefaults,
     EnvSpec,
@@ -63,7 +63,7 @@ class Parts:
         dataset: Dataset,
         *,
         plan: Plan,
-        callbacks: Mapping[str, Callback],
+        callbacks: Mapping[str, CallbackDefaults],
         process_group: ProcessGroup,
     ) -> None:
         self._experiment = experiment
@@ -239,11 +239,10 @@ class Parts:
             leave_out=("reference_batch",),
         )
         adjustments = [
-            callback.adjust_learning_rate
+            with_defaults(callback, CallbackDefaults).adjust_learning_rate
             for callback in self._callbacks.values()
-            if hasattr(callback, "adjust_learning_rate")
         ]
-        return adjust(schedule, adjustments)
+        return adjust(schedule, [x for x in adjustments if x is not None])
 
 
 def _optimizer(options: Mapping[str, Any], key: str, rate: Schedule) -> Any:
