@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from trainer.annotations import Ge
+from trainer.engine.callback_events import Training
 from trainer.errors import ConfigError
-from trainer.protocols import Training
 
 _LIBRARIES = ("keras", "tf_keras")
 
@@ -39,11 +39,11 @@ _NEVER = (
 
 
 class KerasCallback:
-    """Calls the methods of a callback of Keras as `fit` does.
+    """Calls the methods of a callback of Keras as `fit` does, on the chief alone.
 
-    On the chief alone. `on_train_begin` and `on_epoch_begin` are called in each attempt of a run:
-    an object that continues it is a new one. Its `model` is the first of the task's. Training ends
-    after the event in which `model.stop_training` is set.
+    `on_train_begin` and `on_epoch_begin` are called in each attempt of a run: the object that goes
+    on is a new one. `model` is the first of the task's. Training ends after the event in which
+    `model.stop_training` is set.
 
     Args:
         callback: the callback of Keras.
@@ -52,125 +52,114 @@ class KerasCallback:
     """
 
     def __init__(self, *, callback: Any, every: Annotated[int, Ge(1)] | None = None) -> None:
-        base = _base_of(callback)
-        self._check(callback, base)
-        hooks = [name for name in _BATCH_END if _overrides(callback, base, name)]
-        if hooks and every is None:
-            raise ConfigError(
-                f"callbacks.keras.every (null): {type(callback).__name__} has {hooks[0]}; add "
-                "callbacks.keras.every=1 to call it after each step, which costs time in small "
-                "steps, or a larger number"
-            )
-        if every is not None and not hooks:
-            raise ConfigError(
-                f"callbacks.keras.every ({every}): {type(callback).__name__} has no "
-                f"{_BATCH_END[0]}; remove it"
-            )
-        if hooks:
+        _check(callback, every)
+        if every is not None:
             self.on_step = self._on_batch_end
         self.every = every
         self._callback = callback
-        self._training: Training | None = None  # stays None in other processes than the chief
-        self._evaluated: Mapping[str, float] = {}
+        self._model: Any = None  # stays None in other processes than the chief
+        self._evaluated_step = -1
 
     def on_train_begin(self, training: Training) -> None:
         """Give the callback its model; begin the training, and an epoch."""
-        self._training = training
-        model = next(iter(training.models.values()))
-        rate = _learning_rate(model)
-        model.stop_training = False
-        if training.step and type(self._callback).__name__ == "CSVLogger":
-            self._callback.append = True  # it would begin its file anew
+        callback = self._callback
+        self._model = next(iter(training.models.values()))
+        self._model.stop_training = False
+        if training.step and type(callback).__name__ == "CSVLogger":
+            callback.append = True  # it would begin its file anew
         params = {"epochs": training.total_epochs, "steps": math.ceil(training.steps_per_epoch)}
-        self._callback.set_params({**params, "verbose": 0})
-        self._callback.set_model(model)
-        self._callback.on_train_begin({})
+        callback.set_params({**params, "verbose": 0})
+        callback.set_model(self._model)
+        self._call("on_train_begin", {})
         if training.step < training.total_steps:
-            self._callback.on_epoch_begin(training.epoch, {})
-        self._stops(rate)
+            self._call("on_epoch_begin", training.epoch, {})
 
     def on_evaluate(self, step: int, metrics: Mapping[str, float]) -> bool:
         """End an evaluation; return whether training should stop."""
-        if self._training is None:
+        if self._model is None:
             return False
-        rate = _learning_rate(self._callback.model)
-        self._evaluated = {f"val_{name}": value for name, value in metrics.items()}
-        self._callback.on_test_end(dict(metrics))
-        return self._stops(rate)
+        self._evaluated_step = step
+        return self._call("on_test_end", dict(metrics))
 
     def on_epoch_end(self, training: Training) -> bool:
         """End an epoch, and begin the next; return whether training should stop."""
-        rate = _learning_rate(self._callback.model)
-        # Its logs have the evaluation of this step, if there was one.
-        logs = {**training.metrics, **self._evaluated}
-        self._evaluated = {}
-        self._callback.on_epoch_end(training.epoch - 1, logs)
-        stops = self._stops(rate)
-        if training.step < training.total_steps and not stops:
-            self._callback.on_epoch_begin(training.epoch, {})
-        return stops or self._stops(rate)
+        stops = self._call("on_epoch_end", training.epoch - 1, self._logs(training))
+        if stops or training.step >= training.total_steps:
+            return stops
+        return self._call("on_epoch_begin", training.epoch, {})
 
     def on_train_end(self, training: Training) -> None:
         """End the training."""
-        self._callback.on_train_end(dict(training.metrics))
+        self._call("on_train_end", self._logs(training))
 
     def _on_batch_end(self, training: Training) -> bool:
         """End a step; return whether training should stop."""
-        rate = _learning_rate(self._callback.model)
-        self._callback.on_train_batch_end(training.step_in_epoch - 1, dict(training.metrics))
-        return self._stops(rate)
+        number = training.step_in_epoch - 1
+        return self._call("on_train_batch_end", number, dict(training.metrics))
 
-    def _stops(self, rate: float | None) -> bool:
-        """Return whether the callback stops the training; refuse another learning rate.
+    def _logs(self, training: Training) -> dict[str, float]:
+        """Return the metrics of an epoch, and of an evaluation after the same step."""
+        evaluation = training.evaluation if self._evaluated_step == training.step else {}
+        return {**training.metrics, **{f"val_{name}": x for name, x in evaluation.items()}}
 
-        Args:
-            rate: that of the model's compiled optimizer before the callback was called.
+    def _call(self, method: str, *args: Any) -> bool:
+        """Call a method; return whether training should stop.
+
+        Raises:
+            ConfigError: it sets a learning rate, which nothing would read.
         """
-        model = self._callback.model
-        if (new := _learning_rate(model)) != rate:
+        rate = _learning_rate(self._model)
+        getattr(self._callback, method)(*args)
+        if (new := _learning_rate(self._model)) != rate:
             raise ConfigError(
-                f"callbacks.keras.callback ({type(self._callback).__name__}) sets the learning "
-                f"rate {new} of the model's optimizer, and the run has its own; choose a "
+                f"callbacks.keras.callback ({type(self._callback).__name__}): {method} sets the "
+                f"learning rate {new} of the model's optimizer, and the run has its own; choose a "
                 "schedule, or write a callback with adjust_learning_rate"
             )
-        return bool(model.stop_training)
+        return bool(self._model.stop_training)
 
-    @staticmethod
-    def _check(callback: Any, base: type | None) -> None:
-        name = f"callbacks.keras.callback ({type(callback).__name__})"
-        if base is None:
+
+def _check(callback: Any, every: int | None) -> None:
+    """Refuse a callback that changes the training, or of which a method would not be called."""
+    kinds = [kind for kind in type(callback).__mro__ if _is_of_keras(kind)]
+    base = next((kind for kind in kinds if kind.__name__ == "Callback"), None)
+    name = f"callbacks.keras.callback ({type(callback).__name__})"
+    if base is None:
+        raise ConfigError(
+            f"{name} is no callback of Keras; one that has on_train_begin(training) or the like is "
+            "named by itself, callbacks.<name>._target_"
+        )
+    for kind in kinds:
+        if kind.__name__ in _INSTEAD:
             raise ConfigError(
-                f"{name} is no callback of Keras; one that has on_train_begin(training) or the "
-                "like is named by itself, callbacks.<name>._target_"
+                f"{name} cannot change or save the training here; {_INSTEAD[kind.__name__]}"
             )
-        for kind in type(callback).__mro__:
-            if kind.__name__ in _INSTEAD and _is_of_keras(kind):
-                raise ConfigError(
-                    f"{name} changes the training or saves it, which fit's callbacks cannot do "
-                    f"here; {_INSTEAD[kind.__name__]}"
-                )
-        for method in _NEVER:
-            if _overrides(callback, base, method):
-                raise ConfigError(
-                    f"{name} has {method}, which is never called here: steps are run many at a "
-                    "time; use on_train_batch_end, on_epoch_begin or on_test_end"
-                )
+
+    def overrides(method: str) -> bool:
+        own = getattr(type(callback), method, None)
+        return method in vars(callback) or own is not getattr(base, method, None)
+
+    if never := next(filter(overrides, _NEVER), None):
+        raise ConfigError(
+            f"{name} has {never}, which is never called here: steps are run many at a time; use "
+            "on_train_batch_end, on_epoch_begin or on_test_end"
+        )
+    hook = next(filter(overrides, _BATCH_END), None)
+    if hook is not None and every is None:
+        raise ConfigError(
+            f"callbacks.keras.every (null): {type(callback).__name__} has {hook}; add "
+            "callbacks.keras.every=1 to call it after each step, about a millisecond each time, or "
+            "a larger number"
+        )
+    if hook is None and every is not None:
+        raise ConfigError(
+            f"callbacks.keras.every ({every}): {type(callback).__name__} has no {_BATCH_END[0]}; "
+            "remove it"
+        )
 
 
 def _is_of_keras(kind: type) -> bool:
     return kind.__module__.partition(".")[0] in _LIBRARIES
-
-
-def _base_of(callback: Any) -> type | None:
-    """Return Keras' class `Callback` that a callback is derived from; None: from none."""
-    kinds = type(callback).__mro__
-    return next(
-        (kind for kind in kinds if kind.__name__ == "Callback" and _is_of_keras(kind)), None
-    )
-
-
-def _overrides(callback: Any, base: type | None, method: str) -> bool:
-    return method in vars(callback) or getattr(type(callback), method) is not getattr(base, method)
 
 
 def _learning_rate(model: Any) -> float | None:

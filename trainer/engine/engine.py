@@ -28,7 +28,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.cluster.messages import evaluation_text
-from trainer.engine.callback_events import CallbackCaller, TrainingView
+from trainer.engine.callback_events import CallbackCaller
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.checkpoints.rollback import Rollback
 from trainer.engine.evaluation.evaluator import Evaluation, Evaluator
@@ -81,8 +81,9 @@ class Engine(RunState):
     def __post_init__(self) -> None:
         group = self.process_group
         self._rollback = Rollback(self.run_dir, self.state.divergence_monitor, group)
-        view = TrainingView(self.run_dir, self.reporter, self.state, is_chief=group.is_chief)
-        self._callbacks = CallbackCaller(view, self.state, self.loop.strategy, group, self.channel)
+        self._callbacks = CallbackCaller(
+            self.run_dir, self.reporter, self.state, self.loop.strategy, group, self.channel
+        )
 
     @property
     def state(self) -> TrainState:
@@ -120,7 +121,7 @@ class Engine(RunState):
             self.process_group.assert_same_lines(
                 lambda: self.loop.trace(self._iterator), first_difference
             )
-            self._callbacks.call("on_train_begin", self._callbacks.view)
+            self._callbacks.call("on_train_begin")
             with suppress(Stopped):  # in the middle of an evaluation: nothing of it was written
                 self._run(stop_requested, save_requested)
             if not self._finished:
@@ -128,7 +129,7 @@ class Engine(RunState):
                 return False
             with suppress(Stopped):
                 self._evaluate_at_end(stop_requested)
-                self._callbacks.call("on_train_end", self._callbacks.view)
+                self._callbacks.call("on_train_end")
                 return True
             return False
 
@@ -144,18 +145,27 @@ class Engine(RunState):
         if self.plan.summarize.due(step):
             self.reporter.write_train_metrics(step, speed)
         is_epoch_end = self.plan.epochs.ends_at(step)
-        view = self._callbacks.view
-        view.advance(step, self.reporter.show_epoch(step) if is_epoch_end else None)
+        epoch_metrics = self.reporter.show_epoch(step) if is_epoch_end else None
         if evaluation is not None:
             self.reporter.write_evaluation(self.split, step, evaluation)
             self.channel.evaluated(step, evaluation.metrics, self.split)
-        ends = self._run_callbacks(evaluation, is_epoch_end)
+        self._callbacks.show(step, epoch_metrics, self._metrics)
+        with self.reporter.uncounted():
+            ends = [
+                self._callbacks.call(event)
+                for event, is_due in (
+                    ("on_step", True),
+                    ("on_evaluate", evaluation is not None),
+                    ("on_epoch_end", is_epoch_end),
+                )
+                if is_due
+            ]
         if self.step_inspector is not None and self.step_inspector.due(step):
             self.enter("train" if self.step_inspector.compiled else "compile")
             self.step_inspector.show(step, self.reporter.writers)
         if self.plan.reports_at(step):
             self.reporter.begin_window(step)
-        if ends:
+        if any(ends):
             self._stopped_early = True
             self.state.stopped_early.assign(True)
         self._reported_step = step
@@ -282,18 +292,6 @@ class Engine(RunState):
         self.faults.reached("evaluate")
         return self.evaluator.evaluate(stop_requested, self.enter)
 
-    def _run_callbacks(self, evaluation: Evaluation | None, is_epoch_end: bool) -> bool:
-        """Call the callbacks at this step; return whether one ends the training; collective."""
-        caller, view = self._callbacks, self._callbacks.view
-        with self.reporter.uncounted():
-            ends = [caller.call("on_step", view)]
-            if evaluation is not None:
-                view.set_evaluation(evaluation.metrics)
-                ends.append(caller.call("on_evaluate", self.step, evaluation.metrics))
-            if is_epoch_end:
-                ends.append(caller.call("on_epoch_end", view))
-        return any(ends)
-
     def before_save(self) -> None:
         """Write what precedes a checkpoint and is never reported again."""
         self.reporter.flush()
@@ -317,20 +315,19 @@ class Engine(RunState):
         self.reporter.open(self.step, self._reported_step)
         self._saved = (self.step, self._reported_step)
         self._open_input()
-        self._show_restored()
+        self._callbacks.show(self.step, None, self._last_evaluation())
         self.enter("compile")
         return restored
 
-    def _show_restored(self) -> None:
-        """Show the callbacks the step and the last evaluation; collective."""
-        self._callbacks.view.advance(self.step)
+    def _last_evaluation(self) -> dict[str, float]:
+        """Return the metrics of the last evaluation that was written, for callbacks; collective."""
         if not self.state.callbacks:
-            return
+            return {}
         evaluations = read_evaluations(self.run_dir, self.split)
         past = [metrics for step, metrics in evaluations if step <= self._reported_step]
-        # The others need not see the chief's files.
-        text = self.process_group.broadcast_text_from_chief(json.dumps(past[-1:]))
-        self._callbacks.view.set_evaluation(next(iter(json.loads(text)), {}))
+        # The chief's: the others need not see its files.
+        text = self.process_group.broadcast_text_from_chief(json.dumps(past[-1] if past else {}))
+        return json.loads(text)
 
     def _roll_back(self, status: DivergenceStatus) -> None:
         """Go back to before the steps that diverged, and go on without their samples; collective.

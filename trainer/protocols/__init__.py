@@ -4,7 +4,7 @@ A class of a user needs no base class and imports nothing from here.
 """
 
 from trainer.protocols.acting import Acts, Buffer, Environment, EnvSpec, LoopDefaults, Unroll
-from trainer.protocols.callbacks import EVENTS, CallbackDefaults, Training
+from trainer.protocols.callbacks import EVENTS, CallbackDefaults
 from trainer.protocols.data import (
     Batch,
     Dataset,
