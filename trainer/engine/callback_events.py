@@ -49,7 +49,7 @@ class Training:
     total_steps: int
     total_epochs: int
     steps_per_epoch: float
-    _reporter: Reporter
+    _reporter: Reporter = field(repr=False)
     step: int = 0
     epoch: int = 0
     step_in_epoch: int = 0

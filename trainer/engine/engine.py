@@ -146,7 +146,7 @@ class Engine(RunState):
             self.reporter.write_train_metrics(step, speed)
         is_epoch_end = self.plan.epochs.ends_at(step)
         epoch_metrics = self.reporter.show_epoch(step) if is_epoch_end else None
-        if evaluation is not None:
+        if evaluation is not None and evaluation.metrics:
             self.reporter.write_evaluation(self.split, step, evaluation)
             self.channel.evaluated(step, evaluation.metrics, self.split)
         self._callbacks.show(step, epoch_metrics, self._metrics)
@@ -155,7 +155,7 @@ class Engine(RunState):
                 self._callbacks.call(event)
                 for event, is_due in (
                     ("on_step", True),
-                    ("on_evaluate", evaluation is not None),
+                    ("on_evaluate", bool(self._metrics)),
                     ("on_epoch_end", is_epoch_end),
                 )
                 if is_due
