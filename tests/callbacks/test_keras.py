@@ -25,8 +25,15 @@ def training(model, **values):
     return replace(Training(None, True, {"model": model}, 5, 2, 2.5, None), **values)
 
 
+class Refusing:
+    """Like the optimizer of a task whose model has a step of its own."""
+
+    def __getattr__(self, name):
+        raise ConfigError(f"{name} is not here")
+
+
 def model():
-    return SimpleNamespace(stop_training=True, optimizer=None)
+    return SimpleNamespace(stop_training=True, optimizer=Refusing())
 
 
 @pytest.mark.parametrize("library", [tf.keras, keras])

@@ -164,8 +164,7 @@ def _is_of_keras(kind: type) -> bool:
 
 def _learning_rate(model: Any) -> float | None:
     """Return the learning rate of a compiled model's optimizer; None: it has none of its own."""
-    rate: Any = getattr(getattr(model, "optimizer", None), "learning_rate", None)
     try:
-        return float(rate)
-    except (TypeError, ValueError):  # None, or a schedule
+        return float(model.optimizer.learning_rate)
+    except (AttributeError, TypeError, ValueError):  # not compiled, a schedule, the engine's own
         return None

@@ -17,7 +17,6 @@ from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.protocols import (
-    CallbackDefaults,
     Dataset,
     DatasetDefaults,
     EnvSpec,
@@ -63,7 +62,7 @@ class Parts:
         dataset: Dataset,
         *,
         plan: Plan,
-        callbacks: Mapping[str, CallbackDefaults],
+        callbacks: Mapping[str, Any],
         process_group: ProcessGroup,
     ) -> None:
         self._experiment = experiment
@@ -239,10 +238,11 @@ class Parts:
             leave_out=("reference_batch",),
         )
         adjustments = [
-            with_defaults(callback, CallbackDefaults).adjust_learning_rate
+            callback.adjust_learning_rate
             for callback in self._callbacks.values()
+            if hasattr(callback, "adjust_learning_rate")
         ]
-        return adjust(schedule, [x for x in adjustments if x is not None])
+        return adjust(schedule, adjustments)
 
 
 def _optimizer(options: Mapping[str, Any], key: str, rate: Schedule) -> Any:
