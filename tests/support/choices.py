@@ -13,6 +13,7 @@ def listed(group: str) -> str:
 
 
 NEEDED = {
+    "callbacks=keras": ["callbacks.keras.callback._target_=keras.callbacks.LambdaCallback"],
     "dataset=stream": [
         "dataset.train._target_=tests.support.toy_streams.train",
         "dataset.test._target_=tests.support.toy_streams.test",
