@@ -43,6 +43,8 @@ _KEYS = {
     "global_clipnorm": "write train.clip_norm=<norm>",
     "num_workers": "write strategy.workers=<number>, with strategy=multi_worker or "
     "parameter_server",
+    "weights": "write init_from=<file> or init_from=<run>; published weights are for "
+    "model=keras_application, resnet50 and mobilenet",
     "max_to_keep": "write checkpoint.keep=<number>",
     # TF-Replicator's name for it is a replica's logical devices.
     "logical_devices": "write strategy.devices_per_replica=<number>, with strategy=mirrored or "
