@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 
 _STRATEGIES = {
     "OneDeviceStrategy": "one_device",
@@ -43,6 +44,8 @@ _KEYS = {
     "global_clipnorm": "write train.clip_norm=<norm>",
     "num_workers": "write strategy.workers=<number>, with strategy=multi_worker or "
     "parameter_server",
+    "pretrained": "write model.weights=imagenet, with model=keras_application, resnet50 or "
+    "mobilenet",
     "weights": "write init_from=<file> or init_from=<run>; published weights are for "
     "model=keras_application, resnet50 and mobilenet",
     "max_to_keep": "write checkpoint.keep=<number>",
@@ -55,8 +58,14 @@ _KEYS = {
 }
 
 
-def choice_hint(group: str, choice: str) -> str:
-    """Return what a choice is called here: "; that is strategy=mirrored here", or ""."""
+def choice_hint(group: str, choice: str, options: Iterable[str]) -> str:
+    """Return what a choice is called here: "; that is strategy=mirrored here", or "".
+
+    Args:
+        group: its group.
+        choice: what was written.
+        options: the choices of the group.
+    """
     if group == "loop" and (hint := key_hint(choice)):
         return hint
     if group == "strategy":
@@ -66,7 +75,12 @@ def choice_hint(group: str, choice: str) -> str:
         word = choice.rpartition(".")[2].lower()
         if near := difflib.get_close_matches(word, names, n=1, cutoff=0.85):
             return f"; that is {group}={names[near[0]]} here"
-    return f"; a dotted path is written {group}._target_={choice}" if "." in choice else ""
+    module, _, name = choice.rpartition(".")
+    if module.endswith(".applications"):
+        return f"; that is model=keras_application model.name={name} here"
+    if module and name.lower() in options:
+        return f"; that is {group}={name.lower()} here"
+    return f"; a dotted path is written {group}._target_={choice}" if module else ""
 
 
 def key_hint(key: str) -> str:
