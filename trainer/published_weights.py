@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.errors import ConfigError
-from trainer.files import Lock, writing
+from trainer.files import Lock, LockedError, writing
 from trainer.keras_files import keras_home
 
 IMAGENET = "imagenet"
@@ -100,7 +100,7 @@ def fetch(weights: Weights, tell: Callable[[str], None] = lambda line: None) -> 
     path = keras_home() / "models" / weights.file
     if _is_whole(path, weights.checksum):
         return path
-    with writing(path):
+    with writing(path, LockedError):
         lock = Lock.acquire(path.with_name(f".{path.name}.lock"), _LOCK_SECS)
     try:
         if not _is_whole(path, weights.checksum):

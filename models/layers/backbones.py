@@ -166,7 +166,8 @@ def _saved_layers(path: Path) -> dict[str, list[np.ndarray]]:
             }
     except (OSError, KeyError, ValueError) as error:
         raise ValueError(
-            f"weights ({path}) is not an HDF5 file of Keras: {str(error).splitlines()[0]}"
+            f"weights ({path}) is not an HDF5 file of Keras: {str(error).splitlines()[0]}; "
+            "remove it from Keras' cache to have it downloaded again, or give another"
         ) from error
 
 
