@@ -29,7 +29,8 @@ _GONE = {
 _KEYS = {
     "augment": "write augment=<choice> or augment.<option>=<value>, for it is a group of its own",
     "batch_size": "write batch.global_size=<examples in one step>",
-    "fit": "there is no fit; write the step as a task, or give loop._target_=<your function>",
+    "fit": "write task=keras, which trains a model as fit does, or give "
+    "loop._target_=<your function>",
     "run_eagerly": "write eager=true",
     "steps_per_execution": "write train.steps_per_loop=<steps>",
     "autoshard": "there is one order of samples, whatever the strategy; leave it out",
