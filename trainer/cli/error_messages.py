@@ -124,7 +124,7 @@ def _no_choice(error: MissingConfigException) -> str:
     if not options:
         return f"{error.missing_cfg_file}: no such configuration file"
     own = _in_own_folder(group, choice)
-    hint = own or choice_hint(group, choice) or did_you_mean(choice, options)
+    hint = own or choice_hint(group, choice, options) or did_you_mean(choice, options)
     return f"{group}={choice}: no such choice; choose one of {', '.join(options)}{hint}"
 
 
