@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.config.options.targets import MODEL_ARGUMENTS
 from trainer.protocols import Dataset, DatasetDefaults, with_defaults
 
 
@@ -22,3 +23,24 @@ def feature_specs(dataset: Dataset) -> Any:
     return tf.nest.map_structure(
         lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype, spec.name), known.feature_specs
     )
+
+
+def model_arguments(
+    dataset: Dataset,
+    input_shape: tuple[int, ...] | None = None,
+    outputs: int | tuple[int, ...] | None = None,
+) -> dict[str, Any]:
+    """Return what a model function may ask for, by name; see `trainer.config.options.targets`.
+
+    Args:
+        dataset: the data.
+        input_shape: shape of one example's features, if the model is called with others.
+        outputs: how many outputs, or their shape, if not one for each class.
+    """
+    specs = feature_specs(dataset)
+    shape = dataset.input_shape
+    if input_shape is not None:
+        shape = tuple(input_shape)
+        specs = tf.TensorSpec([None, *shape], tf.nest.flatten(specs)[0].dtype)
+    count = dataset.num_classes if outputs is None else outputs
+    return dict(zip(MODEL_ARGUMENTS, (shape, count, dataset, specs), strict=True))
