@@ -10,6 +10,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -63,18 +64,19 @@ class AdaptedLayers:
                 owner.adapt = original
 
     def _once(self, original: Callable[..., None]) -> Callable[..., None]:
+        broadcast = self._group.broadcast_text_from_chief if self._group else str
+
         @functools.wraps(original)
         def adapt(layer: Any, *args: Any, **options: Any) -> None:
             text = ""
             if self._group is None or self._group.is_chief:
-                text = json.dumps(self._next(layer, lambda: original(layer, *args, **options)))
+                text = json.dumps(self._next(layer, lambda twin: original(twin, *args, **options)))
             # The chief alone reads the data; all build the same.
             _restore(layer, json.loads(broadcast(text)))
 
-        broadcast = self._group.broadcast_text_from_chief if self._group else str
         return adapt
 
-    def _next(self, layer: Any, learn: Callable[[], None]) -> dict[str, Any]:
+    def _next(self, layer: Any, learn: Callable[[Any], None]) -> dict[str, Any]:
         """Return the state of the next layer, as the run keeps it, or as it learns it.
 
         Raises:
@@ -96,8 +98,10 @@ class AdaptedLayers:
                 f"{self._file} lacks what {kind} {layer.name} learned when the run was trained; "
                 "restore it from a copy, or train again"
             )
-        learn()
-        self._kept.append({"layer": kind, **_state(layer)})
+        # Strategies are a thread's own: within one, variables are created by all processes at once.
+        with ThreadPoolExecutor(1) as outside:
+            learned = outside.submit(_learned, layer, learn).result()
+        self._kept.append({"layer": kind, **learned})
         if self._file is not None and self._writes:
             write_json(self._file, {"layers": self._kept})
         return self._kept[-1]
@@ -113,25 +117,28 @@ def _owners() -> list[Any]:
     return owners
 
 
-def _state(layer: Any) -> dict[str, Any]:
-    """Return what a layer has learned, as plain values.
+def _learned(layer: Any, learn: Callable[[Any], None]) -> dict[str, Any]:
+    """Return what a layer learns, as plain values; a twin learns it, in float32.
 
     Raises:
         ConfigError: it is no layer of Keras', so that nobody knows what it learns.
     """
-    if hasattr(layer, "get_vocabulary"):
-        words = np.asarray(layer.get_vocabulary()).tolist()
-        lookup = getattr(layer, "_lookup_layer", layer)
-        is_weighted = lookup.output_mode == "tf_idf"
-        weights = np.asarray(lookup.idf_weights)[: len(words)].tolist() if is_weighted else None
-        return {"vocabulary": words, "idf_weights": weights}
-    if hasattr(layer, "adapt_mean"):
-        names = ("adapt_mean", "adapt_variance", "count")
-        values = {name: np.asarray(getattr(layer, name)).tolist() for name in names}
-        return {"shape": [int(side) for side in layer._broadcast_shape], "values": values}
-    if hasattr(layer, "bin_boundaries"):
-        summary = np.asarray(layer.summary).tolist()
-        return {"bin_boundaries": np.asarray(layer.bin_boundaries).tolist(), "summary": summary}
+    # A vocabulary's size is that of the empty one.
+    options = {name: x for name, x in layer.get_config().items() if name != "vocabulary_size"}
+    is_normalization = hasattr(layer, "input_mean")
+    twin = type(layer)(**(options | {"dtype": "float32"} if is_normalization else options))
+    learn(twin)
+    if is_normalization:
+        names = {"mean": twin.adapt_mean, "variance": twin.adapt_variance}
+        return {name: value.numpy().tolist() for name, value in names.items()}
+    if hasattr(twin, "get_vocabulary"):
+        words = np.asarray(twin.get_vocabulary()).tolist()
+        lookup = getattr(twin, "_lookup_layer", twin)
+        if lookup.output_mode != "tf_idf":
+            return {"vocabulary": words}
+        return {"vocabulary": words, "idf_weights": lookup.idf_weights.numpy().tolist()}
+    if hasattr(twin, "bin_boundaries"):
+        return {"bin_boundaries": np.asarray(twin.bin_boundaries).tolist()}
     raise ConfigError(
         f"model: {type(layer).__name__} {layer.name} is adapted, and what it learns cannot be kept "
         "in the run; compute it in the dataset, or adapt a layer of Keras"
@@ -139,20 +146,18 @@ def _state(layer: Any) -> dict[str, Any]:
 
 
 def _restore(layer: Any, state: dict[str, Any]) -> None:
-    """Give a layer what it, or another of its kind, has learned."""
+    """Give a layer what it has learned, as if it had been made with that: it needs no variable."""
     if "vocabulary" in state:
-        weights = state["idf_weights"]
-        layer.set_vocabulary(state["vocabulary"], *([] if weights is None else [weights]))
-        return
-    if not layer.built:
-        layer.build(state.get("shape", [None]))
-    if "shape" in state:
-        for name, value in state["values"].items():
-            getattr(layer, name).assign(value)
-        layer.finalize_state()
-        return
-    layer.bin_boundaries = state["bin_boundaries"]
-    if isinstance(layer.summary, tf.Variable):
-        layer.summary.assign(state["summary"])
+        weights = state.get("idf_weights", [])[: len(state["vocabulary"])]
+        layer.set_vocabulary(state["vocabulary"], *([weights] if weights else []))
+    elif layer.built:
+        raise ConfigError(
+            f"model: {type(layer).__name__} {layer.name} is adapted after it was called; adapt it "
+            "before that, so that the model is built with what it has learned"
+        )
+    elif "mean" in state:
+        layer.input_mean, layer.input_variance = state["mean"], state["variance"]
     else:
-        layer.summary = np.array(state["summary"], np.float32)
+        layer.bin_boundaries = state["bin_boundaries"]
+        if isinstance(layer, tf.keras.layers.Layer):
+            layer.input_bin_boundaries, layer.num_bins = layer.bin_boundaries, None

@@ -99,8 +99,8 @@ def model_arguments(signature: Signature | None) -> tuple[tuple[str, ...], tuple
     if signature is None:
         return MODEL_ARGUMENTS[:2], ()
     by_name = tuple(name for name in MODEL_ARGUMENTS if name in signature.parameters)
-    first = [option.name for option in signature.positional[:2] if option.required]
-    if len(first) == 2 and (not by_name or by_name[:2] == tuple(first)):  # may be positional-only
+    first = tuple(option.name for option in signature.positional[:2] if option.required)
+    if len(first) == 2 and (not by_name or first == MODEL_ARGUMENTS[:2]):  # may be positional-only
         return MODEL_ARGUMENTS[:2], by_name[2:]
     if signature.takes_more and not signature.positional and not by_name:
         return MODEL_ARGUMENTS[:2], ()

@@ -64,6 +64,10 @@ def adapted(
         failure = _call_failure(model, symbolic)
     if not is_keras_3:
         _refuse_adapters(model, lora.rank)
+        for layer in model._flatten_layers() if isinstance(model, tf.keras.layers.Layer) else ():
+            # tf_keras counts a vocabulary among the weights, though it is no variable.
+            weights = layer._non_trainable_weights
+            weights[:] = [weight for weight in weights if not hasattr(weight, "num_tensors")]
         return model, failure
     from trainer.engine.graph.keras3.adapters import add_adapters
     from trainer.engine.graph.keras3.keras3_model import Keras3Model
