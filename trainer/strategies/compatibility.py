@@ -355,8 +355,8 @@ RULES = (
     Rule(
         name=None,
         keys={"jit": bool},
-        message="a layer that takes texts or looks words up: XLA compiles neither tables nor strings; add "
-        "jit=false, or look them up in the dataset",
+        message="a layer that takes texts or looks words up: XLA compiles neither tables nor "
+        "strings; add jit=false, or look them up in the dataset",
         condition=_has_words,
     ),
 )
