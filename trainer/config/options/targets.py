@@ -121,18 +121,19 @@ def _check_engine_keys(
     return problems
 
 
-def unknown_options(node: Mapping[str, Any], path: str) -> list[str]:
+def unknown_options(node: Mapping[str, Any], path: str, *, unread: bool = False) -> list[str]:
     """Return the options of a node that its target does not have, as far as its source tells.
 
     Args:
         node: a node with a `_target_`.
         path: its dotted key.
+        unread: whether a target whose source does not tell has none.
     """
-    signature, _ = _signature(node["_target_"], path)
-    if signature is None or signature.takes_any:
+    signature, problem = _signature(node["_target_"], path)
+    if signature.takes_any if signature else problem or not unread:
         return []
     engine_keys = (key for keys in ENGINE_KEYS.values() for key in keys)
-    names = {*_SPECIAL, *engine_keys, *signature.parameters}
+    names = {*_SPECIAL, *engine_keys, *(signature.parameters if signature else ())}
     return [name for name in node if name not in names]
 
 
