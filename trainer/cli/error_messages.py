@@ -139,8 +139,9 @@ def _bad_key(error: OmegaConfBaseException) -> str:
     if isinstance(error, ConfigAttributeError | ConfigKeyError):
         parent = error.parent_node
         root: Any = parent._get_root() if parent is not None else None
-        target = parent.get("_target_") if "_target_" in _names(parent) else None
-        if target and targets.takes(target, key.rpartition(".")[2]):
+        target = str(parent.get("_target_")) if "_target_" in _names(parent) else "trainer."
+        # The files of ours have all options.
+        if not target.startswith("trainer.") and targets.takes(target, key.rpartition(".")[2]):
             return f"{key} is an option of {target}, but has no value yet; write +{key}=<value>"
         return unknown_key(key, _names(parent), _without_hydra(root))
     if isinstance(error, InterpolationResolutionError):

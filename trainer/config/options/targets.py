@@ -90,8 +90,8 @@ def check(
 def model_arguments(signature: Signature | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return which of `MODEL_ARGUMENTS` a model function gets by position, and which by name.
 
-    Those that it has parameters for, by name. With none of these names its first two parameters
-    are the shape and the number of classes, unless they have defaults; else it gets nothing.
+    Those that it has parameters for, by name. Its first two parameters are the shape and the number
+    of classes, whatever they are called, if they have no defaults and neither is in another place.
 
     Args:
         signature: that of the function; None: it cannot be told.
@@ -99,12 +99,17 @@ def model_arguments(signature: Signature | None) -> tuple[tuple[str, ...], tuple
     if signature is None:
         return MODEL_ARGUMENTS[:2], ()
     by_name = tuple(name for name in MODEL_ARGUMENTS if name in signature.parameters)
-    first = tuple(option.name for option in signature.positional[:2] if option.required)
-    if len(first) == 2 and (not by_name or first == MODEL_ARGUMENTS[:2]):  # may be positional-only
-        return MODEL_ARGUMENTS[:2], by_name[2:]
-    if signature.takes_more and not signature.positional and not by_name:
-        return MODEL_ARGUMENTS[:2], ()
-    return (), by_name
+    slots = MODEL_ARGUMENTS[:2]
+    first = [option.name for option in signature.positional[:2] if option.required]
+    others = tuple(name for name in by_name if name not in first)
+    is_in_place = all(
+        name == slot or name not in MODEL_ARGUMENTS
+        for name, slot in zip(first, slots, strict=False)
+    )
+    is_alone = not others or (others != by_name and not set(slots).intersection(others))
+    if len(first) == 2 and is_in_place and is_alone:
+        return slots, others
+    return (slots if signature.takes_more and not signature.parameters else ()), by_name
 
 
 def _check_engine_keys(
