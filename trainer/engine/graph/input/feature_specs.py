@@ -16,12 +16,13 @@ def feature_specs(dataset: Dataset) -> Any:
     The first dimension of each is the batch, None. Without specifications of its own a dataset has
     one tensor: int32 of tokens, else float32.
     """
-    known = with_defaults(dataset, DatasetDefaults)
-    if known.feature_specs is None:
-        dtype = tf.float32 if known.vocabulary_size is None else tf.int32
+    own = with_defaults(dataset, DatasetDefaults)
+    if own.feature_specs is None:
+        dtype = tf.float32 if own.vocabulary_size is None else tf.int32
         return tf.TensorSpec([None, *dataset.input_shape], dtype, "features")
     return tf.nest.map_structure(
-        lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype, spec.name), known.feature_specs
+        lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype, spec.name),
+        own.feature_specs,
     )
 
 
