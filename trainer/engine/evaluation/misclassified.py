@@ -42,10 +42,12 @@ class MisclassifiedExamples:
         self._split = dataset.test
         self._class_names = class_names
         features = batch_spec(dataset.test)["features"]
-        if features.shape.rank != 4 or features.shape[3] not in (1, 3):
+        shape = list(features.shape[1:]) if isinstance(features, tf.TensorSpec) else []
+        if len(shape) != 3 or shape[2] not in (1, 3):
+            shown = shape if isinstance(features, tf.TensorSpec) else "several"
             raise ConfigError(
                 f"summary.misclassified ({count}) needs images, features of [height, width, "
-                f"1 or 3]; the dataset has {list(features.shape)[1:]}; add summary.misclassified=0"
+                f"1 or 3]; the dataset has {shown}; add summary.misclassified=0"
             )
         white = with_defaults(dataset, DatasetDefaults).max_value
         self._white = white or (255.0 if features.dtype.is_integer else 1.0)

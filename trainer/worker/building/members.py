@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from trainer.engine.evaluation.subset import batch_spec
+from trainer.engine.graph.input.feature_specs import feature_specs
 from trainer.errors import ConfigError
 from trainer.protocols import (
     IN_WORDS,
@@ -31,9 +32,9 @@ _TASKS: dict[LabelKind | None, str] = {
     None: "keras",
 }
 _CHANGES: dict[LabelKind | None, str] = {
-    "class": "a dataset of classes (of a table dataset.label_kind=class)",
-    "number": "a dataset of numbers (of a table dataset.label_kind=number)",
-    "multilabel": "a dataset of several labels (of a table dataset.label_kind=multilabel)",
+    "class": "a dataset of classes (dataset.label_kind=class)",
+    "number": "a dataset of numbers (dataset.label_kind=number)",
+    "multilabel": "a dataset of several labels (dataset.label_kind=multilabel)",
 }
 
 
@@ -92,6 +93,34 @@ def check_label_kind(task: Task, kind: LabelKind | None) -> None:
         raise ConfigError(
             f"task ({type(task).__name__}) learns {IN_WORDS[wanted]}, but the dataset's labels are "
             f"{IN_WORDS[kind]}; choose task={_TASKS[kind]}, or {_CHANGES[wanted]}"
+        )
+
+
+def check_features(task: Task, dataset: Dataset, *, jit: bool) -> None:
+    """Check that a task can use all that an example has; `jit`: whether XLA compiles its model.
+
+    Raises:
+        ConfigError: it needs a single tensor of numbers, or does not use the sample weights.
+    """
+    name = type(task).__name__
+    own = with_defaults(task, TaskDefaults)
+    specs = feature_specs(dataset)
+    is_single = isinstance(specs, tf.TensorSpec) and specs.dtype != tf.string
+    if own.single_input and not is_single:
+        raise ConfigError(
+            f"task ({name}) needs features that are one tensor of numbers, and those of the "
+            "dataset are several, or texts; choose task=keras, or join them in the dataset"
+        )
+    if jit and any(spec.dtype == tf.string for spec in tf.nest.flatten(specs)):
+        raise ConfigError(
+            "jit (true) compiles no texts, which the dataset's features have; add jit=false, or "
+            "make numbers of them in the dataset"
+        )
+    uses_weights = own.label_kind is None and not own.single_input
+    if with_defaults(dataset, DatasetDefaults).weighted and not uses_weights:
+        raise ConfigError(
+            f"task ({name}) does not use the sample weights of the dataset; choose task=keras, or "
+            "leave them out of what the dataset's function returns"
         )
 
 
