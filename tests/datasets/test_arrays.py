@@ -113,7 +113,7 @@ def test_digest_changes_with_what_is_trained_on():
         (np.zeros(3, "datetime64[s]"), "x of the train part is an array of datetime64"),
         ({1: numbers()}, "has the key 1, keys must be texts"),
         ({"a": {}}, r"x of the train part\['a'\] is an empty dict"),
-        ((numbers(), np.arange(6), numbers()), r"sample_weight .* is int64\[2\], it must be one nu"),
+        ((numbers(), np.arange(6), numbers()), r"sample_weight .* is int64\[2\], it must be one"),
         ((numbers(), None, [np.nan] * 6), "has numbers that are not finite"),
         (((numbers(), np.arange(6)), (numbers(),)), "label of the test part is missing, of the tr"),
         (((numbers(),), (numbers() * 1.0,)), r"are float32\[2\], of the train part int64\[2\]"),

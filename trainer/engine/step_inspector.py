@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.input.feature_specs import feature_words
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.step.gradients import accumulate_gradients
 from trainer.engine.graph.step.step_options import Optimizer, StepOptions
@@ -59,8 +60,7 @@ class StepInspector:
             raise ConfigError(
                 f"summary.images ({every_steps}) needs features that are images, "
                 "[height, width] or [height, width, 1, 3 or 4]; those of this dataset are "
-                f"{shape if isinstance(features, tf.TensorSpec) else 'several'}; "
-                "add summary.images=null"
+                f"{feature_words(features)}; add summary.images=null"
             )
 
     def due(self, step: int) -> bool:

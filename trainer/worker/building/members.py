@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from trainer.config.schema import Experiment
 from trainer.engine.evaluation.subset import batch_spec
-from trainer.engine.graph.input.feature_specs import feature_specs
+from trainer.engine.graph.input.feature_specs import feature_specs, feature_words
 from trainer.errors import ConfigError
 from trainer.protocols import (
     IN_WORDS,
@@ -96,22 +97,27 @@ def check_label_kind(task: Task, kind: LabelKind | None) -> None:
         )
 
 
-def check_features(task: Task, dataset: Dataset, *, jit: bool) -> None:
-    """Check that a task can use all that an example has; `jit`: whether XLA compiles its model.
+def check_features(task: Task, dataset: Dataset, experiment: Experiment) -> None:
+    """Check that a task and a model of ours can use all that an example has.
 
     Raises:
-        ConfigError: it needs a single tensor of numbers, or does not use the sample weights.
+        ConfigError: one needs a single tensor of numbers; or the task ignores sample weights.
     """
-    name = type(task).__name__
     own = with_defaults(task, TaskDefaults)
     specs = feature_specs(dataset)
     is_single = isinstance(specs, tf.TensorSpec) and specs.dtype != tf.string
-    if own.single_input and not is_single:
-        raise ConfigError(
-            f"task ({name}) needs features that are one tensor of numbers, and those of the "
-            "dataset are several, or texts; choose task=keras, or join them in the dataset"
-        )
-    if jit and any(spec.dtype == tf.string for spec in tf.nest.flatten(specs)):
+    target = (experiment.model or {}).get("_target_", "")
+    users = {
+        f"task ({type(task).__name__})": own.single_input,
+        f"model ({target})": target.startswith("trainer.models.") and "saved" not in target,
+    }
+    for user, needs_single in users.items():
+        if needs_single and not is_single:
+            raise ConfigError(
+                f"{user} needs features that are one tensor of numbers, those of the dataset are "
+                f"{feature_words(specs)}; choose another, or join them in the dataset"
+            )
+    if experiment.jit and any(spec.dtype == tf.string for spec in tf.nest.flatten(specs)):
         raise ConfigError(
             "jit (true) compiles no texts, which the dataset's features have; add jit=false, or "
             "make numbers of them in the dataset"
@@ -119,8 +125,8 @@ def check_features(task: Task, dataset: Dataset, *, jit: bool) -> None:
     uses_weights = own.label_kind is None and not own.single_input
     if with_defaults(dataset, DatasetDefaults).weighted and not uses_weights:
         raise ConfigError(
-            f"task ({name}) does not use the sample weights of the dataset; choose task=keras, or "
-            "leave them out of what the dataset's function returns"
+            f"task ({type(task).__name__}) does not use the sample weights of the dataset; choose "
+            "task=keras, or leave them out of what the dataset's function returns"
         )
 
 

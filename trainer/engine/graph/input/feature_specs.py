@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.protocols import Dataset, DatasetDefaults, with_defaults
+from trainer.protocols import Dataset, DatasetDefaults, paths, with_defaults
 
 
 def feature_specs(dataset: Dataset) -> Any:
@@ -21,4 +21,12 @@ def feature_specs(dataset: Dataset) -> Any:
         return tf.TensorSpec([None, *dataset.input_shape], dtype, "features")
     return tf.nest.map_structure(
         lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype, spec.name), known.feature_specs
+    )
+
+
+def feature_words(specs: Any) -> str:
+    """Return the shapes, dtypes and names of the features of a batch in one line."""
+    leaves = zip(paths(specs), tf.nest.flatten(specs), strict=True)
+    return ", ".join(
+        f"{name} {spec.dtype.name}{spec.shape[1:].as_list()}".strip() for name, spec in leaves
     )
