@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.annotations import Ge, Structural
-from trainer.datasets.splits.nests import (
+from trainer.datasets.splits.nested import (
     LabelRule,
     NestDataset,
     NestSplit,

@@ -14,13 +14,14 @@ from tensorflow.python.eager import context
 
 from trainer.annotations import Ge, Structural
 from trainer.datasets.splits.elements import in_words, is_batched, named, num_examples
-from trainer.datasets.splits.nests import (
+from trainer.datasets.splits.nested import (
     LabelRule,
     NestDataset,
     NestSplit,
     digest_of,
     range_of,
 )
+from trainer.protocols import DatasetDefaults, with_defaults
 
 _log = logging.getLogger(__name__)
 
@@ -74,8 +75,6 @@ def stream(
 ) -> NestDataset:
     """Examples of any `tf.data.Dataset`: (x, y), (x, y, sample_weight) or x, single or in batches.
 
-    A dict or tuple is several inputs or outputs. Floating-point numbers become float32.
-
     Args:
         train: returns the training examples; called again whenever training is continued.
         test: returns the test examples, which are read into memory; null: nothing is evaluated.
@@ -83,9 +82,7 @@ def stream(
         num_classes: how many classes, targets or flags the label has; null: it tells, for which
             the stream may be read once.
         num_examples: training examples in one pass; null: the dataset knows.
-        label_kind: class: the number of a class, or the float32 share of each; number: targets;
-            multilabel: flags of 0 and 1; auto: a whole number is a class, other numbers are
-            targets, and anything else is for a task that takes any label.
+        label_kind: as in `arrays`.
         batched: whether an element is a batch; null: as its shape tells.
 
     Raises:
@@ -147,7 +144,9 @@ class _Source:
             examples = named(self._raw, split, batched)
             self.first = list(examples.take(_FIRST).as_numpy_iterator())
         self.raw_spec = self._raw.element_spec
-        self.class_names: Sequence[str] | None = getattr(self._raw, "class_names", None)
+        self.class_names: Sequence[str] | None = with_defaults(
+            self._raw, DatasetDefaults
+        ).class_names
         if not self.first:
             raise ValueError(f"the dataset of {split} is empty")
         self.spec = tf.nest.map_structure(self._static, examples.element_spec, *self.first)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.datasets.splits.nests import with_whole_labels
+from trainer.datasets.splits.nested import with_whole_labels
 
 _NAMES = ("features", "label", "sample_weight")
 

@@ -101,7 +101,7 @@ def plain(classes: int = 3, shape: tuple[int, ...] = (6, 6, 1)) -> ArrayDataset:
 
 
 STREAM = ArrayDataset(
-    train=StreamSplit(lambda: None, 4), test=plain().test, input_shape=(1,), num_classes=2
+    train=StreamSplit(lambda: None, 4, []), test=plain().test, input_shape=(1,), num_classes=2
 )
 
 

@@ -52,7 +52,7 @@ class StepInspector:
         self._options = options
         self._plan = plan
         self.compiled = False
-        shape = list(features.shape[1:]) if isinstance(features, tf.TensorSpec) else []
+        shape = [] if tf.nest.is_nested(features) else list(features.shape)[1:]
         if plan.images is not None and not (
             len(shape) == 2 or (len(shape) == 3 and shape[-1] in (1, 3, 4))
         ):

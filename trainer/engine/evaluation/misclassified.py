@@ -43,7 +43,7 @@ class MisclassifiedExamples:
         self._split = dataset.test
         self._class_names = class_names
         features = batch_spec(dataset.test)["features"]
-        shape = list(features.shape[1:]) if isinstance(features, tf.TensorSpec) else []
+        shape = [] if tf.nest.is_nested(features) else list(features.shape)[1:]
         if len(shape) != 3 or shape[2] not in (1, 3):
             raise ConfigError(
                 f"summary.misclassified ({count}) needs images, features of [height, width, "
