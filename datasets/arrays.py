@@ -14,6 +14,7 @@ from trainer.datasets.splits.nested import (
     NestDataset,
     NestSplit,
     range_of,
+    seeded,
     specs_of,
 )
 from trainer.protocols import paths
@@ -46,7 +47,8 @@ def arrays(
     Raises:
         ValueError: what the function returns cannot be trained on.
     """
-    batches = _batches(data())
+    with seeded():
+        batches = _batches(data())
     train = batches["train"]
     specs = specs_of(train)
     try:

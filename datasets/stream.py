@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from trainer.annotations import Ge, Structural
 from trainer.datasets.splits.elements import in_words, is_batched, named, num_examples
@@ -20,6 +18,7 @@ from trainer.datasets.splits.nested import (
     NestSplit,
     digest_of,
     range_of,
+    seeded,
 )
 from trainer.protocols import DatasetDefaults, with_defaults
 
@@ -59,8 +58,23 @@ class StreamSplit:
         return self._make().repeat()
 
     def digest(self) -> str:
-        """Return a text that changes with the length and the first examples."""
-        return digest_of(dict(enumerate(map(_as_arrays, self._first))), self.num_examples)
+        """Return a text that changes with the length and the first examples.
+
+        Raises:
+            ValueError: a second call of the function makes others.
+        """
+        with seeded():
+            again = list(self._make().take(len(self._first)).as_numpy_iterator())
+        digests = {self._digest(first) for first in (self._first, again)}
+        if len(digests) > 1:
+            raise ValueError(
+                "the function of train makes other examples each time, so that a run could not be "
+                "continued; give its random numbers a seed"
+            )
+        return digests.pop()
+
+    def _digest(self, first: Sequence[Any]) -> str:
+        return digest_of(dict(enumerate(map(_as_arrays, first))), self.num_examples)
 
 
 def stream(
@@ -139,7 +153,7 @@ class _Source:
         self._batched = batched
         self._split = split
         self.is_column = False
-        with _seeded():
+        with seeded():
             self._raw = make()
             examples = named(self._raw, split, batched)
             self.first = list(examples.take(_FIRST).as_numpy_iterator())
@@ -207,7 +221,7 @@ class _Source:
             _log.info(
                 "Reading the stream once, to count the classes; dataset.num_classes spares it."
             )
-            with _seeded():
+            with seeded():
                 blocks = self.examples().take(size).batch(_READ_AT_ONCE).as_numpy_iterator()
                 ranges += [range_of([block]) for block in blocks]
         return min(low for low, _ in ranges), max(high for _, high in ranges)
@@ -235,7 +249,7 @@ def _read(source: _Source, train: _Source) -> dict[str, Any]:
                 f"{in_words(specs[1])}"
             )
     source.is_column = train.is_column
-    with _seeded():
+    with seeded():
         try:
             blocks = list(source.examples().batch(_READ_AT_ONCE).as_numpy_iterator())
         except tf.errors.InvalidArgumentError as error:
@@ -251,19 +265,3 @@ def _as_arrays(example: Any) -> Any:
     return tf.nest.map_structure(
         lambda value: np.asarray(value, object if isinstance(value, bytes) else None), example
     )
-
-
-@contextmanager
-def _seeded() -> Iterator[None]:
-    """Have what a function draws without a seed be the same whenever it is called.
-
-    So every process reads the same test examples. Afterward all is as before.
-    """
-    states = random.getstate(), np.random.get_state(), context.global_seed()
-    tf.keras.utils.set_random_seed(0)
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        tf.random.set_seed(states[2])

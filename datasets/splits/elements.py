@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -113,31 +113,38 @@ def is_batched(examples: tf.data.Dataset) -> bool | None:
 def num_examples(examples: tf.data.Dataset) -> int:
     """Return how many examples the batches of a dataset hold, or TensorFlow's number for unknown.
 
-    Known if every step after `.batch()` keeps the number of batches.
+    Known if every step after `.batch()` keeps the batches and their sizes.
     """
     batches = int(examples.cardinality())
     batching = _batching(examples)
-    if batches < 0 or batching is None:
+    if batches == tf.data.INFINITE_CARDINALITY:
         return batches
-    count = int(batching.source.cardinality())
     sizes = {leaf.shape[0] for leaf in tf.nest.flatten(examples.element_spec)}
-    if sizes == {batching.size} and count // batching.size == batches:
-        return batches * batching.size  # without the remainder
+    sizes.discard(None)
+    if batches >= 0 and sizes:
+        return batches * sizes.pop()
+    if batches < 0 or batching is None:
+        return int(tf.data.UNKNOWN_CARDINALITY)
+    count = int(batching.source.cardinality())
     is_kept = count >= 0 and -(-count // batching.size) == batches
-    return count if is_kept and sizes == {None} else int(tf.data.UNKNOWN_CARDINALITY)
+    if is_kept and batching.is_mapped:
+        first = tf.nest.flatten(next(iter(examples)))[0]
+        is_kept = first.shape[0] == min(count, batching.size)
+    return count if is_kept else int(tf.data.UNKNOWN_CARDINALITY)
 
 
-class _Batching:
+class _Batching(NamedTuple):
     """The `.batch()` that made the elements of a dataset.
 
     Attributes:
         source: the dataset of examples.
         size: of a batch.
+        is_mapped: whether a function follows, which may change the sizes.
     """
 
-    def __init__(self, source: tf.data.Dataset, size: int) -> None:
-        self.source = source
-        self.size = size
+    source: tf.data.Dataset
+    size: int
+    is_mapped: bool
 
 
 def _batching(examples: tf.data.Dataset) -> _Batching | None:
@@ -145,14 +152,16 @@ def _batching(examples: tf.data.Dataset) -> _Batching | None:
 
     By TensorFlow's own classes, which only a change of TensorFlow changes: then none is seen.
     """
+    is_mapped = False
     while True:
         name = type(examples).__name__.strip("_")
         inputs = examples._inputs()
         if name in ("BatchDataset", "ParallelBatchDataset", "PaddedBatchDataset"):
             size = tf.get_static_value(examples._batch_size)
-            return None if size is None else _Batching(inputs[0], int(size))
+            return None if size is None else _Batching(inputs[0], int(size), is_mapped)
         if len(inputs) != 1 or name in ("UnbatchDataset", "FlatMapDataset", "InterleaveDataset"):
             return None
+        is_mapped = is_mapped or "Map" in name
         (examples,) = inputs
 
 

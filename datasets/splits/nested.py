@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from trainer.datasets.splits.arrays import on_host
 from trainer.protocols import paths
@@ -250,3 +253,19 @@ def range_of(batches: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     if not filled:
         return 0, 0
     return min(int(array.min()) for array in filled), max(int(array.max()) for array in filled)
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    """Have what a function draws without a seed be the same whenever it is called.
+
+    So every process reads the same examples. Afterward all is as before.
+    """
+    states = random.getstate(), np.random.get_state(), context.global_seed()
+    tf.keras.utils.set_random_seed(0)
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        tf.random.set_seed(states[2])

@@ -80,6 +80,11 @@ def test_kind_and_number_of_labels_are_seen(label, options, expected):
     assert (data.label_kind, data.num_classes) == expected
 
 
+def test_function_draws_the_same_without_a_seed():
+    one, two = (arrays(data=lambda: np.random.rand(6, 2)) for _ in range(2))
+    assert one.digest() == two.digest()
+
+
 def test_classes_of_all_parts_are_counted():
     parts = ((numbers(), np.zeros(6, int)), (numbers(), np.full(6, 4)))
     assert dataset(parts).num_classes == 5

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -105,10 +106,27 @@ def test_length_of_a_stream_of_batches_is_that_of_its_examples():
         assert labels == [0, 1, 2, 0, 1, 2, 0, 1]
 
 
-@pytest.mark.parametrize("other", [unknown, endless])
-def test_unknown_length_of_batches_must_be_given(other):
+def generated():
+    spec = tf.TensorSpec([None, 2]), tf.TensorSpec([None], tf.int64)
+    batches = tf.data.Dataset.from_generator(
+        lambda: [(np.ones([3, 2]), [0] * 3)], output_signature=spec
+    )
+    return batches.apply(tf.data.experimental.assert_cardinality(1))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda: unknown().batch(2),
+        lambda: endless().batch(2),
+        lambda: pairs().batch(4).take(1),
+        lambda: pairs().batch(2).map(lambda x, y: (x[:1], y[:1])).map(lambda x, y: (x, y)),
+        generated,
+    ],
+)
+def test_unknown_length_of_batches_must_be_given(source):
     with pytest.raises(ValueError, match=r"add dataset\.num_examples"):
-        dataset(lambda: other().batch(2))
+        dataset(source)
 
 
 def test_anything_in_a_batch_is_kept_by_its_structure():
@@ -219,3 +237,38 @@ def test_mistake_is_one_line(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         dataset(**{"label_kind": "class", **options})
     assert "\n" not in str(caught.value)
+
+
+def test_function_of_other_examples_each_time_is_refused():
+    draws = np.random.default_rng()
+    data = dataset(lambda: tf.data.Dataset.from_tensors((draws.random(2), 0)))
+    with pytest.raises(ValueError, match="other examples each time, so that a run"):
+        data.digest()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", [keras, tf.keras], ids=["keras3", "tf_keras"])
+def test_datasets_of_keras_are_streams(tmp_path, library):
+    for number in range(10):
+        for name in ("cats", "dogs"):
+            (tmp_path / name).mkdir(exist_ok=True)
+            image = tf.io.encode_png(np.full([6, 5, 3], number, np.uint8)).numpy()
+            (tmp_path / name / f"{number}.png").write_bytes(image)
+            (tmp_path / name / f"{number}.txt").write_text(name)
+
+    def data(function, *args, **options):
+        source = partial(getattr(library.utils, function), *args, **options)
+        return stream(train=source, test=source)
+
+    images = data("image_dataset_from_directory", tmp_path, image_size=(4, 4), batch_size=8)
+    assert (images.class_names, images.label_kind) == (["cats", "dogs"], "class")
+    assert images.train.num_examples == images.test.num_examples == 20
+    assert images.input_shape == (4, 4, 3)
+    assert images.digest() == images.digest()
+    texts = data("text_dataset_from_directory", tmp_path, batch_size=8)
+    assert (texts.num_classes, texts.input_shape) == (2, ())
+    assert texts.feature_specs.dtype == tf.string
+    numbers = np.arange(12.0)
+    series = data("timeseries_dataset_from_array", numbers[:, None], numbers[3:], 3, batch_size=4)
+    assert (series.label_kind, series.input_shape) == ("number", (3, 1))
+    assert series.test.num_examples == 9

@@ -129,7 +129,10 @@ def _check_examples(dataset: Dataset, context: WorkerContext, group: ProcessGrou
     own_digest = with_defaults(dataset, DatasetDefaults).digest
     if own_digest is None:
         return
-    digest = own_digest()
+    try:
+        digest = own_digest()
+    except ValueError as error:
+        raise ConfigError(f"dataset: {error}") from error
     is_other = group.any_process(digest != group.broadcast_text_from_chief(digest))
     has_trained = bool(committed_steps(context.run_dir / "checkpoints"))
     recorded = provenance.examples(context.run_dir)
