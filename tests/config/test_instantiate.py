@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainer.config.instantiate import _from_a_library, instantiate_model
+from trainer.config.instantiate import _from_a_library, instantiate, instantiate_model
 from trainer.config.options.targets import MODEL_ARGUMENTS
 
 
@@ -67,3 +67,8 @@ def test_model_function_gets_what_it_asks_for(name, options, result):
     assert instantiate_model(node, "model", available) == result
     net = instantiate_model({"_target_": f"{__name__}.Net"}, "model", available)
     assert net.taken == (10, (8, 8))
+
+
+def test_node_without_a_target_is_none():
+    node = {"_target_": "builtins.dict", "x": {"_target_": None, "_partial_": True}, "y": 1}
+    assert instantiate(node, "key") == {"x": None, "y": 1}

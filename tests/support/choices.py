@@ -13,6 +13,7 @@ def listed(group: str) -> str:
 
 
 NEEDED = {
+    "dataset=arrays": ["dataset.data._target_=tests.programs.columns.pixels"],
     "callbacks=keras": ["callbacks.keras.callback._target_=keras.callbacks.LambdaCallback"],
     "dataset=stream": [
         "dataset.train._target_=tests.support.toy_streams.train",
