@@ -5,22 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import tensorflow as tf
 
 from trainer.config.directions import of_keras_name
-from trainer.engine.evaluation.evaluator import Evaluator
+from trainer.engine.evaluation.evaluator import Evaluator, NoEvaluator
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph.input.feed import Source
 from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
 from trainer.tasks.keras import compiled_optimizer
-from trainer.tasks.keras.compiled import Compiled, compiled_with, library_of, own_steps
+from trainer.tasks.keras.compiled import (
+    Compiled,
+    compiled_with,
+    has_call,
+    library_of,
+    own_steps,
+)
 from trainer.tasks.keras.objective import Objective, objective_of
 from trainer.tasks.keras.own_steps import OwnSteps, VariableGroup
+from trainer.tasks.keras.served_parts import served_parts
 from trainer.tasks.keras.source_checks import check_source
-from trainer.tasks.keras.whole_split import NoEvaluator, evaluator_of
+from trainer.tasks.keras.whole_split import evaluator_of
 
 _TRAINS = {"train_step", "compute_loss"}
 _TESTS = {"test_step", "compute_loss"}
@@ -66,7 +74,11 @@ class Keras:
         self._by_attribute: dict[str, Any] = {}
 
     def build(self, parts: TaskParts) -> None:
-        """Create the model and its optimizers, and read what it was compiled with."""
+        """Create the model and its optimizers, and read what it was compiled with.
+
+        Raises:
+            ConfigError: there is no loss, or a step of its own cannot be run in a graph.
+        """
         model = parts.model()
         own = getattr(model, "keras_model", model)  # the user's, of Keras 3
         compiled = compiled_with(own)
@@ -88,6 +100,8 @@ class Keras:
         self.metrics = tuple(dict.fromkeys(["loss", *sides[0], *sides[1]]))
         self._one_sided = set(sides[0]) ^ set(sides[1]) - {"loss"}
         self.label_kind = parts.label_kind if self.objective else None
+        if not has_call(own):
+            vars(self).update(predict_step=None, serve=partial(served_parts, own))
         self.direction = {name: way for name in self.metrics if (way := of_keras_name(name))}
         if self.objective:
             self.direction |= self.objective.directions

@@ -26,6 +26,7 @@ from trainer.engine.graph.step.shard_tree import (
     tree_sum,
 )
 from trainer.engine.graph.step.shards import cut
+from trainer.engine.graph.step.step_options import StepOptions
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, Metrics, PerExample
 from trainer.tasks.keras.autograph import converted
@@ -172,6 +173,7 @@ class OwnSteps:
             names: the metrics that are reported.
         """
         options = step.options
+        _refuse(options)
         size = int(batch["weight"].shape[0])
         count = (options.shards or step.num_replicas) // step.num_replicas
         weights = [*self._model.trainable_variables, *self._model.non_trainable_variables]
@@ -251,6 +253,26 @@ class OwnSteps:
             if place := _place(error):
                 raise ConfigError(f"model: {place}: {_reason(error)}") from error
             raise
+
+
+def _refuse(options: StepOptions) -> None:
+    """Refuse options of the engine's own pass, which a step of a model's own does not go through.
+
+    Raises:
+        ConfigError: one is set.
+    """
+    for is_set, option, fix in (
+        (options.jit, "jit (true)", "jit=false"),
+        (options.accumulate > 1, f"batch.accumulate ({options.accumulate})", "batch.accumulate=1"),
+        (options.loss_scale is not None, "precision (mixed_float16)", "precision=mixed_bfloat16"),
+        (options.overlap, "strategy.devices_per_replica", "strategy.devices_per_replica=1"),
+        (bool(options.synchronized), "synchronized batch normalization", "batch.shards=null"),
+    ):
+        if is_set:
+            raise ConfigError(
+                f"{option} cannot be used with a model's own train_step, which computes its "
+                f"gradients itself; add {fix}"
+            )
 
 
 def _contribution(
