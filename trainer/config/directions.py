@@ -16,6 +16,8 @@ from trainer.config.schema import Experiment, Sweep
 from trainer.protocols import MetricDefaults, TaskDefaults, with_defaults
 
 _KERAS_MIN = ("Error", "Crossentropy", "Hinge", "KLDivergence", "Poisson", "Negatives", "Positives")
+_KERAS_SHORT_MIN = ("mae", "mse", "mape", "msle", "ce", "kld")
+_KERAS_MAX = ("accuracy", "acc", "auc", "precision", "recall", "score", "iou", "similarity")
 _KERAS_NEUTRAL = ("Mean", "MeanTensor", "Sum", "Metric")
 
 
@@ -131,6 +133,18 @@ def _target(node: Any) -> str | None:
 def _of_object(metric: Any) -> Any:
     target = f"{type(metric).__module__}.{type(metric).__name__}"
     return with_defaults(metric, MetricDefaults).direction or _of_keras(target).get("direction")
+
+
+def of_keras_name(name: str) -> str | None:
+    """Return the better direction of a metric by its name or class in Keras; None: it tells none.
+
+    Args:
+        name: such as `AUC`, `accuracy`, `mean_absolute_error` or `mae`.
+    """
+    word = name.lower().replace("_", "")
+    if word in _KERAS_SHORT_MIN or word.endswith(tuple(end.lower() for end in _KERAS_MIN)):
+        return None if word.startswith("true") else "min"
+    return "max" if word.endswith(_KERAS_MAX) else None
 
 
 def _of_keras(target: str) -> dict[str, str]:

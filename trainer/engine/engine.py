@@ -137,7 +137,7 @@ class Engine(RunState):
         if self.plan.epochs.ends_at(step):
             self.reporter.show_epoch(step)
         ends = False
-        if evaluation is not None:
+        if evaluation is not None and evaluation.metrics:
             self.reporter.write_evaluation(self.split, step, evaluation)
             self.channel.evaluated(step, evaluation.metrics, self.split)
             ends = self._run_callbacks(evaluation.metrics)

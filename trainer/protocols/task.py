@@ -50,6 +50,18 @@ class TaskParts(KnownLabels, Worker, Protocol):
         """Outputs of the group `model`: what its option `outputs` says, or `num_classes`."""
 
     @property
+    def feature_specs(self) -> Any:
+        """What a model is called with: a nest of `tf.TensorSpec`, [None, ...] each."""
+
+    @property
+    def batch_specs(self) -> Mapping[str, Any]:
+        """What a global batch of the training holds, name -> nest of `tf.TensorSpec`."""
+
+    @property
+    def has_optimizer(self) -> bool:
+        """Whether the group `optimizer` has a choice."""
+
+    @property
     def env(self) -> EnvSpec | None:
         """The environment; None: the data is a dataset."""
 
@@ -74,7 +86,7 @@ class TaskParts(KnownLabels, Worker, Protocol):
         self,
         node: OptimizerNode | None = None,
         *,
-        schedule: ScheduleNode | None = None,
+        schedule: ScheduleNode | Callable[[Any], Any] | None = None,
         updates_per_step: int = 1,
     ) -> tf.keras.optimizers.legacy.Optimizer:
         """Build an optimizer whose learning rate follows a schedule.
@@ -83,7 +95,8 @@ class TaskParts(KnownLabels, Worker, Protocol):
 
         Args:
             node: which one; None: that of the group `optimizer`.
-            schedule: how its learning rate changes over time; None: as the group `schedule` says.
+            schedule: how its learning rate changes over time; a function returns the rate of a
+                step; None: as the group `schedule` says.
             updates_per_step: updates that it makes in a step; its learning rate follows the steps.
         """
 

@@ -37,6 +37,14 @@ class Evaluation:
     images: Mapping[str, np.ndarray] = field(default_factory=dict)
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
+    def joined(self, other: Evaluation) -> Evaluation:
+        """Return what both have found."""
+        return Evaluation(
+            {**self.metrics, **other.metrics},
+            {**self.images, **other.images},
+            {**self.texts, **other.texts},
+        )
+
     def show(self, writer: Writer, split: str, step: int) -> None:
         """Write images and texts of a split after `step` updates."""
         for name, images in self.images.items():
@@ -112,7 +120,7 @@ class SplitEvaluator:
         source: the split.
         process_group: the processes that evaluate together.
         channel: receives a heartbeat before each graph call.
-        extra_metrics: computes further metrics; None: only the task's own are evaluated.
+        extra_metrics: compute further metrics.
     """
 
     state: TrainState
@@ -120,7 +128,7 @@ class SplitEvaluator:
     source: Source
     process_group: ProcessGroup
     channel: Channel
-    extra_metrics: ExtraMetrics | None = None
+    extra_metrics: Sequence[ExtraMetrics] = ()
 
     def __post_init__(self) -> None:
         self._calls = PacedCalls(self.source.num_steps, self.process_group, self.channel)
@@ -134,11 +142,11 @@ class SplitEvaluator:
             metrics = unpack(self.state.task, self._sums(stop_requested, enter))
         finally:
             self.state.swap_averages()
-        if self.extra_metrics is None:
-            return Evaluation(metrics)
+        evaluation = Evaluation(metrics)
         step = int(self.state.step.numpy())
-        extra = self.extra_metrics.compute(step, stop_requested, enter)
-        return Evaluation({**metrics, **extra.metrics}, extra.images, extra.texts)
+        for extra in self.extra_metrics:
+            evaluation = evaluation.joined(extra.compute(step, stop_requested, enter))
+        return evaluation
 
     def _sums(self, stop_requested: Callable[[], bool], enter: Callable[[str], None]) -> np.ndarray:
         """Return the task's metrics as packed sums and weights, [2 * metrics] float64."""

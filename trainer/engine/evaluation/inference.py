@@ -125,19 +125,25 @@ class Inference:
             return evaluator
         return self.split_evaluator(source, self.configured_metrics(predictor))
 
-    def split_evaluator(self, source: Source, extra: ExtraMetrics | None) -> SplitEvaluator:
-        """Return what evaluates a split by the task's `eval_step`, and further metrics."""
+    def split_evaluator(self, source: Source, *extra: ExtraMetrics | None) -> SplitEvaluator:
+        """Return what evaluates a split by the task's `eval_step`, and further metrics, if any."""
         return SplitEvaluator(
             self.state,
             self.loops.evaluate(self.state.task, self.dataset, self.loops.feed(source)),
             source,
             self.process_group,
             self.channel,
-            extra,
+            [each for each in extra if each is not None],
         )
 
-    def configured_metrics(self, predictor: Predictor | None) -> ExtraMetrics | None:
+    def configured_metrics(
+        self, predictor: Predictor | None, others: Sequence[str] = ()
+    ) -> ExtraMetrics | None:
         """Return the configured metrics and figures of predicted labels; None: there are none.
+
+        Args:
+            predictor: predicts them; None: nothing does.
+            others: names of what else is evaluated.
 
         Raises:
             ConfigError: they do not fit the task or the dataset, or the configuration refers to a
@@ -149,7 +155,7 @@ class Inference:
         class_names = class_names_of(dataset)
         kind = with_defaults(task, TaskDefaults).label_kind or "class"
         adapt_metrics(metrics, class_names, task, kind)
-        names = metric_names(task)
+        names = [*metric_names(task), *others]
         names += validate_metrics(metrics, dataset.num_classes, names, kind)
         # The other modes have no writers, and rank no checkpoints.
         num_misclassified = experiment.summary.misclassified if experiment.trains else 0

@@ -15,13 +15,13 @@ from trainer.config.instantiate import import_target
 from trainer.config.schema import Experiment
 from trainer.engine.graph.step.step_options import fused_class
 from trainer.errors import ConfigError
+from trainer.tasks.keras.compiled import own_steps
 from trainer.worker.error_summary import error_cause
 
 if TYPE_CHECKING:
     import keras
 
-_LIBRARIES = ("tf_keras", "keras", "keras_hub")
-_STEPS = ("train_step", "test_step", "compute_loss")
+_KERAS_TASK = "trainer.tasks.keras."
 
 
 def adapted(
@@ -52,16 +52,15 @@ def adapted(
     _set_policy(experiment.precision)
     model = build()
     task = str((experiment.task or {}).get("_target_"))
-    check(model, key, node["_target_"], is_own_task=not task.startswith("trainer."))
+    runs_steps = task.startswith(_KERAS_TASK) or not task.startswith("trainer.")
+    check(model, key, node["_target_"], runs_steps=runs_steps)
     keras = sys.modules.get("keras")  # a function that loads a model from a file imports it then
     is_keras_3 = keras is not None and isinstance(model, keras.Layer)
     library: Any = keras if is_keras_3 else tf.keras
-    failure = ""
-    if not getattr(model, "built", True):
-        symbolic = tf.nest.map_structure(
-            lambda spec: library.Input(spec.shape[1:], dtype=spec.dtype.name), features
-        )
-        failure = _call_failure(model, symbolic)
+    failure = "" if getattr(model, "built", True) else _call_failure(model, library, features)
+    if failure and runs_steps and _has_weights(model):
+        # Its own steps call its layers, and not the model.
+        model.built, failure = True, ""
     if not is_keras_3:
         _refuse_adapters(model, lora.rank)
         return model, failure
@@ -136,14 +135,21 @@ def _check_keras3(model: keras.Layer, experiment: Experiment) -> None:
         )
 
 
-def check(model: Any, key: str, target: str, *, is_own_task: bool) -> None:
+def _has_weights(model: Any) -> bool:
+    """Return whether a model has steps of its own, and all its layers their weights."""
+    return bool(own_steps(model)) and all(
+        layer.built for layer in model._flatten_layers() if layer is not model
+    )
+
+
+def check(model: Any, key: str, target: str, *, runs_steps: bool) -> None:
     """Check what a model function has returned.
 
     Args:
         model: what it returned.
         key: the key of its node.
         target: its dotted path.
-        is_own_task: whether the task is the user's own, and may call a step of the model's.
+        runs_steps: whether the task may run a step of the model's own.
 
     Raises:
         ConfigError: it is no model, or has a training step of its own.
@@ -154,14 +160,12 @@ def check(model: Any, key: str, target: str, *, is_own_task: bool) -> None:
             f"{key}._target_ ({target}) must return a model of Keras, and returns {kind}; add "
             "return model at its end"
         )
-    for name in () if is_own_task else _STEPS:
-        base = next((base for base in type(model).__mro__ if name in vars(base)), None)
-        if base and base.__module__.partition(".")[0] not in _LIBRARIES:
-            raise ConfigError(
-                f"{key}: {base.__module__}.{base.__qualname__} overrides {name}, which is not "
-                "called: the task's step would train something else; write it as the train_step "
-                "of a task of your own (task._target_), or remove it"
-            )
+    for name, base in own_steps(model).items() if not runs_steps else ():
+        raise ConfigError(
+            f"{key}: {base.__module__}.{base.__qualname__} overrides {name}, which is not "
+            "called: the task's step would train something else; add task=keras, which runs it as "
+            "it is written, or remove it"
+        )
 
 
 def ignored(model: Any) -> str:
@@ -173,10 +177,13 @@ def ignored(model: Any) -> str:
     return f"its loss ({_name(model.loss)}), optimizer ({type(optimizer).__name__}) and metrics"
 
 
-def _call_failure(model: Any, features: Any) -> str:
-    """Build a model by calling it on a symbolic input; return why it cannot be, or nothing."""
+def _call_failure(model: Any, library: Any, features: Any) -> str:
+    """Build a model by calling it on symbolic inputs; return why it cannot be, or nothing."""
+    symbolic = tf.nest.map_structure(
+        lambda spec: library.Input(spec.shape[1:], dtype=spec.dtype.name), features
+    )
     try:
-        model(features)
+        model(symbolic)
     except Exception as error:  # a call of the user's, which may be made for other inputs
         return error_cause(error).rstrip(".")
     return ""

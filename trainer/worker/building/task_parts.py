@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from trainer.config.instantiate import instantiate
 from trainer.config.schema import ENGINE_KEYS, Experiment
-from trainer.engine.graph.input.feature_specs import feature_specs
+from trainer.engine.graph.input.feature_specs import batch_specs, feature_specs
 from trainer.engine.graph.step.grouped_optimizer import GroupedOptimizer, GroupRules
 from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup
@@ -98,6 +98,18 @@ class Parts:
         return with_defaults(self.dataset, DatasetDefaults).target_scale
 
     @property
+    def feature_specs(self) -> Any:
+        return feature_specs(self.dataset)
+
+    @property
+    def batch_specs(self) -> Mapping[str, Any]:
+        return batch_specs(self.dataset, self._plan.epochs.global_size)
+
+    @property
+    def has_optimizer(self) -> bool:
+        return self._experiment.optimizer is not None
+
+    @property
     def env(self) -> EnvSpec | None:
         return with_defaults(self.dataset, LoopDefaults).env
 
@@ -149,7 +161,7 @@ class Parts:
         self,
         node: OptimizerNode | None = None,
         *,
-        schedule: ScheduleNode | None = None,
+        schedule: ScheduleNode | Schedule | None = None,
         updates_per_step: int = 1,
     ) -> tf.keras.optimizers.legacy.Optimizer:
         key, options = self._node(node, "optimizer")
@@ -199,7 +211,8 @@ class Parts:
             raise ConfigError(*problems)
         for key, model, _ in self._models:
             if (
-                self._experiment.trains
+                choices.get("task") != "keras"
+                and self._experiment.trains
                 and self.is_chief
                 and (parts := returned_model.ignored(model))
             ):
@@ -221,11 +234,28 @@ class Parts:
         self._used.add(group)
         return group, options
 
-    def _learning_rate(self, peak: float, node: ScheduleNode | None) -> Schedule:
+    def _learning_rate(self, peak: float, node: ScheduleNode | Schedule | None) -> Schedule:
         """Build a learning rate, adjusted by the callbacks that do so.
 
         It is scaled linearly with the batch if a reference batch is set (Goyal et al. 2017).
+
+        Raises:
+            ConfigError: it has a schedule of its own, and another one is configured.
         """
+        adjustments = [
+            callback.adjust_learning_rate
+            for callback in self._callbacks.values()
+            if hasattr(callback, "adjust_learning_rate")
+        ]
+        if node is not None and not isinstance(node, ScheduleNode):
+            chosen = (self._experiment.choices or {}).get("schedule", "constant")
+            if chosen != "constant":
+                raise ConfigError(
+                    f"schedule ({chosen}) cannot be used with the model's own schedule "
+                    f"({type(node).__name__}), which it was compiled with; leave schedule= out, or "
+                    "add optimizer=<choice>"
+                )
+            return adjust(node, adjustments)
         key = "schedule" if node is None else node.key
         options = self._experiment.schedule if node is None else node.options
         if reference := options.get("reference_batch"):
@@ -238,11 +268,6 @@ class Parts:
             self._plan.epochs.length,
             leave_out=("reference_batch",),
         )
-        adjustments = [
-            callback.adjust_learning_rate
-            for callback in self._callbacks.values()
-            if hasattr(callback, "adjust_learning_rate")
-        ]
         return adjust(schedule, adjustments)
 
 

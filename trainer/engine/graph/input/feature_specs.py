@@ -1,12 +1,13 @@
-"""What a model is called with: the specification of a batch's features."""
+"""What a model is called with: the specification of a batch, and of its features."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from trainer.protocols import Dataset, DatasetDefaults, with_defaults
+from trainer.protocols import Batch, Dataset, DatasetDefaults, Stream, with_defaults
 
 
 def feature_specs(dataset: Dataset) -> Any:
@@ -15,10 +16,38 @@ def feature_specs(dataset: Dataset) -> Any:
     The first dimension of each is the batch, None. Without specifications of its own a dataset has
     one tensor: int32 of tokens, else float32.
     """
-    known = with_defaults(dataset, DatasetDefaults)
-    if known.feature_specs is None:
-        dtype = tf.float32 if known.vocabulary_size is None else tf.int32
+    members = with_defaults(dataset, DatasetDefaults)
+    if members.feature_specs is None:
+        dtype = tf.float32 if members.vocabulary_size is None else tf.int32
         return tf.TensorSpec([None, *dataset.input_shape], dtype, "features")
     return tf.nest.map_structure(
-        lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype, spec.name), known.feature_specs
+        lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype, spec.name),
+        members.feature_specs,
+    )
+
+
+def batch_specs(dataset: Dataset, size: int) -> Mapping[str, Any]:
+    """Return what a batch of the training holds as the task receives it; nothing is read.
+
+    Args:
+        dataset: the data.
+        size: examples in the batch.
+    """
+    train = dataset.train
+    if isinstance(train, Stream):
+        elements = train.stream().element_spec
+        fetched = tf.nest.map_structure(
+            lambda spec: tf.TensorSpec([size, *spec.shape], spec.dtype), elements
+        )
+    else:
+        fetch = tf.function(train.fetch, autograph=False)
+        fetched = fetch.get_concrete_function(tf.TensorSpec([size], tf.int64)).structured_outputs
+
+    def received(batch: Batch) -> Batch:
+        whole = {"weight": tf.ones([size]), "id": tf.range(size, dtype=tf.int64), **batch}
+        return {**whole, **dataset.transform(whole, None)}
+
+    traced = tf.function(received, autograph=False).get_concrete_function(fetched)
+    return tf.nest.map_structure(
+        lambda x: tf.TensorSpec(x.shape, x.dtype), traced.structured_outputs
     )

@@ -82,6 +82,31 @@ class Keras3Model(tf.Module):
                 self._note(variable, new, old)
         return outputs
 
+    @contextmanager
+    def own_step(self) -> Iterator[None]:
+        """Call a step of the model's own inside: it reads its weights, and assigns to none.
+
+        What it would assign to moving statistics is noted. Metrics begin empty.
+
+        Raises:
+            ConfigError: it draws without a seed generator, or asks for the value of a tensor.
+        """
+        trained = {id(v) for v in self._model.trainable_variables}
+        statistics = [(v, self._value(v)) for v in self._model.weights if id(v) not in trained]
+        numbers = {id(v): self._first_draw + i for i, v in enumerate(self._seeds)}
+        seeds = [(v, keras3_random.seed_of(numbers[id(v)])) for v in self._seeds]
+        metrics = [(v, tf.zeros(v.shape, v.dtype)) for v in self._model.metrics_variables]
+        with (
+            checked_call(),
+            _OwnStepScope([*statistics, *seeds, *metrics], collect_losses=True) as scope,
+            keras3_random.draws_of(numbers),
+        ):
+            yield
+        for variable, old in statistics:
+            new = scope.get_current_value(variable)
+            if new is not old and tf.is_tensor(new):
+                note_update(variable.value, tf.cast(new, tf.float32), tf.cast(old, tf.float32))
+
     def read_values(self) -> list[tf.Tensor]:
         """Return the values of `variables`."""
         return [variable.read_value() for variable in self.variables]
@@ -229,6 +254,14 @@ class Keras3Model(tf.Module):
                 "such a layer of tf_keras, or a variable that is not trainable"
             )
         note_update(variable.value, tf.cast(value, tf.float32), tf.cast(old, tf.float32))
+
+
+class _OwnStepScope(keras.StatelessScope):
+    """A scope in which variables without a value in it are read as they are."""
+
+    def get_current_value(self, variable: keras.Variable) -> Any:
+        value = super().get_current_value(variable)
+        return variable._value if value is None else value
 
 
 def _graph_of(tensor: tf.Tensor) -> Any:

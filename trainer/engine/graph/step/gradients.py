@@ -19,6 +19,7 @@ from trainer.engine.graph.step.metric_sums import Sums, sums_of
 from trainer.engine.graph.step.shard_tree import (
     add_beside,
     chain_sum,
+    gradients_in_order,
     keep_apart,
     sum_over_shards,
     sum_overlapping,
@@ -237,14 +238,15 @@ class _Passes:
                 objective, sums = self._loss(batch, scale)
             check_operations(graph.get_operations()[num_before:], compiled=self._options.jit)
             objective += statistics.weighted(calls)
-        with backward_pass():
+        is_sharded = self._options.shards is not None
+        with backward_pass(), gradients_in_order() if is_sharded else nullcontext():
             num_before = len(graph.get_operations())
             gradients = tape.gradient(
                 objective,
                 values[: len(trained)] or trained,
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
             )
-            if self._options.shards is not None:
+            if is_sharded:
                 keep_apart(graph.get_operations()[num_before:])
             dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
         self.updated.update(captured.updated())

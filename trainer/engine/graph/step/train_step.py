@@ -13,13 +13,14 @@ from trainer.engine.graph.placement.step_devices import on_own_device
 from trainer.engine.graph.randomness.random_layers import task_draws
 from trainer.engine.graph.step.clipping import clip
 from trainer.engine.graph.step.divergence import DivergenceMonitor, Verdict, no_verdict
-from trainer.engine.graph.step.gradients import accumulate_gradients
+from trainer.engine.graph.step.gradients import Contribution, accumulate_gradients
 from trainer.engine.graph.step.metric_sums import Sums
 from trainer.engine.graph.step.moving_statistics import (
     MovingStatistics,
     assign_alike,
     soft_update,
 )
+from trainer.engine.graph.step.shard_tree import add_beside, tree_sum
 from trainer.engine.graph.step.step_options import Gradients, Optimizer, StepOptions
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, LossFn, Metrics
@@ -111,6 +112,44 @@ class Step(Collectives):
         self._apply(optimizer, model.trainable_variables, gradients, reduced)
         statistics.end(self.dropped)
         return reduced
+
+    def update_together(
+        self,
+        optimizer: Optimizer,
+        variables: list[tf.Variable],
+        parts: Sequence[Gradients],
+        losses: Sequence[tf.Tensor],
+    ) -> None:
+        """Update variables by the mean of the gradients of all equal parts of the global batch.
+
+        Args:
+            optimizer: updates them.
+            variables: what is updated.
+            parts: the gradients of each part on this replica, in order.
+            losses: what each was derived from, float32 scalars.
+        """
+        self._count(optimizer)
+        own = tree_sum([[*gradients, loss] for gradients, loss in zip(parts, losses, strict=True)],
+                       _add_all)  # fmt: skip
+        count = len(parts) * self.num_replicas
+        gradients, (loss,) = self.sum_over_replicas(own[:-1], [own[-1]])
+        if count > 1:
+            gradients = [
+                on_own_device(tf.multiply, gradient, 1.0 / count) for gradient in gradients
+            ]
+        sums = {"loss": (loss, tf.constant(float(count)))}
+        self._apply(optimizer, variables, gradients, sums)
+
+    def end_statistics(
+        self, statistics: MovingStatistics, own: Contribution
+    ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        """Average moving statistics over all replicas; return the sums of the metrics over them."""
+        names = list(own.sums)
+        packed = tf.stack([x for name in names for x in own.sums[name]])
+        packed, *totals = self.sum_exactly([packed, *statistics.added(own)])
+        statistics.assign(totals)
+        statistics.end(self.dropped)
+        return {name: (packed[2 * i], packed[2 * i + 1]) for i, name in enumerate(names)}
 
     def soft_update(
         self, target: tf.keras.Model, source: tf.keras.Model, tau: float | tf.Tensor
@@ -320,6 +359,10 @@ class Step(Collectives):
             dtype: a floating-point or integer type.
         """
         return self._draws.random_uniform(shape, minval, maxval, dtype)
+
+
+def _add_all(left: Gradients, right: Gradients) -> Gradients:
+    return [add_beside(a, b) for a, b in zip(left, right, strict=True)]
 
 
 def _is_finite(gradient: tf.Tensor) -> tf.Tensor:
