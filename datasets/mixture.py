@@ -225,6 +225,11 @@ def _check_source(name: str, source: Any) -> None:
         raise ValueError(
             f"sources.{name} must be a dataset with random access; a stream cannot be mixed"
         )
+    if with_defaults(source, DatasetDefaults).feature_specs is not None:
+        raise ValueError(
+            f"sources.{name} is of arrays of any structure (dataset=arrays), which cannot be "
+            "mixed; join them in its function"
+        )
     if with_defaults(source, DatasetDefaults).group_size > 1:
         raise ValueError(
             f"sources.{name} joins examples of a batch (mixup or CutMix), which come from several "

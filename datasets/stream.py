@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import tensorflow as tf
 
 from trainer.annotations import Ge, Structural
-from trainer.datasets.splits.arrays import ArrayDataset, ArraySplit
+from trainer.datasets.splits.elements import in_words, is_batched, named, num_examples
+from trainer.datasets.splits.nested import (
+    LabelRule,
+    NestDataset,
+    NestSplit,
+    digest_of,
+    range_of,
+    seeded,
+)
+from trainer.protocols import DatasetDefaults, with_defaults
+
+_log = logging.getLogger(__name__)
+
+_FIRST = 16
+"""Examples that are read to see shapes, and whether the stream is the same as before."""
+
+_READ_AT_ONCE = 256
 
 
 class StreamSplit:
@@ -18,140 +36,232 @@ class StreamSplit:
     Attributes:
         num_examples: examples in one pass.
         in_memory: False, examples are read one after the other.
+
+    Args:
+        make: makes the named dataset of one pass.
+        num_examples: the length of a pass.
+        first: its first examples, nests of arrays, as they were when they were read from the seed
+            of `seeded`.
     """
 
     in_memory = False
 
-    def __init__(self, make: Callable[[], tf.data.Dataset], num_examples: int) -> None:
-        """Take a function that makes the named dataset of one pass, and the length of a pass."""
+    def __init__(
+        self, make: Callable[[], tf.data.Dataset], num_examples: int, first: Sequence[Any]
+    ) -> None:
         self.num_examples = num_examples
         self._make = make
+        self._first = first
 
     def stream(self) -> tf.data.Dataset:
         """Make the dataset anew, of examples `features` and `label`, without an end."""
         return self._make().repeat()
 
+    def digest(self) -> str:
+        """Return a text that changes with the length and the first examples.
+
+        Raises:
+            ValueError: a second call of the function makes others.
+        """
+        with seeded():
+            again = list(self._make().take(len(self._first)).as_numpy_iterator())
+        digests = {self._digest(first) for first in (self._first, again)}
+        if len(digests) > 1:
+            raise ValueError(
+                "the function of train makes other examples each time, so that a run could not be "
+                "continued; give its random numbers a seed"
+            )
+        return digests.pop()
+
+    def _digest(self, first: Sequence[Any]) -> str:
+        return digest_of(dict(enumerate(map(_as_arrays, first))), self.num_examples)
+
 
 def stream(
     *,
     train: Callable[[], Any],
-    test: Callable[[], Any],
-    num_classes: Annotated[int, Ge(1), Structural()],
+    test: Callable[[], Any] | None = None,
+    validation_data: Callable[[], Any] | None = None,
+    num_classes: Annotated[int | None, Ge(1), Structural()] = None,
     num_examples: Annotated[int | None, Ge(1)] = None,
-    label_kind: Literal["class", "number", "multilabel"] = "class",
-) -> ArrayDataset:
-    """Examples of any `tf.data.Dataset`, each a pair (features, label), or a dict of the two.
+    label_kind: Literal["auto", "class", "number", "multilabel"] = "auto",
+    batched: bool | None = None,
+) -> NestDataset:
+    """Examples of any `tf.data.Dataset`: (x, y), (x, y, sample_weight) or x, single or in batches.
 
     Args:
         train: returns the training examples; called again whenever training is continued.
-        test: returns the test examples, which are read into memory.
-        num_classes: how many classes `label` counts; or how many targets or flags it has.
+        test: returns the test examples, which are read into memory; null: nothing is evaluated.
+        validation_data: returns the examples that select checkpoints, read likewise.
+        num_classes: how many classes, targets or flags the label has; null: it tells, for which
+            the stream may be read once.
         num_examples: training examples in one pass; null: the dataset knows.
-        label_kind: class: the number of a class, or the float32 share of each; number: targets to
-            predict; multilabel: flags of 0 and 1.
+        label_kind: as in `arrays`.
+        batched: whether an element is a batch; null: as its shape tells.
+
+    Raises:
+        ValueError: a dataset cannot be trained on, or does not know its length.
     """
-    kind = label_kind, num_classes
-    examples = named(train(), "train", *kind)
-    cardinality = int(examples.cardinality())
-    if num_examples is None and cardinality < 1:
-        reason = "has no end" if cardinality == tf.data.INFINITE_CARDINALITY else "does not know"
-        raise ValueError(
-            f"num_examples (null) must be set, for the dataset of train {reason}; "
-            "add dataset.num_examples=<int>, the length of an epoch"
-        )
-    return ArrayDataset(
-        train=StreamSplit(lambda: named(train(), "train", *kind), num_examples or cardinality),
-        test=_read(named(test(), "test", *kind)),
-        input_shape=tuple(examples.element_spec["features"].shape),
-        num_classes=num_classes,
-        label_kind=label_kind,
+    source = _Source(train, batched)
+    size = num_examples or source.num_examples()
+    with source.naming():
+        rule = LabelRule(source.spec.get("label"), label_kind, num_classes, source.class_names)
+    source.is_column = rule.is_column
+    evaluated = {
+        name: _read(_Source(make, batched, name), source)
+        for name, make in (("test", test), ("validation_data", validation_data))
+        if make is not None
+    }
+    with source.naming():
+        count = rule.count(*source.label_range(size if rule.needs_range else 0, evaluated))
+    nothing = tf.nest.map_structure(
+        lambda spec: np.zeros([0, *spec.shape], spec.dtype.as_numpy_dtype), source.spec
+    )
+    return NestDataset(
+        train=StreamSplit(source.examples, size, source.first),
+        test=NestSplit(evaluated.get("test", nothing)),
+        validation=NestSplit(evaluated["validation_data"]) if validation_data else None,
+        feature_specs=source.spec["features"],
+        num_classes=count,
+        class_names=source.class_names,
+        label_kind=rule.kind,
+        weighted="sample_weight" in source.spec,
     )
 
 
-def named(examples: Any, split: str, label_kind: str, num_classes: int) -> tf.data.Dataset:
-    """Return a dataset whose elements are dicts of `features` and `label`.
+class _Source:
+    """A user's function that makes a dataset, and what is known of it.
+
+    Attributes:
+        raw_spec: the specification of an element as the function makes it.
+        spec: of an example by name, of static shapes.
+        first: the first examples, nests of arrays.
+        class_names: names of the classes, if the function knows them, as Keras' do.
+        is_column: whether `examples` makes a number of the label, a vector of length 1.
+
+    Args:
+        make: the function.
+        batched: whether its elements are batches; None: it must be seen.
+        split: the name of the split.
 
     Raises:
-        ValueError: its elements are others; names what they are.
+        ValueError: the elements are no examples.
     """
-    if not isinstance(examples, tf.data.Dataset):
-        raise ValueError(
-            f"the function of {split} must return a tf.data.Dataset, not {type(examples).__name__}"
-        )
-    spec = examples.element_spec
-    is_dict = isinstance(spec, dict) and {"features", "label"} <= spec.keys()
-    pair = (spec["features"], spec["label"]) if is_dict else spec
-    if problem := _problem(pair, label_kind, num_classes):
-        raise ValueError(f"an element of {split} is {_in_words(spec)}: {problem}")
-    if is_dict:
-        return examples
-    return examples.map(lambda features, label: {"features": features, "label": label})
+
+    def __init__(self, make: Callable[[], Any], batched: bool | None, split: str = "train") -> None:
+        self._make = make
+        self._batched = batched
+        self._split = split
+        self.is_column = False
+        with seeded():
+            self._raw = make()
+            examples = named(self._raw, split, batched)
+            self.first = list(examples.take(_FIRST).as_numpy_iterator())
+        self.raw_spec = self._raw.element_spec
+        self.class_names: Sequence[str] | None = with_defaults(
+            self._raw, DatasetDefaults
+        ).class_names
+        if not self.first:
+            raise ValueError(f"the dataset of {split} is empty")
+        self.spec = tf.nest.map_structure(self._static, examples.element_spec, *self.first)
+
+    def _static(self, spec: tf.TensorSpec, *values: Any) -> tf.TensorSpec:
+        """Return a specification with the shape that all of the first examples have."""
+        shapes = {np.shape(value) for value in values}
+        if len(shapes) > 1:
+            raise ValueError(
+                f"an element of {self._split} is {in_words(self.raw_spec)}, and its examples are "
+                f"of several shapes, such as {' and '.join(map(str, sorted(shapes)[:2]))}: the "
+                "shape must be one; pad, crop or resize them in a map"
+            )
+        return tf.TensorSpec(shapes.pop(), spec.dtype)
+
+    def examples(self) -> tf.data.Dataset:
+        """Make the dataset anew."""
+        examples = named(self._make(), self._split, self._batched)
+        if examples.element_spec == self.spec and not self.is_column:
+            return examples
+
+        @tf.autograph.experimental.do_not_convert
+        def shaped(example: Any) -> Any:
+            example = tf.nest.map_structure(
+                lambda value, spec: tf.ensure_shape(value, spec.shape), example, self.spec
+            )
+            if self.is_column:
+                example["label"] = tf.squeeze(example["label"], 0)
+            return example
+
+        return examples.map(shaped)
+
+    def num_examples(self) -> int:
+        """Return how many examples one pass has.
+
+        Raises:
+            ValueError: the dataset does not know.
+        """
+        batched = is_batched(self._raw) if self._batched is None else self._batched
+        size = num_examples(self._raw) if batched else int(self._raw.cardinality())
+        if size < 1:
+            reason = "has no end" if size == tf.data.INFINITE_CARDINALITY else "does not know"
+            raise ValueError(
+                f"num_examples (null) must be set, for the dataset of {self._split} {reason}; "
+                "add dataset.num_examples=<int>, the length of an epoch"
+            )
+        return size
+
+    def label_range(self, size: int, others: Mapping[str, Any]) -> tuple[int, int]:
+        """Return the least and the largest label of `size` examples, which are read, and of others.
+
+        Args:
+            size: how many; 0: only the others.
+            others: nests of arrays by name.
+        """
+        ranges = [range_of(list(others.values()))]
+        if size:
+            _log.info(
+                "Reading the stream once, to count the classes; dataset.num_classes spares it."
+            )
+            with seeded():
+                blocks = self.examples().take(size).batch(_READ_AT_ONCE).as_numpy_iterator()
+                ranges += [range_of([block]) for block in blocks]
+        return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Say in a ValueError what an element is."""
+        try:
+            yield
+        except ValueError as error:
+            element = f"an element of {self._split} is {in_words(self.raw_spec)}"
+            raise ValueError(f"{element}: {error}") from error
 
 
-def _problem(pair: Any, label_kind: str, num_classes: int) -> str:
-    """Return why elements of this specification cannot be trained on, and what to do, or ''."""
-    if not isinstance(pair, tuple) or len(pair) != 2:
-        return (
-            "it must be (features, label), and more, such as weights, is not read; choose both in "
-            "a map: .map(lambda x, y, w: (x, y)), or .map(lambda x: (x, 0)) if no label is read"
-        )
-    features, label = pair
-    if not isinstance(features, tf.TensorSpec):
-        return (
-            "the features must be one dense tensor; join them in a map, as by "
-            "tf.stack(list(x.values()), -1), or use dataset=table for columns"
-        )
-    if not isinstance(label, tf.TensorSpec):
-        return "the label must be one tensor; choose it, as by .map(lambda x, y: (x, y[0]))"
-    expected, fits = _label_rule(label, label_kind, num_classes)
-    if fits and features.shape.is_fully_defined():
-        return ""
-    begins_alike = features.shape.rank and features.shape[:1] == label.shape[:1]
-    if begins_alike and (features.shape[0] is None or features.shape != label.shape):
-        return (
-            "it is a batch, and batches are made by batch.global_size; leave .batch() out, or add "
-            ".unbatch()"
-        )
-    if not fits:
-        return (
-            f"the label must be {expected} (dataset.label_kind={label_kind}); cast it or "
-            "reshape it, or set dataset.label_kind"
-        )
-    return "the shape of the features must be static; pad, crop or resize them in a map"
+def _read(source: _Source, train: _Source) -> dict[str, Any]:
+    """Read a dataset to its end; return nests of arrays [N, ...]."""
+    split = source._split
+    if int(source._raw.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        raise ValueError(f"the dataset of {split} has no end; leave out repeat()")
+    for name in ("features", "label"):
+        specs = [each.spec.get(name) for each in (train, source)]
+        if specs[0] != specs[1]:
+            raise ValueError(
+                f"the {name} of {split} must be as those of train, {in_words(specs[0])}, they are "
+                f"{in_words(specs[1])}"
+            )
+    source.is_column = train.is_column
+    with seeded():
+        try:
+            blocks = list(source.examples().batch(_READ_AT_ONCE).as_numpy_iterator())
+        except tf.errors.InvalidArgumentError as error:
+            if "hape" not in str(error):
+                raise
+            raise ValueError(
+                f"the examples of {split} are of several shapes; pad, crop or resize them in a map"
+            ) from error
+    return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *blocks)
 
 
-def _label_rule(label: tf.TensorSpec, kind: str, size: int) -> tuple[str, bool]:
-    """Return in words what a label of a kind is, and whether this one is such a label."""
-    shape = label.shape.as_list() if label.shape.rank is not None else None
-    if kind == "multilabel":
-        return f"{size} integers", label.dtype.is_integer and shape == [size]
-    if kind == "number":
-        is_number = label.dtype.is_floating or label.dtype.is_integer
-        return f"a number, or {size} of them", is_number and shape in ([], [size])
-    is_class = label.dtype.is_integer and shape == []
-    is_share = label.dtype == tf.float32 and shape == [size]
-    return f"an integer, or float32[{size}], the share of each class", is_class or is_share
-
-
-def _in_words(spec: Any) -> str:
-    """Return the specification of an element in one line, such as (float32[8,8,1], int64[])."""
-    if isinstance(spec, dict):
-        return f"{{{', '.join(f'{name}: {_in_words(part)}' for name, part in spec.items())}}}"
-    if isinstance(spec, tuple):
-        return f"({', '.join(map(_in_words, spec))})"
-    if isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None:
-        sides = ",".join("?" if side is None else str(side) for side in spec.shape)
-        return f"{spec.dtype.name}[{sides}]"
-    return " ".join(str(spec).split())
-
-
-def _read(examples: tf.data.Dataset) -> ArraySplit:
-    """Read a dataset to its end."""
-    if int(examples.cardinality()) == tf.data.INFINITE_CARDINALITY:
-        raise ValueError("the dataset of test has no end; leave out repeat()")
-    rows = list(examples.as_numpy_iterator())
-    if not rows:
-        raise ValueError("the dataset of test is empty")
-    return ArraySplit(
-        np.stack([row["features"] for row in rows]), np.array([row["label"] for row in rows])
+def _as_arrays(example: Any) -> Any:
+    return tf.nest.map_structure(
+        lambda value: np.asarray(value, object if isinstance(value, bytes) else None), example
     )

@@ -70,6 +70,8 @@ def _numbers(split: Any, max_value: float) -> dict[str, dict[str, Any]]:
     if batch.keys() != {"features", "label"}:
         names = ", ".join(sorted(batch))
         raise ValueError(f"its examples have {names}; only features and label can be written")
+    if not (tf.is_tensor(batch["features"]) and tf.is_tensor(batch["label"])):
+        raise ValueError("its features or labels are several; only one of each can be written")
     features = batch["features"].numpy()
     if features.dtype.kind not in "uif" or batch["label"].shape != [1]:
         raise ValueError(

@@ -21,7 +21,7 @@ SHARED = {
 """Groups within the datasets and choices of another's target, and their targets."""
 PRESETS = {"model/resnet50": {"name": "ResNet50"}}
 """What choices of another's target set."""
-OWN = ("stream", "indexed")
+OWN = ("arrays", "stream", "indexed")
 """Datasets of a user's own functions and objects, which have no default."""
 
 

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.dataset_contract import check_dataset
+from trainer.datasets.arrays import arrays
 from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.mixture import mixture, reduced
@@ -101,7 +102,7 @@ def plain(classes: int = 3, shape: tuple[int, ...] = (6, 6, 1)) -> ArrayDataset:
 
 
 STREAM = ArrayDataset(
-    train=StreamSplit(lambda: None, 4), test=plain().test, input_shape=(1,), num_classes=2
+    train=StreamSplit(lambda: None, 4, []), test=plain().test, input_shape=(1,), num_classes=2
 )
 
 
@@ -119,6 +120,7 @@ STREAM = ArrayDataset(
         ),
         ({"b": 3}, r"sources\.b must be a dataset with random access"),
         ({"b": STREAM}, "a stream cannot be mixed"),
+        ({"b": arrays(data=lambda: np.zeros([4, 1]))}, "arrays of any structure .*cannot be mixed"),
     ],
 )
 def test_sources_that_do_not_fit_are_refused(more: dict[str, Any], line: str) -> None:

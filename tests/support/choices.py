@@ -13,6 +13,7 @@ def listed(group: str) -> str:
 
 
 NEEDED = {
+    "dataset=arrays": ["dataset.data._target_=tests.programs.columns.pixels"],
     "dataset=stream": [
         "dataset.train._target_=tests.support.toy_streams.train",
         "dataset.test._target_=tests.support.toy_streams.test",

@@ -32,7 +32,7 @@ def instantiate(
     Options that are nodes of a task are handed over as such, for the task builds them.
 
     Args:
-        node: `_target_` and its options.
+        node: `_target_` and its options; one that is a node whose `_target_` is null is None.
         key: the node's key in the configuration, for messages.
         *args: positional arguments that the engine passes.
         leave_out: keys of the node that the engine reads itself, so not options of the target.
@@ -41,7 +41,11 @@ def instantiate(
     Raises:
         ConfigError: an option is unknown, or the target refuses a value or a file.
     """
-    options = {name: value for name, value in node.items() if name not in leave_out}
+    options: dict[str, Any] = {
+        name: None if isinstance(value, Mapping) and value.get("_target_", "") is None else value
+        for name, value in node.items()
+        if name not in leave_out
+    }
     try:
         target = hydra.utils.get_object(options["_target_"])
         _check_options(target, key, set(options) - {"_target_"})

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.input.feature_specs import feature_words
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.step.gradients import accumulate_gradients
 from trainer.engine.graph.step.step_options import Optimizer, StepOptions
@@ -39,28 +40,27 @@ class StepInspector:
         loop: the training loop.
         options: the options of every step.
         plan: the steps at which histograms and images are due.
-        input_shape: shape of one example's features.
+        features: specification of a batch's features, a nest.
 
     Raises:
         ConfigError: images are configured, but the features are not images.
     """
 
-    def __init__(
-        self, loop: TrainLoop, options: StepOptions, plan: Plan, input_shape: Sequence[int]
-    ) -> None:
+    def __init__(self, loop: TrainLoop, options: StepOptions, plan: Plan, features: Any) -> None:
         self._loop = loop
         self._state = loop.state
         self._options = options
         self._plan = plan
         self.compiled = False
+        shape = [] if tf.nest.is_nested(features) else list(features.shape)[1:]
         if plan.images is not None and not (
-            len(input_shape) == 2 or (len(input_shape) == 3 and input_shape[-1] in (1, 3, 4))
+            len(shape) == 2 or (len(shape) == 3 and shape[-1] in (1, 3, 4))
         ):
             every_steps = plan.images.policies[0].next_after(0)
             raise ConfigError(
                 f"summary.images ({every_steps}) needs features that are images, "
                 "[height, width] or [height, width, 1, 3 or 4]; those of this dataset are "
-                f"{list(input_shape)}; add summary.images=null"
+                f"{feature_words(features)}; add summary.images=null"
             )
 
     def due(self, step: int) -> bool:

@@ -17,6 +17,7 @@ from trainer.protocols.data import (
 from trainer.protocols.defaults import lacking, names_of, with_defaults
 from trainer.protocols.labels import IN_WORDS, PREDICTIONS, KnownLabels, LabelKind, label_kind_of
 from trainer.protocols.metrics import HasFigures, Metric, MetricDefaults, SampleMetric
+from trainer.protocols.nests import paths
 from trainer.protocols.nodes import ModelNode, Node, OptimizerNode, ScheduleNode
 from trainer.protocols.replicas import Replica, Worker
 from trainer.protocols.task import (

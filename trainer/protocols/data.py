@@ -107,6 +107,7 @@ class DatasetDefaults:
         feature_specs: of features that are not one tensor of numbers: a nest (dict, tuple) of
             `tf.TensorSpec` of one example, as the model receives it; None: one tensor of
             `input_shape`. Then `input_shape` is the nest of the shapes.
+        weighted: whether its training examples have `sample_weight`.
         class_names: a name for each class.
         label_kind: what its labels are, see `trainer/protocols/labels.py`; None: anything, or none,
             for tasks that are not checked.
@@ -116,6 +117,8 @@ class DatasetDefaults:
         group_size: how many consecutive examples `transform` joins in training: a replica's part of
             the batch, or a shard, is a multiple of it.
         vocabulary_size: of tokens: how many different ones there are.
+        digest: returns a text that changes with the training examples, of a dataset whose function
+            may return others by mistake: it must be the same in all processes and attempts.
         validation: a split that selects checkpoints instead of `test`.
         features_rule: what the `features` of an exported model are, in words.
         column_specs: of a table: the columns of raw rows that `from_columns` takes, by name.
@@ -126,6 +129,7 @@ class DatasetDefaults:
     """
 
     feature_specs: Any = None
+    weighted: bool = False
     class_names: Sequence[str] | None = None
     label_kind: Literal["class", "number", "multilabel"] | None = "class"
     target_scale: Sequence[tuple[float, float]] | None = None
@@ -133,6 +137,7 @@ class DatasetDefaults:
     image_size: Sequence[int] | None = None
     group_size: int = 1
     vocabulary_size: int | None = None
+    digest: Callable[[], str] | None = None
     validation: Split | None = None
     features_rule: str | None = None
     column_specs: Mapping[str, tf.TensorSpec] | None = None

@@ -32,7 +32,7 @@ IN_WORDS: Mapping[LabelKind | None, str] = {
     "class": "one class an example",
     "number": "numbers",
     "multilabel": "several labels an example",
-    None: "labels of another form",
+    None: "of another form, or missing",
 }
 
 

@@ -220,6 +220,7 @@ class TaskDefaults:
             `min` anyway.
         primary_metric: the metric by which runs are compared; None: `loss`.
         label_kind: the labels that it learns; None: any, or none.
+        single_input: whether the features must be one tensor of numbers.
         threshold: probability from which an example is predicted to have a label.
         derived_metrics: names of metrics that are functions of others; known after `build`.
         predict_step: returns the first model's predictions for one replica's batch, name ->
@@ -239,6 +240,7 @@ class TaskDefaults:
     direction: Mapping[str, str] | None = None
     primary_metric: str | None = None
     label_kind: LabelKind | None = None
+    single_input: bool = False
     threshold: float | None = None
     derived_metrics: Sequence[str] = ()
     predict_step: Callable[[Batch], Mapping[str, tf.Tensor]] | None = None

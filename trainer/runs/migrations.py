@@ -92,6 +92,7 @@ ROWS: tuple[Row, ...] = (
     ),
     NewName("trainer.datasets.image_masks.image_masks", "max_corrupt_files", "max_corrupt_records"),
     NewName("trainer.tasks.contrastive.Contrastive", "neighbours", "neighbors"),
+    NewDefault("trainer.datasets.stream.stream", "label_kind", "class"),
 )
 """In the order of time. Append a row in the commit that changes a default, renames an option of a
 `_target_` or moves it; rows are never removed or reordered."""

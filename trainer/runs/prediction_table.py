@@ -10,11 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.config.rules.checkpoint import selecting_split
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError, DamagedError
 from trainer.files import read_bytes, read_json
-from trainer.protocols import Dataset, HasFiles, Split
+from trainer.protocols import Dataset, DatasetDefaults, HasFiles, Split, with_defaults
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
 _INPUT_KEYS = ("model", "task", "dataset", "precision", "jit")
@@ -130,7 +129,8 @@ def predicted_split(experiment: Experiment, dataset: Dataset) -> Split:
         ConfigError: image files are requested, and the dataset cannot read images.
     """
     if experiment.mode != "predict":
-        return getattr(dataset, selecting_split(experiment) if experiment.trains else "test")
+        validation = with_defaults(dataset, DatasetDefaults).validation
+        return dataset.test if validation is None or not experiment.trains else validation
     if (folder := experiment.predict.images) is None:
         split: Split = getattr(dataset, experiment.predict.split)
         if not isinstance(split, Split):

@@ -176,6 +176,18 @@ def record_code(path: Path, fingerprints: Mapping[str, Any]) -> None:
             _write(path, {**record, "code": fingerprints})
 
 
+def record_examples(path: Path, digest: str) -> None:
+    """Record what tells the training examples of the run from others."""
+    record = read(path)
+    if record and record.get("examples") != digest:
+        _write(path, {**record, "examples": digest})
+
+
+def examples(path: Path) -> str | None:
+    """Return what `record_examples` has recorded, or None."""
+    return read(path).get("examples")
+
+
 def code_warning(path: Path) -> str | None:
     """Return a line about code that has changed since a run was trained; None: none has."""
     with suppress(DamagedError):

@@ -40,6 +40,7 @@ class Contrastive:
 
     metrics = ("loss", "accuracy")
     direction: ClassVar = {"loss": "min", "accuracy": "max", "knn_accuracy": "max"}
+    single_input = True
     primary_metric = "accuracy"
 
     def __init__(

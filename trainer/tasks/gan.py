@@ -55,6 +55,7 @@ class Gan:
 
     metrics = ("loss", "generator_loss", "discriminator_accuracy")
     direction: ClassVar = {"loss": "min", "generator_loss": "min"}
+    single_input = True
     # Its loss tells how well a generator fools, not how good its examples are.
     primary_metric = "frechet_distance"
 

@@ -43,6 +43,7 @@ class LanguageModel(OneModel):
     metrics = ("loss", "accuracy")
     derived_metrics = ("perplexity",)
     direction: ClassVar = {"loss": "min", "accuracy": "max", "perplexity": "min"}
+    single_input = True
     primary_metric = "accuracy"
     reads_prompts = True
 

@@ -39,6 +39,7 @@ class Segmentation(OneModel):
     """
 
     direction: ClassVar = {"loss": "min", "accuracy": "max", "mean_iou": "max", "iou": "max"}
+    single_input = True
     primary_metric = "accuracy"
 
     def __init__(self) -> None:

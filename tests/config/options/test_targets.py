@@ -98,6 +98,7 @@ ENGINE_ARGUMENTS = ("input_shape", "num_classes")
          "quoted": 3, "odd": object(), "free": [1]},
         {"_partial_": True, "_convert_": "all", "_recursive_": False},
         {"width": {"_target_": "my_pkg.things.Empty"}},
+        {"width": {"_target_": None, "_partial_": True}},
         {"width": "???"},
     ],
 )  # fmt: skip

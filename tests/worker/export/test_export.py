@@ -74,6 +74,9 @@ EVERY_LAYER = (
     "evaluate.every_steps=4", "checkpoint.every_steps=4",
 )  # fmt: skip
 
+ANY = SimpleNamespace(input_shape=(2,))
+"""A dataset that a task does not hand to its model as it is."""
+
 
 def exported(run_dir: Path, *overrides: str, use: int | str = "latest") -> Path:
     """Export a run that was trained with the same overrides; return the directory."""
@@ -347,7 +350,7 @@ def test_model_of_several_inputs_and_outputs_is_served(as_dict, predicts):
     inputs = {"right": right, "left": left} if as_dict else [left, right]
     model = tf.keras.Model(inputs, [left + right, left - right])
     task = TwoInputs(model, predicts=predicts)
-    function = export._predicting_functions(task, None)["serving_default"]
+    function = export._predicting_functions(task, ANY)["serving_default"]
     names = ("left", "right") if as_dict else ("input_1", "input_2")
     results = function(**{names[0]: tf.constant([[5.0, 3.0]]), names[1]: tf.constant([[1.0, 1.0]])})
     values = {name: value.numpy().tolist() for name, value in results.items()}
@@ -360,7 +363,7 @@ def test_model_of_several_inputs_and_outputs_is_served(as_dict, predicts):
 def test_list_of_one_input_is_one_input_and_a_dict_of_outputs_keeps_its_names():
     inputs = keras.Input((2,))
     model = Keras3Model(keras.Model([inputs], {"double": 2 * inputs, "same": inputs + 0}))
-    function = export._predicting_functions(TwoInputs(model, predicts=False), None)
+    function = export._predicting_functions(TwoInputs(model, predicts=False), ANY)
     results = function["serving_default"](features=tf.constant([[5.0, 3.0]]))
     assert results["double"].numpy().tolist() == [[10.0, 6.0]]
     assert sorted(results) == ["double", "same"]

@@ -268,13 +268,19 @@ def _nested(value: Any, path: str) -> list[str]:
     """Check the `_target_` nodes that an option holds."""
     if isinstance(value, Mapping):
         if "_target_" in value:
-            return check(value, path)
+            return check(value, path) if value["_target_"] is not None else _without(value, path)
         return [line for name, item in value.items() for line in _nested(item, f"{path}.{name}")]
     if isinstance(value, list):
         return [
             line for index, item in enumerate(value) for line in _nested(item, f"{path}[{index}]")
         ]
     return []
+
+
+def _without(node: Mapping[str, Any], path: str) -> list[str]:
+    """Return what is wrong with a node that stands for nothing: its `_target_` is null."""
+    options = [f"{path}.{name}" for name in node if name not in _SPECIAL]
+    return [f"{option} is set, and {path}._target_ (null) names no function" for option in options]
 
 
 def _value(

@@ -63,7 +63,9 @@ def selections(experiment: Experiment) -> Iterator[tuple[str, str, str, str]]:
 def selecting_split(experiment: Experiment) -> str:
     """Return the split by which is selected: `validation`, or `test` without one."""
     node = experiment.dataset if isinstance(experiment.dataset, Mapping) else {}
-    return "test" if node.get("validation") is None else "validation"
+    own = node.get("validation_data")
+    has_own = isinstance(own, Mapping) and own.get("_target_") is not None
+    return "validation" if has_own or node.get("validation") is not None else "test"
 
 
 def biased_selection(experiment: Experiment, *others: str) -> list[str]:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from trainer.engine.evaluation.predicted_classes import predicted_classes
 from trainer.engine.evaluation.subset import batch_spec
+from trainer.engine.graph.input.feature_specs import feature_words
 from trainer.errors import ConfigError
 from trainer.protocols import Dataset, DatasetDefaults, with_defaults
 from trainer.summaries import figures
@@ -42,10 +43,11 @@ class MisclassifiedExamples:
         self._split = dataset.test
         self._class_names = class_names
         features = batch_spec(dataset.test)["features"]
-        if features.shape.rank != 4 or features.shape[3] not in (1, 3):
+        shape = [] if tf.nest.is_nested(features) else list(features.shape)[1:]
+        if len(shape) != 3 or shape[2] not in (1, 3):
             raise ConfigError(
                 f"summary.misclassified ({count}) needs images, features of [height, width, "
-                f"1 or 3]; the dataset has {list(features.shape)[1:]}; add summary.misclassified=0"
+                f"1 or 3]; the dataset has {feature_words(features)}; add summary.misclassified=0"
             )
         white = with_defaults(dataset, DatasetDefaults).max_value
         self._white = white or (255.0 if features.dtype.is_integer else 1.0)

@@ -18,7 +18,7 @@ from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster
 from trainer.config.directions import Directions
 from trainer.config.rules import batch_sizes
-from trainer.config.rules.checkpoint import biased_selection, selecting_split
+from trainer.config.rules.checkpoint import biased_selection
 from trainer.config.schema import Experiment
 from trainer.engine.engine import Engine
 from trainer.engine.evaluation.inference import Inference
@@ -26,6 +26,7 @@ from trainer.engine.graph.asynchronous.async_loops import AsyncLoops
 from trainer.engine.graph.asynchronous.chunks import ChunkScheduler
 from trainer.engine.graph.checks.graph_check import GraphCheck
 from trainer.engine.graph.exchange.gradient_exchange import ExchangeTimer
+from trainer.engine.graph.input.feature_specs import feature_specs
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.input.mixed_order import epoch_lines, sample_order
 from trainer.engine.graph.loops.loop_factory import Loops
@@ -140,7 +141,7 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
     has_validation = evaluated is not test
     ledger = Ledger(context.run_dir, writes=context.cluster.is_chief)
     inspects = plan.histograms or plan.images
-    input_shape = learner.dataset.input_shape
+    features = feature_specs(learner.dataset)
     return Engine(
         run_dir=context.run_dir,
         plan=plan,
@@ -152,7 +153,7 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
         else None,
         predictor=predictor,
         reporter=_reporter(training, ledger),
-        step_inspector=StepInspector(training.loop, training.options, plan, input_shape)
+        step_inspector=StepInspector(training.loop, training.options, plan, features)
         if inspects
         else None,
         checkpointer=run_checkpointer(
@@ -224,9 +225,10 @@ def _sources(learner: Learner, experiment: Experiment) -> tuple[Source, Source, 
     order = sample_order(dataset.train, experiment.seed)
     train = Source(dataset.train, sizes.per_replica, sizes.num_replicas, order, dataset.num_draws)
     test = Source(dataset.test, sizes.evaluated, sizes.num_replicas)
-    if not experiment.trains or selecting_split(experiment) == "test":
+    validation = with_defaults(dataset, DatasetDefaults).validation
+    if not experiment.trains or validation is None:
         return train, test, test
-    return train, replace(test, split=dataset.validation), test  # type: ignore[attr-defined]
+    return train, replace(test, split=validation), test
 
 
 def _loops(
@@ -301,7 +303,8 @@ def announce(context: WorkerContext, strategy: Strategy, learner: Learner) -> No
     epochs = learner.plan.epochs.completed(total)
     length = f", {epochs} epoch{'s' if epochs > 1 else ''}" if epochs else ""
     channel.line(f"Batch: {sizes}; {total} steps{length}")
-    notes = biased_selection(context.experiment)
+    has_validation = with_defaults(learner.dataset, DatasetDefaults).validation is not None
+    notes = [] if has_validation else biased_selection(context.experiment)
     for line in [*notes, *epoch_lines(learner.dataset.train, total * sizes.global_size)]:
         channel.line(line)
 

@@ -22,6 +22,8 @@ from trainer.errors import ConfigError
 from trainer.files import read_json, read_text, write_json
 from trainer.protocols import Dataset, DatasetDefaults, Fitted, Split, SplitDefaults, with_defaults
 from trainer.reinforcement.environment_data import EnvironmentData
+from trainer.runs import provenance
+from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import fitted_file
 from trainer.worker.building import members
 from trainer.worker.context import WorkerContext
@@ -53,6 +55,8 @@ def build_dataset(
     if isinstance(dataset, Fitted):
         fitted = fit_or_restore(dataset, context, process_group)
     members.check_dataset(dataset)
+    if context is not None and process_group is not None and experiment.trains:
+        _check_examples(dataset, context, process_group)
 
     def reopen(path: str) -> Dataset:
         other: Dataset = instantiate({**node, "test_path": path}, "dataset", leave_out=(KEY,))
@@ -116,6 +120,34 @@ def _fitted(dataset: Fitted, context: WorkerContext | None, group: ProcessGroup 
     return chiefs
 
 
+def _check_examples(dataset: Dataset, context: WorkerContext, group: ProcessGroup) -> None:
+    """Check that the training examples are those of all processes, and of the checkpoints.
+
+    Raises:
+        ConfigError: they are others.
+    """
+    own_digest = with_defaults(dataset, DatasetDefaults).digest
+    if own_digest is None:
+        return
+    try:
+        digest = own_digest()
+    except ValueError as error:
+        raise ConfigError(f"dataset: {error}") from error
+    is_other = group.any_process(digest != group.broadcast_text_from_chief(digest))
+    has_trained = bool(committed_steps(context.run_dir / "checkpoints"))
+    recorded = provenance.examples(context.run_dir)
+    is_changed = has_trained and recorded not in (None, digest)
+    if is_other or group.any_process(is_changed):
+        where = "in all processes" if is_other else "with which the run has been trained"
+        raise ConfigError(
+            f"dataset: the training examples are not the same {where}; its function must return "
+            "the same whenever it is called: give its random numbers a seed; for other data begin "
+            "a new run, by resume=never"
+        )
+    if context.cluster.is_chief:
+        provenance.record_examples(context.run_dir, digest)
+
+
 def add_validation(
     dataset: Dataset, validation: float | str | None, reopen: Callable[[str], Dataset]
 ) -> None:
@@ -131,6 +163,11 @@ def add_validation(
     """
     if validation is None:
         return
+    if with_defaults(dataset, DatasetDefaults).validation is not None:
+        raise ConfigError(
+            f"dataset.validation ({validation}): the dataset has a validation split of its own; "
+            "add dataset.validation=null"
+        )
     if isinstance(validation, str):
         try:
             other = reopen(validation)

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from trainer.cluster.messages import Channel
 from trainer.config.rules import batch_sizes
-from trainer.config.rules.checkpoint import selecting_split
 from trainer.config.schema import Experiment
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.evaluation.evaluator import Evaluator
@@ -18,6 +17,7 @@ from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.plan import Epochs, make_plan
 from trainer.engine.process_group import ProcessGroup
+from trainer.protocols import DatasetDefaults, with_defaults
 from trainer.runs import provenance
 from trainer.strategies.one_device import OneDevice
 from trainer.strategies.strategy import Strategy
@@ -63,8 +63,9 @@ def sidecar(context: WorkerContext) -> CheckpointEvaluation:
     strategy = OneDevice()
     tf_strategy = create_strategy(context, strategy)
     learner, checkpointer = _saved_run(context, strategy, tf_strategy)
-    name = selecting_split(context.experiment)
-    split = getattr(learner.dataset, name)
+    validation = with_defaults(learner.dataset, DatasetDefaults).validation
+    name = "test" if validation is None else "validation"
+    split = learner.dataset.test if validation is None else validation
     source = Source(split, learner.sizes.evaluated, num_replicas=1)
     loops = Loops(
         tf_strategy,

@@ -195,6 +195,7 @@ class TaskBuilder:
         task: Task = instantiate(self._experiment.task, "task")
         members.check_has("task", task, ["build", "train_step"])
         members.check_label_kind(task, parts.label_kind)
+        members.check_features(task, parts.dataset, self._experiment)
         with no_devices_for_variables():
             task.build(parts)
         members.check_built_task(task, parts.dataset)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from trainer.config.schema import Experiment
 from trainer.engine.evaluation.subset import batch_spec
+from trainer.engine.graph.input.feature_specs import feature_specs, feature_words
 from trainer.errors import ConfigError
 from trainer.protocols import (
     IN_WORDS,
@@ -31,9 +33,9 @@ _TASKS: dict[LabelKind | None, str] = {
     None: "keras",
 }
 _CHANGES: dict[LabelKind | None, str] = {
-    "class": "a dataset of classes (of a table dataset.label_kind=class)",
-    "number": "a dataset of numbers (of a table dataset.label_kind=number)",
-    "multilabel": "a dataset of several labels (of a table dataset.label_kind=multilabel)",
+    "class": "a dataset of classes (dataset.label_kind=class)",
+    "number": "a dataset of numbers (dataset.label_kind=number)",
+    "multilabel": "a dataset of several labels (dataset.label_kind=multilabel)",
 }
 
 
@@ -92,6 +94,39 @@ def check_label_kind(task: Task, kind: LabelKind | None) -> None:
         raise ConfigError(
             f"task ({type(task).__name__}) learns {IN_WORDS[wanted]}, but the dataset's labels are "
             f"{IN_WORDS[kind]}; choose task={_TASKS[kind]}, or {_CHANGES[wanted]}"
+        )
+
+
+def check_features(task: Task, dataset: Dataset, experiment: Experiment) -> None:
+    """Check that a task and a model of ours can use all that an example has.
+
+    Raises:
+        ConfigError: one needs a single tensor of numbers; or the task ignores sample weights.
+    """
+    own = with_defaults(task, TaskDefaults)
+    specs = feature_specs(dataset)
+    is_single = isinstance(specs, tf.TensorSpec) and specs.dtype != tf.string
+    target = (experiment.model or {}).get("_target_", "")
+    users = {
+        f"task ({type(task).__name__})": own.single_input,
+        f"model ({target})": target.startswith("trainer.models.") and "saved" not in target,
+    }
+    for user, needs_single in users.items():
+        if needs_single and not is_single:
+            raise ConfigError(
+                f"{user} needs features that are one tensor of numbers, those of the dataset are "
+                f"{feature_words(specs)}; choose another, or join them in the dataset"
+            )
+    if experiment.jit and any(spec.dtype == tf.string for spec in tf.nest.flatten(specs)):
+        raise ConfigError(
+            "jit (true) compiles no texts, which the dataset's features have; add jit=false, or "
+            "make numbers of them in the dataset"
+        )
+    uses_weights = own.label_kind is None and not own.single_input
+    if with_defaults(dataset, DatasetDefaults).weighted and not uses_weights:
+        raise ConfigError(
+            f"task ({type(task).__name__}) does not use the sample weights of the dataset; choose "
+            "task=keras, or leave them out of what the dataset's function returns"
         )
 
 

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from trainer.cluster.messages import Channel
 from trainer.config.schema import Experiment
+from trainer.engine.graph.input.feature_specs import feature_specs
 from trainer.errors import ConfigError
 from trainer.files import fsync_directory, writing
 from trainer.protocols import (
@@ -27,6 +28,7 @@ from trainer.protocols import (
     Served,
     Task,
     TaskDefaults,
+    paths,
     with_defaults,
 )
 from trainer.runs import checkpoint_selection
@@ -101,7 +103,8 @@ def _predicting_functions(task: Task, dataset: Dataset) -> dict[str, Any]:
     """
     own = with_defaults(task, TaskDefaults)
     model = next(iter(task.models.values()))
-    inputs = _several_inputs(model)
+    specs = _several(feature_specs(dataset))
+    inputs = _model_inputs(model) if specs is None else specs
     if own.predict_step is None:
         # Of such a task only its first model is known.
 
@@ -120,40 +123,54 @@ def _predicting_functions(task: Task, dataset: Dataset) -> dict[str, Any]:
 
     if inputs is not None:
         return {"serving_default": _trace_several(features_to_predictions, inputs)}
+    own_specs = with_defaults(dataset, DatasetDefaults).feature_specs
+    dtype = tf.float32 if own_specs is None else own_specs.dtype
     return {
-        "serving_default": _trace(features_to_predictions, dataset.input_shape, "features"),
+        "serving_default": _trace(features_to_predictions, dataset.input_shape, "features", dtype),
         **_column_signature(features_to_predictions, dataset),
         **_image_signature(features_to_predictions, dataset),
         **_text_signature(features_to_predictions, dataset),
     }
 
 
-def _several_inputs(model: Any) -> Any:
-    """Return a model's inputs if it has several, a nest of symbolic tensors; None: it has one."""
-    inputs = getattr(getattr(model, "keras_model", model), "input", None)
-    if isinstance(inputs, (list, tuple)) and len(inputs) == 1:
+def _several(nest: Any) -> Any:
+    """Return a nest of specifications, or None if it is a single one."""
+    if isinstance(nest, (list, tuple)) and len(nest) == 1 and hasattr(nest[0], "shape"):
         return None  # of Keras 3, which takes the input itself as well
-    return inputs if isinstance(inputs, (dict, list, tuple)) else None
+    return nest if isinstance(nest, (dict, list, tuple)) else None
+
+
+def _model_inputs(model: Any) -> Any:
+    """Return a model's inputs if it has several, a nest of specifications; None: it has one."""
+    inputs = _several(getattr(getattr(model, "keras_model", model), "input", None))
+    return None if inputs is None else tf.nest.map_structure(_batch_spec, inputs)
+
+
+def _batch_spec(tensor: Any) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
 def _named(outputs: Any) -> dict[str, tf.Tensor]:
     """Return what a model returns, by name: several outputs have their keys, or numbers from 1."""
-    if isinstance(outputs, (list, tuple)):
-        return {f"output_{number}": value for number, value in enumerate(outputs, 1)}
-    return outputs if isinstance(outputs, dict) else {"outputs": outputs}
+    prefix = "output" if isinstance(outputs, (list, tuple)) else ""
+    names = paths(outputs, prefix, "_")
+    return dict(zip([name or "outputs" for name in names], tf.nest.flatten(outputs), strict=True))
 
 
 def _trace_several(function: Callable[[Any], dict[str, tf.Tensor]], inputs: Any) -> Any:
-    """Trace a function of a nest of features, each of which is an argument of its own."""
-    # In the order in which TensorFlow flattens a dict.
-    keys = (
-        sorted(inputs)
-        if isinstance(inputs, dict)
-        else [f"input_{number}" for number in range(1, len(inputs) + 1)]
-    )
+    """Trace a function of a nest of features, each of which is an argument of its own.
+
+    Raises:
+        ConfigError: two would have one name.
+    """
+    keys = paths(inputs, "" if isinstance(inputs, dict) else "input", "_")
+    if len(set(keys)) < len(keys):
+        raise ConfigError(
+            f"mode (export): the inputs are named {', '.join(keys)}, two of them alike; rename one"
+        )
     specs = {
-        key: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, key)
-        for key, tensor in zip(keys, tf.nest.flatten(inputs), strict=True)
+        key: tf.TensorSpec(spec.shape, spec.dtype, key)
+        for key, spec in zip(keys, tf.nest.flatten(inputs), strict=True)
     }
 
     def predictor(**features: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.protocols import Batch, Dataset, DatasetDefaults, Stream, with_defaults
+from trainer.protocols import Batch, Dataset, DatasetDefaults, Stream, paths, with_defaults
 
 
 def feature_specs(dataset: Dataset) -> Any:
@@ -51,3 +51,16 @@ def batch_specs(dataset: Dataset, size: int) -> Mapping[str, Any]:
     return tf.nest.map_structure(
         lambda x: tf.TensorSpec(x.shape, x.dtype), traced.structured_outputs
     )
+
+
+def feature_words(specs: Any) -> str:
+    """Return the shapes of the features of a batch in one line, of several with names and dtypes.
+
+    Args:
+        specs: a nest of what has a shape and a dtype.
+    """
+    leaves = tf.nest.flatten(specs)
+    words = [f"{spec.dtype.name}{spec.shape[1:].as_list()}" for spec in leaves]
+    if not tf.nest.is_nested(specs):
+        return words[0].removeprefix(leaves[0].dtype.name if leaves[0].dtype != tf.string else "")
+    return ", ".join(f"{name} {word}" for name, word in zip(paths(specs), words, strict=True))

@@ -286,9 +286,9 @@ class StreamFeed(Pipeline):
                 is_left_out = tf.reduce_any(number // source.num_replicas == blocks)
                 return (replica >= first) & (replica < first + local) & ~is_left_out
 
-            # Whatever was drawn before: what has no seed of its own is the same whenever it is made
-            # again, and in all processes.
-            tf.random.set_seed(seed)
+            # Whatever was drawn before: what has no seed of its own, Python's and NumPy's numbers
+            # too, is the same whenever it is made again, and in all processes.
+            tf.keras.utils.set_random_seed(seed % 2**32)
             options = tf.data.Options()
             options.deterministic = True
             batches = split.stream().batch(source.per_replica, drop_remainder=True)

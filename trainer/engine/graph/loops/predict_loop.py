@@ -12,7 +12,8 @@ from trainer.engine.graph.exchange.collective_log import CollectiveLog
 from trainer.engine.graph.exchange.collectives import Collectives
 from trainer.engine.graph.input.feed import Feed
 from trainer.engine.graph.randomness.randomness import evaluated_part
-from trainer.protocols import Batch
+from trainer.errors import ConfigError
+from trainer.protocols import Batch, paths
 
 
 class Predicts(Protocol):
@@ -56,8 +57,8 @@ class PredictLoop:
         """Predict the batches [start, start + count), the padding of the last one included.
 
         Returns:
-            Name -> [count * global batch, ...]: `id`, `weight`, `label` if the split has it, and
-            the predictions.
+            Name -> [count * global batch, ...]: `id`, `weight`, `label` if the split has it (of
+            several numbers `label_<key>` each), and the predictions.
         """
         batches = self._serialized(iterator, start, count)
         columns = enumerate(self._types.items())
@@ -103,6 +104,18 @@ class PredictLoop:
         with evaluated_part(index, context, int(batch["weight"].shape[0])):
             batch = {**batch, **self._dataset.transform(batch, None)}
             predictions = self._task.predict_step(batch)
-        inputs = {name: batch[name] for name in ("id", "weight", "label") if name in batch}
+        if texts := [name for name, value in predictions.items() if value.dtype == tf.string]:
+            raise ConfigError(
+                f"predict_step returns texts ({', '.join(texts)}); return numbers, such as the "
+                "index of each text in a list"
+            )
+        inputs = {name: batch[name] for name in ("id", "weight")} | _labels(batch)
         gathered = Collectives(self._collectives).all_gather({**inputs, **predictions})
         return {name: tf.reshape(rows, [-1, *rows.shape[2:]]) for name, rows in gathered.items()}
+
+
+def _labels(batch: Batch) -> dict[str, tf.Tensor]:
+    """Return the labels of a batch by name, without texts, which replicas cannot exchange."""
+    label = batch.get("label", {})
+    leaves = zip(paths(label, "label", "_"), tf.nest.flatten(label), strict=True)
+    return {name: value for name, value in leaves if value.dtype != tf.string}

@@ -1,0 +1,220 @@
+"""Arrays in memory, as `model.fit` takes them: a function of the user's own returns them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.annotations import Ge, Structural
+from trainer.datasets.splits.nested import (
+    LabelRule,
+    NestDataset,
+    NestSplit,
+    range_of,
+    seeded,
+    specs_of,
+)
+from trainer.protocols import paths
+from trainer.text import first_line
+
+_FORMS = "(x, y), (x, y, sample_weight), x, or a tuple of such tuples: (train, test)"
+_PARTS = {1: ("train",), 2: ("train", "test"), 3: ("train", "validation", "test")}
+_TITLES = {"features": "x", "label": "y", "sample_weight": "sample_weight"}
+
+
+def arrays(
+    *,
+    data: Callable[[], Any],
+    num_classes: Annotated[int | None, Ge(1), Structural()] = None,
+    label_kind: Literal["auto", "class", "number", "multilabel"] = "auto",
+) -> NestDataset:
+    """Arrays in memory: NumPy, lists, tensors or columns, dicts of them, also nested; and texts.
+
+    The function returns (x, y), (x, y, sample_weight) or x, or a tuple of such tuples: (train,
+    test), or (train, validation, test). A dict, a tuple, or a list of arrays is several inputs or
+    outputs. Floating-point numbers become float32, other types stay.
+
+    Args:
+        data: returns the arrays, the same ones whenever it is called.
+        num_classes: how many classes, targets or flags the label has; null: it tells.
+        label_kind: class: the number of a class, or the float32 share of each; number: targets;
+            multilabel: flags of 0 and 1; auto: a whole number is a class, other numbers are
+            targets, and anything else is for a task that takes any label.
+
+    Raises:
+        ValueError: what the function returns cannot be trained on.
+    """
+    with seeded():
+        batches = _batches(data())
+    train = batches["train"]
+    specs = specs_of(train)
+    try:
+        rule = LabelRule(specs.get("label"), label_kind, num_classes)
+        count = rule.count(*range_of(list(batches.values())))
+    except ValueError as error:
+        raise ValueError(f"data: {error}") from error
+    if rule.is_column:
+        for batch in batches.values():
+            batch["label"] = batch["label"][:, 0]
+    nothing = tf.nest.map_structure(lambda array: array[:0], train)
+    return NestDataset(
+        train=NestSplit(train),
+        test=NestSplit(batches.get("test", nothing)),
+        validation=NestSplit(batches["validation"]) if "validation" in batches else None,
+        feature_specs=specs["features"],
+        num_classes=count,
+        label_kind=rule.kind,
+        weighted="sample_weight" in train,
+    )
+
+
+def _batches(value: Any) -> dict[str, dict[str, Any]]:
+    """Return the splits by name, each `features`, `label` and `sample_weight` as far as given."""
+    is_several = isinstance(value, tuple) and all(isinstance(part, tuple) for part in value)
+    parts = list(value) if is_several and len(value) in (2, 3) else [value]
+    names = _PARTS[len(parts)]
+    batches = {name: _batch(part, name) for name, part in zip(names, parts, strict=True)}
+    train = batches["train"]
+    for name, batch in batches.items():
+        for key in ("features", "label"):
+            _check_same(train.get(key), batch.get(key), name, key)
+    return batches
+
+
+def _batch(part: Any, split: str) -> dict[str, Any]:
+    """Return what was given of one split: nests of arrays [N, ...]."""
+    values = part if isinstance(part, tuple) else (part,)
+    if not 1 <= len(values) <= 3 or values[0] is None:
+        shown = "None" if len(values) == 1 else f"a tuple of {len(values)}"
+        raise ValueError(
+            f"data: the {split} part is {shown}; the function returns {_FORMS}; several inputs "
+            "are a dict or a list"
+        )
+    batch = {
+        name: _nest(value, f"{_TITLES[name]} of the {split} part")
+        for name, value in zip(_TITLES, values, strict=False)
+        if value is not None
+    }
+    titled = {_TITLES[name]: nest for name, nest in batch.items()}
+    leaves = zip(paths(titled), tf.nest.flatten(titled), strict=True)
+    sizes = {title: len(array) for title, array in leaves}
+    if len(set(sizes.values())) != 1:
+        listed = ", ".join(f"{title} {size}" for title, size in sizes.items())
+        raise ValueError(
+            f"data: the arrays of the {split} part must have one length, they have {listed}; "
+            "several inputs are a dict or a list, several parts tuples"
+        )
+    if 0 in sizes.values():
+        raise ValueError(f"data: the {split} part has no example; leave it out")
+    if (weight := batch.get("sample_weight")) is not None:
+        _check_weight(weight, split)
+        batch["sample_weight"] = weight.astype(np.float32)
+    return batch
+
+
+def _check_weight(weight: Any, split: str) -> None:
+    if not isinstance(weight, np.ndarray) or weight.ndim != 1 or weight.dtype.kind not in "fiub":
+        shown = _in_words(weight) if isinstance(weight, np.ndarray) else "several arrays"
+        raise ValueError(
+            f"data: sample_weight of the {split} part is {shown}, it must be one number an example"
+        )
+    if not np.isfinite(weight).all():
+        raise ValueError(f"data: sample_weight of the {split} part has numbers that are not finite")
+
+
+def _nest(value: Any, title: str) -> Any:
+    """Return a nest of arrays; a list of arrays is a tuple of them.
+
+    Raises:
+        ValueError: something in it is no array.
+    """
+    if isinstance(value, Mapping):
+        if strangers := [key for key in value if not isinstance(key, str) or not key]:
+            raise ValueError(f"data: {title} has the key {strangers[0]!r}, keys must be texts")
+        if not value:
+            raise ValueError(f"data: {title} is an empty dict")
+        return {key: _nest(part, f"{title}[{key!r}]") for key, part in value.items()}
+    if isinstance(value, tuple) or (isinstance(value, list) and any(map(_is_array, value))):
+        if not value:
+            raise ValueError(f"data: {title} is an empty tuple")
+        return tuple(_nest(part, f"{title}[{number}]") for number, part in enumerate(value))
+    return _array(value, title)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, Mapping) or bool(getattr(value, "shape", ()))
+
+
+def _array(value: Any, title: str) -> np.ndarray:
+    """Return an array [N, ...]: of texts of objects, of floating-point numbers float32."""
+    if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+        way = ".to_tensor()" if isinstance(value, tf.RaggedTensor) else "tf.sparse.to_dense()"
+        raise ValueError(f"data: {title} is a {type(value).__name__}; make it dense by {way}")
+    if isinstance(value, tf.data.Dataset):
+        raise ValueError(f"data: {title} is a tf.data.Dataset; use dataset=stream")
+    if not hasattr(value, "__array__") and not isinstance(value, Sequence):
+        raise ValueError(
+            f"data: {title} is a {type(value).__name__}, it must be an array; use dataset=indexed "
+            "for objects with an index, dataset=stream for a tf.data.Dataset"
+        )
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"data: {title} cannot be made an array: {first_line(error)}; pad it to one length"
+        ) from error
+    if array.ndim == 0:
+        raise ValueError(f"data: {title} is a single value, it must have one for each example")
+    if array.dtype.kind == "f":
+        return array.astype(np.float32, copy=False)
+    if array.dtype.kind in "biuc":
+        return array
+    return _texts(array, title)
+
+
+def _texts(array: np.ndarray, title: str) -> np.ndarray:
+    """Return texts as an array of objects, `str` or `bytes`, whatever NumPy held them in."""
+    if array.dtype.kind not in "OUST":
+        raise ValueError(
+            f"data: {title} is an array of {array.dtype}; convert it to numbers or texts"
+        )
+    texts = array.astype(object)
+    others = [item for item in texts.flat if not isinstance(item, str | bytes)]
+    if others:
+        raise ValueError(
+            f"data: {title} is an array of objects, among them {others[0]!r} "
+            f"({type(others[0]).__name__}); convert it to numbers or texts; the columns of a table "
+            "are dict(table)"
+        )
+    return texts
+
+
+def _check_same(own: Any, other: Any, split: str, key: str) -> None:
+    """Check that a split has what the training split has: structure, shapes and types."""
+    specs = [_described(nest, key) for nest in (own, other)]
+    if specs[0] != specs[1]:
+        raise ValueError(
+            f"data: the {key} of the {split} part {'are' if key == 'features' else 'is'} {specs[1]}"
+            f", of the train part {specs[0]}; they must be alike"
+        )
+
+
+def _described(nest: Any, key: str) -> str:
+    if nest is None:
+        return "missing"
+    titles = paths(nest)
+    parts = [
+        f"{title}{': ' if title else ''}{_in_words(array, is_label=key == 'label')}"
+        for title, array in zip(titles, tf.nest.flatten(nest), strict=True)
+    ]
+    return parts[0] if titles == [""] else f"{{{', '.join(parts)}}}"
+
+
+def _in_words(array: np.ndarray, *, is_label: bool = False) -> str:
+    name = "text" if array.dtype.kind == "O" else array.dtype.name
+    if is_label and array.dtype.kind in "iub":
+        name = "integer"
+    return f"{name}{list(array.shape[1:])}".replace(" ", "")

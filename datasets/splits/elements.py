@@ -1,0 +1,177 @@
+"""The elements of a `tf.data.Dataset`: whether they are batches, and what is in an example."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from trainer.datasets.splits.nested import with_whole_labels
+
+_NAMES = ("features", "label", "sample_weight")
+
+
+def named(examples: Any, split: str, batched: bool | None) -> tf.data.Dataset:
+    """Return a dataset of single examples: dicts of `features`, `label` and `sample_weight`.
+
+    Numbers are float32 where they are floating-point, and labels int64 where they are whole.
+
+    Args:
+        examples: what a user's function has returned.
+        split: which split it is, for messages.
+        batched: whether an element is a batch; None: its specification must tell.
+
+    Raises:
+        ValueError: it is no dataset, or its elements are others; names what they are.
+    """
+    if not isinstance(examples, tf.data.Dataset):
+        raise ValueError(
+            f"the function of {split} must return a tf.data.Dataset, not {type(examples).__name__}"
+        )
+    spec = examples.element_spec
+    problem = _problem(spec)
+    if not problem and batched is None:
+        batched = is_batched(examples)
+        problem = (
+            ""
+            if batched is not None
+            else (
+                "it may be a batch of numbers, or one example of no fixed length; add "
+                "dataset.batched=true, or pad it in a map and add dataset.batched=false"
+            )
+        )
+    if problem:
+        raise ValueError(f"an element of {split} is {in_words(spec)}: {problem}")
+    if batched:
+        leads = [leaf.shape[:1].as_list() for leaf in tf.nest.flatten(spec)]
+        if not all(leads):
+            raise ValueError(
+                f"an element of {split} is {in_words(spec)}: it is no batch, for a part of it has "
+                "no dimension; leave dataset.batched=null"
+            )
+        examples = examples.unbatch()
+    return examples.map(_example)
+
+
+def _problem(spec: Any) -> str:
+    """Return why elements of this specification cannot be trained on, and what to do, or ''."""
+    if isinstance(spec, tuple) and not 1 <= len(spec) <= 3:
+        return (
+            "it must be (features, label), (features, label, sample_weight), or the features; "
+            "choose in a map, as by .map(lambda *parts: parts[:2])"
+        )
+    for leaf in tf.nest.flatten(spec):
+        if isinstance(leaf, tf.RaggedTensorSpec):
+            return "a part of it is ragged; make it dense in a map by .to_tensor()"
+        if not isinstance(leaf, tf.TensorSpec):
+            return "a part of it is no dense tensor; in a map, tf.sparse.to_dense() makes it dense"
+        if leaf.shape.rank is None:
+            return "the rank of a part is unknown; tell it by tf.ensure_shape in a map"
+    weight = spec[2] if isinstance(spec, tuple) and len(spec) == 3 else None
+    if weight is not None and not isinstance(weight, tf.TensorSpec):
+        return "the sample weight must be one number an example"
+    return ""
+
+
+@tf.autograph.experimental.do_not_convert  # which would take most of the time of a start
+def _example(*parts: Any) -> dict[str, Any]:
+    """Return what is in an element by name."""
+    (first, *_) = parts
+    names = set(first) if len(parts) == 1 and isinstance(first, Mapping) else set()
+    is_named = {"features", "label"} <= names
+    example = dict(first) if is_named else dict(zip(_NAMES, parts, strict=False))
+
+    def narrowed(value: tf.Tensor) -> tf.Tensor:
+        return tf.cast(value, tf.float32) if value.dtype.is_floating else value
+
+    example = with_whole_labels(tf.nest.map_structure(narrowed, example))
+    if "sample_weight" in example:
+        example["sample_weight"] = tf.reshape(tf.cast(example["sample_weight"], tf.float32), [])
+    return example
+
+
+def is_batched(examples: tf.data.Dataset) -> bool | None:
+    """Return whether the elements of a dataset are batches; None: it does not tell.
+
+    They are if every part has one first dimension that is not fixed; or a fixed one, which is the
+    size of a `.batch()` that made them.
+    """
+    leaves = tf.nest.flatten(examples.element_spec)
+    leads = {leaf.shape[0] if leaf.shape.rank else 0 for leaf in leaves}
+    lead = leads.pop()
+    if leads or lead == 0:
+        return False
+    batching = _batching(examples)
+    if lead is not None and (batching is None or batching.size != lead):
+        return False
+    if any(leaf.shape.rank > 1 or leaf.dtype == tf.string for leaf in leaves):
+        return True
+    return True if lead is None and batching is not None else None
+
+
+def num_examples(examples: tf.data.Dataset) -> int:
+    """Return how many examples the batches of a dataset hold, or TensorFlow's number for unknown.
+
+    Known if every step after `.batch()` keeps the batches and their sizes.
+    """
+    batches = int(examples.cardinality())
+    batching = _batching(examples)
+    if batches == tf.data.INFINITE_CARDINALITY:
+        return batches
+    sizes = {leaf.shape[0] for leaf in tf.nest.flatten(examples.element_spec)}
+    sizes.discard(None)
+    if batches >= 0 and sizes:
+        return batches * sizes.pop()
+    if batches < 0 or batching is None:
+        return int(tf.data.UNKNOWN_CARDINALITY)
+    count = int(batching.source.cardinality())
+    is_kept = count >= 0 and -(-count // batching.size) == batches
+    if is_kept and batching.is_mapped:
+        first = tf.nest.flatten(next(iter(examples)))[0]
+        is_kept = first.shape[0] == min(count, batching.size)
+    return count if is_kept else int(tf.data.UNKNOWN_CARDINALITY)
+
+
+class _Batching(NamedTuple):
+    """The `.batch()` that made the elements of a dataset.
+
+    Attributes:
+        source: the dataset of examples.
+        size: of a batch.
+        is_mapped: whether a function follows, which may change the sizes.
+    """
+
+    source: tf.data.Dataset
+    size: int
+    is_mapped: bool
+
+
+def _batching(examples: tf.data.Dataset) -> _Batching | None:
+    """Return the last `.batch()` of a chain of datasets; None: none is there, or seen.
+
+    By TensorFlow's own classes, which only a change of TensorFlow changes: then none is seen.
+    """
+    is_mapped = False
+    while True:
+        name = type(examples).__name__.strip("_")
+        inputs = examples._inputs()
+        if name in ("BatchDataset", "ParallelBatchDataset", "PaddedBatchDataset"):
+            size = tf.get_static_value(examples._batch_size)
+            return None if size is None else _Batching(inputs[0], int(size), is_mapped)
+        if len(inputs) != 1 or name in ("UnbatchDataset", "FlatMapDataset", "InterleaveDataset"):
+            return None
+        is_mapped = is_mapped or "Map" in name
+        (examples,) = inputs
+
+
+def in_words(spec: Any) -> str:
+    """Return the specification of an element in one line, such as (float32[8,8,1], int64[])."""
+    if isinstance(spec, dict):
+        return f"{{{', '.join(f'{name}: {in_words(part)}' for name, part in spec.items())}}}"
+    if isinstance(spec, tuple):
+        return f"({', '.join(map(in_words, spec))})"
+    if isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None:
+        sides = ",".join("?" if side is None else str(side) for side in spec.shape)
+        return f"{spec.dtype.name}[{sides}]"
+    return " ".join(str(spec).split())

@@ -1,0 +1,271 @@
+"""Examples whose features and labels are arrays or nests of arrays, held in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from trainer.datasets.splits.arrays import on_host
+from trainer.protocols import paths
+
+Kind = Literal["auto", "class", "number", "multilabel"]
+"""What labels are told to be; auto: seen by their type and shape."""
+
+_DIGEST_ROWS = 4096
+
+
+class NestSplit:
+    """A split held in host memory: nests (dict, tuple) of arrays, each in its own dtype.
+
+    Attributes:
+        num_examples: how many examples there are.
+        in_memory: True, `fetch` only indexes memory.
+
+    Args:
+        batch: `features`, and maybe `label` and `sample_weight`: nests of arrays [N, ...].
+    """
+
+    in_memory = True
+
+    def __init__(self, batch: Mapping[str, Any]) -> None:
+        self.num_examples = len(tf.nest.flatten(batch)[0])
+        self._batch = dict(batch)
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """The labels of all examples, [N, ...]; None: there are none, or not one array."""
+        label = self._batch.get("label")
+        return label if isinstance(label, np.ndarray) else None
+
+    def fetch(self, indices: tf.Tensor) -> dict[str, Any]:
+        """Return the examples `indices`, [B] int64: nests of tensors, [B, ...]."""
+        constants = self._tensors
+        # On the host, whatever the caller's device: texts can be nowhere else.
+        with tf.device("CPU:0"):
+            gathered = [tf.gather(values, indices) for values in constants]
+        return with_whole_labels(tf.nest.pack_sequence_as(self._batch, gathered))
+
+    def digest(self) -> str:
+        """Return a text that changes with the structure, the number and (some of) the examples."""
+        rows = np.unique(np.linspace(0, self.num_examples - 1, _DIGEST_ROWS).astype(np.int64))
+        return digest_of(
+            tf.nest.map_structure(lambda array: array[rows], self._batch), self.num_examples
+        )
+
+    @cached_property
+    def _tensors(self) -> list[tf.Tensor]:
+        return on_host(*tf.nest.flatten(self._batch))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NestDataset:
+    """Examples as they are: no augmentation, and nothing is changed but the width of numbers.
+
+    Attributes:
+        train: the split that is trained on: a NestSplit, or a stream.
+        test: the split that is evaluated; it may be empty.
+        validation: the split that selects checkpoints; None: `test` does.
+        feature_specs: a nest of tf.TensorSpec of one example's features.
+        num_classes: how many classes, targets or flags the label has; 1 where that has no meaning.
+        num_draws: random numbers per example; none.
+        class_names: their names, in order; None: they have none but their numbers.
+        weighted: whether training examples have `sample_weight`.
+        label_kind: see `trainer/protocols/labels.py`; None: anything, or none.
+    """
+
+    train: Any
+    test: NestSplit
+    feature_specs: Any
+    num_classes: int
+    label_kind: str | None
+    validation: NestSplit | None = None
+    class_names: Sequence[str] | None = None
+    weighted: bool = False
+    num_draws: int = 0
+
+    @property
+    def input_shape(self) -> Any:
+        """The shape of one example's features, or the nest of the shapes."""
+        return tf.nest.map_structure(lambda spec: tuple(spec.shape), self.feature_specs)
+
+    def transform(self, batch: dict[str, Any], draws: tf.Tensor | None) -> dict[str, Any]:
+        """Return the batch as it is; `draws` is not used."""
+        return batch
+
+    def digest(self) -> str:
+        """Return a digest of the training examples: every process and attempt must have them."""
+        digest: str = self.train.digest()
+        return digest
+
+
+def digest_of(nest: Any, count: int) -> str:
+    """Return a digest of a nest of arrays, and of a number."""
+    digest = hashlib.sha256(str(count).encode())
+    for path, array in zip(paths(nest), tf.nest.flatten(nest), strict=True):
+        digest.update(f"{path} {array.dtype} {array.shape}".encode())
+        is_text = array.dtype.kind == "O"
+        digest.update(repr(array.tolist()).encode() if is_text else array.tobytes())
+    return digest.hexdigest()
+
+
+def with_whole_labels(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch, or an example, with labels of whole numbers, and of flags, as int64."""
+    if "label" not in batch:
+        return batch
+
+    def widened(label: tf.Tensor) -> tf.Tensor:
+        is_whole = label.dtype.is_integer or label.dtype.is_bool
+        return tf.cast(label, tf.int64) if is_whole else label
+
+    return {**batch, "label": tf.nest.map_structure(widened, batch["label"])}
+
+
+def specs_of(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the specification of one example of arrays [N, ...]."""
+    return tf.nest.map_structure(
+        lambda array: tf.TensorSpec(array.shape[1:], tf.as_dtype(array.dtype)), dict(batch)
+    )
+
+
+class LabelRule:
+    """What the labels of a dataset are, and how many classes, targets or flags they have.
+
+    Attributes:
+        kind: `class`, `number` or `multilabel`; None: anything, or none.
+
+    Args:
+        spec: of one example's label, a nest of tf.TensorSpec; None: there are none.
+        wanted: the kind that is configured.
+        num_classes: the number that is configured; None: it follows from the labels.
+        class_names: names of the classes; None: unknown.
+
+    Raises:
+        ValueError: the labels are not of the configured kind.
+    """
+
+    def __init__(
+        self,
+        spec: Any,
+        wanted: Kind,
+        num_classes: int | None,
+        class_names: Sequence[str] | None = None,
+    ) -> None:
+        self._spec = spec if isinstance(spec, tf.TensorSpec) else None
+        is_whole = self._spec is not None and (spec.dtype.is_integer or spec.dtype.is_bool)
+        self._is_whole = is_whole
+        self._num_classes = num_classes or (len(class_names) if class_names else None)
+        self.kind: str | None = self._seen() if wanted == "auto" else wanted
+        self._is_auto = wanted == "auto"
+        if wanted != "auto" and (problem := self._problem(wanted)):
+            raise ValueError(problem)
+
+    @property
+    def is_column(self) -> bool:
+        """Whether the label is the number of a class in a vector of length 1."""
+        return self.kind == "class" and self._is_whole and self._spec.shape.as_list() == [1]
+
+    @property
+    def needs_range(self) -> bool:
+        """Whether the labels must be read to count their classes."""
+        return self._num_classes is None and self._is_whole and self.kind != "multilabel"
+
+    def count(self, least: int, largest: int) -> int:
+        """Return how many classes, targets or flags there are.
+
+        Args:
+            least: the least label that is a whole number, if it matters.
+            largest: the largest.
+
+        Raises:
+            ValueError: a class is not among them.
+        """
+        if self._is_auto and least < 0 and self.kind == "class":
+            self.kind = None
+        if self._spec is None:
+            return self._num_classes or 1
+        size = math.prod(self._spec.shape)
+        if not self._is_whole or self.kind in ("number", "multilabel"):
+            return self._num_classes or (size if self._spec.shape.rank == 1 else 1)
+        if self.kind is None and self._spec.shape.rank == 1 and size > 1 and largest <= 1:
+            return self._num_classes or size  # flags
+        count = self._num_classes or (largest + 1 if least >= 0 else 1)
+        if self.kind == "class" and not 0 <= least <= largest < count:
+            raise ValueError(
+                f"labels go from {least} to {largest}, they must be in 0..{count - 1} "
+                "(dataset.label_kind=class); change them, or dataset.num_classes"
+            )
+        return count
+
+    def _seen(self) -> str | None:
+        """Return the kind that labels of this type and shape surely are."""
+        if self._spec is None:
+            return None
+        if self._spec.dtype.is_floating and self._spec.shape.rank <= 1:
+            return "number"
+        return "class" if self._is_whole and self._spec.shape.rank == 0 else None
+
+    def _problem(self, kind: Kind) -> str:
+        """Return why these labels are not of a kind, or ''."""
+        if self._spec is None:
+            return (
+                "there is not one label; leave dataset.label_kind=auto, or return the label as a "
+                "single array"
+            )
+        size = self._num_classes
+        shape = self._spec.shape.as_list()
+        is_number = self._is_whole or self._spec.dtype.is_floating
+        is_vector = len(shape) == 1 and size in (None, shape[0])
+        if kind == "number":
+            expected = f"a number, or {size or 'a vector'} of them"
+            fits = is_number and (not shape or is_vector)
+        elif kind == "multilabel":
+            expected, fits = f"{size or 'a vector of'} integers", self._is_whole and is_vector
+        else:
+            expected = f"an integer, or float32[{size or '?'}], the share of each class"
+            is_share = self._spec.dtype == tf.float32 and is_vector
+            fits = is_share or (self._is_whole and (len(shape) != 1 or shape == [1]))
+        if fits:
+            return ""
+        return (
+            f"the label must be {expected} (dataset.label_kind={kind}); cast it or reshape it, or "
+            "set dataset.label_kind=auto"
+        )
+
+
+def range_of(batches: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Return the least and the largest label of whole numbers; (0, 0) where there are none."""
+    arrays = [
+        label
+        for batch in batches
+        if isinstance(label := batch.get("label"), np.ndarray) and label.dtype.kind in "iub"
+    ]
+    filled = [array for array in arrays if array.size]
+    if not filled:
+        return 0, 0
+    return min(int(array.min()) for array in filled), max(int(array.max()) for array in filled)
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    """Have what a function draws without a seed be the same whenever it is called.
+
+    So every process reads the same examples. Afterward all is as before.
+    """
+    states = random.getstate(), np.random.get_state(), context.global_seed()
+    tf.keras.utils.set_random_seed(0)
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        tf.random.set_seed(states[2])

@@ -1,0 +1,128 @@
+"""Features and labels that are several arrays, texts among them, in every part of a run."""
+
+import csv
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.processes import ROOT, only_run, run, start, wait_until
+from tests.support.training import assert_same_bits, recipe, variables
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.errors import ConfigError
+from trainer.worker.export import export
+
+OWN = "tests.programs.columns"
+TRAINING = (
+    f"model._target_={OWN}.net", f"task._target_={OWN}.TwoLosses", "train.steps=6",
+    "batch.global_size=16", "checkpoint.every_steps=2", "writers=[jsonl]",
+)  # fmt: skip
+CHOICES = ("model=softmax", "~model.l2", "optimizer=adam")
+ARRAYS = (*CHOICES, "dataset=arrays", f"dataset.data._target_={OWN}.columns", *TRAINING)
+STREAM = (
+    *CHOICES, "dataset=stream", f"dataset.train._target_={OWN}.batches",
+    f"dataset.validation_data._target_={OWN}.batches", "+dataset.validation_data.seed=1",
+    f"dataset.test._target_={OWN}.batches", "+dataset.test.seed=2", *TRAINING,
+)  # fmt: skip
+MIRRORED = ("strategy=mirrored", "strategy.virtual_devices=2")
+IN_PARTS = ("batch.shards=2", "batch.accumulate=2")
+
+
+def finished(directory, *overrides):
+    """Train to the end in this process; return the engine."""
+    engine = recipe(directory, *overrides)
+    assert engine.train(lambda: False)
+    return engine
+
+
+def test_columns_are_trained_evaluated_predicted_and_exported(tmp_path):
+    engine = finished(tmp_path, *ARRAYS)
+    assert engine.split == "validation"
+    rows = next(engine.predictor.predict())
+    assert {"id", "weight", "label_price", "label_sold", "price", "sold"} == set(rows)
+    batch = engine.predictor.source.split.fetch(tf.range(3, dtype=tf.int64))
+    assert rows["label_price"][:3].tolist() == batch["label"]["price"].numpy().tolist()
+
+    export.run(compose([*ARRAYS, "mode=export"]), tmp_path, Channel(lambda message: None))
+    served = tf.saved_model.load(str(tmp_path / "export" / "model-6" / "saved_model"))
+    predicted = served.signatures["serving_default"](**batch["features"])
+    assert set(predicted) == {"price", "sold"}
+    np.testing.assert_allclose(predicted["sold"], rows["sold"][:3], rtol=1e-5)
+    card = (tmp_path / "export" / "model-6" / "MODEL_CARD.md").read_text()
+    assert "`age`, [N] int64; `color`, [N] string; `size`, [N, 3] float32" in card
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", [ARRAYS, STREAM], ids=["arrays", "stream"])
+def test_bits_do_not_depend_on_replicas_or_stops(tmp_path, data):
+    one = variables(finished(tmp_path / "one", *data, *IN_PARTS))
+    stopped = recipe(tmp_path / "two", *data, *IN_PARTS, *MIRRORED)
+    assert not stopped.train(lambda: stopped.step >= 3)
+    assert_same_bits(one, variables(finished(tmp_path / "two", *data, *IN_PARTS, *MIRRORED)))
+
+
+def test_other_examples_are_refused_when_a_run_is_continued(tmp_path, monkeypatch):
+    (tmp_path / "run.json").write_text('{"argv": []}')  # as the command makes it
+    stopped = recipe(tmp_path, *ARRAYS)
+    assert not stopped.train(lambda: stopped.step >= 2)
+    monkeypatch.setenv("COLUMNS_SEED", "1")
+    with pytest.raises(ConfigError, match="not the same with which the run has been"):
+        recipe(tmp_path, *ARRAYS)
+    assert recipe(tmp_path, *ARRAYS, "mode=evaluate")  # which trains on none
+
+
+REFUSED = {
+    "jit=true": r"jit \(true\) compiles no texts",
+    "summary.images=2": r"needs features that are images, .* age int64\[\], color string\[\], si",
+    "task=segmentation": r"task \(Segmentation\) needs features that are one tensor .* are age in",
+    "dataset.validation=0.1": "the dataset has a validation split of its own; add",
+    "model._target_=trainer.models.softmax.softmax": r"model \(.*softmax\) needs features that",
+}
+
+
+@pytest.mark.parametrize("option", REFUSED)
+def test_option_that_cannot_work_is_refused_in_one_line(tmp_path, option):
+    data = [word for word in ARRAYS if not (word.startswith("task.") and "task=" in option)]
+    with pytest.raises(ConfigError, match=REFUSED[option]) as caught:
+        recipe(tmp_path, *data, option)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_workers_of_different_examples_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    workers = ("strategy=multi_worker", "strategy.workers=2")
+    code, out, err = run(tmp_path, *ARRAYS, *workers, f"dataset.data._target_={OWN}.drawn")
+    assert code == 2, f"{out}\n{err}"
+    assert "the training examples are not the same in all processes; its function" in err
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("data", [ARRAYS, STREAM], ids=["arrays", "stream"])
+def test_killed_cluster_ends_with_the_same_table(tmp_path, monkeypatch, data):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    tables = []
+    for name, options in (("one", ()), ("two", ("strategy=multi_worker", "strategy.workers=2"))):
+        directory = tmp_path / name
+        directory.mkdir()
+        command = (*data, *IN_PARTS, *options, "train.steps=40")
+        if options:
+            process = start(directory, *command)
+            wait_until(lambda found=directory: list(found.glob("runs/*/checkpoints/ckpt-4.json")))
+            process.kill()
+            process.communicate()
+        assert run(directory, *command)[0] == 0
+        assert run(directory, *command, "mode=predict")[0] == 0
+        with next(only_run(directory).glob("predictions/*.csv")).open() as file:
+            tables.append(list(csv.reader(file)))
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_parameter_server_trains_columns(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    code, out, err = run(tmp_path, *ARRAYS, "strategy=parameter_server")
+    assert code == 0, f"{out}\n{err}"
