@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from trainer.annotations import Exists, Ge, Structural
 from trainer.datasets.arrays import arrays
-from trainer.datasets.splits.nests import NestDataset
+from trainer.datasets.splits.nested import NestDataset
 from trainer.datasets.stream import stream
 
 

@@ -96,6 +96,7 @@ def saved(  # noqa: PLR0913 - every option is a key of the configuration
         _compile(model, path, config, classes, library)
     else:
         _check(model, path, input_shape, num_classes)
+    _check_precision(model, path)
     value = first_value(model)
     for number in fresh or ():
         model.weights[number].assign(value(model.weights[number]))
@@ -262,7 +263,6 @@ def _check(
                 f"path ({path}): the model's {what} is {list(shape)} for each example, but the "
                 f"dataset's is {list(wanted)}; choose a model or a dataset that fits"
             )
-    _check_precision(model, path)
 
 
 def _check_precision(model: Any, path: str) -> None:
@@ -273,5 +273,6 @@ def _check_precision(model: Any, path: str) -> None:
     if dtypes and wanted not in dtypes:
         raise ValueError(
             f"path ({path}): the model's layers compute in {', '.join(sorted(dtypes))}, as they "
-            f"were saved, not in {wanted}; save it with the policy of precision, or leave that out"
+            f"were saved, not in {wanted}; save it with the policy of precision, or set precision to "
+            "theirs"
         )

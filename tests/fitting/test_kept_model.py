@@ -84,16 +84,16 @@ def test_own_classes_and_functions_are_named_where_they_are(tmp_path: Path) -> N
 
 
 class Narrow(keras.Model):
-    def __init__(self, units: int = 1) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.dense = keras.layers.Dense(units)
+        self.dense = keras.layers.Dense(5)
 
     def call(self, inputs: Any) -> Any:
         return self.dense(inputs)
 
 
 def test_classes_that_take_no_further_keywords_are_built(tmp_path: Path) -> None:
-    model = Narrow(5)
+    model = Narrow()
     model.compile("sgd", "mse")
     model(np.zeros([1, 4]))
     built = saved((4,), 1, **KeptModel(model, tmp_path).options)
@@ -120,6 +120,15 @@ class Pair(keras.Model):
         self.first = first
 
 
+class Broken(keras.layers.Layer):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
+
+
 class Wide(tf.keras.Model):
     def __init__(self, units: int = 1) -> None:
         super().__init__()
@@ -134,11 +143,10 @@ def test_models_that_keras_would_write_wrongly_are_refused(tmp_path: Path) -> No
     refused(own, tmp_path, r"^model \(OwnCompile\) has a compile of its own, whose arguments ")
     pair = Pair(small("keras"))
     pair.compile("sgd", "mse")
-    refused(
-        pair,
-        tmp_path,
-        r"^model \(Pair\) is of classes that Keras does not write and read \(.*\); add ",
-    )
+    refused(pair, tmp_path, r"^model \(Pair\) has no get_config, .* does not keep first; add ")
+    broken = keras.Sequential([keras.Input([4]), Broken(2.0)])
+    broken.compile("sgd", "mse")
+    refused(broken, tmp_path, r"^model \(Sequential\) is of classes that Keras does not write and ")
     wide = Wide(5)
     wide.compile("sgd", "mse")
     refused(wide, tmp_path, r"^model \(Wide\) has no get_config, .* does not keep units; add ")

@@ -129,14 +129,15 @@ def _check(model: Any, library: Any) -> None:
             f"model ({kind.__name__}) has a compile of its own, whose arguments Keras does not "
             f"keep; add get_compile_config and compile_from_config, {_FUNCTION_FIX}"
         )
-    options = set(inspect.signature(kind.__init__).parameters) - _BASE_OPTIONS
-    is_subclass = kind.__module__.partition(".")[0] not in LIBRARIES
-    is_default = kind.get_config is library.Model.get_config
-    if library.__name__ == "tf_keras" and is_subclass and is_default and options:
-        raise ConfigError(
-            f"model ({kind.__name__}) has no get_config, and without it tf_keras does not keep "
-            f"{', '.join(sorted(options))}; add get_config, {_FUNCTION_FIX}"
-        )
+    for inner in (layer for layer in model._flatten_layers() if isinstance(layer, library.Model)):
+        kind = type(inner)
+        options = set(inspect.signature(kind.__init__).parameters) - _BASE_OPTIONS
+        is_own = kind.__module__.partition(".")[0] not in LIBRARIES
+        if is_own and options and kind.get_config is library.Model.get_config:
+            raise ConfigError(
+                f"model ({kind.__name__}) has no get_config, and without it Keras does not keep "
+                f"{', '.join(sorted(options))}; add get_config, {_FUNCTION_FIX}"
+            )
 
 
 def _archive(model: Any) -> tuple[bytes, dict[str, Any], list[str]]:
