@@ -16,7 +16,7 @@ import tf_keras
 from trainer import code_files
 from trainer.annotations import Exists, Free
 from trainer.keras_files import READ_ERRORS, open_hdf5, read_archive
-from trainer.keras_objects import constructible, first_value
+from trainer.keras_objects import constructible, with_first_values
 
 _NAMES = """
     Activation ActivityRegularization AdaptiveAveragePooling1D AdaptiveAveragePooling2D
@@ -97,10 +97,7 @@ def saved(  # noqa: PLR0913 - every option is a key of the configuration
     else:
         _check(model, path, input_shape, num_classes)
     _check_precision(model, path)
-    value = first_value(model)
-    for number in fresh or ():
-        model.weights[number].assign(value(model.weights[number]))
-    return model
+    return with_first_values(model, fresh or [])
 
 
 def _check_trusted(file: Path, sha256: str) -> None:
@@ -273,6 +270,6 @@ def _check_precision(model: Any, path: str) -> None:
     if dtypes and wanted not in dtypes:
         raise ValueError(
             f"path ({path}): the model's layers compute in {', '.join(sorted(dtypes))}, as they "
-            f"were saved, not in {wanted}; save it with the policy of precision, or set precision to "
-            "theirs"
+            f"were saved, not in {wanted}; set precision to theirs, or save it with that of the "
+            "run"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,15 +36,23 @@ def first_value(model: Any) -> Callable[[Any], Any | None]:
     return value
 
 
+def with_first_values(model: Any, numbers: Iterable[int]) -> Any:
+    """Return a model in which weights of these numbers are as their initializers make them."""
+    value = first_value(model)
+    for weight in (model.weights[number] for number in numbers):
+        weight.assign(value(weight))
+    return model
+
+
 @dataclass(frozen=True)
 class _Constructible:
     """Stands for a class whose constructor does not take what every layer is configured with."""
 
-    made: Any
+    kind: Any
 
     def from_config(self, config: Mapping[str, Any]) -> Any:
-        names = inspect.signature(self.made).parameters
-        instance = self.made.from_config({k: v for k, v in config.items() if k in names})
+        names = inspect.signature(self.kind).parameters
+        instance = self.kind.from_config({k: v for k, v in config.items() if k in names})
         if config.get("trainable") is False:
             instance.trainable = False
         return instance
