@@ -13,6 +13,7 @@ from trainer.datasets.splits.nested import (
     LabelRule,
     NestDataset,
     NestSplit,
+    cast_alike,
     range_of,
     seeded,
     specs_of,
@@ -52,6 +53,7 @@ def arrays(
     train = batches["train"]
     specs = specs_of(train)
     try:
+        batches = {name: cast_alike(batch, specs, name) for name, batch in batches.items()}
         rule = LabelRule(specs.get("label"), label_kind, num_classes)
         count = rule.count(*range_of(list(batches.values())))
     except ValueError as error:
@@ -77,10 +79,6 @@ def _batches(value: Any) -> dict[str, dict[str, Any]]:
     parts = list(value) if is_several and len(value) in (2, 3) else [value]
     names = _PARTS[len(parts)]
     batches = {name: _batch(part, name) for name, part in zip(names, parts, strict=True)}
-    train = batches["train"]
-    for name, batch in batches.items():
-        for key in ("features", "label"):
-            _check_same(train.get(key), batch.get(key), name, key)
     return batches
 
 
@@ -117,10 +115,7 @@ def _batch(part: Any, split: str) -> dict[str, Any]:
 
 def _check_weight(weight: Any, split: str) -> None:
     if not isinstance(weight, np.ndarray) or weight.ndim != 1 or weight.dtype.kind not in "fiub":
-        shown = _in_words(weight) if isinstance(weight, np.ndarray) else "several arrays"
-        raise ValueError(
-            f"data: sample_weight of the {split} part is {shown}, it must be one number an example"
-        )
+        raise ValueError(f"data: sample_weight of the {split} part must be one number an example")
     if not np.isfinite(weight).all():
         raise ValueError(f"data: sample_weight of the {split} part has numbers that are not finite")
 
@@ -190,31 +185,3 @@ def _texts(array: np.ndarray, title: str) -> np.ndarray:
             "are dict(table)"
         )
     return texts
-
-
-def _check_same(own: Any, other: Any, split: str, key: str) -> None:
-    """Check that a split has what the training split has: structure, shapes and types."""
-    specs = [_described(nest, key) for nest in (own, other)]
-    if specs[0] != specs[1]:
-        raise ValueError(
-            f"data: the {key} of the {split} part {'are' if key == 'features' else 'is'} {specs[1]}"
-            f", of the train part {specs[0]}; they must be alike"
-        )
-
-
-def _described(nest: Any, key: str) -> str:
-    if nest is None:
-        return "missing"
-    titles = paths(nest)
-    parts = [
-        f"{title}{': ' if title else ''}{_in_words(array, is_label=key == 'label')}"
-        for title, array in zip(titles, tf.nest.flatten(nest), strict=True)
-    ]
-    return parts[0] if titles == [""] else f"{{{', '.join(parts)}}}"
-
-
-def _in_words(array: np.ndarray, *, is_label: bool = False) -> str:
-    name = "text" if array.dtype.kind == "O" else array.dtype.name
-    if is_label and array.dtype.kind in "iub":
-        name = "integer"
-    return f"{name}{list(array.shape[1:])}".replace(" ", "")

@@ -11,12 +11,14 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.annotations import Ge, Structural
-from trainer.datasets.splits.elements import in_words, is_batched, named, num_examples
+from trainer.datasets.splits.elements import is_batched, named, num_examples
 from trainer.datasets.splits.nested import (
     LabelRule,
     NestDataset,
     NestSplit,
+    cast_alike,
     digest_of,
+    in_words,
     range_of,
     seeded,
 )
@@ -241,14 +243,10 @@ def _read(source: _Source, train: _Source) -> dict[str, Any]:
     split = source._split
     if int(source._raw.cardinality()) == tf.data.INFINITE_CARDINALITY:
         raise ValueError(f"the dataset of {split} has no end; leave out repeat()")
-    for name in ("features", "label"):
-        specs = [each.spec.get(name) for each in (train, source)]
-        if specs[0] != specs[1]:
-            raise ValueError(
-                f"the {name} of {split} must be as those of train, {in_words(specs[0])}, they are "
-                f"{in_words(specs[1])}"
-            )
     source.is_column = train.is_column
+    spec = train.spec
+    if train.is_column:
+        spec = {**spec, "label": tf.TensorSpec([], tf.int64)}
     with seeded():
         try:
             blocks = list(source.examples().batch(_READ_AT_ONCE).as_numpy_iterator())
@@ -258,7 +256,8 @@ def _read(source: _Source, train: _Source) -> dict[str, Any]:
             raise ValueError(
                 f"the examples of {split} are of several shapes; pad, crop or resize them in a map"
             ) from error
-    return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *blocks)
+    read = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *blocks)
+    return cast_alike(read, spec, split)
 
 
 def _as_arrays(example: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from trainer.datasets.splits.nested import with_whole_labels
+from trainer.datasets.splits.nested import in_words, with_whole_labels
 
 _NAMES = ("features", "label", "sample_weight")
 
@@ -163,15 +163,3 @@ def _batching(examples: tf.data.Dataset) -> _Batching | None:
             return None
         is_mapped = is_mapped or "Map" in name
         (examples,) = inputs
-
-
-def in_words(spec: Any) -> str:
-    """Return the specification of an element in one line, such as (float32[8,8,1], int64[])."""
-    if isinstance(spec, dict):
-        return f"{{{', '.join(f'{name}: {in_words(part)}' for name, part in spec.items())}}}"
-    if isinstance(spec, tuple):
-        return f"({', '.join(map(in_words, spec))})"
-    if isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None:
-        sides = ",".join("?" if side is None else str(side) for side in spec.shape)
-        return f"{spec.dtype.name}[{sides}]"
-    return " ".join(str(spec).split())

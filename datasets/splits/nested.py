@@ -131,10 +131,76 @@ def with_whole_labels(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def specs_of(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the specification of one example of arrays [N, ...]."""
-    return tf.nest.map_structure(
-        lambda array: tf.TensorSpec(array.shape[1:], tf.as_dtype(array.dtype)), dict(batch)
+    """Return the specification of one example of arrays [N, ...], as `fetch` returns it."""
+
+    def spec(array: np.ndarray) -> tf.TensorSpec:
+        return tf.TensorSpec(array.shape[1:], tf.as_dtype(array.dtype))
+
+    def whole(label: tf.TensorSpec) -> tf.TensorSpec:
+        is_whole = label.dtype.is_integer or label.dtype.is_bool
+        return tf.TensorSpec(label.shape, tf.int64 if is_whole else label.dtype)
+
+    specs = tf.nest.map_structure(spec, dict(batch))
+    if "label" in specs:
+        specs["label"] = tf.nest.map_structure(whole, specs["label"])
+    return specs
+
+
+def cast_alike(batch: Mapping[str, Any], own: Mapping[str, Any], split: str) -> dict[str, Any]:
+    """Return arrays of a split in the types of the examples that are trained on.
+
+    Args:
+        batch: nests of arrays by name.
+        own: the specification of a training example by name.
+        split: the name of the split.
+
+    Raises:
+        ValueError: features or labels are others.
+    """
+    others = specs_of(batch)
+    for name in ("features", "label"):
+        if not _is_alike(others.get(name), own.get(name)):
+            raise ValueError(
+                f"the {name} of {split} must be as of train, {in_words(own.get(name))}, and not "
+                f"{in_words(others.get(name))}"
+            )
+
+    def cast(array: np.ndarray, spec: tf.TensorSpec) -> np.ndarray:
+        return array.astype(np.float32, copy=False) if spec.dtype == tf.float32 else array
+
+    names = [name for name in ("features", "label") if name in batch]
+    alike = {name: tf.nest.map_structure(cast, batch[name], own[name]) for name in names}
+    return {**batch, **alike}
+
+
+def _is_alike(other: Any, own: Any) -> bool:
+    """Return whether structures and shapes are the same, and numbers need but be widened."""
+    flat = tf.nest.flatten(own), tf.nest.flatten(other)
+    return paths(own) == paths(other) and all(
+        (one is None) == (two is None)
+        and (
+            one is None
+            or (
+                one.shape == two.shape
+                and (one.dtype == two.dtype or (one.dtype == tf.float32 and two.dtype.is_integer))
+            )
+        )
+        for one, two in zip(*flat, strict=True)
     )
+
+
+def in_words(spec: Any) -> str:
+    """Return the specification of an element in one line, such as (float32[8,8,1], int64[])."""
+    if spec is None:
+        return "missing"
+    if isinstance(spec, dict):
+        return f"{{{', '.join(f'{name}: {in_words(part)}' for name, part in spec.items())}}}"
+    if isinstance(spec, tuple):
+        return f"({', '.join(map(in_words, spec))})"
+    if isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None:
+        sides = ",".join("?" if side is None else str(side) for side in spec.shape)
+        return f"{spec.dtype.name}[{sides}]"
+    return " ".join(str(spec).split())
 
 
 class LabelRule:

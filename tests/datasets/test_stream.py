@@ -224,7 +224,7 @@ def test_function_draws_the_same_without_a_seed():
         ({"label_kind": "multilabel"}, r"the label must be 3 integers \(dataset.label_kind=multil"),
         (
             {"test": mapped(lambda x, y: (x, x))},
-            r"label of test .* they are float32\[2\]",
+            r"label of test .* and not float32\[2\]",
         ),
         ({"test": mapped(lambda x, y: (x, y + 1))}, r"labels go from 1 to 3, .* in 0..2 \(datas"),
         ({"train": mapped(lambda x, y: (tf.RaggedTensor.from_tensor([x]), y))}, r"by .to_tensor"),

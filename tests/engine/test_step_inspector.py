@@ -181,7 +181,7 @@ def test_features_that_are_not_images_are_refused():
     plan = SimpleNamespace(images=StepInterval(99, [EverySteps(10)]))
     make_inspector = functools.partial(StepInspector, SimpleNamespace(state=None), None, plan)
     for shape in ([28, 28], [28, 28, 1], [32, 32, 3], [32, 32, 4]):
-        make_inspector(shape)
+        make_inspector(tf.TensorSpec([None, *shape]))
     for shape in ([784], [32, 32, 2], [4, 32, 32, 3]):
         with pytest.raises(
             ConfigError,
@@ -190,4 +190,4 @@ def test_features_that_are_not_images_are_refused():
                 r".* add summary.images=null$"
             ),
         ):
-            make_inspector(shape)
+            make_inspector(tf.TensorSpec([None, *shape]))

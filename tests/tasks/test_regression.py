@@ -116,13 +116,13 @@ def test_arrays_with_a_fraction_are_targets(tmp_path: Path) -> None:
         (
             ["task=regression"],
             "task (Regression) learns numbers, but the dataset's labels are one class an example; "
-            "choose task=classification, or a dataset of numbers (of a table "
+            "choose task=classification, or a dataset of numbers ("
             "dataset.label_kind=number)",
         ),
         (
             ["dataset=diabetes", "model=softmax"],
             "task (Classification) learns one class an example, but the dataset's labels are "
-            "numbers; choose task=regression, or a dataset of classes (of a table "
+            "numbers; choose task=regression, or a dataset of classes ("
             "dataset.label_kind=class)",
         ),
         (
