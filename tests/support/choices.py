@@ -14,6 +14,7 @@ def listed(group: str) -> str:
 
 NEEDED = {
     "dataset=arrays": ["dataset.data._target_=tests.programs.columns.pixels"],
+    "callbacks=keras": ["callbacks.keras.callback._target_=keras.callbacks.LambdaCallback"],
     "dataset=stream": [
         "dataset.train._target_=tests.support.toy_streams.train",
         "dataset.test._target_=tests.support.toy_streams.test",

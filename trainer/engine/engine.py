@@ -1,6 +1,7 @@
 """The training engine: a loop on the host over graph calls, and one in each call over steps.
 
 restore the newest checkpoint
+call the callbacks: the training begins
 handle what is due at its step
 while not finished:
     decision = agree with all processes
@@ -11,10 +12,12 @@ while not finished:
 if not finished: save, and leave
 evaluate, if the result has no metrics yet
 if there is a validation split: evaluate the test split, with the last weights and the best
+call the callbacks: the training ends
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -25,6 +28,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.cluster.messages import evaluation_text
+from trainer.engine.callback_events import CallbackCaller
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.checkpoints.rollback import Rollback
 from trainer.engine.evaluation.evaluator import Evaluation, Evaluator
@@ -75,7 +79,11 @@ class Engine(RunState):
     _iterator: Any = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._rollback = Rollback(self.run_dir, self.state.divergence_monitor, self.process_group)
+        group = self.process_group
+        self._rollback = Rollback(self.run_dir, self.state.divergence_monitor, group)
+        self._callbacks = CallbackCaller(
+            self.run_dir, self.reporter, self.state, self.loop.strategy, group, self.channel
+        )
 
     @property
     def state(self) -> TrainState:
@@ -113,6 +121,7 @@ class Engine(RunState):
             self.process_group.assert_same_lines(
                 lambda: self.loop.trace(self._iterator), first_difference
             )
+            self._callbacks.call("on_train_begin")
             with suppress(Stopped):  # in the middle of an evaluation: nothing of it was written
                 self._run(stop_requested, save_requested)
             if not self._finished:
@@ -120,6 +129,7 @@ class Engine(RunState):
                 return False
             with suppress(Stopped):
                 self._evaluate_at_end(stop_requested)
+                self._callbacks.call("on_train_end")
                 return True
             return False
 
@@ -134,18 +144,28 @@ class Engine(RunState):
         self._metrics = None if evaluation is None else evaluation.metrics
         if self.plan.summarize.due(step):
             self.reporter.write_train_metrics(step, speed)
-        if self.plan.epochs.ends_at(step):
-            self.reporter.show_epoch(step)
-        ends = False
+        is_epoch_end = self.plan.epochs.ends_at(step)
+        epoch_metrics = self.reporter.show_epoch(step) if is_epoch_end else None
         if evaluation is not None and evaluation.metrics:
             self.reporter.write_evaluation(self.split, step, evaluation)
             self.channel.evaluated(step, evaluation.metrics, self.split)
-            ends = self._run_callbacks(evaluation.metrics)
+        self._callbacks.show(step, epoch_metrics, self._metrics)
+        with self.reporter.uncounted():
+            ends = [
+                self._callbacks.call(event)
+                for event, is_due in (
+                    ("on_step", True),
+                    ("on_evaluate", bool(self._metrics)),
+                    ("on_epoch_end", is_epoch_end),
+                )
+                if is_due
+            ]
         if self.step_inspector is not None and self.step_inspector.due(step):
             self.enter("train" if self.step_inspector.compiled else "compile")
             self.step_inspector.show(step, self.reporter.writers)
-        self.reporter.begin_window(step)
-        if ends:
+        if self.plan.reports_at(step):
+            self.reporter.begin_window(step)
+        if any(ends):
             self._stopped_early = True
             self.state.stopped_early.assign(True)
         self._reported_step = step
@@ -272,18 +292,6 @@ class Engine(RunState):
         self.faults.reached("evaluate")
         return self.evaluator.evaluate(stop_requested, self.enter)
 
-    def _run_callbacks(self, metrics: Mapping[str, float]) -> bool:
-        """Return whether a callback, in any process, ends the training; collective."""
-        # All are called, also after one that ends it: each keeps its own count.
-        ending = [
-            name
-            for name, callback in self.state.callbacks.items()
-            if self.process_group.any_process(callback.on_evaluate(self.step, metrics))
-        ]
-        for name in ending:
-            self.channel.line(f"{name} ends the training at step {self.step}.")
-        return bool(ending)
-
     def before_save(self) -> None:
         """Write what precedes a checkpoint and is never reported again."""
         self.reporter.flush()
@@ -307,8 +315,19 @@ class Engine(RunState):
         self.reporter.open(self.step, self._reported_step)
         self._saved = (self.step, self._reported_step)
         self._open_input()
+        self._callbacks.show(self.step, None, self._last_evaluation())
         self.enter("compile")
         return restored
+
+    def _last_evaluation(self) -> dict[str, float]:
+        """Return the metrics of the last evaluation that was written, for callbacks; collective."""
+        if not self.state.callbacks:
+            return {}
+        evaluations = read_evaluations(self.run_dir, self.split)
+        past = [metrics for step, metrics in evaluations if step <= self._reported_step]
+        # The chief's: the others need not see its files.
+        text = self.process_group.broadcast_text_from_chief(json.dumps(past[-1] if past else {}))
+        return json.loads(text)
 
     def _roll_back(self, status: DivergenceStatus) -> None:
         """Go back to before the steps that diverged, and go on without their samples; collective.

@@ -202,6 +202,7 @@ class Plan:
         histograms: when histograms of weights and gradients are shown; None: never.
         images: when input images are shown; None: never.
         boundaries: further steps at which a graph call ends, though nothing is due.
+        callbacks: when callbacks are called besides; the last step is not due by itself.
     """
 
     total_steps: int
@@ -212,16 +213,21 @@ class Plan:
     histograms: StepInterval | None = None
     images: StepInterval | None = None
     boundaries: frozenset[int] = frozenset()
+    callbacks: Sequence[StepPolicy] = ()
 
     def next_event(self, step: int) -> int:
         """Return the first step after `step` at which something is due, or a graph call ends."""
         epoch_end = self.epochs.end(self.epochs.completed(step))
-        due = (interval.next_after(step) for interval in self._intervals)
+        due = [policy.next_after(step) for policy in (*self._intervals, *self.callbacks)]
         boundaries = (boundary for boundary in self.boundaries if boundary > step)
         return min(epoch_end, *due, *boundaries)
 
     def event_at(self, step: int) -> bool:
         """Return whether anything is due after `step` steps."""
+        return self.reports_at(step) or is_due(self.callbacks, step)
+
+    def reports_at(self, step: int) -> bool:
+        """Return whether more is due after `step` steps than a call of callbacks."""
         return self.epochs.ends_at(step) or any(interval.due(step) for interval in self._intervals)
 
     @property

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,6 +82,13 @@ class Reporter:
         self._begin_step = step
         self._waited = 0.0
 
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Leave the block out of the speed of training."""
+        began = time.monotonic()
+        yield
+        self._began += time.monotonic() - began
+
     def end_compilation(self, step: int) -> None:
         """Begin to measure after the first graph call, which was mostly compilation."""
         self.begin_window(step)
@@ -124,8 +131,8 @@ class Reporter:
         secs_left = (total - step) * self.plan.epochs.global_size / rate if rate else None
         self.channel.progress(step, total, rate, secs_left, unpack(self._state.task, window))
 
-    def show_epoch(self, step: int) -> None:
-        """Show the user the training metrics of the epoch that ends at `step`; reset their sums."""
+    def show_epoch(self, step: int) -> dict[str, float]:
+        """Show and return the training metrics of the epoch that ends here; reset their sums."""
         epoch = self.plan.epochs.completed(step) - 1
         values = unpack(self._state.task, self._state.epoch_sums.numpy())
         metric = next((name for name in values if name != "loss"), "loss")
@@ -133,6 +140,7 @@ class Reporter:
             f"Epoch: {epoch}, {metric}: {values[metric]:f}, train_loss: {values['loss']:f}."
         )
         self._state.epoch_sums.assign(tf.zeros_like(self._state.epoch_sums))
+        return values
 
     def write_train_metrics(self, step: int, speed: Mapping[str, float]) -> None:
         """Write the training metrics since the last summary, and reset their sums; collective.
@@ -153,9 +161,13 @@ class Reporter:
         values |= {"goodput": time_spent.goodput, **resource_usage.resource_metrics()}
         if len(time_spent.sizes) > 1:
             values["workers"] = time_spent.sizes[-1][1]
-        self._write("train", step, values)
+        self.write_scalars(step, values)
         self._show_workers(step, record)
         self._state.summary_sums.assign(tf.zeros_like(self._state.summary_sums))
+
+    def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Write numbers of the training split after `step` updates."""
+        self._write("train", step, values)
 
     def write_evaluation(self, split: str, step: int, evaluation: Evaluation) -> None:
         """Write the evaluation of a split after `step` updates."""

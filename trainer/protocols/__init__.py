@@ -4,6 +4,7 @@ A class of a user needs no base class and imports nothing from here.
 """
 
 from trainer.protocols.acting import Acts, Buffer, Environment, EnvSpec, LoopDefaults, Unroll
+from trainer.protocols.callbacks import EVENTS, CallbackDefaults
 from trainer.protocols.data import (
     Batch,
     Dataset,
@@ -21,7 +22,6 @@ from trainer.protocols.nests import paths
 from trainer.protocols.nodes import ModelNode, Node, OptimizerNode, ScheduleNode
 from trainer.protocols.replicas import Replica, Worker
 from trainer.protocols.task import (
-    Callback,
     LossFn,
     Metrics,
     PerExample,

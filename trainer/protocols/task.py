@@ -1,4 +1,4 @@
-"""The protocols of tasks and callbacks: all that the engine uses of them."""
+"""The protocols of tasks: all that the engine uses of them."""
 
 from __future__ import annotations
 
@@ -261,23 +261,3 @@ class TaskDefaults:
         """Return what the exported model returns for a batch, name -> [B, ...]."""
         assert self.predict_step is not None
         return self.predict_step(batch)
-
-
-class Callback(Protocol):
-    """Called after each evaluation, in every process.
-
-    Its state belongs in `tf.Variable` attributes: they are saved in every checkpoint.
-
-    It may have a method `adjust_learning_rate(rate)`: it receives the schedule's learning rate of a
-    step, float32 scalar, and returns the one that is used. It is traced into the step, in every
-    replica, and must depend on nothing but the rate and the callback's variables. An attribute
-    `directions` is set to which direction of each metric is better (`trainer.config.directions`).
-    """
-
-    def on_evaluate(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Return whether training should stop, after an evaluation.
-
-        Args:
-            step: number of updates made.
-            metrics: the metrics of the validation split; without one of the test split.
-        """

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.marks import first_only
 from tests.support.processes import only_run, run
 from tests.support.training import ROUNDING, SMALL, assert_same_bits, engine, train, variables
 from tests.tasks.test_tasks import GAN
@@ -406,3 +407,34 @@ def test_evaluation_may_not_update(tmp_path):
     run_engine = engine(tmp_path, f"task._target_={__name__}.Updating", "batch.global_size=50")
     with pytest.raises(ConfigError, match=r"^task: eval_step calls step\.minimize, but an evaluat"):
         run_engine.evaluator.evaluate(lambda: False)
+
+
+class Drawing(Classification):
+    """Judges each example by numbers that it draws."""
+
+    def eval_step(self, batch, step):
+        losses, metrics = super().eval_step(batch)
+        size = batch["weight"].shape[0]
+        noise = step.random_normal([size, 3])[:, 0] + tf.random.uniform([size])
+        return losses + tf.cast(batch["id"] % 7, tf.float32) * noise, metrics
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layout",
+    first_only(
+        [
+            ["batch.global_size=64", *STRATEGIES["mirrored"]],
+            ["batch.global_size=64", *STRATEGIES["central_storage"]],
+            ["batch.global_size=48", "batch.shards=4"],
+            ["batch.global_size=48", "batch.shards=4", *STRATEGIES["mirrored"]],
+        ]
+    ),
+)
+def test_draws_of_an_evaluation_are_those_of_the_example(tmp_path, layout):
+    task = f"task._target_={__name__}.Drawing"
+    losses = [
+        engine(tmp_path / name, task, *options).evaluator.evaluate(lambda: False).metrics["loss"]
+        for name, options in (("one", ["batch.global_size=50"]), ("other", layout))
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.command_line import run_here
 from trainer.errors import ConfigError
-from trainer.protocols import Callback, Metric, names_of
+from trainer.protocols import Metric, names_of
 from trainer.worker.building import members
 
 ADVICE = "; add what trainer/protocols/ describes"
@@ -62,10 +62,50 @@ def test_methods_of_a_task_are_checked_before_attributes_that_build_leaves():
         task.make_evaluator = print  # instead of eval_step
 
 
-def test_callback_and_metric_without_members_are_refused():
+class Keras:
+    """Has what tells a callback of Keras."""
+
+    def set_model(self, model):
+        pass
+
+
+NAMES = "on_train_begin, on_step, on_evaluate, on_epoch_end, on_train_end"
+CALLBACKS = {
+    f"has none of {NAMES}, adjust_learning_rate; add one": {},
+    f"has on_epoch_begin, which is never called; did you mean 'on_epoch_end'?; the events are "
+    f"{NAMES}": {"on_epoch_begin": print, "adjust_learning_rate": print},
+    "every (None) must be an integer >= 1, the number of steps from one on_step to the next; add "
+    "the attribute, e.g. every = 100": {"on_step": lambda training: None},
+    "every (0) must be an integer >= 1, the number of steps from one on_step to the next; add the "
+    "attribute, e.g. every = 100": {"on_step": lambda training: None, "every": 0},
+    "on_epoch_end(epoch, logs=None) is called with (training); let it take these alone": {
+        "on_epoch_end": lambda epoch, logs=None: None
+    },
+    "on_evaluate(metrics) is called with (step, metrics); let it take these alone": {
+        "on_evaluate": lambda metrics: None
+    },
+}
+
+
+@pytest.mark.parametrize("problem", CALLBACKS)
+def test_callback_that_would_not_be_called_is_refused(problem):
     with pytest.raises(ConfigError) as raised:
-        members.check_has("callbacks.mine", object(), names_of(Callback))
-    assert raised.value.problems == (f"callbacks.mine (object) has no on_evaluate{ADVICE}",)
+        members.check_callback("callbacks.mine", SimpleNamespace(**CALLBACKS[problem]))
+    (line,) = raised.value.problems
+    assert line.removeprefix("callbacks.mine (SimpleNamespace)").lstrip(": ") == problem
+
+
+def test_callback_of_keras_is_told_its_place():
+    with pytest.raises(ConfigError) as raised:
+        members.check_callback("callbacks.mine", Keras())
+    assert raised.value.problems == (
+        "callbacks.mine (Keras) is a callback of Keras; write callbacks=keras "
+        f"callbacks.keras.callback._target_={__name__}.Keras, and its options there",
+    )
+    members.check_callback("callbacks.mine", SimpleNamespace(on_evaluate=lambda *args: None))
+
+
+def test_metric_without_members_is_refused():
     with pytest.raises(ConfigError) as raised:
         members.check_has("metrics.mine", SimpleNamespace(result=None), names_of(Metric))
     problem = f"metrics.mine (SimpleNamespace) has no update_state, reset_state{ADVICE}"

@@ -13,7 +13,6 @@ from trainer.protocols import OptimizerNode, TaskParts
 _ADAM = ("beta_1", "beta_2", "epsilon")
 _TARGETS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "adam": ("trainer.optimizers.adam.adam", {name: name for name in _ADAM}),
-    "nadam": ("trainer.optimizers.nadam.nadam", {name: name for name in _ADAM}),
     "adamax": ("tensorflow.keras.optimizers.legacy.Adamax", {name: name for name in _ADAM}),
     "sgd": ("trainer.optimizers.sgd.sgd", {"momentum": "momentum", "nesterov": "nesterov"}),
     "rmsprop": (
@@ -94,8 +93,23 @@ def _schedule(optimizer: Any) -> Any:
         getattr(optimizer, "_hyper", {}).get("learning_rate"),
     ):
         if callable(value) and not isinstance(value, tf.Variable) and hasattr(value, "get_config"):
-            return value
+            return _Followed(value)
     return None
+
+
+class _Followed(tf.keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule of either Keras, as the fused optimizers follow it."""
+
+    def __init__(self, schedule: Any) -> None:
+        self._schedule = schedule
+
+    def __call__(self, step: tf.Tensor) -> tf.Tensor:
+        """Return the learning rate of a step, float32 scalar."""
+        return tf.cast(self._schedule(step), tf.float32)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the options of the schedule."""
+        return self._schedule.get_config()
 
 
 def _is_node(rate: Any) -> bool:

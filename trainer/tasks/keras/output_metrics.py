@@ -90,13 +90,12 @@ def _metric(
         return OutputMetric(f"{prefix}{metric}", output, is_weighted, _by_shape(kind, library))
     name = metric if isinstance(metric, str) else None
     if name is not None:
-        try:
-            metric = library.metrics.get(name)
-        except ValueError:
+        metric = _get(library, name)
+        if not callable(metric):
             raise ConfigError(
                 f"{key} ({name}) is no metric of Keras; write its name, such as accuracy or AUC, "
                 "or a node with _target_"
-            ) from None
+            )
     if inspect.isclass(metric):
         metric = metric()
     if not hasattr(metric, "update_state"):
@@ -111,6 +110,14 @@ def _metric(
             shown, output, is_weighted, lambda *_: lambda y, p: function(y, p, **options)
         )
     return OutputMetric(shown, output, is_weighted, metric=metric)
+
+
+def _get(library: Any, name: str) -> Any:
+    """Return a metric of Keras by its name; something that cannot be called if there is none."""
+    try:
+        return library.metrics.get(name)
+    except ValueError:
+        return None
 
 
 def _by_shape(kind: str, library: Any) -> Callable[[tf.Tensor, tf.Tensor], Any]:

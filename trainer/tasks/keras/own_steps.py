@@ -111,7 +111,10 @@ class OwnSteps:
         for name, value in list(vars(own).items()):
             if _is_optimizer(value):
                 self.proxies[name] = OptimizerProxy(name, value)
-                setattr(own, name, self.proxies[name])
+        if not self.proxies:  # it is not compiled: the group `optimizer` decides
+            self.proxies["optimizer"] = OptimizerProxy("optimizer", None)
+        for name, proxy in self.proxies.items():
+            setattr(own, name, proxy)
         _scale_no_losses(library is tf.keras)
 
     def trial(self, step: str, specs: Mapping[str, Any]) -> Trial:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
 
@@ -27,11 +27,11 @@ from trainer.engine.graph.state.freezing import freeze_layers, hold_layers
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.state.variables import read_from_first_replica
 from trainer.engine.graph.step.divergence import DivergenceMonitor
-from trainer.engine.plan import Plan, make_plan
+from trainer.engine.plan import EverySteps, Plan, make_plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.logical_devices import groups_of
 from trainer.protocols import (
-    Callback,
+    CallbackDefaults,
     Dataset,
     LoopDefaults,
     Metric,
@@ -138,6 +138,7 @@ def build_learner(
         state = _state(experiment, task, dataset, callbacks)
     if experiment.env is None and experiment.mode in ("train", "benchmark", "evaluate"):
         members.check_labels(state.task, dataset)
+    plan = _with_callbacks(plan, callbacks)
     return Learner(dataset, plan, sizes, parts.learning_rates, state, builder.placement)
 
 
@@ -218,17 +219,24 @@ def build_task(
         return TaskBuilder(experiment, tf_strategy).build(parts)
 
 
-def _callbacks(experiment: Experiment) -> dict[str, Callback]:
-    callbacks: dict[str, Callback] = {}
+def _callbacks(experiment: Experiment) -> dict[str, CallbackDefaults]:
+    callbacks: dict[str, CallbackDefaults] = {}
     for name, node in (experiment.callbacks or {}).items():
         key = f"callbacks.{name}"
         callbacks[name] = instantiate(node, key)
-        members.check_has(key, callbacks[name], names_of(Callback))
+        members.check_callback(key, callbacks[name])
     return callbacks
 
 
+def _with_callbacks(plan: Plan, callbacks: Mapping[str, CallbackDefaults]) -> Plan:
+    """Return the plan with the steps at which callbacks are called."""
+    views = [with_defaults(callback, CallbackDefaults) for callback in callbacks.values()]
+    periods = {view.every for view in views if view.on_step is not None and view.every}
+    return replace(plan, callbacks=[EverySteps(every) for every in sorted(periods)])
+
+
 def _state(
-    experiment: Experiment, task: Task, dataset: Dataset, callbacks: Mapping[str, Callback]
+    experiment: Experiment, task: Task, dataset: Dataset, callbacks: Mapping[str, CallbackDefaults]
 ) -> TrainState:
     convert_draws()
     offset = 0

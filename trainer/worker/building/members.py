@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
+from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Experiment
 from trainer.engine.evaluation.subset import batch_spec
 from trainer.engine.graph.input.feature_specs import feature_specs, feature_words
 from trainer.errors import ConfigError
 from trainer.protocols import (
+    EVENTS,
     IN_WORDS,
+    CallbackDefaults,
     Dataset,
     DatasetDefaults,
     LabelKind,
@@ -25,6 +30,7 @@ from trainer.protocols import (
     with_defaults,
 )
 
+_BY_POSITION = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _TASK_ATTRIBUTES = tuple(Task.__annotations__)
 _TASKS: dict[LabelKind | None, str] = {
     "class": "classification",
@@ -65,6 +71,60 @@ def check_has(key: str, value: object, names: Sequence[str]) -> None:
     """
     if problems := lacking(key, value, names):
         raise ConfigError(*problems)
+
+
+def check_callback(key: str, callback: object) -> None:
+    """Check that a callback is called at all, and at nothing that there is not.
+
+    Raises:
+        ConfigError: it has no method of an event, or one that would never be called, or that takes
+            other arguments.
+    """
+    if problems := list(_callback_problems(f"{key} ({type(callback).__name__})", callback)):
+        raise ConfigError(*problems)
+
+
+def _callback_problems(name: str, callback: Any) -> Iterator[str]:
+    if hasattr(callback, "set_model"):
+        yield (
+            f"{name} is a callback of Keras; write callbacks=keras "
+            f"callbacks.keras.callback._target_={type(callback).__module__}."
+            f"{type(callback).__qualname__}, and its options there"
+        )
+        return
+    view = with_defaults(callback, CallbackDefaults)
+    for member in dir(callback):
+        if member.startswith("on_") and member not in EVENTS:
+            yield (
+                f"{name} has {member}, which is never called{did_you_mean(member, EVENTS)}; the "
+                f"events are {', '.join(EVENTS)}"
+            )
+    methods = {event: getattr(view, event) for event in EVENTS}
+    if not any(methods.values()) and view.adjust_learning_rate is None:
+        yield f"{name} has none of {', '.join(EVENTS)}, adjust_learning_rate; add one"
+    for event, method in methods.items():
+        if method is not None and not _takes(method, len(EVENTS[event])):
+            yield (
+                f"{name}: {event}{inspect.signature(method)} is called with "
+                f"({', '.join(EVENTS[event])}); let it take these alone"
+            )
+    every: Any = view.every
+    if view.on_step is not None and (type(every) is not int or every < 1):
+        yield (
+            f"{name}: every ({every}) must be an integer >= 1, the number of steps from one "
+            "on_step to the next; add the attribute, e.g. every = 100"
+        )
+
+
+def _takes(method: Any, count: int) -> bool:
+    """Return whether a method takes so many arguments by position, and no more."""
+    signature = inspect.signature(method)
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    kinds = [x.kind for x in signature.parameters.values()]
+    return sum(kind in (inspect.Parameter.POSITIONAL_ONLY, _BY_POSITION) for kind in kinds) <= count
 
 
 def check_built_task(task: Task, dataset: Dataset) -> None:

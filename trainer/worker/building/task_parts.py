@@ -17,7 +17,6 @@ from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.protocols import (
-    Callback,
     Dataset,
     DatasetDefaults,
     EnvSpec,
@@ -63,7 +62,7 @@ class Parts:
         dataset: Dataset,
         *,
         plan: Plan,
-        callbacks: Mapping[str, Callback],
+        callbacks: Mapping[str, Any],
         process_group: ProcessGroup,
     ) -> None:
         self._experiment = experiment

@@ -18,7 +18,7 @@ from trainer.engine.graph.placement.placed_model import variables_beside
 from trainer.engine.graph.placement.step_devices import beside
 from trainer.engine.graph.state.variables import LossScale, replicated, split_alike
 from trainer.errors import ConfigError
-from trainer.protocols import Callback, Task
+from trainer.protocols import CallbackDefaults, Task
 
 if TYPE_CHECKING:
     from trainer.engine.graph.step.divergence import DivergenceMonitor
@@ -55,7 +55,7 @@ class TrainState:
     def __init__(
         self,
         task: Task,
-        callbacks: Mapping[str, Callback],
+        callbacks: Mapping[str, CallbackDefaults],
         divergence_monitor: DivergenceMonitor,
         *,
         num_metrics: int,
@@ -261,5 +261,5 @@ def _slots(
     return slots
 
 
-def _variables(owner: Callback) -> dict[str, tf.Variable]:
+def _variables(owner: CallbackDefaults) -> dict[str, tf.Variable]:
     return {name: value for name, value in vars(owner).items() if isinstance(value, tf.Variable)}

@@ -1,0 +1,47 @@
+"""What a step that is traced once cannot do is refused by file and line."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from trainer.errors import ConfigError
+from trainer.tasks.keras.source_checks import check_source
+
+
+class Steps:
+    def counts(self, data):
+        self.calls += 1
+        return {"loss": data}
+
+    def keeps(self, data):
+        self.losses_so_far.append(data)
+        return {"loss": data}
+
+    def asks(self, data):
+        return {"loss": data.numpy()}
+
+    def is_fine(self, data):
+        values = [data]
+        values.append(self.weight.assign_add(1.0))
+        return {"loss": values[0]}
+
+
+@pytest.mark.parametrize(
+    ("step", "offset", "problem"),
+    [
+        (Steps.counts, 1, "self.calls is assigned within a step"),
+        (Steps.keeps, 1, "self.losses_so_far.append is called once"),
+        (Steps.asks, 1, "data.numpy() asks for a value"),
+    ],
+)
+def test_side_effect_is_refused_by_its_line(step, offset, problem):
+    line = step.__code__.co_firstlineno + offset
+    place = re.escape(f"{__file__}:{line}: {problem}")
+    with pytest.raises(ConfigError, match=place):
+        check_source([step])
+
+
+def test_what_is_traced_rightly_is_not_refused():
+    check_source([Steps.is_fine])
