@@ -17,7 +17,7 @@ from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import ArraySplit, check_pair
-from trainer.datasets.splits.paths import keras_datasets
+from trainer.keras_files import keras_home
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
 SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"  # of the archive
@@ -72,7 +72,7 @@ def cifar10(
 
 def _find_cached() -> Path:
     """Return the folder or the archive in Keras' cache."""
-    cache = keras_datasets()
+    cache = keras_home() / "datasets"
     source = next((cache / name for name in CACHED if (cache / name).exists()), None)
     if source is None:
         raise FileNotFoundError(

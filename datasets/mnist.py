@@ -13,7 +13,7 @@ from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import ArraySplit, check_pair, read_npz
-from trainer.datasets.splits.paths import keras_datasets
+from trainer.keras_files import keras_home
 from trainer.text import first_line
 
 
@@ -58,7 +58,7 @@ def mnist(
 
 def _download() -> Path:
     """Return the path of Keras' copy of MNIST, after downloading it if it is missing."""
-    cached = keras_datasets() / "mnist.npz"
+    cached = keras_home() / "datasets" / "mnist.npz"
     if cached.is_file():
         return cached
     # Several workers of one machine may get here at once: each downloads under a name of its own,

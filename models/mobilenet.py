@@ -7,7 +7,7 @@ from typing import Annotated
 import tensorflow as tf
 
 from trainer.annotations import Exists, Ge, Gt, Lt, Semantic
-from trainer.models.layers.backbones import Head, set_normalization
+from trainer.models.layers.backbones import Head, set_normalization, weights_file
 from trainer.models.layers.inputs import image_input
 
 
@@ -19,7 +19,7 @@ def mobilenet(
     momentum: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.9,
     synchronized: Annotated[bool, Semantic()] = False,
     outputs: Annotated[int | None, Ge(1)] = None,
-    weights: Annotated[str | None, Exists("file"), Semantic()] = None,
+    weights: Annotated[str | None, Exists("file", published="MobileNetV2"), Semantic()] = None,
 ) -> tf.keras.Model:
     """Build MobileNetV2 with a linear classifier.
 
@@ -35,7 +35,7 @@ def mobilenet(
             replica's part of it, or each shard.
         outputs: how many logits, 1000 for the published network; None: one for each class.
         weights: an HDF5 weights file of `tf.keras.applications.MobileNetV2`, with or without the
-            top.
+            top; `imagenet`: the one that Keras publishes.
 
     Returns:
         A model from features [B, height, width, channels] float32 in [0, 1] to logits
@@ -43,9 +43,13 @@ def mobilenet(
 
     Raises:
         ValueError: the features are not images, or the weights do not fit.
+        ConfigError: the published weights can neither be found nor downloaded.
     """
-    head = Head(num_classes, outputs, weights)
     inputs, images = image_input("mobilenet", input_shape)
+    file = weights_file(
+        weights, "MobileNetV2", images, alpha=alpha, with_classifier=outputs is not None
+    )
+    head = Head(num_classes, outputs, file)
     scaled = tf.keras.layers.Rescaling(2.0, -1.0, dtype="float32", name="scale")(images)
     backbone = tf.keras.applications.MobileNetV2(
         input_shape=tuple(scaled.shape[1:]),

@@ -78,12 +78,20 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Exists:
-    """The path of something that exists. A checkpoint is named by the prefix of its files."""
+    """The path of something that exists. A checkpoint is named by the prefix of its files.
+
+    Attributes:
+        what: what must be there.
+        published: of the option `weights`: `imagenet` is allowed too, for the weights that Keras
+            publishes of this network; `{name}` in it stands for the option `name`.
+    """
 
     what: Literal["path", "file", "directory", "checkpoint"] = "path"
+    published: str | None = None
 
     def __str__(self) -> str:
-        return "exists" if self.what == "path" else self.what
+        text = "exists" if self.what == "path" else self.what
+        return f"{text} or imagenet" if self.published else text
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from trainer.cli.arguments import Arguments
 from trainer.cli.choices import Choices
 from trainer.cli.command_table import COMMANDS
 from trainer.cli.compose import Composition, compose_config, split_hydra
+from trainer.cli.config_loader import found_directory
 from trainer.cli.error_messages import USER_ERRORS, explain
 from trainer.cli.overrides import override_key, rewrite
 from trainer.cluster import environment
@@ -68,6 +69,8 @@ def _dispatch(server: ForkServer | None) -> int:
     if args.help:
         return _help(args)
     overrides, config_dir = rewrite(args.overrides, args.config_dir)
+    if config_dir and config_dir == found_directory() and not (args.config_dir or args.cfg):
+        print(f"Choices of your own: {Path(config_dir).name}", flush=True)
     if args.multirun:
         from trainer.sweep.run_sweep import run_sweep  # only now: a single run does not need it
 

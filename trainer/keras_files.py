@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -42,6 +43,11 @@ class Archive:
     version: str
     config: dict[str, Any]
     weights: h5py.File
+
+
+def keras_home() -> Path:
+    """Return Keras' folder, whose folders are its caches: `KERAS_HOME`, or else `~/.keras`."""
+    return Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser()
 
 
 def read_archive(path: Path) -> Archive:

@@ -84,9 +84,3 @@ def replacing(file: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         os.unlink(partial)
         raise
-
-
-def keras_datasets() -> Path:
-    """Return Keras' folder of data sets: in `KERAS_HOME`, or else in `~/.keras`."""
-    home = os.environ.get("KERAS_HOME") or "~/.keras"
-    return Path(home).expanduser() / "datasets"

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import tensorflow as tf
 
+from trainer import published_weights
 from trainer.keras_files import open_hdf5
 
 
@@ -21,7 +23,7 @@ class Head:
         num_classes: how many classes the dataset has.
         outputs: how many logits; None: as many as classes. If it is given, the weights must have a
             classifier of this size, which is loaded too.
-        weights: path of a weights file; None: all weights are random.
+        weights: a weights file; None: all weights are random.
 
     Raises:
         ValueError: there are fewer outputs than classes.
@@ -29,7 +31,7 @@ class Head:
 
     num_classes: int
     outputs: int | None
-    weights: str | None
+    weights: Path | None
 
     def __post_init__(self) -> None:
         if self.outputs is not None and self.outputs < self.num_classes:
@@ -65,8 +67,28 @@ class Head:
         model = tf.keras.Model(inputs, logits, name=name)
         if self.weights is not None:
             loaded = backbone if self.outputs is None else model
-            load_weights(loaded, Path(self.weights).expanduser())
+            load_weights(loaded, self.weights)
         return model
+
+
+def weights_file(
+    weights: str | None, network: str, images: tf.Tensor, **options: Any
+) -> Path | None:
+    """Return the weights file that an option names: a path, or `imagenet` for the published one.
+
+    Args:
+        weights: the option; None: there is no file.
+        network: its name in `tf.keras.applications`.
+        images: what it takes, [B, height, width, 3].
+        options: further ones of `published_weights.find`.
+
+    Raises:
+        ConfigError: there is no published file, or it can neither be found nor downloaded.
+    """
+    if weights == published_weights.IMAGENET:
+        size = tuple(images.shape[1:3])
+        return published_weights.fetch(published_weights.find(network, size, **options))
+    return None if weights is None else Path(weights).expanduser()
 
 
 def set_normalization(backbone: tf.keras.Model, momentum: float, synchronized: bool) -> None:
@@ -144,7 +166,8 @@ def _saved_layers(path: Path) -> dict[str, list[np.ndarray]]:
             }
     except (OSError, KeyError, ValueError) as error:
         raise ValueError(
-            f"weights ({path}) is not an HDF5 file of Keras: {str(error).splitlines()[0]}"
+            f"weights ({path}) is not an HDF5 file of Keras: {str(error).splitlines()[0]}; "
+            "remove it from Keras' cache to have it downloaded again, or give another"
         ) from error
 
 

@@ -11,14 +11,16 @@ def composer():
     return Composer(None)
 
 
-def test_choice_in_conf_of_the_working_directory_is_found(composer, tmp_path, monkeypatch):
+def test_choice_in_a_whole_configuration_of_the_working_directory_is_named(
+    composer, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "conf" / "model" / "mine.yaml"
     file.parent.mkdir(parents=True)
     file.write_text("_target_: trainer.models.cnn.cnn\n")
+    (tmp_path / "conf" / "config.yaml").touch()
     with pytest.raises(ConfigError, match=r"conf/model/mine.yaml is one: add --config-dir=conf$"):
         composer.compose(["model=mine"])
-    assert Composer("conf").compose(["model=mine"]).model == {"_target_": "trainer.models.cnn.cnn"}
 
 
 def test_target_on_the_command_line_leaves_options_of_the_choice_behind(composer):

@@ -1,7 +1,8 @@
-"""`--config-dir`: its choices are searched first, by every command."""
+"""`--config-dir` and `./conf`: their choices are searched first, by every command."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import yaml
 
 from tests.support.command_line import run_here
 from trainer.cli import compose
+from trainer.cli.command_table import COMMANDS
+from trainer.cli.commands.completion import completions
 from trainer.errors import ConfigError
 from trainer.launch import launcher
 
@@ -61,6 +64,58 @@ def test_cfg_and_run_use_same_choices(theirs: Path, monkeypatch: pytest.MonkeyPa
     assert (outcome.code, outcome.err) == (0, "")
     (command,) = runs
     assert (command.experiment.model["width"], command.config_dir) == (99, str(theirs))
+
+
+@pytest.fixture
+def found(theirs: Path) -> Path:
+    """Return the directory as `conf` of the working directory."""
+    return theirs.rename(Path("conf").absolute())
+
+
+def test_conf_is_found_where_the_command_starts(
+    found: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert completions(["model=mi"], COMMANDS) == ["model=mine"]
+    assert "ours, with more dropout" in run_here("--help", "model").out
+    assert yaml.safe_load(run_here("--cfg", "job").out)["model"]["width"] == 99
+    runs = []
+    monkeypatch.setattr(launcher, "run", lambda command: runs.append(command) or 0)
+    outcome = run_here("model=mine")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "Choices of your own: conf\n", "")
+    assert (runs[0].experiment.model["l2"], runs[0].config_dir) == (0.5, str(found))
+
+
+def test_config_dir_takes_the_place_of_conf(found: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    text = run_here(f"--config-dir={tmp_path}/empty", "--cfg", "job").out
+    assert yaml.safe_load(text)["model"]["width"] == 32
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "schema"])
+def test_conf_of_another_program_is_not_taken(name: str, found: Path) -> None:
+    (found / name).mkdir()
+    assert yaml.safe_load(run_here("--cfg", "job").out)["model"]["width"] == 32
+
+
+def test_conf_without_a_group_is_not_taken(tmp_path: Path, theirs: Path) -> None:
+    Path("conf/nginx").mkdir(parents=True)
+    assert not completions(["model=mi"], COMMANDS)
+
+
+def test_resumed_run_prefers_its_own_choices_to_conf(theirs: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "runs" / "cnn-digits-1"
+    run_dir.mkdir(parents=True)
+    (run_dir / "config.yaml").touch()
+    record = run_dir / "run.json"
+    record.write_text(json.dumps({"overrides": ["model=mine"], "config_dir": str(theirs)}))
+    Path("conf/model").mkdir(parents=True)
+    resume = f"resume={run_dir}"
+    assert yaml.safe_load(run_here(resume, "--cfg", "job").out)["model"]["l2"] == 0.5
+    moved = theirs / "model/mine.yaml"
+    moved.rename("conf/model/mine.yaml")
+    theirs.rename(tmp_path / "gone")
+    text = run_here(resume, "--cfg", "job").out
+    assert yaml.safe_load(text)["model"]["l2"] == 0.5, "of conf, for the recorded one is gone"
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "schema"])

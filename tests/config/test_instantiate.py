@@ -2,7 +2,8 @@
 
 import pytest
 
-from trainer.config.instantiate import _from_a_library, instantiate
+from trainer.config.instantiate import _from_a_library, instantiate, instantiate_model
+from trainer.config.options.targets import MODEL_ARGUMENTS
 
 
 @pytest.mark.parametrize(("folder", "package"), [("keras", None), ("x", "numpy")])
@@ -13,6 +14,59 @@ def test_library_is_where_its_package_lies(folder, package, tmp_path):
     with pytest.raises(ValueError, match="no") as error:
         exec(compile("raise ValueError('no')", str(file), "exec"), {})
     assert _from_a_library(error.value) == (package is not None)
+
+
+def by_position(shape, classes, *, width=1):
+    return shape, classes, width
+
+
+def by_name(width, dataset, *, features):
+    return width, dataset, features
+
+
+def in_order(input_shape, num_classes, /, features):
+    return input_shape, num_classes, features
+
+
+def mixed(input_shape, outputs, *, dataset):
+    return input_shape, outputs, dataset
+
+
+def nothing(*, width=1):
+    return width
+
+
+def anything(*args, **options):
+    return args, options
+
+
+def two(input_shape, features):
+    return input_shape, features
+
+
+class Net:
+    def __init__(self, num_classes, input_shape):
+        self.taken = num_classes, input_shape
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "result"),
+    [
+        ("by_position", {"width": 2}, ((8, 8), 10, 2)),
+        ("by_name", {"width": 2}, (2, "data", {"x": (1,)})),
+        ("in_order", {}, ((8, 8), 10, {"x": (1,)})),
+        ("mixed", {}, ((8, 8), 10, "data")),
+        ("nothing", {"width": 2}, 2),
+        ("anything", {"width": 2}, (((8, 8), 10), {"width": 2})),
+        ("two", {}, ((8, 8), {"x": (1,)})),
+    ],
+)
+def test_model_function_gets_what_it_asks_for(name, options, result):
+    node = {"_target_": f"{__name__}.{name}", **options}
+    available = dict(zip(MODEL_ARGUMENTS, ((8, 8), 10, "data", {"x": (1,)}), strict=True))
+    assert instantiate_model(node, "model", available) == result
+    net = instantiate_model({"_target_": f"{__name__}.Net"}, "model", available)
+    assert net.taken == (10, (8, 8))
 
 
 def test_node_without_a_target_is_none():

@@ -105,6 +105,12 @@ def test_unbuilt_model_is_built(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
+def test_model_that_asks_for_nothing_trains(tmp_path):
+    run = train(tmp_path, *SHORT, "dataset=digits", "model._target_=tests.programs.adapted.bare")
+    assert run.state.task.models["model"].count_params() == 64 * 8 + 8 + 8 * 10 + 10
+
+
 @pytest.mark.parametrize("name", STREAMS_REFUSED)
 def test_stream_is_refused_in_one_line(tmp_path, name):
     assert_refused(tmp_path, STREAMS_REFUSED[name], *stream(name))

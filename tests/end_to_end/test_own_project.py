@@ -64,7 +64,7 @@ def project(tmp_path, monkeypatch):
 
 def train(*options):
     """Train at most four steps, and return the run directory, whose record names the part."""
-    outcome = run_here("--config-dir=conf", *options, "train.steps=4", "runs_dir=runs")
+    outcome = run_here(*options, "train.steps=4", "runs_dir=runs")
     assert outcome.code == 0, outcome
     (run,) = Path("runs").iterdir()
     assert re.search(r"_target_: (parts|nets)\.", (run / "config.yaml").read_text())
@@ -93,7 +93,7 @@ def test_part_of_a_project_trains_in_its_processes(part):
 @pytest.mark.slow
 def test_search_of_a_project_ends_a_sweep(project):
     options = ["search.accuracy=0", "model=softmax", "seed=1,2", "train.steps=4", "runs_dir=runs"]
-    outcome = run_here("--config-dir=conf", "-m", "search=until_good", *options)
+    outcome = run_here("-m", "search=until_good", *options)
     assert outcome.code == 0, outcome
     assert "2 points: 1 done, 1 waiting" in outcome.out
 

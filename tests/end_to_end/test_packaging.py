@@ -121,11 +121,11 @@ def test_own_project_trains_with_the_installed_command(installed: Path, project:
     def steadfast(*arguments: str) -> str:
         return run(installed / "steadfast", *arguments, cwd=project)
 
-    page = steadfast("--config-dir=conf", "--help")
+    page = steadfast("--help")
     assert "Usage: steadfast" in page
     assert "listener" in page
 
-    recipe = ("--config-dir=conf", "experiment=first_try")
+    recipe = ("experiment=first_try",)
     shown = yaml.safe_load(steadfast(*recipe, "--cfg", "job"))
     assert (shown["model"]["_target_"], shown["train"]["steps"], shown["train"]["epochs"]) == (
         "nets.listener",
@@ -144,11 +144,12 @@ def test_own_project_trains_with_the_installed_command(installed: Path, project:
 
 @pytest.mark.slow
 def test_error_in_own_project_is_one_line(installed: Path, project: Path) -> None:
-    command = [installed / "steadfast", "--config-dir=conf", "experiment=first_try"]
+    command = [installed / "steadfast", "experiment=first_try"]
     done = subprocess.run(
         [*command, "model.filtres=2"],
         cwd=project, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     problem = "unknown key 'model.filtres'; did you mean 'filters'?"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {problem}\n")
+    assert (done.returncode, done.stderr) == (2, f"error: {problem}\n")
+    assert done.stdout == "Choices of your own: conf\n"
     assert not (project / "runs").exists()

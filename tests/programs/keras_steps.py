@@ -140,3 +140,44 @@ def gan(input_shape, num_classes, *, library: str = "tf_keras"):
         loss_fn=K.losses.BinaryCrossentropy(from_logits=True),
     )
     return model
+
+
+def averaging(input_shape, num_classes, *, library: str = "tf_keras"):
+    """A classifier whose step also moves an average of its weights, and calls it twice."""
+    K: Any = importlib.import_module(library)
+
+    def network():
+        layers = K.layers
+        return K.Sequential(
+            [K.Input(input_shape), layers.Flatten(), layers.Dense(16), layers.BatchNormalization(),
+             layers.ReLU(), layers.Dense(num_classes, activation="softmax")]
+        )  # fmt: skip
+
+    class Averaging(K.Model):
+        def __init__(self):
+            super().__init__()
+            self.network, self.average = network(), network()
+            self.average.set_weights(self.network.get_weights())
+
+        def call(self, images, training=False):
+            return self.average(images, training=training)
+
+        def train_step(self, data):
+            images, labels = data
+            with tf.GradientTape() as tape:
+                predicted = self.network(images, training=True)
+                mirrored = self.network(images[:, :, ::-1], training=True)
+                loss = self.loss_of(labels, predicted) + self.loss_of(labels, mirrored)
+            weights = self.network.trainable_weights
+            gradients = tape.gradient(loss, weights)
+            self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+            for own, average in zip(self.network.weights, self.average.weights, strict=True):
+                average.assign(0.9 * average + 0.1 * own)
+            return {"loss": loss}
+
+        def loss_of(self, labels, predicted):
+            return tf.reduce_mean(K.losses.sparse_categorical_crossentropy(labels, predicted))
+
+    model = Averaging()
+    model.compile(K.optimizers.SGD(0.05), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model

@@ -18,7 +18,11 @@ from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 from trainer.config import yaml_text
+from trainer.config.schema import GROUPS
 from trainer.errors import ConfigError
+
+_OURS = ("config.yaml", "schema")
+"""What is ours alone in a directory of choices."""
 
 
 class _UserSearchPath(SearchPathPlugin):
@@ -47,6 +51,18 @@ class FileConfigSource(file_config_source.FileConfigSource):
         if path.is_file():
             yaml_text.check(path.read_text(encoding="utf-8"), str(path))
         return super().load_config(config_path)
+
+
+def found_directory() -> str | None:
+    """Return the directory `conf` of the working directory, if it holds choices of the user's.
+
+    It holds some if it has a directory named as a group. One with a `config.yaml` is not taken: it
+    is that of another program, or of a checkout of this one.
+    """
+    directory = os.path.abspath("conf")
+    is_whole = any(os.path.exists(os.path.join(directory, name)) for name in _OURS)
+    has_group = any(os.path.isdir(os.path.join(directory, group)) for group in GROUPS)
+    return directory if has_group and not is_whole else None
 
 
 @contextlib.contextmanager
@@ -78,7 +94,7 @@ def config_loader(config_dir: str | Path | None) -> Iterator[Any]:
 def _check_directory(directory: str) -> None:
     if not os.path.isdir(directory):
         raise ConfigError(f"--config-dir ({directory}): no such directory")
-    for name in ("config.yaml", "schema"):
+    for name in _OURS:
         if os.path.exists(os.path.join(directory, name)):
             raise ConfigError(
                 f"--config-dir ({directory}): {name} is a name of ours; put choices in files such "

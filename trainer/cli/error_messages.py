@@ -24,7 +24,7 @@ from omegaconf.errors import (
 from trainer.cli.choices import Choices
 from trainer.cli.command_table import COMMANDS
 from trainer.config.loading import plain
-from trainer.config.options import constraints
+from trainer.config.options import constraints, targets
 from trainer.config.options.constraints import did_you_mean, unknown_key
 from trainer.config.other_names import choice_hint
 from trainer.config.rules.values import unknown_name
@@ -124,7 +124,7 @@ def _no_choice(error: MissingConfigException) -> str:
     if not options:
         return f"{error.missing_cfg_file}: no such configuration file"
     own = _in_own_folder(group, choice)
-    hint = own or choice_hint(group, choice) or did_you_mean(choice, options)
+    hint = own or choice_hint(group, choice, options) or did_you_mean(choice, options)
     return f"{group}={choice}: no such choice; choose one of {', '.join(options)}{hint}"
 
 
@@ -139,6 +139,10 @@ def _bad_key(error: OmegaConfBaseException) -> str:
     if isinstance(error, ConfigAttributeError | ConfigKeyError):
         parent = error.parent_node
         root: Any = parent._get_root() if parent is not None else None
+        target = str(parent.get("_target_")) if "_target_" in _names(parent) else "trainer."
+        # The files of ours have all options.
+        if not target.startswith("trainer.") and targets.takes(target, key.rpartition(".")[2]):
+            return f"{key} is an option of {target}, but has no value yet; write +{key}=<value>"
         return unknown_key(key, _names(parent), _without_hydra(root))
     if isinstance(error, InterpolationResolutionError):
         text = _first_line(str(error))

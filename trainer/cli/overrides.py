@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainer.cli.config_loader import found_directory
 from trainer.cli.error_messages import reading_configuration
 from trainer.config import addresses
 from trainer.config.rules.run_folder import run_problem
@@ -34,6 +35,9 @@ _INEFFECTIVE = {
 @reading_configuration()
 def rewrite(overrides: list[str], config_dir: str | None = None) -> tuple[list[str], str | None]:
     """Return the completed overrides, and the user's directory of choices.
+
+    That is the one that is given, else that of the resumed run, else `conf` where the command
+    starts.
 
     Setting one key of a pair unsets the other: `train.steps=100` alone is enough.
     `checkpoint=best` and `checkpoint=<step>` set `checkpoint.use` and keep the group's choice. The
@@ -63,7 +67,7 @@ def rewrite(overrides: list[str], config_dir: str | None = None) -> tuple[list[s
         for item in overrides
         if _sets_one(item) and _OTHER[key := override_key(item)] not in keys
     ]
-    return [*overrides, *dict.fromkeys(nulls)], config_dir
+    return [*overrides, *dict.fromkeys(nulls)], config_dir or found_directory()
 
 
 def resume_override(run: Path | str) -> str:
@@ -144,6 +148,8 @@ def _saved_command(resume: str) -> Mapping[str, Any]:
 def _saved_dir(resume: str, saved: Mapping[str, Any]) -> str | None:
     directory = saved.get("config_dir")
     if directory and not Path(directory).is_dir():
+        if moved := found_directory():  # with the project, perhaps
+            return moved
         raise ConfigError(
             f"resume ({resume}) was trained with --config-dir={directory}, "
             "where no directory is now; add --config-dir=<directory>"

@@ -12,7 +12,7 @@ from typing import Any
 
 import hydra
 
-from trainer.config.options import targets
+from trainer.config.options import signatures, targets
 from trainer.errors import ConfigError
 from trainer.protocols import ModelNode, Node, OptimizerNode, ScheduleNode
 
@@ -25,7 +25,12 @@ _NODES: Mapping[str, type[Node]] = {
 
 
 def instantiate(
-    node: Mapping[str, Any], key: str, *args: Any, leave_out: tuple[str, ...] = (), **extra: Any
+    node: Mapping[str, Any],
+    key: str,
+    *args: Any,
+    leave_out: tuple[str, ...] = (),
+    named: Mapping[str, Any] | None = None,
+    **extra: Any,
 ) -> Any:
     """Call the `_target_` of a node with its options, and return the result.
 
@@ -36,7 +41,8 @@ def instantiate(
         key: the node's key in the configuration, for messages.
         *args: positional arguments that the engine passes.
         leave_out: keys of the node that the engine reads itself, so not options of the target.
-        **extra: arguments that the engine passes by name.
+        named: arguments that the engine passes by name, as they are.
+        **extra: options of Hydra's.
 
     Raises:
         ConfigError: an option is unknown, or the target refuses a value or a file.
@@ -49,9 +55,9 @@ def instantiate(
     try:
         target = hydra.utils.get_object(options["_target_"])
         _check_options(target, key, set(options) - {"_target_"})
-        nodes = _take_nodes(options, key)
-        if nodes:
-            options["_target_"] = functools.partial(target, **nodes)
+        passed = {**(named or {}), **_take_nodes(options, key)}
+        if passed:
+            options["_target_"] = functools.partial(target, **passed)
         return hydra.utils.instantiate(options, *args, _convert_="all", **extra)
     except hydra.errors.InstantiationException as error:
         cause = error.__cause__ or error
@@ -62,6 +68,23 @@ def instantiate(
         ) and not _from_a_library(cause):
             raise ConfigError(f"{key}: {str(cause).strip()}") from cause
         raise cause from None
+
+
+def instantiate_model(node: Mapping[str, Any], key: str, available: Mapping[str, Any]) -> Any:
+    """Call a model function with its options, and with what it asks for.
+
+    Args:
+        node: `_target_` and its options.
+        key: the node's key in the configuration, for messages.
+        available: a value for each of `MODEL_ARGUMENTS`.
+
+    Raises:
+        ConfigError: an option is unknown, or the function refuses a value or a file.
+    """
+    signature = signatures.of(hydra.utils.get_object(node["_target_"]))
+    by_position, by_name = targets.model_arguments(signature)
+    args = [available[name] for name in by_position]
+    return instantiate(node, key, *args, named={name: available[name] for name in by_name})
 
 
 def import_target(node: Mapping[str, Any]) -> None:

@@ -123,7 +123,8 @@ def _drop_options_of_replaced_targets(container: dict[str, Any], names: Collecti
     for group in TARGET_GROUPS:
         node = container.get(group)
         if f"{group}._target_" in names and isinstance(node, dict):
-            for option in targets.unknown_options(node, group):
+            # Models of Keras' own are named so; other targets there have much the same options.
+            for option in targets.unknown_options(node, group, unread=group == "model"):
                 if not any(f"{name}.".startswith(f"{group}.{option}.") for name in names):
                     del node[option]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 
 _STRATEGIES = {
     "OneDeviceStrategy": "one_device",
@@ -28,7 +29,8 @@ _GONE = {
 _KEYS = {
     "augment": "write augment=<choice> or augment.<option>=<value>, for it is a group of its own",
     "batch_size": "write batch.global_size=<examples in one step>",
-    "fit": "there is no fit; write the step as a task, or give loop._target_=<your function>",
+    "fit": "write task=keras, which trains a model as fit does, or give "
+    "loop._target_=<your function>",
     "run_eagerly": "write eager=true",
     "steps_per_execution": "write train.steps_per_loop=<steps>",
     "autoshard": "there is one order of samples, whatever the strategy; leave it out",
@@ -43,6 +45,10 @@ _KEYS = {
     "global_clipnorm": "write train.clip_norm=<norm>",
     "num_workers": "write strategy.workers=<number>, with strategy=multi_worker or "
     "parameter_server",
+    "pretrained": "write model.weights=imagenet, with model=keras_application, resnet50 or "
+    "mobilenet",
+    "weights": "write init_from=<file> or init_from=<run>; published weights are for "
+    "model=keras_application, resnet50 and mobilenet",
     "max_to_keep": "write checkpoint.keep=<number>",
     # TF-Replicator's name for it is a replica's logical devices.
     "logical_devices": "write strategy.devices_per_replica=<number>, with strategy=mirrored or "
@@ -53,8 +59,14 @@ _KEYS = {
 }
 
 
-def choice_hint(group: str, choice: str) -> str:
-    """Return what a choice is called here: "; that is strategy=mirrored here", or ""."""
+def choice_hint(group: str, choice: str, options: Iterable[str]) -> str:
+    """Return what a choice is called here: "; that is strategy=mirrored here", or "".
+
+    Args:
+        group: its group.
+        choice: what was written.
+        options: the choices of the group.
+    """
     if group == "loop" and (hint := key_hint(choice)):
         return hint
     if group == "strategy":
@@ -64,7 +76,12 @@ def choice_hint(group: str, choice: str) -> str:
         word = choice.rpartition(".")[2].lower()
         if near := difflib.get_close_matches(word, names, n=1, cutoff=0.85):
             return f"; that is {group}={names[near[0]]} here"
-    return f"; a dotted path is written {group}._target_={choice}" if "." in choice else ""
+    module, _, name = choice.rpartition(".")
+    if module.endswith(".applications"):
+        return f"; that is model=keras_application model.name={name} here"
+    if module and name.lower() in options:
+        return f"; that is {group}={name.lower()} here"
+    return f"; a dotted path is written {group}._target_={choice}" if module else ""
 
 
 def key_hint(key: str) -> str:

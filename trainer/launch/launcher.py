@@ -18,6 +18,7 @@ from trainer.config.rules import batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError
 from trainer.files import clear_temporaries
+from trainer.launch import model_weights
 from trainer.launch.display.console import Console, is_quiet
 from trainer.launch.display.terminal import is_attended
 from trainer.launch.engines import ray_engine
@@ -40,9 +41,7 @@ from trainer.text import format_duration, without_classes
 
 
 def run(
-    command: Command,
-    console: Console | None = None,
-    stop_requests: StopRequests | None = None,
+    command: Command, console: Console | None = None, stop_requests: StopRequests | None = None
 ) -> int:
     """Run an experiment to its end, or continue it.
 
@@ -70,6 +69,7 @@ def run(
         prediction_table.check(experiment)
     if strategy.hosts:
         return _print_host_commands(strategy, strategy.hosts, command.argv)
+    model_weights.fetch(experiment)  # while an interrupt still ends a download
     requests = stop_requests or StopRequests(is_attended=is_attended())
     # Until the end: a signal must not cut what is told of the last attempt.
     console = console or Console(is_quiet=is_quiet(cluster, experiment.launch))

@@ -13,7 +13,9 @@ import tensorflow as tf
 
 from trainer.annotations import Exists, Ge
 from trainer.config import loading
-from trainer.config.instantiate import import_target, instantiate
+from trainer.config.instantiate import import_target, instantiate_model
+from trainer.engine.adapted_layers import AdaptedLayers
+from trainer.engine.graph.input.feature_specs import model_arguments
 from trainer.engine.initial_weights.initial_weights import restore_weights
 from trainer.errors import CheckpointError, ConfigError
 from trainer.protocols import Dataset, Split
@@ -128,7 +130,8 @@ class TrainedClassifier:
         import_target(node)  # and with it the Keras that it uses
         try:
             with _in_float32(), tf.device("CPU:0"):
-                model = instantiate(node, name, tuple(dataset.input_shape), dataset.num_classes)
+                with AdaptedLayers(run_dir, adapts=False).restored():
+                    model = instantiate_model(node, name, model_arguments(dataset))
                 library, saved = _kind(model)
                 restore_weights(source, {"model": saved})
         except CheckpointError as error:

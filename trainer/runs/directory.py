@@ -275,6 +275,11 @@ def fitted_file(path: Path) -> Path:
     return path / "dataset.json"
 
 
+def adapted_file(path: Path) -> Path:
+    """Return the file of what the layers of the run in a directory were adapted to."""
+    return path / "adapted.json"
+
+
 def has_run(path: Path) -> bool:
     """Return whether a directory holds a run, which may be damaged."""
     return os.path.lexists(path / "config.yaml") or bool(committed_steps(path / "checkpoints"))

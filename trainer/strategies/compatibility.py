@@ -124,6 +124,15 @@ def _several(value: Any) -> bool:
     return value is not None and bool(value > 1)
 
 
+def _has_words(context: Context) -> bool:
+    # Also the inputs of a functional model are layers.
+    return any(
+        type(layer).__name__ in ("IntegerLookup", "StringLookup", "TextVectorization", "Hashing")
+        or getattr(layer, "dtype", None) == "string"
+        for layer in context.layers()
+    )
+
+
 def _compares_examples(target: Any) -> bool:
     return str(target).endswith(".Contrastive")
 
@@ -342,6 +351,13 @@ RULES = (
         message="max pooling: XLA has no deterministic gradient of it; "
         "add jit=false or deterministic=false",
         condition=_has_max_pooling,
+    ),
+    Rule(
+        name=None,
+        keys={"jit": bool},
+        message="a layer that takes texts or looks words up: XLA compiles neither tables nor "
+        "strings; add jit=false, or look them up in the dataset",
+        condition=_has_words,
     ),
 )
 

@@ -36,10 +36,10 @@ def test_check_value_reports_violation(value: object, rules: list[Rule], line: s
     assert constraints.check_value("key", value, *rules) == line
 
 
-def test_weights_that_keras_publishes_have_a_place() -> None:
-    line = constraints.violation("imagenet", [Exists("file")])
-    assert line is not None
-    assert "in ~/.keras/models" in line
+def test_published_weights_need_no_file() -> None:
+    assert constraints.violation("imagenet", [Exists("file", published="{name}")]) is None
+    assert constraints.violation("imagenet", [Exists("file")]) == "no such file"
+    assert constraints.violation("imagine", [Exists("file", published="{name}")]) is not None
 
 
 def test_checkpoint_rule_accepts_prefix_of_files(tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ def texts(*, size: Annotated[int, ">= 1"] = 1): ...
 def needs(a, *, size: int, path: str): ...
 def plain(input_shape, num_classes, width: int = 1, deep=False): ...
 def anything(a, **options): ...
+def asks(units, dataset, *, features, wide=False): ...
+def positional(shape, classes): ...
 @decorated
 def hidden(a): ...
 async def later(*, n: int = 1): ...
@@ -209,6 +211,30 @@ def test_positional_parameters_after_engine_arguments_are_options() -> None:
     assert check("things.plain", ("shape", "classes"), input_shape=[1]) == [
         "model.input_shape ([1]) is passed by the engine; remove it"
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "lines"),
+    [
+        ("plain", {"width": 2}, []),
+        ("plain", {"num_classes": 1}, ["model.num_classes (1) is passed by the engine; remove it"]),
+        ("asks", {"units": 2}, []),
+        ("asks", {}, ["model.units has no value; add +model.units=<value>"]),
+        (
+            "asks",
+            {"units": 2, "dataset": 1},
+            ["model.dataset (1) is passed by the engine; remove it"],
+        ),
+        ("needs", {"size": 1, "path": "x"}, ["model.a has no value; add +model.a=<value>"]),
+        ("texts", {"dataset": 1}, ["unknown key 'model.dataset'; known keys of model: size"]),
+        ("Empty", {}, []),
+        ("positional", {}, []),
+    ],
+)  # fmt: skip
+def test_model_arguments_are_known_by_name(
+    name: str, options: dict[str, Any], lines: list[str]
+) -> None:
+    assert check(f"things.{name}", targets.MODEL_ARGUMENTS, **options) == lines
 
 
 def test_missing_required_option_is_reported() -> None:

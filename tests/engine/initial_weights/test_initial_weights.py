@@ -105,7 +105,7 @@ def test_checkpoint_that_was_not_finished_is_not_proposed(tmp_path):
     (tmp_path / "config.yaml").touch()
     save_model(tmp_path / "checkpoints", 1)
     (tmp_path / "checkpoints" / "ckpt-1.json").unlink()
-    with pytest.raises(CheckpointError, match=r"there is no checkpoint that verifies$"):
+    with pytest.raises(CheckpointError, match=r"there is no checkpoint that verifies; give a run"):
         restore_weights(tmp_path, {"model": model()})
 
 

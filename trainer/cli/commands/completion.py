@@ -24,6 +24,7 @@ from trainer.cli.choices import Choices
 from trainer.cli.command_table import COMMANDS
 from trainer.cli.commands.command_arguments import Parser
 from trainer.cli.compose import compose_config, split_hydra
+from trainer.cli.config_loader import found_directory
 from trainer.cli.error_messages import USER_ERRORS
 from trainer.cli.overrides import rewrite
 from trainer.config.options.constraints import did_you_mean
@@ -196,15 +197,17 @@ def _composed(
 
 
 def _config_dir(before: Sequence[str]) -> str | None:
-    """Return the user's directory of choices, if it exists."""
+    """Return the user's directory of choices, if there is one."""
     directory = None
     for index, word in enumerate(before):
         if word.startswith("--config-dir="):
             directory = word.partition("=")[2]
         elif word in ("--config-dir", "-cd") and index + 1 < len(before):
             directory = before[index + 1]
-    path = Path(directory).expanduser() if directory else None
-    return str(path.absolute()) if path and path.is_dir() else None
+    if directory is None:
+        return found_directory()
+    path = Path(directory).expanduser()
+    return str(path.absolute()) if directory and path.is_dir() else None
 
 
 def _starting(word: str, candidates: Iterable[str]) -> list[str]:

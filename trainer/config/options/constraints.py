@@ -15,6 +15,7 @@ from typing import Any
 
 from trainer.annotations import Bound, Each, Exists, OneOf, Rule
 from trainer.config.other_names import key_hint
+from trainer.published_weights import IMAGENET
 
 _PATHS = {
     "path": (Path.exists, "no such file or directory"),
@@ -26,10 +27,6 @@ _PATHS = {
         "no such run, checkpoint or file",
     ),
 }
-_PUBLISHED = (
-    "; Keras keeps the published weights that it has downloaded and verified in ~/.keras/models: "
-    "call tf.keras.applications.<network>(include_top=False) once, and write the path of the file"
-)
 _elsewhere: ContextVar[PurePath | None] = ContextVar("elsewhere", default=None)
 
 
@@ -65,8 +62,8 @@ def _violation(value: Any, rule: Rule) -> str | None:
                 return None
             choice = "" if least is not None else "one of "
             return f"must be {choice}{rule}{did_you_mean(str(value), words)}"
-        case Exists(what):
-            return _missing(value, what)
+        case Exists(what, published):
+            return None if published and value == IMAGENET else _missing(value, what)
     return None
 
 
@@ -77,7 +74,7 @@ def _missing(value: Any, what: str) -> str | None:
     exists, problem = _PATHS[what]
     if exists(Path(value).expanduser()):
         return None
-    return problem + (_PUBLISHED if value == "imagenet" else "")
+    return problem
 
 
 @contextmanager

@@ -8,8 +8,10 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import inspect
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,25 @@ def read(target: str) -> Signature | None:
     if isinstance(statement, ast.ClassDef):
         return _of_class(statement, bound, names)
     return _of_function(statement, names) if isinstance(statement, _Function) else None
+
+
+def of(target: Callable[..., Any]) -> Signature | None:
+    """Return the signature of an imported target, without its annotations; None: it is C code.
+
+    `*args` of a class do not count: they are what it hands to the class that it extends.
+    """
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    groups: dict[str, list[Option]] = defaultdict(list)
+    for item in parameters:
+        default = None if item.default is item.empty else ast.Constant(item.default)
+        groups[item.kind.name].append(Option(item.name, None, default))
+    positional = (*groups["POSITIONAL_ONLY"], *groups["POSITIONAL_OR_KEYWORD"])
+    takes_more = bool(groups["VAR_POSITIONAL"]) and not isinstance(target, type)
+    takes_any = bool(groups["VAR_KEYWORD"])
+    return Signature(positional, tuple(groups["KEYWORD_ONLY"]), takes_any, {}, takes_more)
 
 
 def literals(target: str, names: Sequence[str], *, inherited: bool = True) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ import ast
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, Field, replace
+from dataclasses import MISSING, Field
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,9 +17,13 @@ from trainer.annotations import Effect, Exists, Rule
 from trainer.config.options import constraints, option_types, signatures
 from trainer.config.options.signatures import Option, Signature
 from trainer.config.schema import ENGINE_KEYS
+from trainer.published_weights import IMAGENET
+
+MODEL_ARGUMENTS = ("input_shape", "num_classes", "dataset", "features")
+"""What a model function may ask for, by the names of its parameters; see `model_arguments`."""
 
 ENGINE_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "model": ("input_shape", "num_classes"),
+    "model": MODEL_ARGUMENTS,
     "optimizer": ("learning_rate",),
     "schedule": ("peak", "total_steps", "steps_per_epoch"),
     "search": ("context",),
@@ -27,7 +31,7 @@ ENGINE_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "writers": ("run_dir", "position"),
     "checkpoint.save_policy": ("epochs",),
 }
-"""Positional arguments that the engine passes to a target, so that they are no options."""
+"""Arguments that the engine passes to a target, by position but for a model's: no options."""
 
 _SPECIAL = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
 
@@ -43,7 +47,8 @@ def check(
     Args:
         node: the node, as plain containers.
         path: its dotted key.
-        arguments: parameters that the engine passes by position, so that they are no options.
+        arguments: parameters that the engine passes by position, so that they are no options; or
+            `MODEL_ARGUMENTS`.
         engine_keys: fields of the schema for the keys of the node that the engine reads itself.
     """
     if node is None:
@@ -65,6 +70,9 @@ def check(
     problems += _check_engine_keys(values, path, own)
     if signature is None:
         return [*problems, *([problem] if problem else [])]
+    by_name: tuple[str, ...] = ()
+    if arguments == MODEL_ARGUMENTS:
+        arguments, by_name = model_arguments(signature)
     if len(signature.positional) < len(arguments) and not signature.takes_more:
         problems.append(
             f"{path}._target_ ({target}) is called with ({', '.join(arguments)}), and takes "
@@ -72,10 +80,37 @@ def check(
         )
         return problems
     rest = {name: value for name, value in values.items() if name not in own}
-    problems += _check_options(rest, path, signature, arguments, list(own))
+    passed = [*(option.name for option in signature.positional[: len(arguments)]), *by_name]
+    options = {name: item for name, item in signature.parameters.items() if name not in passed}
+    problems += _check_options(rest, path, signature, options, [*passed, *arguments], list(own))
     if "_args_" in node or node.get("_partial_"):  # the rest comes with the call
         return problems
-    return problems + _missing_options(rest, path, signature, arguments)
+    return problems + _missing_options(rest, path, signature, options)
+
+
+def model_arguments(signature: Signature | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return which of `MODEL_ARGUMENTS` a model function gets by position, and which by name.
+
+    Those that it has parameters for, by name. Its first two parameters are the shape and the number
+    of classes, whatever they are called, if they have no defaults and neither is in another place.
+
+    Args:
+        signature: that of the function; None: it cannot be told.
+    """
+    if signature is None:
+        return MODEL_ARGUMENTS[:2], ()
+    by_name = tuple(name for name in MODEL_ARGUMENTS if name in signature.parameters)
+    slots = MODEL_ARGUMENTS[:2]
+    first = [option.name for option in signature.positional[:2] if option.required]
+    others = tuple(name for name in by_name if name not in first)
+    is_in_place = all(
+        name == slot or name not in MODEL_ARGUMENTS
+        for name, slot in zip(first, slots, strict=False)
+    )
+    is_alone = not others or (others != by_name and not set(slots).intersection(others))
+    if len(first) == 2 and is_in_place and is_alone:
+        return slots, others
+    return (slots if signature.takes_more and not signature.parameters else ()), by_name
 
 
 def _check_engine_keys(
@@ -92,18 +127,19 @@ def _check_engine_keys(
     return problems
 
 
-def unknown_options(node: Mapping[str, Any], path: str) -> list[str]:
+def unknown_options(node: Mapping[str, Any], path: str, *, unread: bool = False) -> list[str]:
     """Return the options of a node that its target does not have, as far as its source tells.
 
     Args:
         node: a node with a `_target_`.
         path: its dotted key.
+        unread: whether a target whose source does not tell has none.
     """
-    signature, _ = _signature(node["_target_"], path)
-    if signature is None or signature.takes_any:
+    signature, problem = _signature(node["_target_"], path)
+    if signature.takes_any if signature else problem or not unread:
         return []
     engine_keys = (key for keys in ENGINE_KEYS.values() for key in keys)
-    names = {*_SPECIAL, *engine_keys, *signature.parameters}
+    names = {*_SPECIAL, *engine_keys, *(signature.parameters if signature else ())}
     return [name for name in node if name not in names]
 
 
@@ -167,6 +203,21 @@ def effect(target: Any, option: str) -> Effect | None:
     return option_types.effect(signature.parameters[option].annotation, signature.names)
 
 
+def published_network(node: Mapping[str, Any]) -> str | None:
+    """Return the network whose published weights the option `weights` asks for; None: it does not.
+
+    Args:
+        node: a node with a `_target_`.
+    """
+    signature, _ = _signature(node["_target_"], "")
+    option = signature.parameters.get("weights") if signature else None
+    if signature is None or option is None or node.get("weights") != IMAGENET:
+        return None
+    rules = option_types.rules(option.annotation, signature.names) if option.annotation else []
+    names = (rule.published for rule in rules if isinstance(rule, Exists) and rule.published)
+    return next((name.format(**node) for name in names), None)
+
+
 def node_groups(target: Any) -> dict[str, str]:
     """Return the options of a target that are nodes of a task: name -> group of their choices."""
     return _node_groups(_signature(target, "")[0]) if isinstance(target, str) else {}
@@ -204,20 +255,14 @@ def _signature(target: str, path: str) -> tuple[Signature | None, str | None]:
         return None, f"{path}._target_ ({target}){separator}{error}"
 
 
-def _options(signature: Signature, arguments: Collection[str]) -> dict[str, Option]:
-    """Return the options of a target by name: its parameters but for the engine's arguments."""
-    return replace(signature, positional=signature.positional[len(arguments) :]).parameters
-
-
 def _check_options(
     values: Mapping[str, Any],
     path: str,
     signature: Signature,
-    arguments: Collection[str],
+    options: Mapping[str, Option],
+    passed: Collection[str],
     engine_keys: list[str],
 ) -> list[str]:
-    options = _options(signature, arguments)
-    passed = {option.name for option in signature.positional[: len(arguments)]} | set(arguments)
     problems = []
     for name, value in values.items():
         if name in options:
@@ -231,10 +276,10 @@ def _check_options(
 
 
 def _missing_options(
-    values: Mapping[str, Any], path: str, signature: Signature, arguments: Collection[str]
+    values: Mapping[str, Any], path: str, signature: Signature, options: Mapping[str, Option]
 ) -> list[str]:
     problems = []
-    for option in _options(signature, arguments).values():
+    for option in options.values():
         if option.required and option.name not in values:
             key = f"{path}.{option.name}"
             problems.append(f"{key} has no value; add {_addition(key, option, signature.names)}")

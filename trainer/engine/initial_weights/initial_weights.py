@@ -95,7 +95,7 @@ def _pattern_names(prefix: str, models: Mapping[str, tf.keras.Model]) -> str:
 
 
 def _checkpoint_below(source: Path) -> str:
-    """Return a hint at the newest checkpoint in the folders below one, or nothing."""
+    """Return a hint at the newest checkpoint in the folders below one, or at what is one."""
     patterns = ("*.index", "*/*.index", "*/*/*.index")
     files = (file for pattern in patterns for file in source.glob(pattern))
     # A run's own checkpoint without a marker was not finished.
@@ -105,7 +105,7 @@ def _checkpoint_below(source: Path) -> str:
         if file.with_suffix(".json").exists() or find_foreign(file.with_suffix(""))
     ]
     if not whole:
-        return ""
+        return "; give a run, a checkpoint such as <run>/checkpoints/ckpt-100, or a file of weights"
     newest = max(whole, key=lambda file: file.stat().st_mtime)
     return f"; did you mean init_from={newest.with_suffix('')}"
 

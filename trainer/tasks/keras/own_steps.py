@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import traceback
+import types
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.engine.graph.randomness import randomness
-from trainer.engine.graph.step.captured_updates import CapturedUpdates, note_assignments
-from trainer.engine.graph.step.gradients import Contribution, moving_variables, notes_updates
+from trainer.engine.graph.step.captured_updates import CapturedUpdates, note_update
+from trainer.engine.graph.step.gradients import Contribution, notes_updates
 from trainer.engine.graph.step.lockstep import in_lockstep
 from trainer.engine.graph.step.moving_statistics import MovingStatistics
+from trainer.engine.graph.step.part_variables import isolate, own_values
 from trainer.engine.graph.step.shard_tree import (
     add_beside,
     gradients_in_order,
@@ -27,7 +29,6 @@ from trainer.engine.graph.step.shards import cut
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, Metrics, PerExample
 from trainer.tasks.keras.autograph import converted
-from trainer.tasks.keras.metric_values import empty_metrics, isolate
 from trainer.tasks.keras.optimizer_proxy import OptimizerProxy, Update, traced_part
 
 _LIBRARY_FOLDERS = ("site-packages", "trainer")
@@ -108,6 +109,7 @@ class OwnSteps:
         self._own = own
         self._library = library
         self.proxies: dict[str, OptimizerProxy] = {}
+        self._counts: set[int] = set()  # ids of the variables of metrics
         for name, value in list(vars(own).items()):
             if _is_optimizer(value):
                 self.proxies[name] = OptimizerProxy(name, value)
@@ -144,8 +146,19 @@ class OwnSteps:
         run = tf.function(lambda batch: strategy.run(trace, args=(batch,)), autograph=False)
         run.get_concrete_function(dict(specs))
         if self._library is tf.keras:
-            isolate(_metrics_of(self._own))
+            self._isolate()
         return trial
+
+    def _isolate(self) -> None:
+        """Have each part of a batch keep for itself what it assigns; of tf_keras."""
+        metrics = _metrics_of(self._own)
+        counts = [v for metric in metrics for v in metric.variables]
+        self._counts |= set(map(id, counts))
+        isolate(counts, begins_empty=True)
+        isolate(self._model.variables)
+        for metric in metrics:
+            # Keras' own waits for the other replicas to add their variables.
+            object.__setattr__(metric, "result", types.MethodType(type(metric).result, metric))
 
     def train(
         self, batch: Batch, step: Any, optimizers: Mapping[str, Any], names: Sequence[str]
@@ -161,21 +174,18 @@ class OwnSteps:
         options = step.options
         size = int(batch["weight"].shape[0])
         count = (options.shards or step.num_replicas) // step.num_replicas
-        notes = notes_updates(self._model) or options.shards is not None
-        moving = moving_variables(self._model) if notes else []
-        if notes and not notes_updates(self._model):
-            note_assignments(moving)
-        statistics = MovingStatistics(self._model, None, options, step.num_replicas)
+        weights = [*self._model.trainable_variables, *self._model.non_trainable_variables]
+        statistics = MovingStatistics(self._model, None, options, step.num_replicas, noted=True)
         part, enter = cut(batch, count), randomness.split_part(count)
         apart = _Apart(options.shards is not None)
 
         def compute(number: int) -> tuple[dict[str, tf.Tensor], CapturedUpdates]:
-            captured = CapturedUpdates(moving, noted=True, differences=options.adds_differences)
+            captured = CapturedUpdates(weights, noted=True, differences=options.adds_differences)
             with (
                 # A fresh scope: TensorFlow's optimizer sorts by name, and names are numbered.
                 tf.name_scope("shard"),
                 enter(number),
-                captured.capture() if notes else nullcontext(),
+                captured.capture(),
                 gradients_in_order() if options.shards is not None else nullcontext(),
             ):
                 return self._call("train_step", part(number), step.index), captured
@@ -194,7 +204,7 @@ class OwnSteps:
             return [None] * count
 
         results = in_lockstep(count, compute, at_meeting)
-        return step.end_statistics(statistics, _contribution(results, moving, names, size))
+        return step.end_statistics(statistics, _contribution(results, weights, names, size))
 
     def evaluate(self, batch: Batch, names: Sequence[str]) -> PerExample:
         """Run `test_step`; return the value of each metric for each example, [B].
@@ -230,9 +240,13 @@ class OwnSteps:
         if notes_updates(self._model):
             scope = self._model.own_step()
         try:
-            with traced_part(index), empty_metrics(), scope:
+            with traced_part(index), own_values() as assigned, scope:
                 returned = function(packed(batch))
-                return _values(step, returned)
+                values = _values(step, returned)
+            for variable, value, old in assigned.values():
+                if id(variable) not in self._counts:
+                    note_update(variable, tf.cast(value, tf.float32), tf.cast(old, tf.float32))
+            return values
         except (AttributeError, TypeError, ValueError, NotImplementedError) as error:
             if place := _place(error):
                 raise ConfigError(f"model: {place}: {_reason(error)}") from error
@@ -241,30 +255,30 @@ class OwnSteps:
 
 def _contribution(
     results: Sequence[tuple[Mapping[str, tf.Tensor], CapturedUpdates]],
-    moving: Sequence[tf.Variable],
+    weights: Sequence[tf.Variable],
     names: Sequence[str],
     size: int,
 ) -> Contribution:
     """Return what the shards of a replica add to a step, besides their updates.
 
     Args:
-        results: of each shard its metrics, and what it would assign to the moving statistics.
-        moving: these statistics.
+        results: of each shard its metrics, and what it would assign to weights.
+        weights: all of the model, moving statistics too.
         names: the metrics that are reported.
         size: examples in the replica's batch.
     """
+    updated = sorted({i for _, captured in results for i in captured.updated()})
     rows = [
-        [tf.stack([values[name] for name in names]), *captured.means()]
+        [tf.stack([values[name] for name in names]), *map(captured.mean, updated)]
         for values, captured in results
     ]
     total, *updates = tree_sum(rows, _add_all)
     total *= float(size // len(results))
-    updated = sorted({i for _, captured in results for i in captured.updated()})
     return Contribution(
         [],
         {name: (total[i], tf.constant(float(size))) for i, name in enumerate(names)},
-        [moving[i] for i in updated],
-        [updates[i] for i in updated],
+        [weights[i] for i in updated],
+        updates,
         [],
     )
 

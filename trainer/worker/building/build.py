@@ -114,7 +114,7 @@ def engine(
     dataset = build_dataset(experiment, context, process_group)
     stops = faults.stops | boundary_steps(experiment.summary.profile)
     plan = make_plan(experiment, dataset.train.num_examples, sizes.global_size, stops)
-    learner = build_learner(experiment, strategy, tf_strategy, dataset, plan, sizes, process_group)
+    learner = build_learner(context, strategy, tf_strategy, dataset, plan, sizes, process_group)
     compatibility.check(experiment, strategy, cluster, learner.task.models.values())
     train, evaluated, test = _sources(learner, experiment)
     loops = _loops(context, strategy, tf_strategy, learner)

@@ -96,6 +96,6 @@ def _saved_run(
     sizes = batch_sizes.resolve_batch_sizes(experiment.batch, num_replicas)
     dataset = build_dataset(experiment, context)
     plan = make_plan(experiment, dataset.train.num_examples, sizes.global_size)
-    learner = build_learner(experiment, strategy, tf_strategy, dataset, plan, sizes)
+    learner = build_learner(context, strategy, tf_strategy, dataset, plan, sizes)
     checkpointer = Checkpointer(context.run_dir / "checkpoints", learner.state.trackables())
     return learner, checkpointer

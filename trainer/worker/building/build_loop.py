@@ -52,7 +52,7 @@ def loop_parts(
         options,
         learner.learning_rates,
         with_faults,
-        lambda: build_task(experiment, OneDevice().create(context.cluster), learner.dataset),
+        lambda: build_task(context, OneDevice().create(context.cluster), learner.dataset),
     )
 
 

@@ -12,6 +12,7 @@ from trainer.cluster.environment import default_threads
 from trainer.config.instantiate import instantiate
 from trainer.config.rules.batch_sizes import BatchSizes
 from trainer.config.schema import Experiment
+from trainer.engine.adapted_layers import AdaptedLayers
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.placement.layer_placement import LayerPlacement, place_layers
@@ -109,7 +110,7 @@ def num_threads(context: WorkerContext) -> int | None:
 
 
 def build_learner(
-    experiment: Experiment,
+    context: WorkerContext,
     strategy: Strategy,
     tf_strategy: tf.distribute.Strategy,
     dataset: Dataset,
@@ -122,12 +123,13 @@ def build_learner(
     Raises:
         ConfigError: an option is wrong, or the task or a callback lacks a member.
     """
+    experiment = context.experiment
     group = process_group or ProcessGroup(tf_strategy)
     builder = TaskBuilder(experiment, tf_strategy)
-    builder.draft(Parts(experiment, dataset, plan=plan, callbacks={}, process_group=group))
+    builder.draft(_parts(context, dataset, plan, {}, group))
     with tf_strategy.scope():
         callbacks = _callbacks(experiment)
-        parts = Parts(experiment, dataset, plan=plan, callbacks=callbacks, process_group=group)
+        parts = _parts(context, dataset, plan, callbacks, group)
         read_from_one = nullcontext if strategy.optimizer_reduces else read_from_first_replica
         with read_from_one():
             task = builder.build(parts)
@@ -205,18 +207,39 @@ class TaskBuilder:
 
 
 def build_task(
-    experiment: Experiment, tf_strategy: tf.distribute.Strategy, dataset: Dataset
+    context: WorkerContext, tf_strategy: tf.distribute.Strategy, dataset: Dataset
 ) -> Task:
     """Build a task alone, for what it does besides training.
 
     Raises:
         ConfigError: an option is wrong.
     """
+    experiment = context.experiment
     plan = make_plan(experiment, 1, experiment.batch.global_size or 1)
-    group = ProcessGroup(tf_strategy)
-    parts = Parts(experiment, dataset, plan=plan, callbacks={}, process_group=group)
+    parts = _parts(context, dataset, plan, {}, ProcessGroup(tf_strategy))
     with tf_strategy.scope():
         return TaskBuilder(experiment, tf_strategy).build(parts)
+
+
+def _parts(
+    context: WorkerContext,
+    dataset: Dataset,
+    plan: Plan,
+    callbacks: Mapping[str, CallbackDefaults],
+    group: ProcessGroup,
+) -> Parts:
+    """Return what a task is built from, with what the run has kept of its adapted layers."""
+    experiment = context.experiment
+    writes = context.cluster.is_chief
+    adapted = AdaptedLayers(context.run_dir, group, adapts=experiment.trains, writes=writes)
+    return Parts(
+        experiment,
+        dataset,
+        plan=plan,
+        callbacks=callbacks,
+        process_group=group,
+        adapted=adapted,
+    )
 
 
 def _callbacks(experiment: Experiment) -> dict[str, CallbackDefaults]:

@@ -63,6 +63,7 @@ def adapted(
         model.built, failure = True, ""
     if not is_keras_3:
         _refuse_adapters(model, lora.rank)
+        _forget_vocabularies(model)
         return model, failure
     from trainer.engine.graph.keras3.adapters import add_adapters
     from trainer.engine.graph.keras3.keras3_model import Keras3Model
@@ -110,6 +111,13 @@ def _refuse_adapters(model: Any, rank: int | None) -> None:
             f"train.lora.rank ({rank}) needs a model of Keras 3, and {model.name} is of tf_keras; "
             "add train.lora.rank=null, or train some of its layers with train.freeze"
         )
+
+
+def _forget_vocabularies(model: Any) -> None:
+    """Take vocabularies out of a model's weights: tf_keras has them there, as no variables."""
+    for layer in model._flatten_layers() if isinstance(model, tf.keras.layers.Layer) else ():
+        weights = layer._non_trainable_weights
+        weights[:] = [weight for weight in weights if not hasattr(weight, "num_tensors")]
 
 
 def _check_keras3(model: keras.Layer, experiment: Experiment) -> None:

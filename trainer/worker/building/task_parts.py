@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from trainer.config.instantiate import instantiate
+from trainer.config.instantiate import instantiate, instantiate_model
 from trainer.config.schema import ENGINE_KEYS, Experiment
-from trainer.engine.graph.input.feature_specs import batch_specs, feature_specs
+from trainer.engine.adapted_layers import AdaptedLayers
+from trainer.engine.graph.input.feature_specs import batch_specs, feature_specs, model_arguments
 from trainer.engine.graph.step.grouped_optimizer import GroupedOptimizer, GroupRules
 from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup
@@ -54,6 +55,7 @@ class Parts:
         plan: the length of the training and of an epoch.
         callbacks: some may adjust learning rates.
         process_group: the processes that run every step together.
+        adapted: what the layers of the run were adapted to; None: nothing is kept.
     """
 
     def __init__(
@@ -64,11 +66,13 @@ class Parts:
         plan: Plan,
         callbacks: Mapping[str, Any],
         process_group: ProcessGroup,
+        adapted: AdaptedLayers | None = None,
     ) -> None:
         self._experiment = experiment
         self.dataset = dataset
         self._plan = plan
         self._callbacks = callbacks
+        self._adapted = adapted or AdaptedLayers(None, process_group, adapts=True)
         self.worker = process_group.index
         self.num_workers = process_group.count
         self.is_chief = process_group.is_chief
@@ -129,18 +133,15 @@ class Parts:
         outputs: int | tuple[int, ...] | None = None,
     ) -> tf.keras.Model:
         key, options = self._node(node, "model")
-        shape = self.input_shape if input_shape is None else tuple(input_shape)
-        specs = feature_specs(self.dataset)
-        if input_shape is not None:
-            specs = tf.TensorSpec([None, *shape], tf.nest.flatten(specs)[0].dtype)
         self._check_vocabulary(key, options.get("vocabulary"))
-        count = self.num_classes if outputs is None else outputs
+        arguments = model_arguments(self.dataset, input_shape, outputs)
+
+        def build() -> Any:
+            with self._adapted.restored():
+                return instantiate_model(options, key, arguments)
+
         model, failure = returned_model.adapted(
-            lambda: instantiate(options, key, shape, count),
-            key,
-            options,
-            specs,
-            self._experiment,
+            build, key, options, arguments["features"], self._experiment
         )
         self._models.append((key, model, failure))
         return model

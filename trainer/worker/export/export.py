@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
     with writing(path, tf.errors.OpError):
         temporary = _empty_directory_beside(path)
         served = _served(state.task, dataset, experiment.predict.sampling)
-        _save(served.functions, temporary / SAVED_MODEL)
+        _save(served.functions, temporary / SAVED_MODEL, state.task.models.values())
         if experiment.export.weights is not None:
             _save_weights(model, temporary / f"model.{experiment.export.weights}")
         if experiment.export.tflite:
@@ -81,10 +81,13 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
     channel.line(f"Exported step {step} to {path}.")
 
 
-def _save(signatures: Mapping[str, Any], path: Path) -> None:
-    """Write functions and the variables that they read, without Keras."""
+def _save(signatures: Mapping[str, Any], path: Path, models: Iterable[Any]) -> None:
+    """Write functions, the variables that they read and the models' tables, without Keras."""
     owner = tf.Module()
     owner.read = [variable for function in signatures.values() for variable in function.variables]
+    layers = [x for model in models for x in getattr(model, "all_layers", model.submodules)]
+    table = tf.saved_model.experimental.TrackableResource
+    owner.tables = [x for layer in layers for x in vars(layer).values() if isinstance(x, table)]
     tf.saved_model.save(owner, str(path), signatures=signatures)
 
 

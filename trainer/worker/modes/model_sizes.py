@@ -49,7 +49,7 @@ def measure(experiment: Experiment, num_replicas: int) -> dict[str, Any]:
     sizes = batch_sizes.resolve_batch_sizes(experiment.batch, num_replicas)
     dataset = build_dataset(experiment)
     plan = make_plan(experiment, dataset.train.num_examples, sizes.global_size)
-    state = build_learner(experiment, strategy, tf_strategy, dataset, plan, sizes).state
+    state = build_learner(context, strategy, tf_strategy, dataset, plan, sizes).state
     models = state.task.models
     trainable = [item for model in models.values() for item in model.trainable_variables]
     optimizers = state.task.optimizers.values()

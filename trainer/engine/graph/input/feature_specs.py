@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.config.options.targets import MODEL_ARGUMENTS
 from trainer.protocols import Batch, Dataset, DatasetDefaults, Stream, paths, with_defaults
 
 
@@ -51,6 +52,27 @@ def batch_specs(dataset: Dataset, size: int) -> Mapping[str, Any]:
     return tf.nest.map_structure(
         lambda x: tf.TensorSpec(x.shape, x.dtype), traced.structured_outputs
     )
+
+
+def model_arguments(
+    dataset: Dataset,
+    input_shape: tuple[int, ...] | None = None,
+    outputs: int | tuple[int, ...] | None = None,
+) -> dict[str, Any]:
+    """Return what a model function may ask for, by name; see `trainer.config.options.targets`.
+
+    Args:
+        dataset: the data.
+        input_shape: shape of one example's features, if the model is called with others.
+        outputs: how many outputs, or their shape, if not one for each class.
+    """
+    specs = feature_specs(dataset)
+    shape = dataset.input_shape
+    if input_shape is not None:
+        shape = tuple(input_shape)
+        specs = tf.TensorSpec([None, *shape], tf.nest.flatten(specs)[0].dtype)
+    count = dataset.num_classes if outputs is None else outputs
+    return dict(zip(MODEL_ARGUMENTS, (shape, count, dataset, specs), strict=True))
 
 
 def feature_words(specs: Any) -> str:

@@ -30,7 +30,8 @@ def check_model(model: keras.Model) -> None:
         ConfigError: it is one.
     """
     layers = list(model._flatten_layers())
-    unbuilt = [layer.name for layer in layers if not layer.built]
+    # The table of a TextVectorization is never called itself; it has no variables.
+    unbuilt = [x.name for x in layers if not (x.built or hasattr(x, "lookup_table"))]
     if unbuilt:
         raise ConfigError(
             f"model: layer {unbuilt[0]} has no variables yet, so none could be trained or "

@@ -86,7 +86,7 @@ class Keras3Model(tf.Module):
     def own_step(self) -> Iterator[None]:
         """Call a step of the model's own inside: it reads its weights, and assigns to none.
 
-        What it would assign to moving statistics is noted. Metrics begin empty.
+        What it would assign to weights and moving statistics is noted. Metrics begin empty.
 
         Raises:
             ConfigError: it draws without a seed generator, or asks for the value of a tensor.
@@ -102,9 +102,12 @@ class Keras3Model(tf.Module):
             keras3_random.draws_of(numbers),
         ):
             yield
-        for variable, old in statistics:
-            new = scope.get_current_value(variable)
+        values = {id(v): old for v, old in statistics}
+        for variable in self._model.weights:
+            old = values.get(id(variable))
+            new = scope.state_mapping.get(id(variable))
             if new is not old and tf.is_tensor(new):
+                old = self._value(variable) if old is None else old
                 note_update(variable.value, tf.cast(new, tf.float32), tf.cast(old, tf.float32))
 
     def read_values(self) -> list[tf.Tensor]:

@@ -38,37 +38,6 @@ def note_update(variable: tf.Variable, value: tf.Tensor, old: tf.Tensor) -> None
         capturing.note(variable, value)
 
 
-def note_assignments(variables: Sequence[tf.Variable]) -> None:
-    """Have assignments to variables be noted from now on, wherever they are captured.
-
-    Of tf_keras' moving statistics, in a training step of a model's own: there shards take turns, so
-    the assignments cannot be replaced for one of them at a time.
-    """
-    for variable in variables:
-        if "assign" not in vars(variable):
-            _note_assignments(variable)
-
-
-def _note_assignments(variable: tf.Variable) -> None:
-    originals = {name: getattr(variable, name) for name in ("assign", "assign_add", "assign_sub")}
-
-    def assign(name: str, change: Callable[[tf.Tensor, Any], Any]) -> Callable[..., Any]:
-        def noted(value: Any, *args: Any, **options: Any) -> Any:
-            capturing: CapturedUpdates | None = getattr(_current, "capturing", None)
-            if capturing is None:
-                return originals[name](value, *args, **options)
-            old = variable.read_value()
-            new = tf.convert_to_tensor(change(old, value), variable.dtype)
-            note_update(variable, new, old)
-            return new
-
-        return noted
-
-    variable.assign = assign("assign", lambda old, value: value)
-    variable.assign_add = assign("assign_add", lambda old, value: old + value)
-    variable.assign_sub = assign("assign_sub", lambda old, value: old - value)
-
-
 class CapturedUpdates:
     """The values that variables were to be given, while a forward pass is traced.
 
@@ -130,14 +99,16 @@ class CapturedUpdates:
 
         One that is updated by several calls of a layer has several values.
         """
-        means = []
-        for variable in self._variables:
-            values = self._values.get(id(variable)) or [self._read(variable)]
-            mean = tf.cast(values[0], tf.float32)
-            for value in values[1:]:
-                mean += tf.cast(value, tf.float32)
-            means.append(mean / len(values) if len(values) > 1 else mean)
-        return means
+        return [self.mean(position) for position in range(len(self._variables))]
+
+    def mean(self, position: int) -> tf.Tensor:
+        """Return the mean of the values of the variable at a position, likewise."""
+        variable = self._variables[position]
+        values = self._values.get(id(variable)) or [self._read(variable)]
+        mean = tf.cast(values[0], tf.float32)
+        for value in values[1:]:
+            mean += tf.cast(value, tf.float32)
+        return mean / len(values) if len(values) > 1 else mean
 
     def _shadow(self, variable: tf.Variable) -> None:
         def assign(value: Any, *args: Any, **options: Any) -> tf.Tensor:

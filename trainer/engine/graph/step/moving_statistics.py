@@ -31,15 +31,23 @@ class MovingStatistics:
             update before they change.
         options: what all steps have in common.
         num_replicas: replicas that share the step.
+        noted: whether what the step would assign is noted, and not assigned; None: as the model
+            does.
     """
 
     def __init__(
-        self, model: tf.keras.Model, optimizer: Any, options: StepOptions, num_replicas: int
+        self,
+        model: tf.keras.Model,
+        optimizer: Any,
+        options: StepOptions,
+        num_replicas: int,
+        *,
+        noted: bool | None = None,
     ) -> None:
         self._model = model
         self._options = options
         self._num_replicas = num_replicas
-        self._noted = notes_updates(model)
+        self._noted = notes_updates(model) if noted is None else noted
         self._variables: list[tf.Variable] = []
         self._totals: list[tf.Tensor] = []
         monitor = options.divergence_monitor
@@ -110,7 +118,8 @@ class MovingStatistics:
             for variable, mean in self._means()
         ]
         assign_alike(means, adds=adds)
-        _constrain(self._model)
+        if notes_updates(self._model):
+            _constrain(self._model)
 
     def _means(self) -> Values:
         """Return the variables, and the means over all forward passes."""

@@ -1,0 +1,85 @@
+"""Models that adapt preprocessing layers: the same on every layout and after a stop; exported."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.programs.adapted import Rows
+from tests.support.processes import ROOT, run
+from tests.support.training import assert_same_bits, finish, recipe
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.errors import ConfigError
+from trainer.runs.directory import adapted_file
+from trainer.worker.export import export
+
+TWO = ("strategy=mirrored", "strategy.virtual_devices=2")
+OTHER_DATA = "dataset._target_=tests.programs.adapted.others"
+
+
+def options(name):
+    return (
+        "model=softmax", "dataset=digits", f"model._target_=tests.programs.adapted.{name}",
+        "dataset._target_=tests.programs.adapted.people", "train.steps=6", "batch.global_size=16",
+        "batch.shards=4", "writers=[jsonl]",
+    )  # fmt: skip
+
+
+def exported(directory, *overrides):
+    """Export a run; return the probabilities that the exported model gives test examples."""
+    export.run(compose([*overrides, "mode=export"]), directory, Channel(lambda message: None))
+    (path,) = directory.glob("export/*/saved_model")
+    model = tf.saved_model.load(str(path)).signatures["serving_default"]
+    columns = {name: tf.constant(values) for name, values in Rows(50).columns.items()}
+    return model(**columns)["probabilities"].numpy()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["net", pytest.param("legacy_net", marks=pytest.mark.long)])
+def test_adapted_model_goes_on_with_what_it_has_learned(tmp_path, name):
+    whole = recipe(tmp_path / "whole", *options(name), *TWO)
+    state = finish(whole)
+    columns = {name: tf.constant(values) for name, values in Rows(50).columns.items()}
+    model = whole.state.task.models["model"]
+    probabilities = tf.nn.softmax(model(columns, training=False)).numpy()
+
+    run = recipe(tmp_path / "stopped", *options(name))
+    finish(run, stop=lambda run: run.state.step.numpy() >= 3)
+    assert run.state.step.numpy() < 6
+    again = recipe(tmp_path / "stopped", *options(name))
+    assert_same_bits(finish(again), state)
+
+    kept = adapted_file(tmp_path / "whole").read_bytes()
+    assert kept == adapted_file(tmp_path / "stopped").read_bytes()
+    served = exported(tmp_path / "whole", *options(name), OTHER_DATA)
+    np.testing.assert_allclose(served, probabilities, rtol=1e-5)
+    adapted_file(tmp_path / "whole").unlink()
+    with pytest.raises(ConfigError, match=r"adapted.json lacks what Normalization"):
+        exported(tmp_path / "whole", *options(name))
+
+
+@pytest.mark.slow
+def test_feature_space_trains(tmp_path):
+    finish(recipe(tmp_path, *options("feature_space"), *TWO))
+
+
+def test_lookups_are_refused_with_xla(tmp_path):
+    refused = [item for item in options("legacy_net") if "shards" not in item]
+    with pytest.raises(
+        ConfigError, match=r"jit \(true\) cannot be used with a layer that takes te"
+    ):
+        recipe(tmp_path, *refused, "jit=true")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["net", "legacy_net"])
+@pytest.mark.parametrize("strategy", ["multi_worker", "parameter_server", "central_storage"])
+def test_adapted_model_trains_on_every_strategy(tmp_path, monkeypatch, name, strategy):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    plain = [item for item in options(name) if "shards" not in item]
+    code, out, err = run(tmp_path, *plain, f"strategy={strategy}")
+    assert code == 0, f"{out}\n{err}"
+    (file,) = tmp_path.glob("runs/*/adapted.json")
+    recipe(tmp_path / "one", *plain)
+    assert file.read_bytes() == adapted_file(tmp_path / "one").read_bytes()
