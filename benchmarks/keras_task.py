@@ -47,8 +47,9 @@ def step_ms(name: str, data: Path, *options: str) -> float:
     with tempfile.TemporaryDirectory() as runs:
         command = [
             "dataset=mnist", f"dataset.path={data}", "batch.global_size=128",
-            f"train.steps={steps}", "train.epochs=null", f"summary.every_steps={window}", "evaluate.every_epochs=null",
-            "checkpoint.every_epochs=null", "writers=[jsonl]", f"runs_dir={runs}", *options,
+            f"train.steps={steps}", "train.epochs=null", f"summary.every_steps={window}",
+            "evaluate.every_epochs=null", "checkpoint.every_epochs=null", "writers=[jsonl]",
+            f"runs_dir={runs}", *options,
         ]  # fmt: skip
         run_child([sys.executable, "train.py", *command])
         (path,) = Path(runs).glob("*/metrics.jsonl")
