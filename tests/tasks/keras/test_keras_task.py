@@ -47,3 +47,14 @@ def test_model_without_a_loss_is_refused(tmp_path):
         ConfigError, match=r"task.loss \(null\) must be set .* add task.loss=<name>"
     ):
         recipe(tmp_path, *options)
+
+
+def test_option_that_own_steps_do_not_read_is_refused(tmp_path):
+    options = [
+        "task=keras", "model._target_=tests.programs.keras_steps.vae", "dataset=digits",
+        "task.loss=mse",
+    ]  # fmt: skip
+    with pytest.raises(
+        ConfigError, match=r"task.loss \(mse\) is not used: .* train_step, test_step"
+    ):
+        recipe(tmp_path, *options)
