@@ -65,6 +65,7 @@ def task_groups(values: Mapping[str, Any]) -> dict[str, str]:
 
 def _differing(values: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that are not the first defaults, given those of the schema."""
+    values = _without_empty_nodes(values)
     options = _option_defaults(values)
     first = {key: migrations.first_default(None, key, value) for key, value in schema.items()}
     for key, default in options.items():
@@ -80,6 +81,14 @@ def _differing(values: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str
         for key, value in normalized.items()
         if key not in first or value != normal(first[key])
     }
+
+
+def _without_empty_nodes(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with None for each node of a function that names none."""
+    sections = {key.rpartition(".")[0] for key in values if key.endswith("._partial_")}
+    empty = {section for section in sections if values.get(f"{section}._target_") is None}
+    rest = {key: value for key, value in values.items() if key.rpartition(".")[0] not in empty}
+    return {**rest, **dict.fromkeys(empty)}
 
 
 def _completed(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
