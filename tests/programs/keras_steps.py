@@ -226,3 +226,22 @@ def subclassed(input_shape, num_classes, *, library: str = "tf_keras"):
     model = Subclassed()
     model.compile(K.optimizers.SGD(0.1), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
+
+
+def added(input_shape, num_classes, *, library: str = "tf_keras"):
+    """A compiled model of tf_keras with a layer that adds a loss and a metric."""
+    K: Any = importlib.import_module(library)
+
+    class Sizes(K.layers.Layer):
+        def call(self, x):
+            self.add_metric(tf.reduce_mean(tf.abs(x)), name="size")
+            self.add_loss(0.001 * tf.reduce_mean(tf.square(x)))
+            return x
+
+    inputs, *layers = _layers(K, input_shape, num_classes)
+    outputs = inputs
+    for layer in [*layers[:-1], Sizes(), layers[-1]]:
+        outputs = layer(outputs)
+    model = K.Model(inputs, outputs)
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model

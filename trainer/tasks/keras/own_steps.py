@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 import traceback
-import types
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from trainer.errors import ConfigError
 from trainer.protocols import Batch, Metrics, PerExample
 from trainer.tasks.keras.autograph import converted
 from trainer.tasks.keras.optimizer_proxy import OptimizerProxy, Update, traced_part
+from trainer.tasks.keras.part_metrics import isolate_metrics, metrics_of_model
 
 _LIBRARY_FOLDERS = ("site-packages", "trainer")
 _AUTOGRAPH_LINE = re.compile(r'^ *File "(.+?)", line (\d+), in .*[^*]\*$', re.MULTILINE)
@@ -152,14 +152,8 @@ class OwnSteps:
 
     def _isolate(self) -> None:
         """Have each part of a batch keep for itself what it assigns; of tf_keras."""
-        metrics = _metrics_of(self._own)
-        counts = [v for metric in metrics for v in metric.variables]
-        self._counts |= set(map(id, counts))
-        isolate(counts, begins_empty=True)
+        self._counts |= isolate_metrics(metrics_of_model(self._own))
         isolate(self._model.variables)
-        for metric in metrics:
-            # Keras' own waits for the other replicas to add their variables.
-            object.__setattr__(metric, "result", types.MethodType(type(metric).result, metric))
 
     def train(
         self, batch: Batch, step: Any, optimizers: Mapping[str, Any], names: Sequence[str]
@@ -354,12 +348,6 @@ def _add_all(left: list[tf.Tensor], right: list[tf.Tensor]) -> list[tf.Tensor]:
 def _is_optimizer(value: Any) -> bool:
     bases = [base for base in type(value).__mro__ if base.__name__ in ("Optimizer", "OptimizerV2")]
     return any(base.__module__.partition(".")[0] in ("tf_keras", "keras") for base in bases)
-
-
-def _metrics_of(model: Any) -> list[Any]:
-    """Return the metrics of a model of tf_keras, those of what it was compiled with too."""
-    parts = [part for part in model.submodules if isinstance(part, tf.keras.metrics.Metric)]
-    return list({id(metric): metric for metric in [*parts, *model.metrics]}.values())
 
 
 @functools.cache
