@@ -7,6 +7,7 @@ python compare.py vae cutmix    # some
 import sys
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import keras
 import numpy as np
@@ -75,10 +76,11 @@ def hand_over(before, model):
 def by_steadfast(program, seed):
     """Return the metrics of a program that Steadfast has trained."""
     weights = []
-    for recipe in RECIPES.get(program, [program]):
-        result = run(f"experiment={recipe}", f"seed={seed}", *weights)
-        weights = [f"init_from={result.directory}"]
-    return result.metrics
+    with TemporaryDirectory() as folder:
+        for recipe in RECIPES.get(program, [program]):
+            result = run(f"experiment={recipe}", f"seed={seed}", f"runs_dir={folder}", *weights)
+            weights = [f"init_from={result.directory}"]
+        return result.metrics
 
 
 def main():
